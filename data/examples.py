@@ -1,0 +1,50 @@
+"""Examples: one split of a data set, as the input modes need it.
+
+A pipeline shards, shuffles and skips *elements*, which are cheap (an index, a serialized record), and only then
+turns them into *examples*, which are not (a decoded image). So a resumed run skips without decoding, and every
+shard reads only its own part.
+
+  elements ──► shard ──► shuffle ──► skip ──► parse_example ──► batch ──► parse_batch
+  (fixed order)                               (one by one)               (a whole batch)
+"""
+
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+
+class Examples(NamedTuple):
+  """One split of a data set.
+
+  Attributes:
+    num_examples: how many elements one epoch has, exactly.
+    elements: `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements in a fixed order.
+    parse_example: `parse_example(*element) -> example`, or None where an element is an example already. Mapped in
+      parallel over single elements, before they are batched.
+    parse_batch: `parse_batch(elements, *arrays) -> batch`, or None; given elements of shape `[batch, ...]`.
+    arrays: what is fed once, when iterators are initialised, and shared by all towers. It never becomes a constant
+      of the graph, so that arrays larger than the 2 GB limit of a GraphDef train. `elements` and `parse_batch`
+      get tensors of the same shapes and dtypes in the same order.
+    name: what messages call the split.
+  """
+  num_examples: int
+  elements: Callable[..., Any]
+  parse_example: Optional[Callable[..., Any]] = None
+  parse_batch: Optional[Callable[..., Any]] = None
+  arrays: Tuple[np.ndarray, ...] = ()
+  name: str = 'examples'
+
+
+class DataSet(NamedTuple):
+  """What a reader returns: both splits, and what a model must know of them.
+
+  Attributes:
+    train: the split to learn from.
+    validation: the split to measure on.
+    image_shape: `[height, width, channels]` of every image.
+    num_classes: labels are 0 … num_classes - 1.
+  """
+  train: Examples
+  validation: Examples
+  image_shape: Tuple[int, int, int]
+  num_classes: int
