@@ -25,13 +25,16 @@ class Examples(NamedTuple):
     arrays: what is fed once, when iterators are initialised, and shared by all towers. It never becomes a constant
       of the graph, so that arrays larger than the 2 GB limit of a GraphDef train. `elements` and `parse_batch`
       get tensors of the same shapes and dtypes in the same order.
-    name: what messages call the split.
+    shuffle_buffer: elements held while shuffling; 0 is the whole split (or shard), which is the best mixture and
+      right wherever elements are small.
+    name: what messages and name scopes call the split: letters, digits and underscores.
   """
   num_examples: int
   elements: Callable[..., Any]
   parse_example: Optional[Callable[..., Any]] = None
   parse_batch: Optional[Callable[..., Any]] = None
   arrays: Tuple[np.ndarray, ...] = ()
+  shuffle_buffer: int = 0
   name: str = 'examples'
 
 

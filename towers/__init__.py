@@ -1,0 +1,27 @@
+"""Towers: explicit multi-GPU training for graph-mode TensorFlow.
+
+Data runs through a program in one straight line, and these functions stand in its order:
+
+  data ──► build_inputs ──► build_feed ──► build_batches ──► build_towers ──► average_gradients ──► build_train_op
+"""
+
+from data.examples import Examples
+from towers.apply import build_train_op, get_examples_seen, get_global_step
+from towers.batch import Batch
+from towers.devices import Devices, build_devices, build_session_config
+from towers.feed import Feed, build_batches, build_feed, build_switched_batches
+from towers.gradients import Averaged, average_gradients
+from towers.inputs import Inputs, build_inputs
+from towers.plan import Plan, build_plan
+from towers.tower import Model, Tower, build_towers, count_examples
+from towers.validation import Validation, build_validation, build_validation_tower
+from towers.variables import VariableStore, build_variable_store, format_device_table
+from usage_error import UsageError
+
+__all__ = [
+    'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Tower', 'UsageError', 'Validation',
+    'VariableStore', 'average_gradients', 'build_batches', 'build_devices', 'build_feed', 'build_inputs', 'build_plan',
+    'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation',
+    'build_validation_tower', 'build_variable_store', 'count_examples', 'format_device_table', 'get_examples_seen',
+    'get_global_step',
+]

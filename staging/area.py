@@ -1,0 +1,58 @@
+"""Staging areas: batches wait on their tower's device while the step before them computes.
+
+One `StagingArea` per tower and per split, so that a batch of one split is never taken for a batch of the other.
+
+            step 7          step 8
+  put   ──► batch 8         batch 9          a run of step s takes batch s out and puts batch s + depth in
+  area      [7]             [8]              depth 1: one batch waits between two steps
+  get   ──► batch 7         batch 8
+
+A `get` on an empty area and a `put` on a full one block a thread for good: neither a run's time limit nor Ctrl-C ends
+them. So the areas are kept in balance: warming up puts exactly `depth` batches, every run that gets also puts, and the
+room for one batch more than `depth` lets the two run in either order. No area is ever empty or full when it matters.
+"""
+
+from typing import Any, Callable, List, NamedTuple, Sequence
+
+from tensorflow_v1 import StagingArea, tf
+
+
+class Stage(NamedTuple):
+  """The staging areas of one split.
+
+  Attributes:
+    depth: batches that wait in each area between two runs.
+    get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it is called.
+    put_op: puts the next batch of every tower; run with every get, and `depth` times to warm up.
+    clear_op: empties all areas, before their iterators start anew. Then warm up again.
+  """
+  depth: int
+  get: Callable[[int], List[Any]]
+  put_op: Any
+  clear_op: Any
+
+
+def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int, name: str) -> Stage:
+  """Builds an area per tower, each on its tower's device.
+
+  Args:
+    batches: for each tower a flat list of tensors, the batch to put.
+    devices: for each tower its device.
+    depth: batches that wait in each area between two runs, at least 1.
+    name: of the split, for the graph.
+  """
+  areas, puts = [], []
+  for tower, (tensors, device) in enumerate(zip(batches, devices)):
+    with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):
+      area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
+                         capacity=depth + 1)
+      areas.append(area)
+      puts.append(area.put(tensors))
+
+  def get(tower):
+    taken = areas[tower].get()
+    # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.
+    return list(taken) if isinstance(taken, (list, tuple)) else [taken]
+
+  return Stage(depth=depth, get=get, put_op=tf.group(*puts, name='put_%s' % name),
+               clear_op=tf.group(*[area.clear() for area in areas], name='clear_%s' % name))

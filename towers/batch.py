@@ -1,0 +1,34 @@
+"""A tower's batch: the tensors of its examples, and how many of them count.
+
+The number of examples is a Python int where every batch has the same size, so that the graph spends no op on it;
+otherwise it is a scalar tensor that travels with the batch through switch and staging area.
+"""
+
+from typing import Any, List, NamedTuple, Union
+
+from tensorflow_v1 import tf
+
+
+class Batch(NamedTuple):
+  """What one tower computes on in one step.
+
+  Attributes:
+    tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
+    num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got no example holds
+      one row of zeros, since many kernels do not take an empty batch, and counts 0.
+  """
+  tensors: Any
+  num_examples: Union[int, Any]
+
+  @property
+  def is_static(self) -> bool:
+    """Whether the number of examples is known while the graph is built."""
+    return isinstance(self.num_examples, int)
+
+  def flatten(self) -> List[Any]:
+    """Returns the tensors as a flat list, the number of examples last."""
+    return list(tf.nest.flatten(self.tensors)) + [self.num_examples]
+
+  def replace(self, flat: List[Any]) -> 'Batch':
+    """Returns a batch of this one's structure from values as `flatten` orders them."""
+    return Batch(tf.nest.pack_sequence_as(self.tensors, flat[:-1]), flat[-1])

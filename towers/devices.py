@@ -1,0 +1,66 @@
+"""Devices: where towers stand, and a session that has them.
+
+Without a GPU the same towers stand on virtual CPU devices, so that a program is tried anywhere; but never silently:
+`auto` says so, and fewer GPUs than asked for is an error before anything is built.
+"""
+
+from typing import Any, List, NamedTuple
+
+from tensorflow_v1 import tf
+from usage_error import UsageError
+
+DEVICE_KINDS = ('auto', 'gpu', 'cpu')
+
+
+class Devices(NamedTuple):
+  """Where towers stand.
+
+  Attributes:
+    kind: 'GPU' or 'CPU'.
+    names: for each tower its device.
+    notice: what the user must know of the choice, or ''.
+  """
+  kind: str
+  names: List[str]
+  notice: str
+
+
+def count_gpus() -> int:
+  """Returns how many GPUs TensorFlow can use, without taking hold of any."""
+  return len(tf.config.experimental.list_physical_devices('GPU'))
+
+
+def build_devices(num_towers: int, kind: str = 'auto') -> Devices:
+  """Chooses the towers' devices.
+
+  Args:
+    num_towers: one device each.
+    kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
+
+  Raises:
+    UsageError: fewer GPUs than towers, none with 'gpu', or an unknown kind.
+  """
+  if kind not in DEVICE_KINDS:
+    raise UsageError('device is %r: choose one of %s.' % (kind, ', '.join(DEVICE_KINDS)))
+  if num_towers < 1:
+    raise UsageError('num_gpus is %d: at least 1 tower is needed.' % num_towers)
+  num_gpus = 0 if kind == 'cpu' else count_gpus()
+  if kind == 'gpu' or num_gpus:
+    if num_gpus < num_towers:
+      raise UsageError('num_gpus is %d, but TensorFlow %s sees %d: use --num_gpus=%d, make the others visible '
+                       '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with --device=cpu.'
+                       % (num_towers, tf.__version__, num_gpus, max(num_gpus, 1)))
+    return Devices('GPU', ['/device:GPU:%d' % tower for tower in range(num_towers)], '')
+  notice = '' if kind == 'cpu' else ('no GPU is visible to TensorFlow %s: the %d towers stand on virtual CPU devices'
+                                     % (tf.__version__, num_towers))
+  return Devices('CPU', ['/device:CPU:%d' % tower for tower in range(num_towers)], notice)
+
+
+def build_session_config(devices: Devices) -> Any:
+  """Returns the `tf.ConfigProto` of a session that has all towers' devices."""
+  config = tf.ConfigProto()
+  if devices.kind == 'CPU':
+    config.device_count['CPU'] = len(devices.names)
+  # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
+  config.allow_soft_placement = devices.kind == 'GPU'
+  return config

@@ -1,0 +1,96 @@
+"""The feed: staged batches of one or two splits become the one batch that each tower computes on.
+
+  train       inputs ──► stage ──► get ─┐
+                                        ├─ tf.cond(is_validating) ──► tower i
+  validation  inputs ──► stage ──► get ─┘
+
+What only one split may consume is created inside that split's branch: a `get` (or, without staging, a `get_next`)
+outside of the branches would run in both, and lose a batch of the split that nobody asked for. Likewise only the put of
+the split that is being taken is run.
+"""
+
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+from staging import Stage, build_stage
+from tensorflow_v1 import tf
+from towers.batch import Batch
+from towers.inputs import HOST, Inputs
+
+
+class Feed(NamedTuple):
+  """The way of one split to its towers.
+
+  Attributes:
+    inputs: the split's iterators.
+    stage: the split's staging areas, or None where the towers take from the iterators directly.
+    templates: for each tower the batch as it enters the stage: its structure and static shapes.
+    devices: for each tower its device.
+  """
+  inputs: Inputs
+  stage: Optional[Stage]
+  templates: Sequence[Batch]
+  devices: Sequence[str]
+
+
+def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int, name: str) -> Feed:
+  """Builds the staging areas between the iterators of a split and its towers; none with `staging_depth` 0."""
+  if staging_depth == 0:
+    # The get_next ops must stand inside the branch that takes them; these here only tell shapes and are never run.
+    return Feed(inputs, None, inputs.next_batches(), devices)
+  batches = inputs.next_batches()
+  with tf.device(HOST):
+    tensors = [[tf.convert_to_tensor(value) for value in batch.flatten()] for batch in batches]
+  return Feed(inputs, build_stage(tensors, devices=devices, depth=staging_depth, name=name), batches, devices)
+
+
+def build_batches(train: Feed) -> List[Batch]:
+  """Returns for each tower its batch of the only split."""
+  return _from_flat(_take(train), [train])
+
+
+def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any) -> List[Batch]:
+  """Returns for each tower its batch of the validation split while `is_validating` is fed True, of training otherwise.
+
+  Args:
+    train: the feed of the training split.
+    validation: the feed of the validation split, over the same towers with the same staging depth.
+    is_validating: a scalar bool tensor.
+  """
+  if train.stage is None:
+    # One switch for all towers, since in `split` mode one get_next serves them all.
+    num_tensors = [len(batch.flatten()) for batch in train.templates]
+    with tf.device(HOST), tf.name_scope('switch'):
+      flat = tf.cond(is_validating, lambda: sum(_take(validation), []), lambda: sum(_take(train), []), strict=True)
+    taken = []
+    for size in num_tensors:
+      taken.append(flat[:size])
+      flat = flat[size:]
+  else:
+    taken = []
+    for tower, device in enumerate(train.devices):
+      with tf.device(device), tf.name_scope('switch_%d' % tower):
+        taken.append(tf.cond(is_validating, lambda tower=tower: validation.stage.get(tower),
+                             lambda tower=tower: train.stage.get(tower), strict=True))
+  return _from_flat(taken, [train, validation])
+
+
+def _take(feed):
+  """Builds, where it is called, the ops that take every tower's next batch, and returns flat lists of tensors."""
+  if feed.stage is None:
+    return [[tf.convert_to_tensor(value) for value in batch.flatten()] for batch in feed.inputs.next_batches()]
+  taken = []
+  for tower, device in enumerate(feed.devices):
+    with tf.device(device):
+      taken.append(feed.stage.get(tower))
+  return taken
+
+
+def _from_flat(taken, feeds):
+  """Returns batches from flat tensors, with every static fact that holds in all splits."""
+  batches = []
+  for tower, flat in enumerate(taken):
+    templates = [feed.templates[tower] for feed in feeds]
+    if all(template.is_static for template in templates):
+      flat = list(flat[:-1]) + [templates[0].num_examples]
+    batches.append(templates[0].replace(list(flat)))
+  return batches

@@ -1,0 +1,239 @@
+"""The three input modes: from the examples of one split to one batch per tower, all on the CPU.
+
+  split    one iterator, one get_next of the global batch, tf.split over the towers
+  next     one iterator over tower-sized batches, one get_next per tower
+  shard    one iterator per tower over Dataset.shard, sharded before it is shuffled
+
+In every mode step s of an epoch takes the same global batch (see `plan`), so the modes differ in speed alone; only when
+a split is shuffled, `shard` draws each tower's examples from its own shard. Epochs repeat for ever, each shuffled by
+(seed, epoch): a get_next never meets the end of the data, and a resumed run enters at any step by skipping elements
+before they are parsed.
+
+  examples = data.from_arrays(images, labels)
+  inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
+  batches = inputs.next_batches()                          # a list of `Batch`, one per tower
+  session.run(inputs.initializer, inputs.feeds(step=0))
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple
+
+from tensorflow_v1 import tf
+
+from data.examples import Examples
+from towers.batch import Batch
+from towers.plan import Plan, dealt
+from usage_error import UsageError
+
+INPUT_MODES = ('split', 'next', 'shard')
+
+HOST = '/device:CPU:0'
+_PREFETCHED_STEPS = 2
+_ENDLESS = 2 ** 62
+
+
+class Inputs(NamedTuple):
+  """The iterators of one split.
+
+  Attributes:
+    plan: which examples each step takes.
+    next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for instance) and returns one
+      `Batch` per tower.
+    initializer: the op that starts all iterators of the split, run with `feeds`.
+    feeds: `feeds(step)` is the feed of `initializer` that makes `step` the next one.
+  """
+  plan: Plan
+  next_batches: Callable[[], List[Batch]]
+  initializer: Any
+  feeds: Callable[..., Dict[Any, Any]]
+
+
+def build_inputs(examples: Examples, *, mode: str, plan: Plan, shuffle: bool, seed: int = 0) -> Inputs:
+  """Builds the pipeline of one split.
+
+  Args:
+    examples: the split; its arrays are fed once when the iterators start, never part of the graph.
+    mode: 'split', 'next' or 'shard'.
+    plan: how examples are dealt out to steps and towers.
+    shuffle: shuffle every epoch anew, by (seed, epoch).
+    seed: of the shuffling.
+
+  Raises:
+    UsageError: an unknown mode.
+  """
+  if mode not in INPUT_MODES:
+    raise UsageError('input_mode is %r: choose one of %s.' % (mode, ', '.join(INPUT_MODES)))
+  with tf.device(HOST), tf.name_scope('inputs_%s' % examples.name):
+    arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
+    start_epoch = tf.placeholder(tf.int64, [], 'start_epoch')
+    start_step = tf.placeholder(tf.int64, [], 'start_step')
+
+    num_shards = plan.num_towers if mode == 'shard' else 1
+    iterators = []
+    initializer = None
+    for shard in range(num_shards):
+      def epoch(number, shard=shard):
+        first_step = tf.where(tf.equal(number, start_epoch), start_step, tf.zeros_like(start_step))
+        elements = _order_elements(
+            examples.elements(*arrays), plan, shard=shard, num_shards=num_shards, first_step=first_step,
+            buffer_size=examples.shuffle_buffer, seed=_epoch_seed(seed, shard, number) if shuffle else None)
+        if examples.parse_example:
+          elements = elements.map(examples.parse_example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+        if mode == 'shard':
+          return _deal_batches(elements, plan, shard, first_step)
+        if mode == 'next':
+          return _run_batches(elements, plan)
+        return elements.batch(plan.batch_size, drop_remainder=plan.is_even)
+
+      dataset = tf.data.Dataset.range(start_epoch, _ENDLESS).flat_map(epoch)
+      if examples.parse_batch:
+        dataset = dataset.map(lambda *elements: examples.parse_batch(*elements, *arrays))
+      dataset = dataset.prefetch(_PREFETCHED_STEPS * (plan.num_towers if mode == 'next' else 1))
+      iterators.append(tf.data.Iterator.from_structure(
+          tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)))
+      # One after another: starting an iterator anew blocks a thread until its prefetching has stopped, which needs
+      # threads itself. Two at once hang on two cores (seen on TensorFlow 1.14).
+      with tf.control_dependencies([initializer] if initializer is not None else []):
+        initializer = iterators[-1].make_initializer(dataset)
+
+  def next_batches():
+    with tf.device(HOST), tf.name_scope('next_%s' % examples.name):
+      return [_count_examples(tensors, plan, mode, tower)
+              for tower, tensors in enumerate(_GET_NEXT[mode](iterators, plan))]
+
+  def feeds(step):
+    epoch_number, step_in_epoch = plan.position(step)
+    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_step: step_in_epoch}
+
+  return Inputs(plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
+
+
+def _epoch_seed(seed, shard, epoch):
+  """Returns the shuffle seed of one shard's epoch, an int64 tensor; distinct for the first billions of epochs."""
+  return (epoch * 1000003 + shard * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
+
+
+def _order_elements(elements, plan, *, shard, num_shards, first_step, buffer_size, seed):
+  """Returns the elements that one iterator takes in one epoch from `first_step` on: sharded, shuffled, then skipped."""
+  if num_shards > 1:
+    elements = elements.shard(num_shards, shard)
+  if seed is not None:
+    elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, num_shards), seed=seed,
+                                reshuffle_each_iteration=False)
+  elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))
+  return elements.skip(dealt(first_step * plan.batch_size, shard, num_shards))
+
+
+def _cut_batches(batches, boundaries):
+  """Cuts every batch into several: element i of `boundaries(size)` to element i + 1, for all of them in order."""
+  is_tuple = isinstance(tf.data.get_output_types(batches), tuple)
+
+  def cut(*batch):
+    batch = batch if is_tuple else batch[0]
+    edges = boundaries(_leading_size(batch, tf.int64))
+    return tf.data.Dataset.from_tensor_slices((edges[:-1], edges[1:])).map(
+        lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch))
+
+  return batches.flat_map(cut)
+
+
+def _run_batches(elements, plan):
+  """Batches elements for `next`: each global batch cut in runs, one per tower, so that none is lost at the end."""
+  def boundaries(size):
+    share, larger = _run_share(size, plan.num_towers)
+    towers = tf.range(plan.num_towers + 1, dtype=tf.int64)
+    return towers * share + tf.minimum(towers, larger)
+
+  return _cut_batches(elements.batch(plan.batch_size, drop_remainder=plan.is_even), boundaries)
+
+
+def _deal_batches(elements, plan, shard, first_step):
+  """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step with all shards."""
+  num_towers, batch_size = plan.num_towers, plan.batch_size
+  if batch_size % num_towers == 0:
+    batches = elements.batch(batch_size // num_towers, drop_remainder=plan.is_even)
+  else:
+    # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt to a shard in as
+    # many steps as there are shards is one global batch, whatever the first of those steps is.
+    steps = first_step + tf.range(num_towers + 1, dtype=tf.int64)
+    dealt_before = dealt(steps * batch_size, shard, num_towers)
+    edges = dealt_before - dealt_before[0]
+    batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
+
+  # The last step of an epoch may deal nothing to a shard, which must not end before the others.
+  batches = batches.concatenate(_empty_batch(batches))
+  return batches.take(plan.steps_per_epoch - first_step)
+
+
+def _empty_batch(batches):
+  """Returns a data set of one batch without examples, of the same structure as `batches`."""
+  def zeros(dtype, shape):
+    return tf.zeros([0] + [size or 0 for size in shape.as_list()[1:]], dtype)
+
+  return tf.data.Dataset.from_tensors(
+      tf.nest.map_structure(zeros, tf.data.get_output_types(batches), tf.data.get_output_shapes(batches)))
+
+
+def _split_one_batch(iterators, plan):
+  """`split`: one get_next, then tf.split over the towers."""
+  batch = iterators[0].get_next()
+  if plan.num_towers == 1:
+    return [batch]
+  if plan.is_even:
+    sizes = plan.run_sizes(plan.batch_size)
+  else:
+    share, larger = _run_share(_leading_size(batch, tf.int32), plan.num_towers)
+    sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)
+  runs = [tf.split(tensor, sizes, num=plan.num_towers) for tensor in tf.nest.flatten(batch)]
+  return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*runs)]
+
+
+def _get_one_batch_per_tower(iterators, plan):
+  """`next`: as many get_next as towers, in a fixed order, so that a tower's batch does not depend on timing.
+
+  The iterator serves one get_next at a time anyhow: the order costs nothing and makes runs repeatable.
+  """
+  batches = []
+  for _ in range(plan.num_towers):
+    with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):
+      batches.append(iterators[0].get_next())
+  return batches
+
+
+def _get_from_every_shard(iterators, plan):
+  """`shard`: one get_next from each tower's own iterator."""
+  del plan  # Every shard already is in step with the others.
+  return [iterator.get_next() for iterator in iterators]
+
+
+_GET_NEXT = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard}
+
+
+def _count_examples(tensors, plan, mode, tower):
+  """Returns a tower's tensors as a `Batch`: counted, of static shape where sizes are even, never without a row."""
+  if plan.is_even and (mode != 'shard' or plan.batch_size % plan.num_towers == 0):
+    size = plan.run_sizes(plan.batch_size)[tower]
+    for tensor in tf.nest.flatten(tensors):
+      tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
+    return Batch(tensors, size)
+
+  num_examples = _leading_size(tensors, tf.int32)
+  if plan.may_leave_a_tower_empty:
+    num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)
+
+    def fill(tensor):
+      row_shape = tf.shape(tensor)[1:]
+      filled = tf.concat([tensor, tf.zeros(tf.concat([[num_missing], row_shape], 0), tensor.dtype)], 0)
+      filled.set_shape([None] + tensor.shape.as_list()[1:])
+      return filled
+
+    tensors = tf.nest.map_structure(fill, tensors)
+  return Batch(tensors, num_examples)
+
+
+def _leading_size(batch, dtype):
+  return tf.shape(tf.nest.flatten(batch)[0], out_type=dtype)[0]
+
+
+def _run_share(size, num_towers):
+  """Returns the smaller run of a batch cut over the towers, and how many towers get one example more."""
+  return size // num_towers, size % num_towers

@@ -1,0 +1,102 @@
+"""The plan: which examples each step and each tower takes, in plain Python, before anything runs.
+
+Everything that must agree between the input pipeline, the staging areas, a resumed run and the progress bar is counted
+here once. An epoch is cut in order into global batches, and a global batch over the towers:
+
+  epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12          13 examples, global batches of 8
+  split, next    012 345 67      │ 89 1011 12            cut in runs of 3/3/2, then 2/2/1
+  shard          036 147 25      │ 912 10 811            dealt out in turn, so that tower i reads only its shard
+
+The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get nothing.
+"""
+
+from typing import List, NamedTuple, Tuple
+
+from usage_error import UsageError
+
+
+class Plan(NamedTuple):
+  """How the examples of one split are dealt out to steps and towers.
+
+  Attributes:
+    num_examples: examples in an epoch.
+    batch_size: the global batch, over all towers.
+    num_towers: towers that share each global batch.
+    drop_remainder: leave out the last, smaller batch of every epoch.
+  """
+  num_examples: int
+  batch_size: int
+  num_towers: int
+  drop_remainder: bool = False
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Steps that cover an epoch once."""
+    full, remainder = divmod(self.num_examples, self.batch_size)
+    return full + (remainder > 0 and not self.drop_remainder)
+
+  @property
+  def examples_per_epoch(self) -> int:
+    """Examples that an epoch's steps take: all, unless the remainder is dropped."""
+    return min(self.num_examples, self.steps_per_epoch * self.batch_size)
+
+  @property
+  def is_even(self) -> bool:
+    """Whether every step takes exactly `batch_size` examples, so that shapes are static."""
+    return self.examples_per_epoch % self.batch_size == 0
+
+  @property
+  def may_leave_a_tower_empty(self) -> bool:
+    """Whether the last batch of an epoch has fewer examples than there are towers."""
+    return 0 < self.examples_per_epoch % self.batch_size < self.num_towers
+
+  def position(self, step: int) -> Tuple[int, int]:
+    """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
+    return divmod(step, self.steps_per_epoch)
+
+  def size_at(self, step: int) -> int:
+    """Returns the number of examples in the global batch of a step."""
+    _, step_in_epoch = self.position(step)
+    return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
+
+  def examples_before(self, step: int) -> int:
+    """Returns how many examples the steps before this one have taken, all epochs together."""
+    epoch, step_in_epoch = self.position(step)
+    return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
+
+  def run_sizes(self, size: int) -> List[int]:
+    """Returns the towers' shares of a global batch cut in runs: 8 over 3 towers is [3, 3, 2]."""
+    return [size // self.num_towers + (tower < size % self.num_towers) for tower in range(self.num_towers)]
+
+  def shard_size(self, tower: int) -> int:
+    """Returns how many of an epoch's examples tower `tower` takes in `shard` mode."""
+    return dealt(self.examples_per_epoch, tower, self.num_towers)
+
+
+def dealt(count, tower: int, num_towers: int):
+  """Returns how many of the first `count` examples are dealt to `tower`; `count` is an int or an integer tensor."""
+  return (count - tower + num_towers - 1) // num_towers
+
+
+def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
+               name: str = 'examples') -> Plan:
+  """Returns the plan of a split, or says why there is none.
+
+  Raises:
+    UsageError: fewer examples than towers, a global batch smaller than the number of towers, or nothing left when
+      the remainder is dropped.
+  """
+  if num_towers < 1:
+    raise UsageError('num_towers is %d: at least 1 tower is needed.' % num_towers)
+  if batch_size < num_towers:
+    raise UsageError('The global batch of %d examples is smaller than the %d towers that share it: use a batch_size of '
+                     'at least %d, or at most %d towers.' % (batch_size, num_towers, num_towers, max(batch_size, 1)))
+  if num_examples < num_towers:
+    raise UsageError('%s has %d examples for %d towers: every tower needs at least one; use at most %d towers, or more '
+                     'data.' % (name, num_examples, num_towers, max(num_examples, 1)))
+  plan = Plan(num_examples, batch_size, num_towers, drop_remainder)
+  if plan.steps_per_epoch == 0:
+    raise UsageError('%s has %d examples, fewer than one global batch of %d, and drop_remainder leaves out the rest: '
+                     'use a batch_size of at most %d, or keep the remainder.'
+                     % (name, num_examples, batch_size, num_examples))
+  return plan

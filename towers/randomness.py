@@ -1,0 +1,91 @@
+"""Randomness that depends on the seed and on names, never on the order in which a graph was built.
+
+TensorFlow seeds a random op by the number of ops that were built before it: one more op, tower or input mode, and all
+weights and dropout masks are others. Here an initial value depends on (seed, variable name) alone. A random op of a
+model depends on (seed, tower, its name in the tower, step): towers draw different masks, a repeated or resumed run
+draws the same.
+"""
+
+import hashlib
+from typing import Any, Iterable, Tuple
+
+from tensorflow_v1 import tf
+
+_STATELESS = {
+    'RandomUniform': tf.raw_ops.StatelessRandomUniform,
+    'RandomStandardNormal': tf.raw_ops.StatelessRandomNormal,
+    'TruncatedNormal': tf.raw_ops.StatelessTruncatedNormal,
+}
+
+
+def name_seeds(seed: int, name: str) -> Tuple[int, int]:
+  """Returns two seeds in 1 … 2**31 - 1 that depend on `seed` and `name` alone."""
+  digest = hashlib.sha256(('%d %s' % (seed, name)).encode()).digest()
+  return tuple(int.from_bytes(digest[begin:begin + 4], 'little') % (2 ** 31 - 1) + 1 for begin in (0, 4))
+
+
+def seed_initial_value(initial_value: Any, seed: int, name: str) -> None:
+  """Seeds all random ops that `initial_value`, a tensor, is computed from by (seed, name)."""
+  pending, seen = [initial_value.op], set()
+  while pending:
+    op = pending.pop()
+    if op in seen:
+      continue
+    seen.add(op)
+    pending.extend(tensor.op for tensor in op.inputs)
+    if _is_random(op):
+      _set_seeds(op, *name_seeds(seed, '%s %d' % (name, len(seen))))
+
+
+def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, step: Any) -> None:
+  """Ties the random ops of a tower's model to (seed, tower, name, step).
+
+  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced by its stateless twin,
+  whose key is the step, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop, and for
+  the rarer distributions, the op keeps its state and is only seeded.
+
+  Args:
+    ops: the ops that were built with the tower's forward pass.
+    seed: of the run.
+    tower: its number.
+    scope: the tower's name scope.
+    step: a callable that returns the scalar int64 tensor that counts steps, called only when it is needed.
+  """
+  for op in ops:
+    # Initializers stand outside of the tower's scope, with their variables.
+    if not op.name.startswith(scope) or not _is_random(op):
+      continue
+    seeds = name_seeds(seed, 'tower %d %s' % (tower, op.name[len(scope):]))
+    context = op._get_control_flow_context()
+    if op.type not in _STATELESS or (context is not None and context.IsWhileContext()):
+      _set_seeds(op, *seeds)
+    else:
+      _replace_by_stateless(op, seeds[0], step(), context)
+
+
+def _replace_by_stateless(op, key, step, context):
+  """Gives all consumers of a random op the values of its stateless twin, drawn by (key, step)."""
+  graph, drawn = op.graph, op.outputs[0]
+  consumers = drawn.consumers()
+  outer = graph._get_control_flow_context()
+  graph._set_control_flow_context(context)
+  try:
+    with tf.device(op.device), tf.name_scope(op.name + '_stateless/'):
+      seed = tf.stack([tf.constant(key, tf.int64), step])
+      twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
+  finally:
+    graph._set_control_flow_context(outer)
+  twin.set_shape(drawn.shape)
+  for consumer in consumers:
+    for index, tensor in enumerate(consumer.inputs):
+      if tensor is drawn:
+        consumer._update_input(index, twin)
+
+
+def _is_random(op):
+  return 'seed' in op.node_def.attr and 'seed2' in op.node_def.attr
+
+
+def _set_seeds(op, seed, seed2):
+  op._set_attr('seed', tf.AttrValue(i=seed))
+  op._set_attr('seed2', tf.AttrValue(i=seed2))

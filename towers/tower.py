@@ -1,0 +1,156 @@
+"""Towers: one copy of the model's graph per device, all on the same variables.
+
+                 ┌─ tower_0 ─ loss and metric sums, gradients ─┐
+  batch of each ─┼─ tower_1 ─                                  ├─► average
+                 └─ tower_2 ─                                  ─┘
+
+A tower adds up the losses of its examples and divides by the number of examples in the *global* batch. Then the towers'
+losses and gradients sum to exactly those of one tower on the whole batch, whatever share each tower got; the mean of
+the towers' means is right only where all shares are equal.
+"""
+
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+
+from tensorflow_v1 import tf
+from towers.batch import Batch
+from towers.inputs import HOST
+from towers.randomness import seed_tower
+from towers.variables import VariableStore, check_shared
+from usage_error import UsageError
+
+# A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value per
+# example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`.
+Model = Callable[[Any, Any], Union[Any, Tuple[Any, Dict[str, Any]]]]
+
+
+class Tower(NamedTuple):
+  """One copy of the model.
+
+  Attributes:
+    device: where it stands.
+    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it.
+    sums: scalars, each summed over the tower's examples: 'loss' and every metric.
+    num_examples: its examples, an int or a scalar int32 tensor.
+    update_ops: what its model added to UPDATE_OPS.
+    penalties: what its model added to REGULARIZATION_LOSSES.
+    gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
+      where the tower only validates.
+  """
+  device: str
+  loss: Any
+  sums: Dict[str, Any]
+  num_examples: Union[int, Any]
+  update_ops: List[Any]
+  penalties: List[Any]
+  gradients: List[Any] = []
+
+
+def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], is_training: Any,
+                 store: VariableStore, seed: int) -> List[Tower]:
+  """Builds a tower with gradients for each batch.
+
+  Args:
+    model: called once per tower, under `variable_scope` reuse from the second on.
+    batches: for each tower its batch.
+    devices: for each tower its device.
+    is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
+    store: makes the variables.
+    seed: of the random ops in the model.
+
+  Raises:
+    UsageError: a loss or metric of the wrong shape, a model without trainable variables, or towers that do not share.
+  """
+  step = step_reader()
+  total = count_examples(batches)
+  towers: List[Tower] = []
+  shared: List[Any] = []
+  for number, (batch, device) in enumerate(zip(batches, devices)):
+    tower = build_forward(model, batch, number=number, device=device, is_training=is_training, total=total, store=store,
+                          seed=seed, step=step, reuse=number > 0)
+    if number == 0:
+      shared = tf.global_variables()
+      if not tf.trainable_variables():
+        raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
+    check_shared(shared, tf.global_variables(), tower=number)
+    # Penalties belong to the variables, which exist once: one tower differentiates them, whole, for any number of towers.
+    objective = tf.add_n([tower.loss] + tower.penalties) if number == 0 and tower.penalties else tower.loss
+    with tf.device(device), tf.name_scope('tower_%d/' % number):
+      towers.append(tower._replace(gradients=tf.gradients(objective, tf.trainable_variables())))
+  return towers
+
+
+def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
+                  store: VariableStore, seed: int, step: Callable[[], Any], reuse: bool) -> Tower:
+  """Builds a tower without gradients.
+
+  Args:
+    total: examples in the global batch, an int or a scalar int32 tensor.
+    step: returns the scalar int64 tensor that random ops of the model are tied to.
+    reuse: whether the variables exist already.
+    others: as for `build_towers`.
+  """
+  graph = tf.get_default_graph()
+  num_ops = len(graph.get_operations())
+  collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
+  sizes = [len(tf.get_collection(key)) for key in collections]
+  outer = tf.get_variable_scope()
+  with tf.device(device), tf.name_scope('tower_%d' % number) as scope:
+    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=store.getter, auxiliary_name_scope=False):
+      returned = model(batch.tensors, is_training)
+    loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
+    sums = {'loss': _sum_loss(loss, batch)}
+    for name, values in metrics.items():
+      sums[name] = _sum_metric(name, values, batch)
+    share = sums['loss'] / tf.cast(total, sums['loss'].dtype)
+  seed_tower(graph.get_operations()[num_ops:], seed=seed, tower=number, scope=scope, step=step)
+  update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
+  return Tower(device, share, sums, batch.num_examples, update_ops, penalties)
+
+
+def count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
+  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the host."""
+  counts = [batch.num_examples for batch in batches]
+  if all(batch.is_static for batch in batches):
+    return sum(counts)
+  with tf.device(HOST), tf.name_scope('count_examples'):
+    return tf.add_n(counts)
+
+
+def step_reader() -> Callable[[], Any]:
+  """Returns a function that gives the step, a scalar int64 tensor on the host, read only if it is ever asked for."""
+  @functools.lru_cache(maxsize=None)
+  def step():
+    with tf.device(HOST), tf.name_scope('step/'):
+      return tf.train.get_or_create_global_step().read_value()
+
+  return step
+
+
+def _sum_loss(loss, batch):
+  """Returns the sum of the examples' losses from a model's loss, per example or their mean."""
+  if loss.shape.ndims == 1:
+    return _sum_examples('loss', loss, batch)
+  if loss.shape.ndims == 0:
+    return loss * tf.cast(batch.num_examples, loss.dtype)
+  raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over the '
+                   'batch.' % (loss.shape,))
+
+
+def _sum_metric(name, values, batch):
+  if name == 'loss':
+    raise UsageError('A metric is called "loss", which is the name of the model\'s loss: call it something else.')
+  if values.shape.ndims != 1:
+    raise UsageError('The metric %r has the shape %s: return one value per example, [batch]; they are averaged over all '
+                     'towers and steps.' % (name, values.shape))
+  return _sum_examples(name, values, batch)
+
+
+def _sum_examples(name, values, batch):
+  """Returns the float32 sum of one value per example, without the rows that only fill an empty tower's batch."""
+  rows = tf.nest.flatten(batch.tensors)[0].shape[0:1]
+  if not values.shape.is_compatible_with(rows):
+    raise UsageError('%s has %s values for a batch of %s examples: return one value per example, [batch].'
+                     % (name, values.shape[0], rows[0]))
+  values = tf.cast(values, tf.float32)
+  return tf.reduce_sum(values if batch.is_static else values[:batch.num_examples])

@@ -1,0 +1,68 @@
+"""Validation: every metric as a sum and a count over all towers, so that each example weighs the same.
+
+With the switch, the training towers themselves measure while `is_validating` is fed. With a tower of its own, the last
+tower measures while the others train on, in the same run: on a snapshot of all variables, taken when the pass over the
+validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
+"""
+
+from typing import Any, List, NamedTuple, Sequence
+
+from tensorflow_v1 import tf
+from towers.batch import Batch
+from towers.gradients import add_all
+from towers.inputs import HOST
+from towers.tower import Model, Tower, build_forward, step_reader
+from towers.variables import VariableStore
+
+
+class Validation(NamedTuple):
+  """What a run on validation batches fetches.
+
+  Attributes:
+    names: 'loss', then the model's metrics.
+    sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last their number.
+    snapshot_op: copies the variables that are measured, before a pass begins; None where they are read directly.
+  """
+  names: List[str]
+  sums: Any
+  snapshot_op: Any = None
+
+
+def build_validation(towers: Sequence[Tower]) -> Validation:
+  """Sums the metrics of towers that train and validate in turn."""
+  names = list(towers[0].sums)
+  vectors = []
+  for tower in towers:
+    with tf.device(tower.device), tf.name_scope('measure'):
+      vectors.append(tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)]))
+  with tf.device(HOST), tf.name_scope('validation'):
+    return Validation(names, add_all(vectors))
+
+
+def build_validation_tower(model: Model, batch: Batch, *, number: int, device: str, store: VariableStore,
+                           seed: int) -> Validation:
+  """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
+
+  Args:
+    model: as the training towers'.
+    batch: of the validation split, whole.
+    number: of the tower.
+    device: where it, and the snapshot, stand.
+    store: made the variables of the training towers, which must be built already.
+    seed: of the random ops in the model.
+  """
+  copies, assigns = {}, []
+
+  def getter(getter, name, *args, **kwargs):
+    if name not in copies:
+      variable = getter(name, *args, **kwargs)
+      with tf.device(device), tf.name_scope(None):
+        copies[name] = tf.Variable(tf.zeros(variable.shape, variable.dtype.base_dtype), name='snapshot/' + name,
+                                   trainable=False, use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+        assigns.append(copies[name].assign(variable.read_value(), read_value=False))
+    return copies[name]
+
+  tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
+                        store=store._replace(getter=getter), seed=seed, step=step_reader(), reuse=True)
+  validation = build_validation([tower])
+  return validation._replace(snapshot_op=tf.group(*assigns, name='take_snapshot'))
