@@ -88,6 +88,10 @@ def build_inputs(examples: Examples, *, mode: str, plan: Plan, shuffle: bool, se
       if examples.parse_batch:
         dataset = dataset.map(lambda *elements: examples.parse_batch(*elements, *arrays))
       dataset = dataset.prefetch(_PREFETCHED_STEPS * (plan.num_towers if mode == 'next' else 1))
+      # By default tf.data rewrites the pipeline when it starts, and for that copies all arrays into a graph of its own.
+      options = tf.data.Options()
+      options.experimental_optimization.apply_default_optimizations = False
+      dataset = dataset.with_options(options)
       iterators.append(tf.data.Iterator.from_structure(
           tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)))
       # One after another: starting an iterator anew blocks a thread until its prefetching has stopped, which needs

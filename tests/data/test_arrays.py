@@ -1,0 +1,168 @@
+"""Arrays: every example once and in order, whatever its dtype and layout, and never in the graph."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data.arrays import DTYPES, from_arrays
+from tensorflow_v1 import tf
+from usage_error import UsageError
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# A file of holes: it takes neither room on disk nor memory, unless someone copies it.
+_OVER_2_GB = """
+import resource
+import sys
+import numpy as np
+from data.arrays import from_arrays
+from tensorflow_v1 import tf
+
+images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
+images[-1, -1] = 7
+images.flush()
+examples = from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape), np.arange(2200))
+fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
+batches = examples.elements(*fed).skip(2198).batch(2).map(lambda indices: examples.parse_batch(indices, *fed))
+iterator = tf.data.make_initializable_iterator(batches)
+batch = iterator.get_next()
+with tf.Session() as session:
+  session.run(iterator.initializer, dict(zip(fed, examples.arrays)))
+  last_images, last_labels = session.run(batch)
+print(last_images[-1, -1], *last_labels)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def _build(examples, *, batch_size, shuffle=False):
+  """Builds one epoch; returns the iterator and the feed that starts it."""
+  fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
+  elements = examples.elements(*fed)
+  if shuffle:
+    elements = elements.shuffle(examples.num_examples, seed=1)
+  batches = elements.batch(batch_size).map(lambda indices: examples.parse_batch(indices, *fed))
+  return tf.data.make_initializable_iterator(batches), dict(zip(fed, examples.arrays))
+
+
+def _run_epoch(examples, **kwargs):
+  """Returns what an epoch yields, batches joined: one array for each of the examples' arrays."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    iterator, feed = _build(examples, **kwargs)
+    batch = iterator.get_next()
+    session.run(iterator.initializer, feed)
+    batches = []
+    try:
+      while True:
+        batches.append(session.run(batch))
+    except tf.errors.OutOfRangeError:
+      return tuple(np.concatenate(arrays) for arrays in zip(*batches))
+
+
+@pytest.mark.parametrize('num_examples', [1, 7, 8, 9, 1000])
+def test_an_epoch_has_every_example_once_in_order(num_examples):
+  images = np.random.RandomState(0).randint(256, size=(num_examples, 3, 2, 1)).astype(np.uint8)
+  labels = np.arange(num_examples, dtype=np.int32)
+  examples = from_arrays(images, labels)
+  assert examples.num_examples == num_examples
+  got_images, got_labels = _run_epoch(examples, batch_size=8)
+  np.testing.assert_array_equal(got_labels, labels)
+  np.testing.assert_array_equal(got_images, images)
+  assert (got_images.dtype, got_labels.dtype) == (np.uint8, np.int32)
+
+
+def test_shuffled_elements_keep_images_and_labels_paired():
+  labels = np.arange(500, dtype=np.int64)
+  images = np.stack([labels * 3, labels * 5], axis=1)
+  got_images, got_labels = _run_epoch(from_arrays(images, labels), batch_size=32, shuffle=True)
+  assert list(got_labels) != list(labels)
+  np.testing.assert_array_equal(np.sort(got_labels), labels)
+  np.testing.assert_array_equal(got_images, np.stack([got_labels * 3, got_labels * 5], axis=1))
+
+
+def test_one_array_gives_a_tuple_of_one():
+  got = _run_epoch(from_arrays(np.arange(5)), batch_size=2)
+  assert len(got) == 1
+  np.testing.assert_array_equal(got[0], np.arange(5))
+
+
+def test_every_dtype_survives():
+  arrays = [np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype) for dtype in DTYPES]
+  for got, array in zip(_run_epoch(from_arrays(*arrays), batch_size=2), arrays):
+    assert got.dtype == array.dtype
+    np.testing.assert_array_equal(got, array)
+
+
+def test_any_layout_in_memory(tmp_path):
+  base = np.arange(60, dtype=np.float64).reshape(10, 6)
+  on_disk = np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='w+', shape=base.shape)
+  on_disk[:] = base
+  on_disk.flush()
+  arrays = [
+      base.astype('>f8'), base.astype('>i2'), np.asfortranarray(base), base[::-1], base[:, ::2], base.T[:, ::-1].T,
+      np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='r', shape=base.shape)]
+  examples = from_arrays(*arrays)
+  assert all(array.dtype.isnative and array.flags.c_contiguous for array in examples.arrays)
+  for got, array in zip(_run_epoch(examples, batch_size=4), arrays):
+    np.testing.assert_array_equal(got, array)
+    assert got.dtype == array.dtype.newbyteorder('=')
+
+
+def test_arrays_that_can_be_fed_as_they_are_are_not_copied(tmp_path):
+  for array in (np.zeros([4, 3], np.uint8), np.memmap(str(tmp_path / 'rows'), np.float32, mode='w+', shape=(4, 3))):
+    assert np.shares_memory(from_arrays(array).arrays[0], array)
+
+
+def test_the_graph_holds_no_example_and_its_size_depends_on_neither_data_nor_pipelines():
+  def graph_bytes(num_examples, num_pipelines):
+    with tf.Graph().as_default() as graph:
+      for _ in range(num_pipelines):
+        _build(from_arrays(np.full([num_examples, 50], 7, np.uint8), np.arange(num_examples)), batch_size=8)
+      return graph.as_graph_def().ByteSize()
+
+  # Both numbers take the same two bytes wherever the graph states a shape.
+  assert graph_bytes(200, 1) == graph_bytes(16000, 1)
+  assert graph_bytes(200, 4) == graph_bytes(16000, 4)
+  assert graph_bytes(16000, 4) < 50000
+
+
+def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
+  # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a GraphDef.
+  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=_ROOT, universal_newlines=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert run.returncode == 0, run.stderr
+  values, peak_kilobytes = run.stdout.splitlines()
+  assert values == '7 2198 2199'
+  assert int(peak_kilobytes) < 1500 << 10
+
+
+def test_gathering_stays_on_the_cpu_in_a_towers_device_scope():
+  examples = from_arrays(np.zeros([4, 2]), np.arange(4))
+  with tf.Graph().as_default(), tf.device('/device:GPU:3'):
+    fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
+    for tensor in examples.parse_batch(tf.placeholder(tf.int64, [2]), *fed):
+      assert tensor.op.device.endswith('/device:CPU:0')
+
+
+@pytest.mark.parametrize('arrays, words', [
+    ((), ['no arrays']),
+    ((np.zeros([3, 2]), np.zeros([3]), np.zeros([4])), ['(3, 2)', '3', 'array 2', '(4,)', '4']),
+    ((np.zeros([0, 28, 28]), np.zeros([0])), ['(0, 28, 28)', '0 examples']),
+    ((np.zeros([3]), np.float32(1)), ['array 1', 'float32', '0 dimensions']),
+    ((np.array([None, 'a']),), ['array 0', 'object', 'float32']),
+    ((np.zeros([3]), np.array(['a', 'b', 'c'])), ['array 1', '<U1']),
+    ((np.zeros([2], 'datetime64[s]'),), ['datetime64']),
+    ((np.zeros([2], [('a', 'i4')]),), ['array 0']),
+])
+def test_what_cannot_be_fed_is_refused(arrays, words):
+  with pytest.raises(UsageError) as error:
+    from_arrays(*arrays, name='my_split')
+  for word in ['my_split'] + words:
+    assert word in str(error.value)
+
+
+def test_a_name_that_cannot_be_a_scope_is_refused():
+  for name in ('my split', '', 'a/b', 'a\n'):
+    with pytest.raises(UsageError, match='letters, digits and underscores'):
+      from_arrays(np.zeros([2]), name=name)

@@ -1,0 +1,124 @@
+"""A small program for the laws: random features, a model of two layers, every part of the straight line."""
+
+import numpy as np
+
+import towers
+from tensorflow_v1 import tf
+from training.steps import Program, Steps
+
+MODES = ('split', 'next', 'shard')
+TOWERS = (1, 2, 3, 4, 8)
+DEPTHS = (0, 1, 2)
+PLACEMENTS = ('host', 'first', 'balanced')
+
+NUM_FEATURES = 5
+NUM_CLASSES = 3
+
+
+def id_examples(num_examples, name='train'):
+  """Examples that are their own numbers."""
+  return towers.Examples(num_examples=num_examples, elements=lambda: tf.data.Dataset.range(num_examples), name=name)
+
+
+def random_examples(num_examples, name='train', seed=0):
+  """Examples of `(features [5], label)`."""
+  random = np.random.RandomState(seed)
+  features = random.randn(num_examples, NUM_FEATURES).astype(np.float32)
+  labels = random.randint(NUM_CLASSES, size=num_examples).astype(np.int32)
+  return towers.Examples(
+      num_examples=num_examples, elements=lambda *arrays: tf.data.Dataset.range(num_examples),
+      parse_batch=lambda numbers, *arrays: tuple(tf.gather(array, numbers) for array in arrays),
+      arrays=(features, labels), name=name)
+
+
+def model(batch, is_training):
+  """Softmax regression over a hidden layer; per-example losses and one metric."""
+  del is_training
+  features, labels = batch
+  hidden = tf.tanh(dense(features, 4, 'hidden'))
+  logits = dense(hidden, NUM_CLASSES, 'logits')
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def dense(inputs, size, name):
+  with tf.variable_scope(name):
+    weights = tf.get_variable('weights', [inputs.shape[1], size])
+    biases = tf.get_variable('biases', [size], initializer=tf.zeros_initializer())
+    return tf.matmul(inputs, weights) + biases
+
+
+class Run:
+  """A program over `num_towers` virtual CPU devices, in an open session, ready to step."""
+
+  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', batch_size=8, train=None,
+               validation=None, model=model, shuffle=False, seed=0, optimizer=None, validation_tower=False,
+               weight_decay=0.0, drop_remainder=False):
+    train = train or random_examples(13)
+    validation = validation or random_examples(11, 'validation', seed=1)
+    self.graph = tf.Graph()
+    with self.graph.as_default():
+      devices = towers.build_devices(num_towers, 'cpu')
+      train_devices = devices.names[:-1] if validation_tower else devices.names
+      validation_devices = devices.names[-1:] if validation_tower else devices.names
+      feeds = []
+      for examples, split_devices in ((train, train_devices), (validation, validation_devices)):
+        plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
+                                 num_towers=len(split_devices), name=examples.name,
+                                 drop_remainder=drop_remainder and examples is train)
+        inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle and examples is train, seed=seed)
+        feeds.append(towers.build_feed(inputs, devices=split_devices, staging_depth=depth, name=examples.name))
+      self.feeds = feeds
+      is_validating = None if validation_tower else tf.placeholder_with_default(False, [], 'is_validating')
+      if validation_tower:
+        batches = towers.build_batches(feeds[0])
+      else:
+        batches = towers.build_switched_batches(*feeds, is_validating=is_validating)
+      store = towers.build_variable_store(placement=placement, devices=train_devices, seed=seed)
+      self.towers = towers.build_towers(
+          model, batches, devices=train_devices, store=store, seed=seed,
+          is_training=True if validation_tower else tf.logical_not(is_validating))
+      self.averaged = towers.average_gradients(self.towers)
+      train_op = towers.build_train_op(
+          self.averaged, towers=self.towers, num_examples=towers.count_examples(batches),
+          optimizer=optimizer() if optimizer else tf.train.MomentumOptimizer(0.1, 0.9), weight_decay=weight_decay)
+      if validation_tower:
+        [validation_batch] = towers.build_batches(feeds[1])
+        self.measures = towers.build_validation_tower(
+            model, validation_batch, number=num_towers - 1, device=devices.names[-1], store=store, seed=seed)
+      else:
+        self.measures = towers.build_validation(self.towers)
+      self.session = tf.Session(config=towers.build_session_config(devices))
+      self.session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      self.steps = Steps(self.session, Program(
+          train=feeds[0], train_op=train_op, loss=self.averaged.loss, learning_rate=0.1, validation=feeds[1],
+          measures=self.measures, is_validating=is_validating))
+      self.initial_weights = self.weights()
+
+  def __enter__(self):
+    self.steps.start(0)
+    return self
+
+  def __exit__(self, *_):
+    self.session.close()
+
+  def weights(self):
+    with self.graph.as_default():
+      return dict(zip([variable.op.name for variable in tf.trainable_variables()],
+                      self.session.run(tf.trainable_variables())))
+
+  def counters(self):
+    with self.graph.as_default():
+      return self.session.run([towers.get_global_step(), towers.get_examples_seen()])
+
+  def validate(self):
+    """Returns the metrics' means over the validation split, and the number of examples."""
+    validation_pass = self.steps.begin_pass(0)
+    self.steps.validate(validation_pass)
+    return validation_pass.means(), validation_pass.num_examples
+
+
+def assert_same_weights(left, right, tolerance=1e-5):
+  assert sorted(left) == sorted(right)
+  for name, value in left.items():
+    np.testing.assert_allclose(value, right[name], rtol=0, atol=tolerance, err_msg=name)

@@ -1,0 +1,104 @@
+"""The law: N towers are one tower on the whole batch, in every input mode, staging depth and placement."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.towers import small
+from tests.towers.small import Run, assert_same_weights
+
+NUM_STEPS = 10
+# 13 over batches of 8 leaves 5, 17 leaves 1 (towers stay empty), 16 leaves nothing (static shapes).
+SIZES = (13, 17, 16)
+
+
+def train_and_validate(**settings):
+  """Returns what 10 steps with validation after each fourth give: everything that must not depend on the towers."""
+  with Run(**settings) as run:
+    losses, measured = [], []
+    for step in range(NUM_STEPS):
+      losses.append(run.steps.train())
+      if step % 4 == 3:
+        means, num_examples = run.validate()
+        measured.append(sorted(means.items()) + [('examples', num_examples)])
+    return run.initial_weights, losses, measured, run.weights(), run.counters()
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(num_train):
+  """The reference: one tower, the whole batch, no staging."""
+  return train_and_validate(num_towers=1, depth=0, train=small.random_examples(num_train))
+
+
+def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
+  initial, losses, measured, weights, counters = train_and_validate(
+      mode=mode, num_towers=num_towers, depth=depth, placement=placement, train=small.random_examples(num_train))
+  expected_initial, expected_losses, expected_measured, expected_weights, expected_counters = one_tower(num_train)
+  assert_same_weights(initial, expected_initial, tolerance=0)
+  np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+  for ours, expected in zip(measured, expected_measured):
+    assert [name for name, _ in ours] == [name for name, _ in expected]
+    np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert counters == expected_counters
+
+
+GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
+
+
+@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
+def test_towers_equal_one_tower(index):
+  # Placements and sizes take turns over the grid here; the test below crosses everything.
+  mode, num_towers, depth = GRID[index]
+  assert_equals_one_tower(mode, num_towers, depth, small.PLACEMENTS[index % 3], SIZES[index // 3 % 3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('placement', small.PLACEMENTS)
+@pytest.mark.parametrize('num_train', SIZES)
+def test_towers_equal_one_tower_everywhere(mode, placement, num_train):
+  for num_towers, depth in itertools.product(small.TOWERS, small.DEPTHS):
+    assert_equals_one_tower(mode, num_towers, depth, placement, num_train)
+
+
+def repeats(times, mode):
+  results = []
+  for _ in range(times):
+    with Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50)) as run:
+      losses = [run.steps.train() for _ in range(NUM_STEPS)]
+      results.append((losses, {name: value.tobytes() for name, value in run.weights().items()}))
+  return results
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+def test_repeats_are_bit_identical(mode):
+  first, *others = repeats(3, mode)
+  assert all(other == first for other in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', small.MODES)
+def test_twenty_repeats_are_bit_identical(mode):
+  first, *others = repeats(20, mode)
+  assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('num_towers', [2, 4])
+def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
+  with Run(mode=mode, num_towers=num_towers - 1) as switched, \
+      Run(mode=mode, num_towers=num_towers, validation_tower=True) as aside:
+    for _ in range(3):
+      assert switched.steps.train() == pytest.approx(aside.steps.train(), abs=1e-6)
+    expected, expected_examples = switched.validate()
+    validation_pass = aside.steps.begin_pass(3)
+    while not validation_pass.is_complete:
+      # The others train on; the pass still measures the weights that it began with.
+      assert aside.steps.train_and_validate(validation_pass) == pytest.approx(switched.steps.train(), abs=1e-6)
+    assert validation_pass.num_examples == expected_examples == 11
+    for name, mean in validation_pass.means().items():
+      assert mean == pytest.approx(expected[name], abs=1e-6), name
+    assert_same_weights(aside.weights(), switched.weights())

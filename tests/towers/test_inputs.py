@@ -1,0 +1,122 @@
+"""Which examples each tower gets: disjoint, complete, in plan, in every mode, from any step on."""
+
+import collections
+import itertools
+
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.towers.small import MODES, id_examples
+from usage_error import UsageError
+
+# (examples, global batch, towers): sizes that divide, that do not, and that leave towers empty.
+SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]
+
+
+def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0):
+  """Returns for each step a list with the ids of each tower, without the rows that fill an empty batch."""
+  num_examples, batch_size, num_towers = size
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
+                             drop_remainder=drop_remainder)
+    inputs = towers.build_inputs(id_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle, seed=seed)
+    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feeds(first_step))
+      return plan, [[ids[:count].tolist() for ids, count in session.run(batches)] for _ in range(num_steps)]
+
+
+@pytest.mark.parametrize('mode, size', itertools.product(MODES, SIZES), ids=str)
+def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
+  num_examples, batch_size, num_towers = size
+  steps_per_epoch = -(-num_examples // batch_size)
+  plan, steps = take(mode, size, num_steps=2 * steps_per_epoch)
+  for step, by_tower in enumerate(steps):
+    begin = step % steps_per_epoch * batch_size
+    assert sorted(sum(by_tower, [])) == list(range(begin, min(begin + batch_size, num_examples)))
+    if mode != 'shard':
+      assert [len(ids) for ids in by_tower] == plan.run_sizes(plan.size_at(step))
+    else:
+      assert all(number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
+
+
+@pytest.mark.parametrize('mode, size', itertools.product(MODES, SIZES), ids=str)
+def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
+  plan, steps = take(mode, size, num_steps=3 * -(-size[0] // size[1]), shuffle=True)
+  epochs = [steps[begin:begin + plan.steps_per_epoch] for begin in range(0, len(steps), plan.steps_per_epoch)]
+  for epoch in epochs:
+    assert sorted(sum(sum(epoch, []), [])) == list(range(size[0]))
+  assert len({str(epoch) for epoch in epochs}) > 1
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode):
+  plan, steps = take(mode, (13, 4, 3), num_steps=6, shuffle=True, drop_remainder=True)
+  assert plan.steps_per_epoch == 3
+  for epoch in (steps[:3], steps[3:]):
+    ids = sum(sum(epoch, []), [])
+    assert len(ids) == len(set(ids)) == 12
+    assert [sum(map(len, step)) for step in epoch] == [4, 4, 4]
+
+
+@pytest.mark.parametrize('mode, size', itertools.product(MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8)]), ids=str)
+@pytest.mark.parametrize('shuffle', [False, True])
+def test_a_run_may_begin_at_any_step(mode, size, shuffle):
+  _, steps = take(mode, size, num_steps=8, shuffle=shuffle)
+  for first_step in (1, 3, 6):
+    assert take(mode, size, num_steps=2, first_step=first_step, shuffle=shuffle)[1] == steps[first_step:first_step + 2]
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_the_seed_decides_the_order(mode):
+  orders = [take(mode, (40, 8, 4), num_steps=5, shuffle=True, seed=seed)[1] for seed in (1, 1, 2)]
+  assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_starting_anew_while_prefetching_does_not_hang(mode):
+  # Eight iterators, two threads: starting them all at once blocked every thread on TensorFlow 1.14.
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=37, batch_size=9, num_towers=8)
+    inputs = towers.build_inputs(id_examples(37), mode=mode, plan=plan, shuffle=True)
+    ids = [batch.tensors for batch in inputs.next_batches()]
+    with tf.Session(config=tf.ConfigProto(inter_op_parallelism_threads=2)) as session:
+      for _ in range(10):
+        session.run(inputs.initializer, inputs.feeds(0))
+        first = session.run(ids)
+      assert sum(map(len, first)) >= 9
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_dict_and_nested_elements_keep_their_structure(mode):
+  examples = towers.Examples(
+      num_examples=11, name='nested',
+      elements=lambda: tf.data.Dataset.range(11).map(lambda number: {'id': number, 'pair': (number, tf.ones([2]))}))
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=11, batch_size=4, num_towers=3)
+    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=False)
+    batches = [batch.tensors for batch in inputs.next_batches()]
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feeds(0))
+      taken = session.run(batches)
+  assert sorted(number for batch in taken for number in batch['id'].tolist()) == [0, 1, 2, 3]
+  assert all(batch['pair'][1].shape == (len(batch['id']), 2) for batch in taken)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_all_input_ops_stand_on_the_host(mode):
+  with tf.Graph().as_default() as graph:
+    plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+    towers.build_inputs(id_examples(13), mode=mode, plan=plan, shuffle=True).next_batches()
+    assert {op.device for op in graph.get_operations()} == {'/device:CPU:0'}
+    kinds = collections.Counter(op.type for op in graph.get_operations())
+  assert kinds['IteratorGetNext'] == {'split': 1, 'next': 3, 'shard': 3}[mode]
+  assert kinds['IteratorV2'] == {'split': 1, 'next': 1, 'shard': 3}[mode]
+  assert bool(kinds['SplitV'] + kinds['Split']) == (mode == 'split')
+
+
+def test_an_unknown_mode_is_named():
+  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+  with pytest.raises(UsageError, match="'both'.*split, next, shard"):
+    towers.build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
