@@ -41,13 +41,15 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     depth: batches that wait in each area between two runs, at least 1.
     name: of the split, for the graph.
   """
-  areas, puts = [], []
+  areas, puts, clears = [], [], []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
     with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):
       area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
                          capacity=depth + 1)
       areas.append(area)
       puts.append(area.put(tensors))
+      # On the area's device, where `clear` does not go by itself: elsewhere it empties another area, or none.
+      clears.append(area.clear())
 
   def get(tower):
     taken = areas[tower].get()
@@ -55,4 +57,4 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     return list(taken) if isinstance(taken, (list, tuple)) else [taken]
 
   return Stage(depth=depth, get=get, put_op=tf.group(*puts, name='put_%s' % name),
-               clear_op=tf.group(*[area.clear() for area in areas], name='clear_%s' % name))
+               clear_op=tf.group(*clears, name='clear_%s' % name))

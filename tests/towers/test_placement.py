@@ -1,0 +1,113 @@
+"""What stands where, asserted on the graph before anything runs."""
+
+import itertools
+
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.towers import small
+from tests.towers.small import Run
+from usage_error import UsageError
+
+HOST = '/device:CPU:0'
+
+
+@pytest.mark.parametrize('mode, depth', itertools.product(small.MODES, small.DEPTHS))
+def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
+  with Run(mode=mode, num_towers=4, depth=depth) as run:
+    gradient_ops = 0
+    for op in run.graph.get_operations():
+      # A variable is read where it stands; its value then crosses to the tower.
+      if op.name.startswith('tower_') and op.type != 'ReadVariableOp':
+        tower = int(op.name.split('/')[0][len('tower_'):])
+        assert op.device == '/device:CPU:%d' % tower, op.name
+        gradient_ops += '/gradients/' in op.name
+      if op.type.startswith('Iterator') or op.type.endswith('Dataset') or op.type.endswith('DatasetV2'):
+        assert op.device == HOST, op.name
+    assert gradient_ops > 4 * 10
+
+
+@pytest.mark.parametrize('optimizer', [lambda: tf.train.MomentumOptimizer(0.1, 0.9), lambda: tf.train.AdamOptimizer(0.1)])
+@pytest.mark.parametrize('placement', small.PLACEMENTS)
+def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
+  with Run(num_towers=4, placement=placement, optimizer=optimizer) as run, run.graph.as_default():
+    assert all(op.type != 'VariableV2' for op in run.graph.get_operations())
+    device_of = {variable.op.name: variable.device for variable in tf.global_variables()}
+    trainable = {variable.op.name: variable.device for variable in tf.trainable_variables()}
+    if placement == 'balanced':
+      # Greedy by bytes in the order of creation: 5×4 weights, 4 biases, 4×3 weights, 3 biases over four towers.
+      assert trainable == {'hidden/weights': '/device:CPU:0', 'hidden/biases': '/device:CPU:1',
+                           'logits/weights': '/device:CPU:2', 'logits/biases': '/device:CPU:3'}
+    else:
+      assert set(trainable.values()) == {HOST}
+    for name, device in trainable.items():
+      slots = [other for other in device_of if other.startswith(name + '/')]
+      assert slots and {device_of[slot] for slot in slots} == {device}
+    assert not [name for name in device_of if 'tower' in name]
+
+
+def test_the_first_tower_is_where_first_says():
+  with tf.Graph().as_default():
+    store = towers.build_variable_store(placement='first', devices=['/device:GPU:0', '/device:GPU:1'], seed=0)
+    with tf.variable_scope('', custom_getter=store.getter):
+      assert [tf.get_variable(name, [3]).device for name in 'ab'] == ['/device:GPU:0'] * 2
+    store = towers.build_variable_store(placement='host', devices=['/device:GPU:0'], seed=0)
+    with tf.variable_scope('', custom_getter=store.getter):
+      assert tf.get_variable('c', [3]).device == HOST
+
+
+def test_averages_and_updates_stand_with_their_variable():
+  with Run(num_towers=3, placement='balanced') as run:
+    for gradient, variable in run.averaged.gradients:
+      assert gradient.device == variable.device
+    updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
+    assert len(updates) == 4
+    for op in updates:
+      assert op.inputs[0].op.device in op.device or op.device == '' and op.colocation_groups()
+
+
+def test_a_session_has_all_towers_and_no_others():
+  config = towers.build_session_config(towers.build_devices(5, 'cpu'))
+  with tf.Session(config=config) as session:
+    assert sum(device.device_type == 'CPU' for device in session.list_devices()) == 5
+  assert not config.allow_soft_placement
+
+
+def test_the_device_table_adds_up():
+  with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
+    table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
+                                       ['tower 0', 'tower 1'])
+    lines = table.splitlines()
+    assert len(lines) == 3
+    assert sum(int(line.split()[-2]) for line in lines[1:]) == len(tf.global_variables()) == 10
+    assert sum(int(line.split()[-1]) for line in lines[1:]) == 2 * 4 * (20 + 4 + 12 + 3) + 2 * 8
+
+
+def test_fewer_gpus_than_asked_for_is_an_error_before_anything_is_built(monkeypatch):
+  monkeypatch.setattr('towers.devices.count_gpus', lambda: 2)
+  assert towers.build_devices(2, 'auto').names == ['/device:GPU:0', '/device:GPU:1']
+  assert towers.build_devices(2, 'auto').notice == ''
+  assert towers.build_devices(2, 'cpu').kind == 'CPU'
+  for kind in ('auto', 'gpu'):
+    with pytest.raises(UsageError, match='num_gpus is 4.*sees 2.*--num_gpus=2'):
+      towers.build_devices(4, kind)
+
+
+def test_without_a_gpu_auto_says_so_and_gpu_refuses(monkeypatch):
+  monkeypatch.setattr('towers.devices.count_gpus', lambda: 0)
+  devices = towers.build_devices(8, 'auto')
+  assert devices.kind == 'CPU' and 'no GPU' in devices.notice and '8 towers' in devices.notice
+  assert towers.build_devices(8, 'cpu').notice == ''
+  with pytest.raises(UsageError, match='sees 0'):
+    towers.build_devices(1, 'gpu')
+
+
+@pytest.mark.parametrize('build', [
+    lambda: towers.build_devices(0, 'cpu'),
+    lambda: towers.build_devices(2, 'tpu'),
+    lambda: towers.build_variable_store(placement='everywhere', devices=[HOST], seed=0),
+])
+def test_wrong_settings_are_refused(build):
+  with pytest.raises(UsageError):
+    build()

@@ -1,0 +1,158 @@
+"""Towers share everything, weigh every example alike, and say so when a model cannot."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.towers import small
+from tests.towers.small import Run, assert_same_weights
+from usage_error import UsageError
+
+
+def scalar_model(batch, is_training):
+  """The small model with a mean instead of per-example losses."""
+  losses, metrics = small.model(batch, is_training)
+  return tf.reduce_mean(losses), metrics
+
+
+def train(num_steps=6, **settings):
+  with Run(**settings) as run:
+    return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
+
+
+@pytest.mark.parametrize('num_train', [13, 17])
+@pytest.mark.parametrize('num_towers', [3, 8])
+def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
+  examples = small.random_examples(num_train)
+  losses, weights, (means, count) = train(model=scalar_model, num_towers=num_towers, train=examples)
+  expected_losses, expected_weights, (expected_means, expected_count) = train(num_towers=1, train=examples)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert count == expected_count
+  np.testing.assert_allclose([means[name] for name in sorted(means)],
+                             [expected_means[name] for name in sorted(expected_means)], atol=1e-5)
+
+
+def test_the_tail_of_an_epoch_may_leave_towers_empty():
+  # 17 examples in batches of 8: the third step has one example for eight towers.
+  losses, weights, _ = train(num_towers=8, train=small.random_examples(17))
+  assert np.isfinite(losses).all()
+  assert all(np.isfinite(value).all() for value in weights.values())
+
+
+@pytest.mark.parametrize('num_towers', [2, 4])
+def test_weight_decay_does_not_depend_on_the_number_of_towers(num_towers):
+  plain = train(num_towers=1)[1]
+  decayed = train(num_towers=1, weight_decay=0.1)[1]
+  assert_same_weights(train(num_towers=num_towers, weight_decay=0.1)[1], decayed)
+  assert abs(decayed['hidden/weights'] - plain['hidden/weights']).max() > 1e-3
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 4])
+def test_a_regularizer_counts_once(num_towers):
+  def model(batch, is_training):
+    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+      return small.model(batch, is_training)
+
+  # The gradient of 0.05 w² is 0.1 w: weight decay of 0.1, on biases too, which start at zero.
+  with Run(model=model, num_towers=num_towers) as run, Run(num_towers=1, weight_decay=0.1) as expected:
+    run.steps.train(), expected.steps.train()
+    assert_same_weights(run.weights(), expected.weights())
+
+
+def test_initial_values_depend_on_seed_and_name_alone():
+  def model(batch, is_training):
+    tf.random.uniform([3])  # One more op before the model.
+    with tf.variable_scope('extra'):
+      tf.get_variable('unused', [2])
+    return small.model(batch, is_training)
+
+  with Run(seed=3) as plain, Run(seed=3, model=model, num_towers=3, mode='shard') as more, Run(seed=4) as other:
+    for name, value in plain.initial_weights.items():
+      np.testing.assert_array_equal(value, more.initial_weights[name])
+      assert 'biases' in name or (value != other.initial_weights[name]).all()
+    assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights['logits/weights']).all()
+
+
+def test_a_model_that_does_not_share_its_variables_is_refused():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return losses * tf.Variable(1.0, name='gain'), metrics
+
+  with pytest.raises(UsageError) as error:
+    Run(model=model, num_towers=2)
+  assert 'gain' in str(error.value) and 'Tower 1' in str(error.value) and 'tf.get_variable' in str(error.value)
+
+
+@pytest.mark.parametrize('break_model, message', [
+    (lambda losses, metrics: (losses[:, tf.newaxis], metrics), r'loss has the shape \(\?, 1\)|\(None, 1\)'),
+    (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), "metric 'mean'"),
+    (lambda losses, metrics: (losses, {'loss': losses}), 'called "loss"'),
+])
+def test_losses_and_metrics_of_the_wrong_shape_are_refused(break_model, message):
+  with pytest.raises(UsageError, match=message):
+    Run(model=lambda batch, is_training: break_model(*small.model(batch, is_training)))
+
+
+def test_a_loss_of_another_length_than_the_batch_is_refused():
+  with pytest.raises(UsageError, match='3 values for a batch of 4'):
+    Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0), num_towers=2,
+        train=small.random_examples(16), validation=small.random_examples(16, 'validation'))
+
+
+def test_a_model_without_variables_is_refused():
+  with pytest.raises(UsageError, match='no trainable variable'):
+    Run(model=lambda batch, is_training: tf.reduce_sum(batch[0], 1))
+
+
+def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
+  def model(batch, is_training):
+    tf.get_variable('idle', [2])
+    return small.model(batch, is_training)
+
+  with Run(model=model, num_towers=2) as run:
+    assert [variable.op.name for variable in run.averaged.without_gradient] == ['idle']
+    run.steps.train()
+    np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
+  def embed(batch, lookup):
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES, 4])
+    rows = lookup(table, labels)
+    return tf.reduce_sum(tf.square(rows - features[:, :4]), 1)
+
+  def sparse(batch, is_training):
+    return embed(batch, tf.gather)
+
+  def dense(batch, is_training):
+    return embed(batch, lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
+
+  def optimizer():
+    return tf.train.GradientDescentOptimizer(0.05)
+
+  with Run(model=sparse, num_towers=num_towers, optimizer=optimizer) as run, \
+      Run(model=dense, num_towers=1, optimizer=optimizer) as expected:
+    assert isinstance(run.averaged.gradients[0][0], tf.IndexedSlices)
+    for _ in range(4):
+      assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
+    assert_same_weights(run.weights(), expected.weights())
+
+
+def test_counters_count_updates_and_examples():
+  with Run(num_towers=3, train=small.random_examples(13)) as run:
+    for step, seen in enumerate([8, 13, 21, 26], 1):
+      run.steps.train()
+      assert run.counters() == [step, seen]
+    run.validate()
+    assert run.counters() == [4, 26]
+
+
+def test_starting_and_warming_up_changes_no_variable():
+  with Run(depth=2, num_towers=2) as run:
+    assert run.counters() == [0, 0]
+    assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
+    assert towers.build_plan(num_examples=13, batch_size=8, num_towers=2).steps_per_epoch == 2
