@@ -1,0 +1,29 @@
+"""LeNet-5 in its modern form: ReLU, max pooling, softmax and dropout (LeCun et al. 1998, "Gradient-Based Learning
+Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian connections).
+
+  conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
+"""
+
+from models.layers import conv, dense, dropout, flatten, max_pool, normalize
+from tensorflow_v1 import tf
+
+DROPOUT_RATE = 0.2
+
+
+def build_logits(images, is_training, num_classes):
+  """Builds the logits of LeNet-5: 61,706 weights on 28x28x1, as in the paper, if SAME padding makes it 32x32.
+
+  Args:
+    images: `[batch, height, width, channels]`, uint8 or float32; at least 9 pixels high and wide.
+    is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
+    num_classes: how many classes there are.
+  Returns:
+    float32 `[batch, num_classes]`.
+  """
+  x = normalize(images)
+  x = max_pool(conv(x, 6, 5, name='conv1'))
+  x = max_pool(conv(x, 16, 5, name='conv2', padding='VALID'))
+  x = dense(flatten(x), 120, name='dense1', activation=tf.nn.relu)
+  x = dense(x, 84, name='dense2', activation=tf.nn.relu)
+  x = dropout(x, DROPOUT_RATE, is_training)
+  return dense(x, num_classes, name='logits')

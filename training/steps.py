@@ -1,0 +1,131 @@
+"""Steps: what one call of the session does, and nothing else around it.
+
+Three callables cover a run, each taking batches out of the staging areas and putting the next ones in:
+
+  train                  loss, update, put train
+  train + validate       the same, and the sums of the validation tower, put validation   (validation on its own tower)
+  validate               sums with is_validating fed, put validation                       (validation by the switch)
+
+`Session.make_callable` fixes fetches and feeds once; a plain `Session.run` would resolve them again in every step.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from towers import Feed, Validation
+
+
+class Program(NamedTuple):
+  """The graph's ends that a loop holds.
+
+  Attributes:
+    train: the feed of the training split.
+    train_op: updates all weights once.
+    loss: the mean loss over the step's global batch.
+    learning_rate: of the next step, a scalar tensor or a float.
+    validation: the feed of the validation split, or None.
+    measures: what a validation run fetches, or None.
+    is_validating: the bool placeholder of the switch, or None where validation has a tower of its own.
+  """
+  train: Feed
+  train_op: Any
+  loss: Any
+  learning_rate: Any
+  validation: Optional[Feed] = None
+  measures: Optional[Validation] = None
+  is_validating: Any = None
+
+
+class ValidationPass:
+  """One pass over the validation split, summed up batch by batch."""
+
+  def __init__(self, *, names: List[str], num_steps: int, step: int):
+    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step` updates."""
+    self.step = step
+    self._names = names
+    self._steps_left = num_steps
+    self._sums = np.zeros(len(names) + 1, np.float64)
+
+  def add(self, sums: np.ndarray) -> None:
+    """Adds a run's sums, `[len(names) + 1]` with the number of examples last."""
+    self._sums += sums
+    self._steps_left -= 1
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether every example of the split has been measured."""
+    return self._steps_left == 0
+
+  @property
+  def num_examples(self) -> int:
+    """The number of examples measured so far."""
+    return int(self._sums[-1])
+
+  def means(self) -> Dict[str, float]:
+    """Returns each metric's mean over the examples measured so far."""
+    return {name: float(total / self._sums[-1]) for name, total in zip(self._names, self._sums)}
+
+
+class Steps:
+  """A program in a session, step by step."""
+
+  def __init__(self, session: Any, program: Program):
+    """Prepares the callables; nothing runs yet."""
+    self._session = session
+    self._program = program
+    train = [program.loss, program.train_op] + _puts(program.train)
+    self._train = session.make_callable(train)
+    if program.measures is not None:
+      measure = [program.measures.sums] + _puts(program.validation)
+      if program.is_validating is None:
+        self._measure = session.make_callable(measure)
+        self._train_and_measure = session.make_callable([program.measures.sums] + train + _puts(program.validation))
+      else:
+        callable_ = session.make_callable(measure, feed_list=[program.is_validating])
+        self._measure = lambda: callable_(True)
+
+  def start(self, step: int) -> None:
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    self._start(self._program.train, step)
+    if self._program.validation is not None:
+      self._start(self._program.validation, 0)
+
+  def train(self) -> float:
+    """Updates the weights once; returns the mean loss over the global batch before the update."""
+    return self._train()[0]
+
+  def begin_pass(self, step: int) -> ValidationPass:
+    """Begins a pass over the validation split for the weights as they are, after `step` updates."""
+    measures = self._program.measures
+    if measures.snapshot_op is not None:
+      self._session.run(measures.snapshot_op)
+    return ValidationPass(names=measures.names, num_steps=self._program.validation.inputs.plan.steps_per_epoch,
+                          step=step)
+
+  def train_and_validate(self, validation_pass: ValidationPass) -> float:
+    """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
+    sums, loss = self._train_and_measure()[:2]
+    validation_pass.add(sums)
+    return loss
+
+  def validate(self, validation_pass: ValidationPass) -> None:
+    """Measures all batches that are left of the pass, without training."""
+    while not validation_pass.is_complete:
+      validation_pass.add(self._measure()[0])
+
+  def learning_rate(self) -> float:
+    """Returns the rate of the next update."""
+    rate = self._program.learning_rate
+    return rate if isinstance(rate, float) else float(self._session.run(rate))
+
+  def _start(self, feed, step):
+    if feed.stage is not None:
+      self._session.run(feed.stage.clear_op)
+    self._session.run(feed.inputs.initializer, feed.inputs.feeds(step))
+    for _ in range(feed.stage.depth if feed.stage is not None else 0):
+      self._session.run(feed.stage.put_op)
+
+
+def _puts(feed):
+  return [] if feed.stage is None else [feed.stage.put_op]
