@@ -177,4 +177,13 @@ tf.disable_v2_behavior()
 # The 1.14 name: every get_variable gives a resource variable, since ref variables race on CPU devices.
 tf.enable_resource_variables()
 
-__all__ = ['tf', 'StagingArea']
+
+
+def use_deterministic_kernels() -> None:
+  """Choose kernels that repeat to the bit, before the first session: cuDNN's on 1.14, all that have one on 2.x."""
+  os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
+  if hasattr(tf.config.experimental, 'enable_op_determinism'):
+    tf.config.experimental.enable_op_determinism()
+
+
+__all__ = ['StagingArea', 'tf', 'use_deterministic_kernels']

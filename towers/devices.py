@@ -4,12 +4,13 @@ Without a GPU the same towers stand on virtual CPU devices, so that a program is
 `auto` says so, and fewer GPUs than asked for is an error before anything is built.
 """
 
-from typing import Any, List, NamedTuple
+from typing import Any, List, NamedTuple, Optional
 
 from tensorflow_v1 import tf
 from usage_error import UsageError
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
+_TOWERS_WITHOUT_GPU = 2
 
 
 class Devices(NamedTuple):
@@ -30,11 +31,11 @@ def count_gpus() -> int:
   return len(tf.config.experimental.list_physical_devices('GPU'))
 
 
-def build_devices(num_towers: int, kind: str = 'auto') -> Devices:
+def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devices:
   """Chooses the towers' devices.
 
   Args:
-    num_towers: one device each.
+    num_towers: one device each. None for as many as there are GPUs, or 2 virtual CPU devices.
     kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
 
   Raises:
@@ -42,9 +43,11 @@ def build_devices(num_towers: int, kind: str = 'auto') -> Devices:
   """
   if kind not in DEVICE_KINDS:
     raise UsageError('device is %r: choose one of %s.' % (kind, ', '.join(DEVICE_KINDS)))
+  num_gpus = 0 if kind == 'cpu' else count_gpus()
+  if num_towers is None:
+    num_towers = num_gpus or (1 if kind == 'gpu' else _TOWERS_WITHOUT_GPU)
   if num_towers < 1:
     raise UsageError('num_gpus is %d: at least 1 tower is needed.' % num_towers)
-  num_gpus = 0 if kind == 'cpu' else count_gpus()
   if kind == 'gpu' or num_gpus:
     if num_gpus < num_towers:
       raise UsageError('num_gpus is %d, but TensorFlow %s sees %d: use --num_gpus=%d, make the others visible '

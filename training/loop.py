@@ -5,8 +5,12 @@
 
 from typing import Any, Dict, NamedTuple, Optional
 
+from towers.plan import Plan
 from training.checkpoints import Checkpoints
+from training.config import Config, count_interval
+from training.progress import Progress
 from training.steps import Steps, ValidationPass
+from usage_error import UsageError
 
 
 class Schedule(NamedTuple):
@@ -20,6 +24,27 @@ class Schedule(NamedTuple):
   total_steps: int
   validate_every: int
   save_every: int
+
+
+def build_schedule(config: Config, plan: Plan) -> Schedule:
+  """Returns a config's schedule for the training split's plan."""
+  return Schedule(
+      total_steps=config.count_steps(plan.steps_per_epoch),
+      validate_every=count_interval('validate_every', config.validate_every, plan.steps_per_epoch),
+      save_every=count_interval('checkpoint_every', config.checkpoint_every, plan.steps_per_epoch))
+
+
+def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan) -> None:
+  """Raises if a run cannot go on where a checkpoint stopped, since its steps were of other sizes.
+
+  Raises:
+    UsageError: names the counts and the fix.
+  """
+  if plan.examples_before(step) != examples_seen:
+    raise UsageError(
+        'The checkpoint %s has seen %d examples in %d steps, but with this data and batch_size=%d they would be %d: '
+        'resume with the data, batch_size and drop_remainder that it was written with, or give another checkpoint_dir.'
+        % (path, examples_seen, step, plan.batch_size, plan.examples_before(step)))
 
 
 class Outcome(NamedTuple):
@@ -37,8 +62,8 @@ class Outcome(NamedTuple):
   validation_examples: int
 
 
-def run_loop(steps: Steps, *, session: Any, schedule: Schedule, step: int, has_validation: bool,
-             validates_aside: bool, checkpoints: Optional[Checkpoints], progress: Any) -> Outcome:
+def run_loop(steps: Steps, *, session: Any, schedule: Schedule, step: int, checkpoints: Optional[Checkpoints],
+             progress: Progress) -> Outcome:
   """Trains to the last step.
 
   Args:
@@ -46,9 +71,7 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule, step: int, has_v
     session: holds the variables that checkpoints save.
     schedule: when what is due.
     step: weight updates so far.
-    has_validation: measure the validation split, when due and at the end.
-    validates_aside: a tower of its own measures while the others train.
-    checkpoints: saves when due and at the end, or None.
+    checkpoints: saves when due, at the end and when the user interrupts, or None.
     progress: shows what happens.
   """
   loss = None
@@ -58,31 +81,36 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule, step: int, has_v
   def finish(validation_pass):
     with progress.paused():
       steps.validate(validation_pass)
-    progress.validation(step=validation_pass.step, metrics=validation_pass.means(),
-                        examples=validation_pass.num_examples)
+      progress.validation(step=validation_pass.step, metrics=validation_pass.means(),
+                          examples=validation_pass.num_examples)
     return validation_pass
 
-  while step < schedule.total_steps:
-    if running is None:
-      loss = steps.train()
-    else:
-      loss = steps.train_and_validate(running)
-    step += 1
-    progress.step(step=step, loss=loss)
-
-    is_last = step == schedule.total_steps
-    if running is not None and (running.is_complete or is_last):
-      finished, running = finish(running), None
-    if has_validation and (is_last or step % schedule.validate_every == 0) and running is None:
-      if validates_aside and not is_last:
-        running = steps.begin_pass(step)
-      else:
-        finished = finish(steps.begin_pass(step))
-    if checkpoints is not None and (is_last or step % schedule.save_every == 0):
+  def save():
+    if checkpoints is not None:
       with progress.paused():
-        checkpoints.save(session, step)
+        checkpoints.save(session)
 
-  if has_validation and (finished is None or finished.step != step):
+  try:
+    while step < schedule.total_steps:
+      loss = steps.train() if running is None else steps.train_and_validate(running)
+      step += 1
+      progress.step(step=step, loss=loss)
+
+      is_last = step == schedule.total_steps
+      if running is not None and (running.is_complete or is_last):
+        finished, running = finish(running), None
+      if steps.can_validate and running is None and (is_last or step % schedule.validate_every == 0):
+        if steps.has_validation_tower and not is_last:
+          running = steps.begin_pass(step)
+        else:
+          finished = finish(steps.begin_pass(step))
+      if is_last or step % schedule.save_every == 0:
+        save()
+  except KeyboardInterrupt:
+    save()
+    raise
+
+  if steps.can_validate and (finished is None or finished.step != step):
     finished = finish(steps.begin_pass(step))
   return Outcome(step=step, train_loss=None if loss is None else float(loss),
                  validation=finished.means() if finished is not None else {},

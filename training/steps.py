@@ -13,25 +13,27 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Feed, Validation
+from towers import Averaged, Feed, Tower, Validation
 
 
 class Program(NamedTuple):
-  """The graph's ends that a loop holds.
+  """The graph, from its feeds to the update: what a loop runs, and what a reader may want to look at.
 
   Attributes:
     train: the feed of the training split.
-    train_op: updates all weights once.
-    loss: the mean loss over the step's global batch.
+    towers: those that train.
+    averaged: their mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float.
+    train_op: updates all weights once.
     validation: the feed of the validation split, or None.
-    measures: what a validation run fetches, or None.
-    is_validating: the bool placeholder of the switch, or None where validation has a tower of its own.
+    measures: what a run on validation batches fetches, or None.
+    is_validating: the bool placeholder of the switch, or None where there is no switch.
   """
   train: Feed
-  train_op: Any
-  loss: Any
+  towers: List[Tower]
+  averaged: Averaged
   learning_rate: Any
+  train_op: Any
   validation: Optional[Feed] = None
   measures: Optional[Validation] = None
   is_validating: Any = None
@@ -74,7 +76,7 @@ class Steps:
     """Prepares the callables; nothing runs yet."""
     self._session = session
     self._program = program
-    train = [program.loss, program.train_op] + _puts(program.train)
+    train = [program.averaged.loss, program.train_op] + _puts(program.train)
     self._train = session.make_callable(train)
     if program.measures is not None:
       measure = [program.measures.sums] + _puts(program.validation)
@@ -84,6 +86,16 @@ class Steps:
       else:
         callable_ = session.make_callable(measure, feed_list=[program.is_validating])
         self._measure = lambda: callable_(True)
+
+  @property
+  def can_validate(self) -> bool:
+    """Whether there is a validation split to measure."""
+    return self._program.measures is not None
+
+  @property
+  def has_validation_tower(self) -> bool:
+    """Whether a tower of its own can measure while the others train."""
+    return self.can_validate and self._program.is_validating is None
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""

@@ -3,8 +3,11 @@
 import numpy as np
 
 import towers
+from data import DataSet
+from main import build_program
 from tensorflow_v1 import tf
-from training.steps import Program, Steps
+from training.config import Config
+from training.steps import Steps
 
 MODES = ('split', 'next', 'shard')
 TOWERS = (1, 2, 3, 4, 8)
@@ -49,50 +52,22 @@ def dense(inputs, size, name):
 
 
 class Run:
-  """A program over `num_towers` virtual CPU devices, in an open session, ready to step."""
+  """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to step."""
 
-  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', batch_size=8, train=None,
-               validation=None, model=model, shuffle=False, seed=0, optimizer=None, validation_tower=False,
-               weight_decay=0.0, drop_remainder=False):
-    train = train or random_examples(13)
-    validation = validation or random_examples(11, 'validation', seed=1)
+  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None, validation=None, model=model,
+               shuffle=False, validation_tower=False, validation_kind=None, **settings):
+    settings = dict(dict(batch_size=8, learning_rate=0.1), **settings)
+    config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
+                    validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
+    data_set = DataSet(train or random_examples(13), validation or random_examples(11, 'validation', seed=1),
+                       image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
+    devices = towers.build_devices(num_towers, 'cpu')
     self.graph = tf.Graph()
     with self.graph.as_default():
-      devices = towers.build_devices(num_towers, 'cpu')
-      train_devices = devices.names[:-1] if validation_tower else devices.names
-      validation_devices = devices.names[-1:] if validation_tower else devices.names
-      feeds = []
-      for examples, split_devices in ((train, train_devices), (validation, validation_devices)):
-        plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
-                                 num_towers=len(split_devices), name=examples.name,
-                                 drop_remainder=drop_remainder and examples is train)
-        inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle and examples is train, seed=seed)
-        feeds.append(towers.build_feed(inputs, devices=split_devices, staging_depth=depth, name=examples.name))
-      self.feeds = feeds
-      is_validating = None if validation_tower else tf.placeholder_with_default(False, [], 'is_validating')
-      if validation_tower:
-        batches = towers.build_batches(feeds[0])
-      else:
-        batches = towers.build_switched_batches(*feeds, is_validating=is_validating)
-      store = towers.build_variable_store(placement=placement, devices=train_devices, seed=seed)
-      self.towers = towers.build_towers(
-          model, batches, devices=train_devices, store=store, seed=seed,
-          is_training=True if validation_tower else tf.logical_not(is_validating))
-      self.averaged = towers.average_gradients(self.towers)
-      train_op = towers.build_train_op(
-          self.averaged, towers=self.towers, num_examples=towers.count_examples(batches),
-          optimizer=optimizer() if optimizer else tf.train.MomentumOptimizer(0.1, 0.9), weight_decay=weight_decay)
-      if validation_tower:
-        [validation_batch] = towers.build_batches(feeds[1])
-        self.measures = towers.build_validation_tower(
-            model, validation_batch, number=num_towers - 1, device=devices.names[-1], store=store, seed=seed)
-      else:
-        self.measures = towers.build_validation(self.towers)
+      self.program = build_program(config, model, data_set, devices.names)
       self.session = tf.Session(config=towers.build_session_config(devices))
       self.session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      self.steps = Steps(self.session, Program(
-          train=feeds[0], train_op=train_op, loss=self.averaged.loss, learning_rate=0.1, validation=feeds[1],
-          measures=self.measures, is_validating=is_validating))
+      self.steps = Steps(self.session, self.program)
       self.initial_weights = self.weights()
 
   def __enter__(self):

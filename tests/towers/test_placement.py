@@ -28,7 +28,7 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
     assert gradient_ops > 4 * 10
 
 
-@pytest.mark.parametrize('optimizer', [lambda: tf.train.MomentumOptimizer(0.1, 0.9), lambda: tf.train.AdamOptimizer(0.1)])
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
 @pytest.mark.parametrize('placement', small.PLACEMENTS)
 def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
   with Run(num_towers=4, placement=placement, optimizer=optimizer) as run, run.graph.as_default():
@@ -59,7 +59,7 @@ def test_the_first_tower_is_where_first_says():
 
 def test_averages_and_updates_stand_with_their_variable():
   with Run(num_towers=3, placement='balanced') as run:
-    for gradient, variable in run.averaged.gradients:
+    for gradient, variable in run.program.averaged.gradients:
       assert gradient.device == variable.device
     updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
     assert len(updates) == 4

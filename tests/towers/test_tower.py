@@ -112,7 +112,7 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
     return small.model(batch, is_training)
 
   with Run(model=model, num_towers=2) as run:
-    assert [variable.op.name for variable in run.averaged.without_gradient] == ['idle']
+    assert [variable.op.name for variable in run.program.averaged.without_gradient] == ['idle']
     run.steps.train()
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
 
@@ -131,12 +131,10 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
   def dense(batch, is_training):
     return embed(batch, lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
 
-  def optimizer():
-    return tf.train.GradientDescentOptimizer(0.05)
-
-  with Run(model=sparse, num_towers=num_towers, optimizer=optimizer) as run, \
-      Run(model=dense, num_towers=1, optimizer=optimizer) as expected:
-    assert isinstance(run.averaged.gradients[0][0], tf.IndexedSlices)
+  settings = dict(optimizer='sgd', learning_rate=0.05)
+  with Run(model=sparse, num_towers=num_towers, **settings) as run, \
+      Run(model=dense, num_towers=1, **settings) as expected:
+    assert isinstance(run.program.averaged.gradients[0][0], tf.IndexedSlices)
     for _ in range(4):
       assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
     assert_same_weights(run.weights(), expected.weights())
@@ -155,4 +153,3 @@ def test_starting_and_warming_up_changes_no_variable():
   with Run(depth=2, num_towers=2) as run:
     assert run.counters() == [0, 0]
     assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
-    assert towers.build_plan(num_examples=13, batch_size=8, num_towers=2).steps_per_epoch == 2

@@ -1,0 +1,157 @@
+"""Trains a model on N towers. Read from the top: flags, then data in a straight line, then the loop.
+
+  python main.py --input_mode=split --num_gpus=8
+  python main.py --help
+
+TensorFlow is imported after flags and files have been read, so that a mistake in them is told at once.
+"""
+
+import sys
+import time
+
+import data
+import models
+from training.flags import parse_flags
+from training.result import check_result_file, format_result, write_result
+from usage_error import UsageError
+
+
+def build_program(config, model, data_set, devices):
+  """Builds the graph: dataset → input mode → staging → switch → towers → average → apply.
+
+  Args:
+    config: training.config.Config.
+    model: towers.Model.
+    data_set: data.DataSet.
+    devices: for each tower its device; with `--validation=tower` the last one validates.
+  Returns:
+    training.steps.Program.
+  """
+  import towers
+  from tensorflow_v1 import tf
+  from training.learning_rate import build_learning_rate
+  from training.optimizer import build_optimizer
+  from training.steps import Program
+
+  has_validation_tower = config.validation == 'tower'
+  if has_validation_tower and len(devices) < 2:
+    raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to train: use num_gpus of '
+                     'at least 2, or validation=switch.')
+  train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
+
+  def feed(examples, devices, name, **training):
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=config.batch_size, num_towers=len(devices),
+                             drop_remainder=training.get('drop_remainder', False), name=examples.name)
+    inputs = towers.build_inputs(examples, mode=config.input_mode, plan=plan, shuffle=training.get('shuffle', False),
+                                 seed=config.seed)
+    return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth, name=name)
+
+  train = feed(data_set.train, train_devices, 'train', shuffle=config.shuffle, drop_remainder=config.drop_remainder)
+  validation = None if config.validation == 'none' else feed(data_set.validation, validation_devices, 'validation')
+
+  is_training, is_validating = True, None
+  if config.validation == 'switch':
+    is_validating = tf.placeholder_with_default(False, [], 'is_validating')
+    is_training = tf.logical_not(is_validating)
+    batches = towers.build_switched_batches(train, validation, is_validating=is_validating)
+  else:
+    batches = towers.build_batches(train)
+
+  store = towers.build_variable_store(placement=config.variables, devices=train_devices, seed=config.seed)
+  all_towers = towers.build_towers(model, batches, devices=train_devices, is_training=is_training, store=store,
+                                   seed=config.seed)
+  averaged = towers.average_gradients(all_towers)
+
+  plan = train.inputs.plan
+  learning_rate = build_learning_rate(
+      config, examples_seen=towers.get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
+      total_examples=plan.examples_before(config.count_steps(plan.steps_per_epoch)))
+  train_op = towers.build_train_op(
+      averaged, towers=all_towers, num_examples=towers.count_examples(batches),
+      optimizer=build_optimizer(config, learning_rate), weight_decay=config.weight_decay)
+
+  measures = None
+  if config.validation == 'switch':
+    measures = towers.build_validation(all_towers)
+  elif has_validation_tower:
+    [batch] = towers.build_batches(validation)
+    measures = towers.build_validation_tower(model, batch, number=len(train_devices), device=validation_devices[0],
+                                             store=store, seed=config.seed)
+  return Program(train=train, towers=all_towers, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
+                 validation=validation, measures=measures, is_validating=is_validating)
+
+
+def train(config, data_set, started):
+  """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
+
+  Args:
+    config: training.config.Config.
+    data_set: data.DataSet.
+    started: time.monotonic() when the process began.
+  """
+  import towers
+  from tensorflow_v1 import tf, use_deterministic_kernels
+  from training.checkpoints import Checkpoints
+  from training.describe import describe_run
+  from training.loop import build_schedule, check_resume, run_loop
+  from training.progress import Progress
+  from training.steps import Steps
+
+  if config.deterministic:
+    use_deterministic_kernels()
+  devices = towers.build_devices(config.num_gpus, config.device)
+  if devices.notice:
+    print('main.py: %s' % devices.notice, file=sys.stderr)
+  model = models.build_classifier(config.model, num_classes=data_set.num_classes)
+  program = build_program(config, model, data_set, devices.names)
+  print(describe_run(config, data_set, devices, program))
+
+  checkpoints = config.checkpoint_dir and Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints)
+  with tf.Session(config=towers.build_session_config(devices)) as session:
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    path = checkpoints and checkpoints.restore(session)
+    step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])
+    plan = program.train.inputs.plan
+    schedule = build_schedule(config, plan)
+    if path:
+      check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
+      print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
+    progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
+                        learning_rate=lambda: steps.learning_rate())
+    steps = Steps(session, program)
+    steps.start(step)
+    outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints, progress=progress)
+    examples_seen = session.run(towers.get_examples_seen())
+
+  return dict(
+      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.towers),
+      global_batch_size=config.batch_size, train_loss=outcome.train_loss,
+      validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
+      validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
+      setup_seconds=progress.first_step_at and progress.first_step_at - started, tensorflow_version=tf.__version__)
+
+
+def main(arguments):
+  """Runs the command line `arguments`, `sys.argv`; returns the exit code: 0 done, 2 a mistake to correct."""
+  started = time.monotonic()
+  try:
+    config = parse_flags(arguments)
+    if config is None:
+      return 0
+    check_result_file(config.result_file)
+    data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+    result = train(config, data_set, started)
+    if config.result_file:
+      write_result(config.result_file, result)
+    print(format_result(result, time.monotonic() - started))
+  except UsageError as error:
+    print('main.py: error: %s' % error, file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print('\nmain.py: interrupted', file=sys.stderr)
+    return 130
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))

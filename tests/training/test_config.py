@@ -1,0 +1,95 @@
+"""Every wrong setting is refused with its name, its value and the fix; every setting reaches the command line."""
+
+import dataclasses
+
+import pytest
+
+import towers.devices
+import towers.inputs
+import towers.variables
+from training.config import Config, count_interval
+from training.flags import format_help, parse_flags
+from usage_error import UsageError
+
+
+@pytest.mark.parametrize('settings, words', [
+    (dict(batch_size=0), ['batch_size=0', 'at least 1']),
+    (dict(batch_size=2.5), ['batch_size=2.5', 'whole']),
+    (dict(batch_size=True), ['batch_size=True', 'whole']),
+    (dict(num_gpus=-1), ['num_gpus=-1', 'at least 1']),
+    (dict(steps=0), ['steps=0']),
+    (dict(epochs=0.0), ['epochs=0.0', 'above 0']),
+    (dict(steps=1, epochs=1.0), ['steps=1', 'epochs=1.0', 'one of them']),
+    (dict(learning_rate=float('nan')), ['learning_rate=nan', 'finite']),
+    (dict(learning_rate=float('inf')), ['learning_rate=inf', 'finite']),
+    (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
+    (dict(momentum=1.0), ['momentum=1', 'below 1']),
+    (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
+    (dict(staging_depth=3), ['staging_depth=3', '0, 1 or 2']),
+    (dict(input_mode='splt'), ['input_mode=splt', 'split, next, shard']),
+    (dict(optimizer='lamb'), ['optimizer=lamb', 'momentum']),
+    (dict(schedule='piecewise'), ['schedule=piecewise', 'decay_epochs']),
+    (dict(schedule='exponential', decay_epochs=(1.0, 2.0)), ['one number', '2']),
+    (dict(schedule='cosine', decay_epochs=(1.0,)), ['decay_epochs=1', 'cosine']),
+    (dict(schedule='piecewise', decay_epochs=(6.0, 3.0)), ['decay_epochs=6,3', 'rise']),
+    (dict(validate_every='often'), ['validate_every=often', '500steps']),
+    (dict(checkpoint_every='0epochs'), ['checkpoint_every=0epochs']),
+    (dict(validate_every='1.5steps'), ['validate_every=1.5steps']),
+])
+def test_wrong_settings_are_named_with_their_fix(settings, words):
+  with pytest.raises(UsageError) as error:
+    Config(**settings)
+  for word in words:
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1), ('2epochs', 126), ('1epoch', 63),
+                                            ('0.5 epochs', 32), ('0.001epochs', 1)])
+def test_intervals_are_steps_or_epochs(text, expected):
+  assert count_interval('validate_every', text, steps_per_epoch=63) == expected
+
+
+def test_steps_come_from_epochs_unless_given():
+  assert Config().count_steps(63) == 315
+  assert Config(epochs=0.5).count_steps(63) == 32
+  assert Config(epochs=0.001).count_steps(63) == 1
+  assert Config(steps=7).count_steps(63) == 7
+
+
+def test_choices_are_those_of_the_library():
+  choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
+  assert choices['input_mode'] == towers.inputs.INPUT_MODES
+  assert choices['variables'] == towers.variables.PLACEMENTS
+  assert choices['device'] == towers.devices.DEVICE_KINDS
+
+
+def test_flags_become_a_config_and_defaults_are_the_configs():
+  assert parse_flags(['main.py']) == Config()
+  assert parse_flags([
+      'main.py', '--input_mode=shard', '--num_gpus=8', '--noshuffle', '--deterministic', '--learning_rate=1e-3',
+      '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
+  ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
+               schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+
+
+@pytest.mark.parametrize('arguments, words', [
+    (['--num_gpu=2'], ['num_gpu', 'num_gpus ?']),
+    (['--batch_size=many'], ['--batch_size=many']),
+    (['--learning_rate=fast'], ['--learning_rate=fast']),
+    (['--decay_epochs=1,two', '--schedule=piecewise'], ['decay_epochs=1,two', 'numbers']),
+    (['split'], ['split', '--']),
+    (['--data_dir'], ['data_dir', 'Missing']),
+])
+def test_wrong_command_lines_are_named(arguments, words):
+  with pytest.raises(UsageError) as error:
+    parse_flags(['main.py'] + arguments)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_help_names_every_flag_and_fits_a_screen(capsys):
+  assert parse_flags(['main.py', '--help']) is None
+  shown = capsys.readouterr().out
+  assert all('--' + field.name in shown for field in dataclasses.fields(Config))
+  lines = format_help('main.py').splitlines()
+  assert len(lines) < 50 and max(map(len, lines)) <= 120

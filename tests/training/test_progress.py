@@ -1,0 +1,87 @@
+"""What is shown, when, and that the speed is that of training alone. The clock is the test's."""
+
+import io
+import re
+
+import pytest
+
+from towers.plan import build_plan
+from training.progress import Progress, format_seconds
+
+PLAN = build_plan(num_examples=100, batch_size=10, num_towers=2)
+
+
+class Terminal(io.StringIO):
+  encoding = 'utf-8'
+
+  def isatty(self):
+    return True
+
+
+class Clock:
+  def __init__(self):
+    self.seconds = 0.0
+
+  def __call__(self):
+    return self.seconds
+
+
+def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100):
+  clock = Clock()
+  progress = Progress(total_steps=steps, first_step=first_step, plan=PLAN, learning_rate=lambda: 0.1, stream=stream,
+                      clock=clock, columns=columns)
+  clock.seconds = 50.0  # Set-up and the first step do not count.
+  for step in range(first_step + 1, steps + 1):
+    progress.step(step=step, loss=2.0 / step)
+    if step == pause_after:
+      with progress.paused():
+        clock.seconds += 1000
+        progress.validation(step=step, metrics={'loss': 0.5, 'accuracy': 0.25}, examples=1234)
+    clock.seconds += step_seconds
+  return progress
+
+
+def test_plain_lines_come_at_once_then_now_and_then_and_at_the_end():
+  stream = io.StringIO()
+  run(stream)
+  lines = stream.getvalue().splitlines()
+  assert [re.search(r'step (\d+)/20', line).group(1) for line in lines] == ['1', '6', '11', '16', '20']
+  assert re.match(r'\d\d:\d\d:\d\d step 11/20, epoch 2/2: loss 0.1818, rate 0.1, 10 examples/s, 0:09 left$', lines[2])
+  assert 'left' not in lines[-1]
+
+
+@pytest.mark.parametrize('pause_after', [None, 7, 12])
+def test_pauses_are_no_training_time(pause_after):
+  assert run(io.StringIO(), pause_after=pause_after).examples_per_second == pytest.approx(10)
+
+
+def test_a_resumed_run_counts_only_its_own_steps():
+  assert run(io.StringIO(), first_step=12, step_seconds=0.5).examples_per_second == pytest.approx(20)
+
+
+def test_one_step_has_no_speed():
+  assert run(io.StringIO(), steps=1).examples_per_second is None
+
+
+@pytest.mark.parametrize('columns', [40, 80, 200])
+def test_a_bar_is_drawn_over_itself_within_the_terminal(columns):
+  stream = Terminal()
+  run(stream, columns=columns, pause_after=12)
+  drawings = stream.getvalue().split('\r\x1b[K')
+  assert max(len(drawing) for drawing in drawings if not drawing.startswith('validation')) <= columns
+  assert 'validation after step 12: loss 0.5000, accuracy 0.2500 (1,234 examples)\n' in drawings
+  assert stream.getvalue().endswith('\n')
+  if columns > 40:
+    assert '━' * 5 in drawings[-1] and '─' not in drawings[-1]
+
+
+def test_a_terminal_without_the_characters_gets_others():
+  stream = Terminal()
+  stream.encoding = 'latin-1'
+  run(stream)
+  stream.getvalue().encode('latin-1')
+  assert '###' in stream.getvalue()
+
+
+def test_seconds_read_like_a_clock():
+  assert [format_seconds(seconds) for seconds in (0, 59.6, 61, 3723)] == ['0:00', '1:00', '1:01', '1:02:03']

@@ -1,0 +1,172 @@
+"""Config: every setting of a run, each written down once: its default, its help and what it may be.
+
+Groups stand in the order in which data runs through the program; the command line is made from these fields (see
+`flags`). Nothing here imports TensorFlow, so a mistake is told before anything expensive starts.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+from data import DATA_SETS
+from models import MODELS
+from usage_error import UsageError
+
+
+class Setting(NamedTuple):
+  """What the command line must know of a field.
+
+  Attributes:
+    group: the heading it stands under in the help.
+    help: one line.
+    kind: int, float, str, bool, or list for numbers with commas between them.
+    choices: what a str may be, or nothing for any.
+  """
+  group: str
+  help: str
+  kind: type
+  choices: Tuple[str, ...] = ()
+
+
+_GROUPS: List[str] = ['']
+
+
+def _group(name: str) -> None:
+  _GROUPS[0] = name
+
+
+def _setting(kind: type, default: Any, help: str, choices: Any = ()) -> Any:
+  return dataclasses.field(
+      default=default, metadata={'setting': Setting(_GROUPS[0], help, kind, tuple(choices))})
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """A run's settings; made whole and valid, or not at all.
+
+  Raises:
+    UsageError: a value that cannot be, or two that do not go together; names the flag, the value and the fix.
+  """
+  _group('data')
+  data: str = _setting(str, 'sample', 'data set', DATA_SETS)
+  data_dir: Optional[str] = _setting(str, None, 'folder of its files, for data sets that have some')
+  batch_size: int = _setting(int, 64, 'global batch: examples of one step, over all towers')
+  shuffle: bool = _setting(bool, True, 'shuffle the training split anew in every epoch')
+  drop_remainder: bool = _setting(bool, False, 'leave out the last, smaller batch of every training epoch')
+
+  _group('inputs')
+  input_mode: str = _setting(str, 'split', 'one batch to split; a get_next per tower; an iterator per shard',
+                             ('split', 'next', 'shard'))
+  staging_depth: int = _setting(int, 1, 'batches that wait on each tower\'s device: 0, 1 or 2')
+
+  _group('towers')
+  num_gpus: Optional[int] = _setting(int, None, 'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices')
+  device: str = _setting(str, 'auto', 'auto: GPUs when there are any, else virtual CPU devices',
+                         ('auto', 'gpu', 'cpu'))
+  model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
+  variables: str = _setting(str, 'host', 'where variables stand', ('host', 'first', 'balanced'))
+
+  _group('weight update')
+  optimizer: str = _setting(str, 'momentum', 'optimizer', ('sgd', 'momentum', 'adam'))
+  learning_rate: Optional[float] = _setting(float, None, 'peak rate; default: 0.05, for adam 0.001')
+  momentum: float = _setting(float, 0.9, 'of the momentum optimizer')
+  weight_decay: float = _setting(float, 0.0, 'times each matrix or kernel is added to its gradient')
+  schedule: str = _setting(str, 'constant', 'of the rate, counted in examples',
+                           ('constant', 'piecewise', 'exponential', 'cosine'))
+  warmup_epochs: float = _setting(float, 0.0, 'epochs over which the rate rises from 0')
+  decay_epochs: Tuple[float, ...] = _setting(list, (), 'epochs at which the rate falls, as 30,60; exponential: per decay')
+  decay_rate: float = _setting(float, 0.1, 'factor of each fall of the rate')
+
+  _group('loop')
+  epochs: Optional[float] = _setting(float, None, 'passes over the training split; default: 5')
+  steps: Optional[int] = _setting(int, None, 'weight updates, instead of epochs')
+  validation: str = _setting(str, 'switch', 'by all towers in turn; by the last tower meanwhile; never',
+                             ('switch', 'tower', 'none'))
+  validate_every: str = _setting(str, '1epoch', 'between validations, as 500steps or 2epochs')
+  checkpoint_dir: Optional[str] = _setting(str, None, 'folder to save to, and to resume from when it has a checkpoint')
+  checkpoint_every: str = _setting(str, '1epoch', 'between checkpoints, as 500steps or 2epochs')
+  keep_checkpoints: int = _setting(int, 5, 'newest checkpoints to keep')
+  seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
+  deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
+  result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
+
+  def __post_init__(self) -> None:
+    for field in dataclasses.fields(self):
+      self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
+    self._at_least(1, 'batch_size', 'steps', 'num_gpus', 'keep_checkpoints')
+    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed')
+    self._above_zero('learning_rate', 'epochs', 'decay_rate')
+    _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
+    _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
+    _refuse(self.steps is not None and self.epochs is not None,
+            'steps=%s and epochs=%s both say how long to train: give one of them.' % (self.steps, self.epochs))
+    _refuse(self.schedule in ('piecewise', 'exponential') and not self.decay_epochs,
+            'schedule=%s needs decay_epochs, such as decay_epochs=3.' % self.schedule)
+    _refuse(self.schedule == 'exponential' and len(self.decay_epochs) > 1,
+            'schedule=exponential takes one number of decay_epochs, not %d.' % len(self.decay_epochs))
+    _refuse(self.schedule in ('constant', 'cosine') and bool(self.decay_epochs),
+            'decay_epochs=%s has no meaning with schedule=%s: use schedule=piecewise or exponential.'
+            % (','.join('%g' % epoch for epoch in self.decay_epochs), self.schedule))
+    _refuse(any(epoch <= 0 for epoch in self.decay_epochs) or sorted(set(self.decay_epochs)) != list(self.decay_epochs),
+            'decay_epochs=%s: they must be above 0 and rise.' % ','.join('%g' % epoch for epoch in self.decay_epochs))
+    for name in ('validate_every', 'checkpoint_every'):
+      parse_interval(name, getattr(self, name))
+
+  def _check_type(self, name: str, value: Any, setting: Setting) -> None:
+    if value is None:
+      return
+    numbers = value if setting.kind is list else [value] if setting.kind is float else []
+    for number in numbers:
+      _refuse(isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number),
+              '%s=%s: it must be a finite number.' % (name, number))
+    _refuse(setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)),
+            '%s=%s: it must be a whole number.' % (name, value))
+    _refuse(bool(setting.choices) and value not in setting.choices,
+            '%s=%s: choose one of %s.' % (name, value, ', '.join(setting.choices)))
+
+  def _at_least(self, least: int, *names: str) -> None:
+    for name in names:
+      value = getattr(self, name)
+      _refuse(value is not None and value < least, '%s=%s: it must be at least %d.' % (name, value, least))
+
+  def _above_zero(self, *names: str) -> None:
+    for name in names:
+      value = getattr(self, name)
+      _refuse(value is not None and value <= 0, '%s=%s: it must be above 0.' % (name, value))
+
+  def count_steps(self, steps_per_epoch: int) -> int:
+    """Returns the weight updates of the whole run."""
+    if self.steps is not None:
+      return self.steps
+    return max(1, round((5 if self.epochs is None else self.epochs) * steps_per_epoch))
+
+  def peak_learning_rate(self) -> float:
+    """Returns the rate after warm-up and before any decay."""
+    if self.learning_rate is not None:
+      return self.learning_rate
+    return 0.001 if self.optimizer == 'adam' else 0.05
+
+
+def parse_interval(name: str, text: str) -> Tuple[float, str]:
+  """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps.
+
+  Raises:
+    UsageError: text that is no positive number of steps or epochs.
+  """
+  match = re.match(r'^(\d+(?:\.\d+)?) ?(?:(step|epoch)s?)?$', text)
+  unit = match and (match.group(2) or 'step')
+  if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
+    raise UsageError('%s=%s: say how many steps or epochs, as 500steps or 2epochs.' % (name, text))
+  return float(match.group(1)), '%ss' % unit
+
+
+def count_interval(name: str, text: str, steps_per_epoch: int) -> int:
+  """Returns the steps, at least 1, of an interval such as '500steps' or '2epochs'."""
+  number, unit = parse_interval(name, text)
+  return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))
+
+
+def _refuse(is_wrong: bool, message: str) -> None:
+  if is_wrong:
+    raise UsageError(message)

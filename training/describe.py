@@ -1,0 +1,49 @@
+"""What a run tells of itself before its first step: devices, data, batches, model, variables."""
+
+from typing import Any
+
+from data import DataSet
+from tensorflow_v1 import tf
+from towers import Devices, Plan, format_device_table
+from training.config import Config
+from training.steps import Program
+
+
+def describe_run(config: Config, data_set: DataSet, devices: Devices, program: Program) -> str:
+  """Returns some lines and the table of devices, once the program is built."""
+  plan = program.train.inputs.plan
+  num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
+  roles = ['tower %d' % tower for tower in range(len(program.towers))]
+  roles += ['validation'] * (len(devices.names) - len(roles))
+  lines = [
+      'TensorFlow {}: {} on {}'.format(
+          tf.__version__, _count(len(devices.names), 'tower'),
+          'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'),
+      'data: {}, {:,} training and {:,} validation examples'.format(
+          config.data, data_set.train.num_examples, data_set.validation.num_examples),
+      'input: {}, staging depth {}; {}'.format(config.input_mode, config.staging_depth, describe_batch(plan)),
+      'model: {}, {:,} weights; {}, {} schedule, peak rate {:g}'.format(
+          config.model, num_weights, config.optimizer, config.schedule, config.peak_learning_rate()),
+  ]
+  if program.averaged.without_gradient:
+    lines.append('without a gradient, so never trained: '
+                 + ', '.join(variable.op.name for variable in program.averaged.without_gradient))
+  return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
+
+
+def describe_batch(plan: Plan) -> str:
+  """Returns the sentence that says how a global batch is shared: 'batch: 32 per tower x 2 towers = 64 global'."""
+  sizes = plan.run_sizes(plan.batch_size)
+  if min(sizes) == max(sizes):
+    shares = '{:,} per tower x {}'.format(sizes[0], _count(plan.num_towers, 'tower'))
+  else:
+    shares = '%s on %d towers' % (' + '.join(map(str, sizes)), plan.num_towers)
+  sentence = 'batch: {} = {:,} global, {} per epoch'.format(
+      shares, plan.batch_size, _count(plan.steps_per_epoch, 'step'))
+  if not plan.is_even:
+    sentence += ' (the last of {:,})'.format(plan.size_at(plan.steps_per_epoch - 1))
+  return sentence
+
+
+def _count(number: Any, noun: str) -> str:
+  return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')

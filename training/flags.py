@@ -1,0 +1,73 @@
+"""Flags: the command line of `main.py`, made from the fields of `Config`."""
+
+import dataclasses
+import os
+import textwrap
+from typing import List, Optional, Sequence
+
+from absl import flags
+
+from training.config import Config
+from usage_error import UsageError
+
+_DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
+           list: flags.DEFINE_list}
+# absl's own names for it; all show the same page, which fits a screen.
+_HELP = ('help', 'helpshort', 'helpfull')
+
+
+def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
+  """Returns the Config of a command line, or None when help was asked for and printed.
+
+  Args:
+    arguments: `sys.argv`, the program's name first.
+
+  Raises:
+    UsageError: an unknown flag, with the nearest one named, a value of the wrong kind, or what `Config` refuses.
+  """
+  values = flags.FlagValues()
+  for name in _HELP:
+    flags.DEFINE_boolean(name, False, 'show this help', flag_values=values, allow_hide_cpp=True)
+  for field in dataclasses.fields(Config):
+    setting = field.metadata['setting']
+    _DEFINE[setting.kind](field.name, field.default, setting.help, flag_values=values)
+  try:
+    left = values(list(arguments))[1:]
+  except flags.Error as error:
+    raise UsageError('%s\nAll flags: python main.py --help' % error) from None
+  if left:
+    raise UsageError('%s: what is this? Flags begin with --, as --%s.' % (' '.join(left), left[0].lstrip('-')))
+  if any(values[name].value for name in _HELP):
+    print(format_help(arguments[0]))
+    return None
+  given = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
+  given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
+  return Config(**given)
+
+
+def format_help(program: str, width: int = 120) -> str:
+  """Returns the help: flags in groups, in the order in which data runs through the program."""
+  lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU, in plain view.',
+                      'usage: python %s [--flag=value ...]' % os.path.basename(program)]
+  group = None
+  for field in dataclasses.fields(Config):
+    setting = field.metadata['setting']
+    if setting.group != group:
+      group = setting.group
+      lines.append('%s:' % group)
+    left = '  --%s' % field.name
+    if setting.choices:
+      left += '=' + '|'.join(setting.choices)
+    default = '' if field.default in (None, (), False) or setting.choices else ' (%s)' % field.default
+    if setting.choices:
+      default = ' (%s)' % field.default
+    lines += textwrap.wrap(setting.help + default, width, initial_indent='%-53s ' % left, subsequent_indent=' ' * 54)
+  return '\n'.join(lines)
+
+
+def _parse_numbers(name, texts):
+  try:
+    return tuple(float(text) for text in texts)
+  except ValueError:
+    raise UsageError('%s=%s: they must be numbers with commas between them, as 30,60.'
+                     % (name, ','.join(texts))) from None

@@ -1,0 +1,137 @@
+"""Progress: where a run is, how fast, and how long it will still take.
+
+On a terminal one line is drawn again and again; anywhere else a plain line with the time is written now and then.
+
+  epoch 2/5 ━━━━━━━━━━━━━━────────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
+  14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
+"""
+
+import contextlib
+import shutil
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from towers.plan import Plan
+
+_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_LINES = 5.0
+_LONGEST_BAR = 30
+_SHORTEST_BAR = 5
+
+
+class Progress:
+  """Shows a training run, step by step."""
+
+  def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
+               stream: Any = None, clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
+    """Prepares to show; nothing is written yet.
+
+    Args:
+      total_steps: of the whole run.
+      first_step: steps that an earlier run did.
+      plan: of the training split.
+      learning_rate: reads the rate; called only when it is shown.
+      stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
+      clock: seconds.
+      columns: of the terminal; asked for at each drawing if None.
+    """
+    self._total_steps = total_steps
+    self._total_epochs = -(-total_steps // plan.steps_per_epoch)
+    self._first_step = self._step = first_step
+    self._plan = plan
+    self._learning_rate = learning_rate
+    self._stream = stream or sys.stdout
+    self._is_terminal = self._stream.isatty()
+    self._clock = clock
+    self._columns = columns
+    self._bar_characters = '━─' if 'utf' in (self._stream.encoding or '').lower() else '#-'
+    self._bar_is_drawn = False
+    self._next_show = float('-inf')
+
+    self.first_step_at: Optional[float] = None
+    self._first_timed_step = first_step
+    self._mark = 0.0  # Training time counts from here: the end of the last step, or of a pause.
+    self._train_seconds = 0.0
+    self._shown_step, self._shown_train_seconds = first_step, 0.0
+
+  def step(self, *, step: int, loss: float) -> None:
+    """Takes note that `step` steps are over; shows it when it is time to."""
+    now = self._clock()
+    if self.first_step_at is None:
+      # The first step holds set-up that no other has: the speed is that of the steps after it.
+      self.first_step_at = now
+      self._first_timed_step = self._shown_step = step
+    else:
+      self._train_seconds += now - self._mark
+    self._step, self._mark = step, now
+    if now >= self._next_show or step == self._total_steps:
+      self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
+      self._show(now, loss)
+      self._shown_step, self._shown_train_seconds = step, self._train_seconds
+
+  def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
+    """Writes the means of a pass over the validation split, of the weights after `step` updates."""
+    self.write('validation after step {:,}: {} ({:,} examples)'.format(
+        step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
+
+  def write(self, text: str) -> None:
+    """Writes a line that stays."""
+    if self._bar_is_drawn:
+      self._stream.write('\r\x1b[K')
+      self._bar_is_drawn = False
+    self._stream.write(text + '\n')
+    self._stream.flush()
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens within is no training, and does not count for its speed."""
+    try:
+      yield
+    finally:
+      self._mark = self._clock()
+
+  @property
+  def examples_per_second(self) -> Optional[float]:
+    """The speed of training, without the first step and pauses; None with fewer than two steps."""
+    return self._speed(self._first_timed_step, self._train_seconds)
+
+  def _speed(self, since_step, seconds):
+    examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
+    return examples / seconds if examples and seconds else None
+
+  def _show(self, now, loss):
+    epoch = 'epoch %d/%d' % (self._plan.position(self._step - 1)[0] + 1, self._total_epochs)
+    count = 'step {:,}/{:,}'.format(self._step, self._total_steps)
+    facts = ['loss %.4f' % loss, 'rate %.3g' % self._learning_rate()]
+    speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
+    if speed:
+      facts.append('{:,.0f} examples/s'.format(speed))
+    if self._first_timed_step < self._step < self._total_steps:
+      # With what validation and checkpoints took, since they will take it again.
+      seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
+      facts.append('%s left' % format_seconds(seconds_per_step * (self._total_steps - self._step)))
+    if not self._is_terminal:
+      return self.write('%s %s, %s: %s' % (time.strftime('%H:%M:%S'), count, epoch, ', '.join(facts)))
+
+    columns = self._columns or shutil.get_terminal_size().columns
+    line = '  '.join([count] + facts)
+    room = min(_LONGEST_BAR, columns - len(epoch) - len(line) - 3)
+    if room >= _SHORTEST_BAR:
+      done = round(room * self._step / self._total_steps)
+      full, empty = self._bar_characters
+      line = full * done + empty * (room - done) + ' ' + line
+    self._stream.write('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1])
+    self._bar_is_drawn = True
+    if self._step == self._total_steps:
+      self._stream.write('\n')
+      self._bar_is_drawn = False
+    self._stream.flush()
+    return None
+
+
+def format_seconds(seconds: float) -> str:
+  """Returns 0:07, 12:34 or 1:02:03."""
+  minutes, rest = divmod(int(round(seconds)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return '%d:%02d:%02d' % (hours, minutes, rest) if hours else '%d:%02d' % (minutes, rest)
