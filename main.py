@@ -39,15 +39,14 @@ def build_program(config, model, data_set, devices):
                      'at least 2, or validation=switch.')
   train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
 
-  def feed(examples, devices, name, **training):
+  def feed(examples, devices, *, shuffle=False, drop_remainder=False):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=config.batch_size, num_towers=len(devices),
-                             drop_remainder=training.get('drop_remainder', False), name=examples.name)
-    inputs = towers.build_inputs(examples, mode=config.input_mode, plan=plan, shuffle=training.get('shuffle', False),
-                                 seed=config.seed)
-    return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth, name=name)
+                             drop_remainder=drop_remainder, name=examples.name)
+    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed)
+    return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
-  train = feed(data_set.train, train_devices, 'train', shuffle=config.shuffle, drop_remainder=config.drop_remainder)
-  validation = None if config.validation == 'none' else feed(data_set.validation, validation_devices, 'validation')
+  train = feed(data_set.train, train_devices, shuffle=config.shuffle, drop_remainder=config.drop_remainder)
+  validation = None if config.validation == 'none' else feed(data_set.validation, validation_devices)
 
   is_training, is_validating = True, None
   if config.validation == 'switch':
@@ -57,18 +56,16 @@ def build_program(config, model, data_set, devices):
   else:
     batches = towers.build_batches(train)
 
-  store = towers.build_variable_store(placement=config.variables, devices=train_devices, seed=config.seed)
-  all_towers = towers.build_towers(model, batches, devices=train_devices, is_training=is_training, store=store,
-                                   seed=config.seed)
+  store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
+  all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training)
   averaged = towers.average_gradients(all_towers)
 
   plan = train.inputs.plan
   learning_rate = build_learning_rate(
       config, examples_seen=towers.get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
       total_examples=plan.examples_before(config.count_steps(plan.steps_per_epoch)))
-  train_op = towers.build_train_op(
-      averaged, towers=all_towers, num_examples=towers.count_examples(batches),
-      optimizer=build_optimizer(config, learning_rate), weight_decay=config.weight_decay)
+  train_op = towers.build_train_op(averaged, optimizer=build_optimizer(config, learning_rate),
+                                   weight_decay=config.weight_decay)
 
   measures = None
   if config.validation == 'switch':
@@ -76,8 +73,8 @@ def build_program(config, model, data_set, devices):
   elif has_validation_tower:
     [batch] = towers.build_batches(validation)
     measures = towers.build_validation_tower(model, batch, number=len(train_devices), device=validation_devices[0],
-                                             store=store, seed=config.seed)
-  return Program(train=train, towers=all_towers, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
+                                             store=store)
+  return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
                  validation=validation, measures=measures, is_validating=is_validating)
 
 
@@ -124,7 +121,7 @@ def train(config, data_set, started):
     examples_seen = session.run(towers.get_examples_seen())
 
   return dict(
-      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.towers),
+      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,

@@ -13,7 +13,7 @@ from towers.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.gradients import Averaged, average_gradients
 from towers.inputs import Inputs, build_inputs
 from towers.plan import Plan, build_plan
-from towers.tower import Model, Tower, build_towers, count_examples
+from towers.tower import Model, Tower, build_towers
 from towers.validation import Validation, build_validation, build_validation_tower
 from towers.variables import VariableStore, build_variable_store, format_device_table
 from usage_error import UsageError
@@ -22,6 +22,6 @@ __all__ = [
     'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Tower', 'UsageError', 'Validation',
     'VariableStore', 'average_gradients', 'build_batches', 'build_devices', 'build_feed', 'build_inputs', 'build_plan',
     'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation',
-    'build_validation_tower', 'build_variable_store', 'count_examples', 'format_device_table', 'get_examples_seen',
+    'build_validation_tower', 'build_variable_store', 'format_device_table', 'get_examples_seen',
     'get_global_step',
 ]

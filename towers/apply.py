@@ -4,12 +4,11 @@
 latter, so that the rate at an epoch does not depend on the batch or the number of towers.
 """
 
-from typing import Any, Sequence, Union
+from typing import Any
 
 from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.inputs import HOST
-from towers.tower import Tower
 
 
 def get_examples_seen() -> Any:
@@ -21,26 +20,23 @@ def get_examples_seen() -> Any:
     return tf.Variable(tf.zeros([], tf.int64), name='examples_seen', trainable=False, use_resource=True)
 
 
-def build_train_op(averaged: Averaged, *, towers: Sequence[Tower], num_examples: Union[int, Any], optimizer: Any,
-                   weight_decay: float = 0.0) -> Any:
+def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 0.0) -> Any:
   """Returns the op that updates all weights once, and both counters.
 
   Args:
-    averaged: the gradients.
-    towers: that they came from; the first one's UPDATE_OPS run with the step.
-    num_examples: in the global batch, an int or a scalar int32 tensor.
+    averaged: the gradients. The UPDATE_OPS of the first tower that they came from run with the step.
     optimizer: a `tf.train.Optimizer`.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more dimensions, once,
       whatever the number of towers: weights decay, biases and norms do not.
   """
   # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there.
-  forward_passes = [tower.loss for tower in towers] + list(towers[0].update_ops)
+  forward_passes = [tower.loss for tower in averaged.towers] + list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
     gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
     with tf.control_dependencies(forward_passes):
       update = optimizer.apply_gradients(gradients, global_step=get_global_step())
       with tf.device(HOST):
-        count = get_examples_seen().assign_add(tf.cast(num_examples, tf.int64), read_value=False)
+        count = get_examples_seen().assign_add(tf.cast(averaged.towers[0].num_global_examples, tf.int64), read_value=False)
     return tf.group(update, count, name='step')
 
 

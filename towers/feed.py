@@ -31,8 +31,21 @@ class Feed(NamedTuple):
   templates: Sequence[Batch]
   devices: Sequence[str]
 
+  @property
+  def put_ops(self) -> List[Any]:
+    """What to run with every step that takes a batch of this split: none without staging."""
+    return [] if self.stage is None else [self.stage.put_op]
 
-def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int, name: str) -> Feed:
+  def start(self, session: Any, *, step: int = 0) -> None:
+    """Starts the iterators so that `step` is the next one, and fills the staging areas; changes no variable."""
+    if self.stage is not None:
+      session.run(self.stage.clear_op)
+    session.run(self.inputs.initializer, self.inputs.feeds(step))
+    for _ in range(self.stage.depth if self.stage is not None else 0):
+      session.run(self.stage.put_op)
+
+
+def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
   """Builds the staging areas between the iterators of a split and its towers; none with `staging_depth` 0."""
   if staging_depth == 0:
     # The get_next ops must stand inside the branch that takes them; these here only tell shapes and are never run.
@@ -40,7 +53,7 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int, na
   batches = inputs.next_batches()
   with tf.device(HOST):
     tensors = [[tf.convert_to_tensor(value) for value in batch.flatten()] for batch in batches]
-  return Feed(inputs, build_stage(tensors, devices=devices, depth=staging_depth, name=name), batches, devices)
+  return Feed(inputs, build_stage(tensors, devices=devices, depth=staging_depth, name=inputs.name), batches, devices)
 
 
 def build_batches(train: Feed) -> List[Batch]:

@@ -15,10 +15,12 @@ class Averaged(NamedTuple):
   """What the towers found together.
 
   Attributes:
+    towers: that it came from.
     loss: the mean loss over the global batch, a scalar.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
   """
+  towers: Sequence[Tower]
   loss: Any
   gradients: List[Any]
   without_gradient: List[Any]
@@ -38,7 +40,7 @@ def average_gradients(towers: Sequence[Tower]) -> Averaged:
         gradients.append((_sum_shares(shares), variable))
     with tf.device(HOST):
       loss = add_all([tower.loss for tower in towers])
-  return Averaged(loss, gradients, without_gradient)
+  return Averaged(towers, loss, gradients, without_gradient)
 
 
 def add_all(tensors: Sequence[Any]) -> Any:

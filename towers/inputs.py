@@ -35,25 +35,27 @@ class Inputs(NamedTuple):
   """The iterators of one split.
 
   Attributes:
+    name: of the split.
     plan: which examples each step takes.
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for instance) and returns one
       `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feeds`.
     feeds: `feeds(step)` is the feed of `initializer` that makes `step` the next one.
   """
+  name: str
   plan: Plan
   next_batches: Callable[[], List[Batch]]
   initializer: Any
   feeds: Callable[..., Dict[Any, Any]]
 
 
-def build_inputs(examples: Examples, *, mode: str, plan: Plan, shuffle: bool, seed: int = 0) -> Inputs:
+def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False, seed: int = 0) -> Inputs:
   """Builds the pipeline of one split.
 
   Args:
     examples: the split; its arrays are fed once when the iterators start, never part of the graph.
-    mode: 'split', 'next' or 'shard'.
     plan: how examples are dealt out to steps and towers.
+    mode: 'split', 'next' or 'shard'.
     shuffle: shuffle every epoch anew, by (seed, epoch).
     seed: of the shuffling.
 
@@ -74,7 +76,7 @@ def build_inputs(examples: Examples, *, mode: str, plan: Plan, shuffle: bool, se
       def epoch(number, shard=shard):
         first_step = tf.where(tf.equal(number, start_epoch), start_step, tf.zeros_like(start_step))
         elements = _order_elements(
-            examples.elements(*arrays), plan, shard=shard, num_shards=num_shards, first_step=first_step,
+            examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards, first_step=first_step,
             buffer_size=examples.shuffle_buffer, seed=_epoch_seed(seed, shard, number) if shuffle else None)
         if examples.parse_example:
           elements = elements.map(examples.parse_example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
@@ -108,7 +110,7 @@ def build_inputs(examples: Examples, *, mode: str, plan: Plan, shuffle: bool, se
     epoch_number, step_in_epoch = plan.position(step)
     return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_step: step_in_epoch}
 
-  return Inputs(plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
+  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
 
 
 def _epoch_seed(seed, shard, epoch):
@@ -116,8 +118,9 @@ def _epoch_seed(seed, shard, epoch):
   return (epoch * 1000003 + shard * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
-def _order_elements(elements, plan, *, shard, num_shards, first_step, buffer_size, seed):
+def _order_elements(elements, plan, *, name, shard, num_shards, first_step, buffer_size, seed):
   """Returns the elements that one iterator takes in one epoch from `first_step` on: sharded, shuffled, then skipped."""
+  elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
   if num_shards > 1:
     elements = elements.shard(num_shards, shard)
   if seed is not None:
@@ -125,6 +128,28 @@ def _order_elements(elements, plan, *, shard, num_shards, first_step, buffer_siz
                                 reshuffle_each_iteration=False)
   elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))
   return elements.skip(dealt(first_step * plan.batch_size, shard, num_shards))
+
+
+def _missing_elements(elements, plan, name):
+  """Returns what follows the elements, of the same structure: an error whenever there were fewer than promised.
+
+  An epoch that ends early would put all modes and staging areas out of step, and take examples twice, silently.
+  """
+  def fail(_):
+    message = '%s promised num_examples=%d, but its elements ended before that.' % (name, plan.num_examples)
+    with tf.control_dependencies([tf.Assert(False, [message])]):
+      return _zeros(elements, first_size=None)
+
+  return tf.data.Dataset.range(1).map(fail)
+
+
+def _zeros(data_set, first_size):
+  """Returns an element of a data set's structure, all zeros, whose first dimension is `first_size` unless None."""
+  def zeros(dtype, shape):
+    sizes = [size or 0 for size in shape.as_list()]
+    return tf.zeros(sizes if first_size is None else [first_size] + sizes[1:], dtype)
+
+  return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set), tf.data.get_output_shapes(data_set))
 
 
 def _cut_batches(batches, boundaries):
@@ -170,11 +195,7 @@ def _deal_batches(elements, plan, shard, first_step):
 
 def _empty_batch(batches):
   """Returns a data set of one batch without examples, of the same structure as `batches`."""
-  def zeros(dtype, shape):
-    return tf.zeros([0] + [size or 0 for size in shape.as_list()[1:]], dtype)
-
-  return tf.data.Dataset.from_tensors(
-      tf.nest.map_structure(zeros, tf.data.get_output_types(batches), tf.data.get_output_shapes(batches)))
+  return tf.data.Dataset.from_tensors(_zeros(batches, first_size=0))
 
 
 def _split_one_batch(iterators, plan):

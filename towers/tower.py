@@ -34,6 +34,7 @@ class Tower(NamedTuple):
     num_examples: its examples, an int or a scalar int32 tensor.
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
+    num_global_examples: those of all towers, an int or a scalar int32 tensor.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
   """
@@ -43,31 +44,31 @@ class Tower(NamedTuple):
   num_examples: Union[int, Any]
   update_ops: List[Any]
   penalties: List[Any]
+  num_global_examples: Union[int, Any]
   gradients: List[Any] = []
 
 
-def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], is_training: Any,
-                 store: VariableStore, seed: int) -> List[Tower]:
+def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
+                 is_training: Any = True) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
     model: called once per tower, under `variable_scope` reuse from the second on.
     batches: for each tower its batch.
     devices: for each tower its device.
-    is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
     store: makes the variables.
-    seed: of the random ops in the model.
+    is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables, or towers that do not share.
   """
   step = step_reader()
-  total = count_examples(batches)
+  total = _count_examples(batches)
   towers: List[Tower] = []
   shared: List[Any] = []
   for number, (batch, device) in enumerate(zip(batches, devices)):
     tower = build_forward(model, batch, number=number, device=device, is_training=is_training, total=total, store=store,
-                          seed=seed, step=step, reuse=number > 0)
+                          step=step, reuse=number > 0)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
@@ -81,7 +82,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
 
 def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
-                  store: VariableStore, seed: int, step: Callable[[], Any], reuse: bool) -> Tower:
+                  store: VariableStore, step: Callable[[], Any], reuse: bool) -> Tower:
   """Builds a tower without gradients.
 
   Args:
@@ -103,18 +104,9 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
     share = sums['loss'] / tf.cast(total, sums['loss'].dtype)
-  seed_tower(graph.get_operations()[num_ops:], seed=seed, tower=number, scope=scope, step=step)
+  seed_tower(graph.get_operations()[num_ops:], seed=store.seed, tower=number, scope=scope, step=step)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
-  return Tower(device, share, sums, batch.num_examples, update_ops, penalties)
-
-
-def count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
-  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the host."""
-  counts = [batch.num_examples for batch in batches]
-  if all(batch.is_static for batch in batches):
-    return sum(counts)
-  with tf.device(HOST), tf.name_scope('count_examples'):
-    return tf.add_n(counts)
+  return Tower(device, share, sums, batch.num_examples, update_ops, penalties, total)
 
 
 def step_reader() -> Callable[[], Any]:
@@ -125,6 +117,15 @@ def step_reader() -> Callable[[], Any]:
       return tf.train.get_or_create_global_step().read_value()
 
   return step
+
+
+def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
+  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the host."""
+  counts = [batch.num_examples for batch in batches]
+  if all(batch.is_static for batch in batches):
+    return sum(counts)
+  with tf.device(HOST), tf.name_scope('count_examples'):
+    return tf.add_n(counts)
 
 
 def _sum_loss(loss, batch):

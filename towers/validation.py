@@ -39,8 +39,8 @@ def build_validation(towers: Sequence[Tower]) -> Validation:
     return Validation(names, add_all(vectors))
 
 
-def build_validation_tower(model: Model, batch: Batch, *, number: int, device: str, store: VariableStore,
-                           seed: int) -> Validation:
+def build_validation_tower(model: Model, batch: Batch, *, number: int, device: str,
+                           store: VariableStore) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -49,7 +49,6 @@ def build_validation_tower(model: Model, batch: Batch, *, number: int, device: s
     number: of the tower.
     device: where it, and the snapshot, stand.
     store: made the variables of the training towers, which must be built already.
-    seed: of the random ops in the model.
   """
   copies, assigns = {}, []
 
@@ -63,6 +62,6 @@ def build_validation_tower(model: Model, batch: Batch, *, number: int, device: s
     return copies[name]
 
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
-                        store=store._replace(getter=getter), seed=seed, step=step_reader(), reuse=True)
+                        store=store._replace(getter=getter), step=step_reader(), reuse=True)
   validation = build_validation([tower])
   return validation._replace(snapshot_op=tf.group(*assigns, name='take_snapshot'))

@@ -26,12 +26,14 @@ class VariableStore(NamedTuple):
   Attributes:
     getter: a custom getter for `tf.variable_scope`.
     made: every variable that the getter made, by name, in order.
+    seed: that everything random in the towers depends on.
   """
   getter: Callable[..., Any]
   made: Dict[str, Any]
+  seed: int
 
 
-def build_variable_store(*, placement: str, devices: Sequence[str], seed: int) -> VariableStore:
+def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0) -> VariableStore:
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
 
   Raises:
@@ -54,7 +56,7 @@ def build_variable_store(*, placement: str, devices: Sequence[str], seed: int) -
     seed_initial_value(variable.initial_value, seed, name)
     return variable
 
-  return VariableStore(getter, made)
+  return VariableStore(getter, made, seed)
 
 
 def variable_bytes(variable: Any) -> int:

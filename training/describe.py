@@ -13,7 +13,7 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   """Returns some lines and the table of devices, once the program is built."""
   plan = program.train.inputs.plan
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
-  roles = ['tower %d' % tower for tower in range(len(program.towers))]
+  roles = ['tower %d' % tower for tower in range(len(program.averaged.towers))]
   roles += ['validation'] * (len(devices.names) - len(roles))
   lines = [
       'TensorFlow {}: {} on {}'.format(

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Feed, Tower, Validation
+from towers import Averaged, Feed, Validation
 
 
 class Program(NamedTuple):
@@ -21,8 +21,7 @@ class Program(NamedTuple):
 
   Attributes:
     train: the feed of the training split.
-    towers: those that train.
-    averaged: their mean loss and gradients over the global batch.
+    averaged: the towers, and their mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float.
     train_op: updates all weights once.
     validation: the feed of the validation split, or None.
@@ -30,7 +29,6 @@ class Program(NamedTuple):
     is_validating: the bool placeholder of the switch, or None where there is no switch.
   """
   train: Feed
-  towers: List[Tower]
   averaged: Averaged
   learning_rate: Any
   train_op: Any
@@ -76,13 +74,13 @@ class Steps:
     """Prepares the callables; nothing runs yet."""
     self._session = session
     self._program = program
-    train = [program.averaged.loss, program.train_op] + _puts(program.train)
+    train = [program.averaged.loss, program.train_op] + program.train.put_ops
     self._train = session.make_callable(train)
     if program.measures is not None:
-      measure = [program.measures.sums] + _puts(program.validation)
+      measure = [program.measures.sums] + program.validation.put_ops
       if program.is_validating is None:
         self._measure = session.make_callable(measure)
-        self._train_and_measure = session.make_callable([program.measures.sums] + train + _puts(program.validation))
+        self._train_and_measure = session.make_callable([program.measures.sums] + train + program.validation.put_ops)
       else:
         callable_ = session.make_callable(measure, feed_list=[program.is_validating])
         self._measure = lambda: callable_(True)
@@ -99,9 +97,9 @@ class Steps:
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
-    self._start(self._program.train, step)
+    self._program.train.start(self._session, step=step)
     if self._program.validation is not None:
-      self._start(self._program.validation, 0)
+      self._program.validation.start(self._session)
 
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update."""
@@ -130,14 +128,3 @@ class Steps:
     """Returns the rate of the next update."""
     rate = self._program.learning_rate
     return rate if isinstance(rate, float) else float(self._session.run(rate))
-
-  def _start(self, feed, step):
-    if feed.stage is not None:
-      self._session.run(feed.stage.clear_op)
-    self._session.run(feed.inputs.initializer, feed.inputs.feeds(step))
-    for _ in range(feed.stage.depth if feed.stage is not None else 0):
-      self._session.run(feed.stage.put_op)
-
-
-def _puts(feed):
-  return [] if feed.stage is None else [feed.stage.put_op]

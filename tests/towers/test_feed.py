@@ -23,7 +23,7 @@ class Feeds:
       for examples in (id_examples(NUM_TRAIN), validation):
         plan = towers.build_plan(num_examples=examples.num_examples, batch_size=BATCH, num_towers=num_towers)
         inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=False)
-        self.feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth, name=examples.name))
+        self.feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth))
       self.is_validating = tf.placeholder(tf.bool, [], 'is_validating')
       batches = towers.build_switched_batches(*self.feeds, is_validating=self.is_validating)
       self.batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in batches]

@@ -120,3 +120,24 @@ def test_an_unknown_mode_is_named():
   plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
   with pytest.raises(UsageError, match="'both'.*split, next, shard"):
     towers.build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('shuffle', [False, True])
+def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, shuffle):
+  def elements(count):
+    return towers.Examples(num_examples=13, elements=lambda: tf.data.Dataset.range(count), name='mine')
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    plan = towers.build_plan(num_examples=13, batch_size=4, num_towers=2)
+    for count in (12, 20):
+      inputs = towers.build_inputs(elements(count), mode=mode, plan=plan, shuffle=shuffle)
+      fetches = [batch.tensors[:batch.num_examples] for batch in inputs.next_batches()]
+      session.run(inputs.initializer, inputs.feeds(0))
+      if count < 13:
+        with pytest.raises(tf.errors.InvalidArgumentError, match='mine promised num_examples=13'):
+          for _ in range(plan.steps_per_epoch):
+            session.run(fetches)
+      else:
+        ids = [number for _ in range(plan.steps_per_epoch) for run in session.run(fetches) for number in run]
+        assert sorted(ids) == list(range(13))
