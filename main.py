@@ -35,8 +35,8 @@ def build_program(config, model, data_set, devices):
 
   has_validation_tower = config.validation == 'tower'
   if has_validation_tower and len(devices) < 2:
-    raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to train: use num_gpus of '
-                     'at least 2, or validation=switch.')
+    raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to train: use num_gpus '
+                     'of at least 2, or validation=switch.')
   train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
 
   def feed(examples, devices, *, shuffle=False, drop_remainder=False):
@@ -46,13 +46,14 @@ def build_program(config, model, data_set, devices):
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
   train = feed(data_set.train, train_devices, shuffle=config.shuffle, drop_remainder=config.drop_remainder)
-  validation = None if config.validation == 'none' else feed(data_set.validation, validation_devices)
+  if config.validation != 'none':
+    validate = feed(data_set.validation, validation_devices)
 
-  is_training, is_validating = True, None
+  is_training = True
   if config.validation == 'switch':
     is_validating = tf.placeholder_with_default(False, [], 'is_validating')
     is_training = tf.logical_not(is_validating)
-    batches = towers.build_switched_batches(train, validation, is_validating=is_validating)
+    batches = towers.build_switched_batches(train, validate, is_validating=is_validating)
   else:
     batches = towers.build_batches(train)
 
@@ -67,15 +68,13 @@ def build_program(config, model, data_set, devices):
   train_op = towers.build_train_op(averaged, optimizer=build_optimizer(config, learning_rate),
                                    weight_decay=config.weight_decay)
 
-  measures = None
+  validation = None
   if config.validation == 'switch':
-    measures = towers.build_validation(all_towers)
+    validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
-    [batch] = towers.build_batches(validation)
-    measures = towers.build_validation_tower(model, batch, number=len(train_devices), device=validation_devices[0],
-                                             store=store)
+    validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation, measures=measures, is_validating=is_validating)
+                 validation=validation)
 
 
 def train(config, data_set, started):

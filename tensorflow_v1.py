@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import warnings
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from usage_error import UsageError
 
@@ -186,4 +186,20 @@ def use_deterministic_kernels() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-__all__ = ['StagingArea', 'tf', 'use_deterministic_kernels']
+def plain_data_options() -> Any:
+  """Returns options with which tf.data runs a pipeline as it was written.
+
+  By default it rewrites the pipeline when it starts, and for that copies all arrays into a graph of its own. On 2.x it
+  also tunes each iterator with a thread that can sleep through its own end: closing a session of 16 iterators took up
+  to 20 s, instead of 0.03 s without it.
+  """
+  options = tf.data.Options()
+  options.experimental_optimization.apply_default_optimizations = False
+  if hasattr(options, 'autotune'):
+    options.autotune.enabled = False
+  else:
+    options.experimental_optimization.autotune = False
+  return options
+
+
+__all__ = ['StagingArea', 'plain_data_options', 'tf', 'use_deterministic_kernels']

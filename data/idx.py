@@ -19,13 +19,13 @@ import gzip
 import os
 import struct
 import zlib
-from typing import Any, BinaryIO
+from typing import Any, Dict, Sequence
 
 import numpy as np
 
 from usage_error import UsageError
 
-DTYPES = {
+DTYPES: Dict[int, Any] = {
     0x08: np.dtype('uint8'),
     0x09: np.dtype('int8'),
     0x0B: np.dtype('>i2'),
@@ -106,7 +106,7 @@ def write_idx(path: Any, array: np.ndarray) -> None:
       file.write(content)
 
 
-def _read_array(stream: BinaryIO, path: str, *, max_bytes: int, kind: str) -> np.ndarray:
+def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndarray:
   """Reads header and elements from a stream that cannot hold more than `max_bytes`; `kind` is for messages."""
   magic = _read_up_to(stream, 4)
   if not magic:
@@ -155,7 +155,7 @@ def _read_array(stream: BinaryIO, path: str, *, max_bytes: int, kind: str) -> np
   return array.astype(dtype.newbyteorder('='), copy=False)
 
 
-def _read_up_to(stream: BinaryIO, num_bytes: int) -> bytearray:
+def _read_up_to(stream: Any, num_bytes: int) -> bytearray:
   """Reads `num_bytes`, or fewer where the stream ends; memory grows with what is there, not with what is claimed."""
   content = bytearray()
   while len(content) < num_bytes:
@@ -166,7 +166,7 @@ def _read_up_to(stream: BinaryIO, num_bytes: int) -> bytearray:
   return content
 
 
-def _hex(content: bytes) -> str:
+def _hex(content: Sequence[int]) -> str:
   return ' '.join('{:02x}'.format(byte) for byte in content)
 
 

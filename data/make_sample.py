@@ -63,6 +63,7 @@ def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
+  """Makes the sample from the command line."""
   parser = argparse.ArgumentParser(prog='python -m data.make_sample', description='Makes the embedded sample.')
   parser.add_argument('--data_dir', required=True, help='folder of the full set, four gzipped idx files')
   parser.add_argument('--output_dir', required=True, help='folder to write the four files of the sample to')

@@ -40,7 +40,7 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
   Raises:
     UsageError: an argument out of its range.
   """
-  image_shape = tuple(image_shape)
+  image_shape = tuple(image_shape)  # type: ignore[assignment]
   if len(image_shape) != 3 or min(image_shape) < 1:
     raise UsageError('image_shape is {}; it needs 3 numbers of 1 or more: height, width, channels.'.format(
         list(image_shape)))

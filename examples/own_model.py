@@ -9,14 +9,14 @@ labels = np.arange(3000) % 2
 points = np.stack([angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
 examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices((np.float32(points), labels)))
 
-def model(batch, is_training):  # noqa: E302
+def model(batch, is_training):
   x, labels = batch
   for layer, (size, next_size) in enumerate([(2, 64), (64, 64), (64, 2)]):
     weights = tf.get_variable('weights_%d' % layer, [size, next_size])
     x = tf.matmul(x if layer == 0 else tf.nn.relu(x), weights) + tf.get_variable('biases_%d' % layer, [next_size])
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)  # One loss per example.
 
-devices = towers.build_devices(2, 'cpu')  # noqa: E305
+devices = towers.build_devices(2, 'cpu')
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True), devices=devices.names)
 store = towers.build_variable_store(devices=devices.names)
@@ -26,6 +26,6 @@ train_op = towers.build_train_op(averaged, optimizer=tf.train.AdamOptimizer(0.00
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   feed.start(session)
-  for step in range(1200):
+  for _ in range(1200):
     loss = session.run([averaged.loss, train_op] + feed.put_ops)[0]
-  print('loss after %d steps: %.4f' % (step + 1, loss))
+  print('loss after 1200 steps: %.4f' % loss)

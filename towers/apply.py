@@ -33,10 +33,11 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   forward_passes = [tower.loss for tower in averaged.towers] + list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
     gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
+    num_examples = tf.cast(averaged.towers[0].num_global_examples, tf.int64)
     with tf.control_dependencies(forward_passes):
       update = optimizer.apply_gradients(gradients, global_step=get_global_step())
       with tf.device(HOST):
-        count = get_examples_seen().assign_add(tf.cast(averaged.towers[0].num_global_examples, tf.int64), read_value=False)
+        count = get_examples_seen().assign_add(num_examples, read_value=False)
     return tf.group(update, count, name='step')
 
 

@@ -41,8 +41,9 @@ class Feed(NamedTuple):
     if self.stage is not None:
       session.run(self.stage.clear_op)
     session.run(self.inputs.initializer, self.inputs.feeds(step))
-    for _ in range(self.stage.depth if self.stage is not None else 0):
-      session.run(self.stage.put_op)
+    if self.stage is not None:
+      for _ in range(self.stage.depth):
+        session.run(self.stage.put_op)
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
@@ -69,21 +70,21 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
     validation: the feed of the validation split, over the same towers with the same staging depth.
     is_validating: a scalar bool tensor.
   """
-  if train.stage is None:
+  taken = []
+  if train.stage is None or validation.stage is None:
     # One switch for all towers, since in `split` mode one get_next serves them all.
-    num_tensors = [len(batch.flatten()) for batch in train.templates]
     with tf.device(HOST), tf.name_scope('switch'):
       flat = tf.cond(is_validating, lambda: sum(_take(validation), []), lambda: sum(_take(train), []), strict=True)
-    taken = []
-    for size in num_tensors:
+    for batch in train.templates:
+      size = len(batch.flatten())
       taken.append(flat[:size])
       flat = flat[size:]
   else:
-    taken = []
+    get, validation_get = train.stage.get, validation.stage.get
     for tower, device in enumerate(train.devices):
       with tf.device(device), tf.name_scope('switch_%d' % tower):
-        taken.append(tf.cond(is_validating, lambda tower=tower: validation.stage.get(tower),
-                             lambda tower=tower: train.stage.get(tower), strict=True))
+        taken.append(tf.cond(is_validating, lambda tower=tower: validation_get(tower), lambda tower=tower: get(tower),
+                             strict=True))
   return _from_flat(taken, [train, validation])
 
 

@@ -32,12 +32,12 @@ def average_gradients(towers: Sequence[Tower]) -> Averaged:
     gradients, without_gradient = [], []
     for variable, shares in zip(tf.trainable_variables(), zip(*[tower.gradients for tower in towers])):
       # A tower whose loss does not depend on a variable has a gradient of zero.
-      shares = [share for share in shares if share is not None]
-      if not shares:
+      found = [share for share in shares if share is not None]
+      if not found:
         without_gradient.append(variable)
         continue
       with tf.device(variable.device):
-        gradients.append((_sum_shares(shares), variable))
+        gradients.append((_sum_shares(found), variable))
     with tf.device(HOST):
       loss = add_all([tower.loss for tower in towers])
   return Averaged(towers, loss, gradients, without_gradient)

@@ -15,11 +15,11 @@ before they are parsed.
   session.run(inputs.initializer, inputs.feeds(step=0))
 """
 
+import os
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from tensorflow_v1 import tf
-
 from data.examples import Examples
+from tensorflow_v1 import plain_data_options, tf
 from towers.batch import Batch
 from towers.plan import Plan, dealt
 from usage_error import UsageError
@@ -49,7 +49,8 @@ class Inputs(NamedTuple):
   feeds: Callable[..., Dict[Any, Any]]
 
 
-def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False, seed: int = 0) -> Inputs:
+def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
+                 seed: int = 0) -> Inputs:
   """Builds the pipeline of one split.
 
   Args:
@@ -76,10 +77,11 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       def epoch(number, shard=shard):
         first_step = tf.where(tf.equal(number, start_epoch), start_step, tf.zeros_like(start_step))
         elements = _order_elements(
-            examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards, first_step=first_step,
-            buffer_size=examples.shuffle_buffer, seed=_epoch_seed(seed, shard, number) if shuffle else None)
+            examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards,
+            first_step=first_step, buffer_size=examples.shuffle_buffer,
+            seed=_epoch_seed(seed, shard, number) if shuffle else None)
         if examples.parse_example:
-          elements = elements.map(examples.parse_example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+          elements = elements.map(examples.parse_example, num_parallel_calls=os.cpu_count())
         if mode == 'shard':
           return _deal_batches(elements, plan, shard, first_step)
         if mode == 'next':
@@ -90,10 +92,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       if examples.parse_batch:
         dataset = dataset.map(lambda *elements: examples.parse_batch(*elements, *arrays))
       dataset = dataset.prefetch(_PREFETCHED_STEPS * (plan.num_towers if mode == 'next' else 1))
-      # By default tf.data rewrites the pipeline when it starts, and for that copies all arrays into a graph of its own.
-      options = tf.data.Options()
-      options.experimental_optimization.apply_default_optimizations = False
-      dataset = dataset.with_options(options)
+      dataset = dataset.with_options(plain_data_options())
       iterators.append(tf.data.Iterator.from_structure(
           tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)))
       # One after another: starting an iterator anew blocks a thread until its prefetching has stopped, which needs
@@ -217,7 +216,7 @@ def _get_one_batch_per_tower(iterators, plan):
 
   The iterator serves one get_next at a time anyhow: the order costs nothing and makes runs repeatable.
   """
-  batches = []
+  batches: List[Any] = []
   for _ in range(plan.num_towers):
     with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):
       batches.append(iterators[0].get_next())

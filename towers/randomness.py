@@ -21,7 +21,8 @@ _STATELESS = {
 def name_seeds(seed: int, name: str) -> Tuple[int, int]:
   """Returns two seeds in 1 … 2**31 - 1 that depend on `seed` and `name` alone."""
   digest = hashlib.sha256(('%d %s' % (seed, name)).encode()).digest()
-  return tuple(int.from_bytes(digest[begin:begin + 4], 'little') % (2 ** 31 - 1) + 1 for begin in (0, 4))
+  first, second = (int.from_bytes(digest[begin:begin + 4], 'little') % (2 ** 31 - 1) + 1 for begin in (0, 4))
+  return first, second
 
 
 def seed_initial_value(initial_value: Any, seed: int, name: str) -> None:
@@ -40,9 +41,9 @@ def seed_initial_value(initial_value: Any, seed: int, name: str) -> None:
 def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, step: Any) -> None:
   """Ties the random ops of a tower's model to (seed, tower, name, step).
 
-  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced by its stateless twin,
-  whose key is the step, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop, and for
-  the rarer distributions, the op keeps its state and is only seeded.
+  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced by its stateless
+  twin, whose key is the step, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop,
+  and for the rarer distributions, the op keeps its state and is only seeded.
 
   Args:
     ops: the ops that were built with the tower's forward pass.

@@ -19,8 +19,8 @@ from towers.randomness import seed_tower
 from towers.variables import VariableStore, check_shared
 from usage_error import UsageError
 
-# A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value per
-# example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`.
+# A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value
+# per example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`.
 Model = Callable[[Any, Any], Union[Any, Tuple[Any, Dict[str, Any]]]]
 
 
@@ -74,7 +74,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
     check_shared(shared, tf.global_variables(), tower=number)
-    # Penalties belong to the variables, which exist once: one tower differentiates them, whole, for any number of towers.
+    # Penalties belong to the variables, which exist once: tower 0 differentiates them, whole, and no other.
     objective = tf.add_n([tower.loss] + tower.penalties) if number == 0 and tower.penalties else tower.loss
     with tf.device(device), tf.name_scope('tower_%d/' % number):
       towers.append(tower._replace(gradients=tf.gradients(objective, tf.trainable_variables())))
@@ -134,16 +134,16 @@ def _sum_loss(loss, batch):
     return _sum_examples('loss', loss, batch)
   if loss.shape.ndims == 0:
     return loss * tf.cast(batch.num_examples, loss.dtype)
-  raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over the '
-                   'batch.' % (loss.shape,))
+  raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over '
+                   'the batch.' % (loss.shape,))
 
 
 def _sum_metric(name, values, batch):
   if name == 'loss':
     raise UsageError('A metric is called "loss", which is the name of the model\'s loss: call it something else.')
   if values.shape.ndims != 1:
-    raise UsageError('The metric %r has the shape %s: return one value per example, [batch]; they are averaged over all '
-                     'towers and steps.' % (name, values.shape))
+    raise UsageError('The metric %r has the shape %s: return one value per example, [batch]; they are averaged over '
+                     'all towers and steps.' % (name, values.shape))
   return _sum_examples(name, values, batch)
 
 

@@ -5,10 +5,10 @@ tower measures while the others train on, in the same run: on a snapshot of all 
 validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
 """
 
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
-from towers.batch import Batch
+from towers.feed import Feed, build_batches
 from towers.gradients import add_all
 from towers.inputs import HOST
 from towers.tower import Model, Tower, build_forward, step_reader
@@ -19,38 +19,48 @@ class Validation(NamedTuple):
   """What a run on validation batches fetches.
 
   Attributes:
+    feed: of the validation split.
     names: 'loss', then the model's metrics.
     sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last their number.
+    is_validating: the switch to feed True in such a run; None where a tower of its own validates.
     snapshot_op: copies the variables that are measured, before a pass begins; None where they are read directly.
   """
+  feed: Feed
   names: List[str]
   sums: Any
+  is_validating: Any = None
   snapshot_op: Any = None
 
 
-def build_validation(towers: Sequence[Tower]) -> Validation:
-  """Sums the metrics of towers that train and validate in turn."""
+def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any) -> Validation:
+  """Sums the metrics of towers that train and validate in turn.
+
+  Args:
+    towers: all of them.
+    feed: of the validation split.
+    is_validating: the switch of the towers' batches, a bool placeholder.
+  """
   names = list(towers[0].sums)
   vectors = []
   for tower in towers:
     with tf.device(tower.device), tf.name_scope('measure'):
       vectors.append(tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)]))
   with tf.device(HOST), tf.name_scope('validation'):
-    return Validation(names, add_all(vectors))
+    return Validation(feed, names, add_all(vectors), is_validating)
 
 
-def build_validation_tower(model: Model, batch: Batch, *, number: int, device: str,
-                           store: VariableStore) -> Validation:
+def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
     model: as the training towers'.
-    batch: of the validation split, whole.
+    feed: of the validation split, to one device, where the tower and the snapshot will stand.
     number: of the tower.
-    device: where it, and the snapshot, stand.
     store: made the variables of the training towers, which must be built already.
   """
-  copies, assigns = {}, []
+  [batch], [device] = build_batches(feed), feed.devices
+  copies: Dict[str, Any] = {}
+  assigns = []
 
   def getter(getter, name, *args, **kwargs):
     if name not in copies:
@@ -63,5 +73,5 @@ def build_validation_tower(model: Model, batch: Batch, *, number: int, device: s
 
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
                         store=store._replace(getter=getter), step=step_reader(), reuse=True)
-  validation = build_validation([tower])
+  validation = build_validation([tower], feed=feed, is_validating=None)
   return validation._replace(snapshot_op=tf.group(*assigns, name='take_snapshot'))

@@ -6,11 +6,11 @@ A getter around `tf.get_variable` decides both at the one place where variables 
   first      all on the first tower's device: right for one tower, or fast links
   balanced   each on the tower's device that holds the fewest bytes so far: spreads the traffic and the memory
 
-`tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so miss resource variables;
-a getter misses none.
+`tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so miss resource
+variables; a getter misses none.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
@@ -42,7 +42,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   if placement not in PLACEMENTS:
     raise UsageError('variables is %r: choose one of %s.' % (placement, ', '.join(PLACEMENTS)))
   candidates = {'host': [HOST], 'first': [devices[0]], 'balanced': list(devices)}[placement]
-  bytes_on = {device: 0 for device in candidates}
+  bytes_on = dict.fromkeys(candidates, 0)
   made: Dict[str, Any] = {}
 
   def getter(getter, name, *args, **kwargs):
@@ -67,26 +67,26 @@ def variable_bytes(variable: Any) -> int:
 def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> None:
   """Raises if building `tower` made variables of its own instead of sharing tower 0's.
 
-  Keras layers and tf.Variable make new variables whenever they are called; the towers would then train apart while every
-  number on the screen looks right.
+  Keras layers and tf.Variable make new variables whenever they are called; the towers would then train apart while
+  every number on the screen looks right.
 
   Raises:
     UsageError: names the variables and the fix.
   """
-  known = set(id(variable) for variable in before)
+  known = {id(variable) for variable in before}
   own = [variable for variable in after if id(variable) not in known]
   if own:
     shown = ''.join('\n  %s %s, made by the op %s' % (variable.name, variable.shape, variable.op.name)
                     for variable in own[:5])
     raise UsageError('Tower %d made %d variables of its own instead of sharing those of tower 0:%s%s\n'
-                     'Make them with tf.get_variable, which shares under the same name; a Keras layer must be built once, '
-                     'outside of the model function, and called in it.'
+                     'Make them with tf.get_variable, which shares under the same name; a Keras layer must be built '
+                     'once, outside of the model function, and called in it.'
                      % (tower, len(own), shown, '\n  …' if len(own) > 5 else ''))
 
 
 def format_device_table(devices: Sequence[str], variables: Sequence[Any], roles: Sequence[str]) -> str:
   """Returns a table of devices: each one's role, how many of `variables` stand there, and their bytes."""
-  rows = {HOST: ['input', 0, 0]}
+  rows: Dict[str, List[Any]] = {HOST: ['input', 0, 0]}
   for device, role in zip(devices, roles):
     if device in rows:
       rows[device][0] += ', ' + role

@@ -1,0 +1,1 @@
+"""Training: the loop around the towers, its settings, what it shows and what it saves."""

@@ -75,7 +75,7 @@ class Config:
   schedule: str = _setting(str, 'constant', 'of the rate, counted in examples',
                            ('constant', 'piecewise', 'exponential', 'cosine'))
   warmup_epochs: float = _setting(float, 0.0, 'epochs over which the rate rises from 0')
-  decay_epochs: Tuple[float, ...] = _setting(list, (), 'epochs at which the rate falls, as 30,60; exponential: per decay')
+  decay_epochs: Tuple[float, ...] = _setting(list, (), 'epochs at which the rate falls, as 30,60')
   decay_rate: float = _setting(float, 0.1, 'factor of each fall of the rate')
 
   _group('loop')

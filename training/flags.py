@@ -3,15 +3,16 @@
 import dataclasses
 import os
 import textwrap
-from typing import List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
 from training.config import Config
 from usage_error import UsageError
 
-_DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
-           list: flags.DEFINE_list}
+_DEFINE: Dict[type, Callable[..., Any]] = {
+    int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
+    list: flags.DEFINE_list}
 # absl's own names for it; all show the same page, which fits a screen.
 _HELP = ('help', 'helpshort', 'helpfull')
 
@@ -40,7 +41,7 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
   if any(values[name].value for name in _HELP):
     print(format_help(arguments[0]))
     return None
-  given = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
+  given: Dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
   given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
   return Config(**given)
 

@@ -45,7 +45,7 @@ class Progress:
     self._is_terminal = self._stream.isatty()
     self._clock = clock
     self._columns = columns
-    self._bar_characters = '━─' if 'utf' in (self._stream.encoding or '').lower() else '#-'
+    self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
     self._bar_is_drawn = False
     self._next_show = float('-inf')
 

@@ -24,17 +24,13 @@ class Program(NamedTuple):
     averaged: the towers, and their mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float.
     train_op: updates all weights once.
-    validation: the feed of the validation split, or None.
-    measures: what a run on validation batches fetches, or None.
-    is_validating: the bool placeholder of the switch, or None where there is no switch.
+    validation: what a run on validation batches fetches, or None.
   """
   train: Feed
   averaged: Averaged
   learning_rate: Any
   train_op: Any
-  validation: Optional[Feed] = None
-  measures: Optional[Validation] = None
-  is_validating: Any = None
+  validation: Optional[Validation] = None
 
 
 class ValidationPass:
@@ -74,32 +70,33 @@ class Steps:
     """Prepares the callables; nothing runs yet."""
     self._session = session
     self._program = program
+    self._validation = program.validation
     train = [program.averaged.loss, program.train_op] + program.train.put_ops
     self._train = session.make_callable(train)
-    if program.measures is not None:
-      measure = [program.measures.sums] + program.validation.put_ops
-      if program.is_validating is None:
+    if self._validation is not None:
+      measure = [self._validation.sums] + self._validation.feed.put_ops
+      if self.has_validation_tower:
         self._measure = session.make_callable(measure)
-        self._train_and_measure = session.make_callable([program.measures.sums] + train + program.validation.put_ops)
+        self._measure_and_train = session.make_callable(measure[:1] + train + measure[1:])
       else:
-        callable_ = session.make_callable(measure, feed_list=[program.is_validating])
-        self._measure = lambda: callable_(True)
+        switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
+        self._measure = lambda: switched(True)
 
   @property
   def can_validate(self) -> bool:
     """Whether there is a validation split to measure."""
-    return self._program.measures is not None
+    return self._validation is not None
 
   @property
   def has_validation_tower(self) -> bool:
     """Whether a tower of its own can measure while the others train."""
-    return self.can_validate and self._program.is_validating is None
+    return self._validation is not None and self._validation.is_validating is None
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
     self._program.train.start(self._session, step=step)
-    if self._program.validation is not None:
-      self._program.validation.start(self._session)
+    if self._validation is not None:
+      self._validation.feed.start(self._session)
 
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update."""
@@ -107,15 +104,15 @@ class Steps:
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
-    measures = self._program.measures
-    if measures.snapshot_op is not None:
-      self._session.run(measures.snapshot_op)
-    return ValidationPass(names=measures.names, num_steps=self._program.validation.inputs.plan.steps_per_epoch,
+    assert self._validation is not None, 'the program has no validation'
+    if self._validation.snapshot_op is not None:
+      self._session.run(self._validation.snapshot_op)
+    return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
                           step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
-    sums, loss = self._train_and_measure()[:2]
+    sums, loss = self._measure_and_train()[:2]
     validation_pass.add(sums)
     return loss
 

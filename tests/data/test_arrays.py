@@ -129,8 +129,8 @@ def test_the_graph_holds_no_example_and_its_size_depends_on_neither_data_nor_pip
 
 def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
   # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a GraphDef.
-  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=_ROOT, universal_newlines=True,
-                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=_ROOT, text=True,
+                       capture_output=True)
   assert run.returncode == 0, run.stderr
   values, peak_kilobytes = run.stdout.splitlines()
   assert values == '7 2198 2199'

@@ -7,11 +7,11 @@ import struct
 import tempfile
 import tracemalloc
 
+import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
-import numpy as np
-import pytest
 
 from data.idx import DTYPES, read_idx, write_idx
 from usage_error import UsageError

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights

@@ -1,5 +1,7 @@
 """The loop: what is due when, and that a resumed run ends where the uninterrupted one does."""
 
+import contextlib
+
 import pytest
 
 from tests.towers import small
@@ -47,11 +49,9 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, folder=None, i
     step = run.counters()[0]
     run.steps.start(step)
     outcome = None
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
       outcome = run_loop(run.steps, session=run.session, schedule=Schedule(total_steps, validate_every, save_every),
                          step=step, checkpoints=checkpoints, progress=recorder)
-    except KeyboardInterrupt:
-      pass
   return outcome, recorder
 
 

@@ -1,0 +1,146 @@
+"""The main job as a user runs it: one process, its exit code and what it prints."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import main
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULT_KEYS = [
+    'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
+    'validation_accuracy', 'validation_examples', 'examples_per_second', 'setup_seconds', 'tensorflow_version']
+QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3']
+
+
+def run(*flags):
+  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True,
+                        text=True, timeout=120)
+
+
+def run_with_result(folder, *flags):
+  path = os.path.join(str(folder), 'result.json')
+  done = run('--result_file=' + path, *flags)
+  assert done.returncode == 0, done.stderr
+  with open(path) as file:
+    return json.load(file), done
+
+
+@pytest.mark.parametrize('mode', ['split', 'next', 'shard'])
+def test_eight_towers_run_as_written_and_equal_one(mode, tmp_path):
+  result, done = run_with_result(tmp_path, '--input_mode=' + mode, '--num_gpus=8', '--noshuffle', *QUICK)
+  one, _ = run_with_result(tmp_path, '--num_gpus=1', '--noshuffle', '--staging_depth=0', *QUICK)
+  assert list(result) == RESULT_KEYS
+  assert result['num_towers'] == 8 and result['global_batch_size'] == 100
+  assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result['validation_examples'] == 1000
+  for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
+    assert result[key] == pytest.approx(one[key], abs=1e-5)
+  assert result['validation_accuracy'] > 0.7  # A linear model after 45 steps; chance is 0.1.
+  # One plain line of warning, and nothing of TensorFlow's.
+  assert re.match(r'main.py: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual CPU devices\n$',
+                  done.stderr)
+  for words in ('8 towers', '4,000 training and 1,000 validation', '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
+                '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40', 'done: 45 steps, 4,500 examples'):
+    assert words in done.stdout
+
+
+@pytest.mark.slow
+def test_without_flags_it_trains_the_sample_on_two_towers(tmp_path):
+  result, _ = run_with_result(tmp_path)
+  assert result['num_towers'] == 2 and result['global_step'] == 315
+  assert result['validation_accuracy'] > 0.82
+
+
+def test_every_way_to_validate_gives_the_same_numbers(tmp_path):
+  switched, _ = run_with_result(tmp_path, '--num_gpus=2', *QUICK)
+  aside, done = run_with_result(tmp_path, '--num_gpus=3', '--validation=tower', *QUICK)
+  none, _ = run_with_result(tmp_path, '--num_gpus=2', '--validation=none', *QUICK)
+  for key in ('train_loss', 'validation_loss', 'validation_accuracy', 'validation_examples'):
+    assert aside[key] == pytest.approx(switched[key], abs=1e-5)
+  assert aside['num_towers'] == 2 and re.search(r'CPU:2 +validation', done.stdout)
+  assert none['train_loss'] == pytest.approx(switched['train_loss'], abs=1e-6)
+  assert none['validation_accuracy'] is None and none['validation_examples'] == 0
+
+
+def test_a_run_in_two_parts_ends_where_one_does(tmp_path):
+  folder = '--checkpoint_dir=%s' % (tmp_path / 'checkpoints')
+  whole, _ = run_with_result(tmp_path, *QUICK)
+  run_with_result(tmp_path, folder, *(QUICK + ['--steps=21']))
+  resumed, done = run_with_result(tmp_path, folder, *QUICK)
+  assert 'resumed from' in done.stdout and '21 of 45 steps are done' in done.stdout
+  for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
+    assert resumed[key] == whole[key]
+  done = run(folder, *(QUICK + ['--batch_size=50']))
+  assert done.returncode == 2 and 'batch_size=50' in done.stderr
+  done = run(folder, *(QUICK + ['--model=lenet']))
+  assert done.returncode == 2 and 'another model' in done.stderr
+
+
+def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
+  flags = ['--deterministic', '--input_mode=next', '--num_gpus=3', '--model=lenet', '--steps=10']
+  first, _ = run_with_result(tmp_path, *flags)
+  second, _ = run_with_result(tmp_path, *flags)
+  for key in ('train_loss', 'validation_loss'):
+    assert first[key] == second[key]
+
+
+@pytest.mark.parametrize('flags, words', [
+    (['--batch_sise=3'], ['batch_sise', 'batch_size']),
+    (['--learning_rate=quick'], ['learning_rate', 'quick']),
+    (['--learning_rate=nan'], ['learning_rate=nan', 'finite']),
+    (['--input_mode=splt'], ['input_mode=splt', 'split, next, shard']),
+    (['--steps=10', '--epochs=1'], ['steps=10', 'epochs=1']),
+    (['--data=mnist'], ['mnist', 'data_dir']),
+    (['--data=mnist', '--data_dir=/nowhere'], ['/nowhere']),
+    (['--data=synthetic', '--data_dir=/tmp'], ['synthetic', 'data_dir']),
+    (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
+    (['--batch_size=3', '--num_gpus=4', '--device=cpu'], ['3 examples', '4 towers', 'batch_size of at least 4']),
+    (['--device=gpu'], ['num_gpus', 'sees 0', '--device=cpu']),
+    (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation=tower', 'num_gpus']),
+    (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'], ['checkpoint_dir', '/dev/null/folder']),
+])
+def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
+  done = run(*flags)
+  assert done.returncode == 2
+  assert done.stderr.startswith('main.py: error: ') and 'Traceback' not in done.stderr
+  assert len(done.stderr.splitlines()) <= 2
+  for word in words:
+    assert word in done.stderr
+
+
+def test_damaged_files_are_named(tmp_path):
+  for name in ('train-images-idx3', 'train-labels-idx1', 't10k-images-idx3', 't10k-labels-idx1'):
+    (tmp_path / (name + '-ubyte')).write_bytes(b'\0\0\x08\x03 not an image file')
+  done = run('--data=fashion_mnist', '--data_dir=%s' % tmp_path)
+  assert done.returncode == 2 and str(tmp_path) in done.stderr and 'Traceback' not in done.stderr
+
+
+def test_too_few_examples_for_the_towers_are_refused_before_anything_is_built(tmp_path):
+  import numpy as np
+  def write(name, array):  # noqa: E306
+    header = bytes([0, 0, 8, array.ndim]) + b''.join(int(size).to_bytes(4, 'big') for size in array.shape)
+    (tmp_path / name).write_bytes(header + array.astype(np.uint8).tobytes())
+  for split, count in (('train', 20), ('t10k', 3)):
+    write(split + '-images-idx3-ubyte', np.zeros([count, 28, 28]))
+    write(split + '-labels-idx1-ubyte', np.arange(count) % 10)
+  done = run('--data=mnist', '--data_dir=%s' % tmp_path, '--num_gpus=4', '--device=cpu', '--batch_size=8')
+  assert done.returncode == 2 and '3 examples for 4 towers' in done.stderr
+
+
+def test_mistakes_in_flags_and_help_need_no_tensorflow():
+  code = ('import sys, main\n'
+          'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", "--help"]) == 0\n'
+          'assert "tensorflow" not in sys.modules')
+  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=30)
+
+
+def test_ctrl_c_ends_with_one_line(monkeypatch, capsys):
+  def interrupted(*_):
+    raise KeyboardInterrupt
+  monkeypatch.setattr(main, 'train', interrupted)
+  assert main.main(['main.py']) == 130
+  assert capsys.readouterr().err == '\nmain.py: interrupted\n'
