@@ -39,15 +39,16 @@ def build_program(config, model, data_set, devices):
                      'of at least 2, or validation=switch.')
   train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
 
-  def feed(examples, devices, *, shuffle=False, drop_remainder=False):
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=config.batch_size, num_towers=len(devices),
-                             drop_remainder=drop_remainder, name=examples.name)
+  def feed(examples, devices, batch_size, *, shuffle=False, **settings):
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
+                             name=examples.name, **settings)
     inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
-  train = feed(data_set.train, train_devices, shuffle=config.shuffle, drop_remainder=config.drop_remainder)
+  train = feed(data_set.train, train_devices, config.batch_size, shuffle=config.shuffle,
+               drop_remainder=config.drop_remainder, accumulate=config.accumulate)
   if config.validation != 'none':
-    validate = feed(data_set.validation, validation_devices)
+    validate = feed(data_set.validation, validation_devices, train.inputs.plan.run_size)
 
   is_training = True
   if config.validation == 'switch':
@@ -58,8 +59,13 @@ def build_program(config, model, data_set, devices):
     batches = towers.build_batches(train)
 
   store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
-  all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training)
+  all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
+                                   batch_norm=config.batch_norm, accumulate=config.accumulate)
   averaged = towers.average_gradients(all_towers)
+  if config.accumulate > 1:
+    averaged = towers.accumulate_gradients(averaged)
+  if config.clip_norm:
+    averaged = towers.clip_gradients(averaged, config.clip_norm)
 
   plan = train.inputs.plan
   learning_rate = build_learning_rate(

@@ -51,13 +51,13 @@ def translate(command):
 @pytest.mark.parametrize('command', commands())
 def test_every_command_runs(command):
   done = subprocess.run(translate(command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                        universal_newlines=True)
+                        text=True)
   assert done.returncode == 0, done.stdout
 
 
 def test_every_flag_and_file_in_the_docs_exists():
   flags = subprocess.run([sys.executable, 'main.py', '--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
-                         universal_newlines=True).stdout + '--help'
+                         text=True).stdout + '--help'
   for name in DOCS:
     text = read(name)
     for flag in re.findall(r'--(\w+)', re.sub(r'`?pip [^`\n]*', '', text)):

@@ -12,7 +12,7 @@ MAY_IMPORT = {
     'staging': {'staging'},
     'models': {'models'},
     'data': {'data'},
-    'towers': {'towers', 'staging', 'data.examples'},
+    'towers': {'towers', 'staging', 'data.examples', 'models.batch_norm'},
     'training': {'training', 'towers', 'data', 'models'},
     'examples': {'towers', 'data', 'models'},
 }

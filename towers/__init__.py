@@ -6,11 +6,12 @@ Data runs through a program in one straight line, and these functions stand in i
 """
 
 from data.examples import Examples
+from towers.accumulate import accumulate_gradients
 from towers.apply import build_train_op, get_examples_seen, get_global_step
 from towers.batch import Batch
 from towers.devices import Devices, build_devices, build_session_config
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
-from towers.gradients import Averaged, average_gradients
+from towers.gradients import Averaged, average_gradients, clip_gradients
 from towers.inputs import Inputs, build_inputs
 from towers.plan import Plan, build_plan
 from towers.tower import Model, Tower, build_towers
@@ -19,9 +20,9 @@ from towers.variables import VariableStore, build_variable_store, format_device_
 from usage_error import UsageError
 
 __all__ = [
-    'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Tower', 'UsageError', 'Validation',
-    'VariableStore', 'average_gradients', 'build_batches', 'build_devices', 'build_feed', 'build_inputs', 'build_plan',
-    'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation',
-    'build_validation_tower', 'build_variable_store', 'format_device_table', 'get_examples_seen',
-    'get_global_step',
+    'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Tower', 'UsageError',
+    'Validation', 'VariableStore', 'accumulate_gradients', 'average_gradients', 'build_batches', 'build_devices',
+    'build_feed', 'build_inputs', 'build_plan', 'build_session_config', 'build_switched_batches', 'build_towers',
+    'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'clip_gradients',
+    'format_device_table', 'get_examples_seen', 'get_global_step',
 ]

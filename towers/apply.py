@@ -33,12 +33,16 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   forward_passes = [tower.loss for tower in averaged.towers] + list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
     gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
-    num_examples = tf.cast(averaged.towers[0].num_global_examples, tf.int64)
     with tf.control_dependencies(forward_passes):
       update = optimizer.apply_gradients(gradients, global_step=get_global_step())
-      with tf.device(HOST):
-        count = get_examples_seen().assign_add(num_examples, read_value=False)
-    return tf.group(update, count, name='step')
+    # The learning rate may read this counter, and what is not ordered runs in any order.
+    with tf.control_dependencies([update]), tf.device(HOST):
+      count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
+    if averaged.clear is None:
+      return tf.group(update, count, name='step')
+    # Nothing may be cleared before it has been read.
+    with tf.control_dependencies([count, averaged.loss]):
+      return averaged.clear()
 
 
 def get_global_step() -> Any:

@@ -16,9 +16,11 @@ class Batch(NamedTuple):
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
     num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got no example holds
       one row of zeros, since many kernels do not take an empty batch, and counts 0.
+    may_be_empty: whether the number of examples can be 0.
   """
   tensors: Any
   num_examples: Union[int, Any]
+  may_be_empty: bool = False
 
   @property
   def is_static(self) -> bool:
@@ -31,4 +33,4 @@ class Batch(NamedTuple):
 
   def replace(self, flat: List[Any]) -> 'Batch':
     """Returns a batch of this one's structure from values as `flatten` orders them."""
-    return Batch(tf.nest.pack_sequence_as(self.tensors, flat[:-1]), flat[-1])
+    return self._replace(tensors=tf.nest.pack_sequence_as(self.tensors, flat[:-1]), num_examples=flat[-1])

@@ -104,7 +104,8 @@ def _from_flat(taken, feeds):
   batches = []
   for tower, flat in enumerate(taken):
     templates = [feed.templates[tower] for feed in feeds]
-    if all(template.is_static for template in templates):
+    if all(template.is_static for template in templates) and len({batch.num_examples for batch in templates}) == 1:
       flat = list(flat[:-1]) + [templates[0].num_examples]
-    batches.append(templates[0].replace(list(flat)))
+    may_be_empty = any(template.may_be_empty for template in templates)
+    batches.append(templates[0].replace(list(flat))._replace(may_be_empty=may_be_empty))
   return batches

@@ -4,7 +4,7 @@ Every tower divided by the number of examples in the global batch already (see `
 divide here, and nothing to weight.
 """
 
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
@@ -16,14 +16,20 @@ class Averaged(NamedTuple):
 
   Attributes:
     towers: that it came from.
+    num_examples: that the means are over, an int or an integer scalar.
     loss: the mean loss over the global batch, a scalar.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
+    add_op: with accumulation, what all runs of a step but the last one run.
+    clear: with accumulation, builds the op that ends a step.
   """
   towers: Sequence[Tower]
+  num_examples: Union[int, Any]
   loss: Any
   gradients: List[Any]
   without_gradient: List[Any]
+  add_op: Any = None
+  clear: Optional[Callable[[], Any]] = None
 
 
 def average_gradients(towers: Sequence[Tower]) -> Averaged:
@@ -40,7 +46,36 @@ def average_gradients(towers: Sequence[Tower]) -> Averaged:
         gradients.append((_sum_shares(found), variable))
     with tf.device(HOST):
       loss = add_all([tower.loss for tower in towers])
-  return Averaged(towers, loss, gradients, without_gradient)
+  return Averaged(towers, towers[0].num_global_examples, loss, gradients, without_gradient)
+
+
+def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
+  """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
+  with tf.name_scope('clip'):
+    gradients = []
+    for gradient, variable in averaged.gradients:
+      with tf.device(variable.device):
+        gradients.append(_merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+    with tf.device(HOST):
+      scale = tf.minimum(max_norm / tf.maximum(tf.global_norm(gradients), 1e-30), 1.0)
+    clipped = []
+    for gradient, (_, variable) in zip(gradients, averaged.gradients):
+      with tf.device(variable.device):
+        clipped.append((_scale(gradient, scale), variable))
+  return averaged._replace(gradients=clipped)
+
+
+def _merge_rows(slices):
+  """Adds up rows with the same index: apart, their squares would not add up to the norm of the dense gradient."""
+  indices, positions = tf.unique(slices.indices)
+  values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _scale(gradient, scale):
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+  return gradient * scale
 
 
 def add_all(tensors: Sequence[Any]) -> Any:

@@ -27,7 +27,7 @@ from usage_error import UsageError
 INPUT_MODES = ('split', 'next', 'shard')
 
 HOST = '/device:CPU:0'
-_PREFETCHED_STEPS = 2
+_PREFETCHED_RUNS = 2
 _ENDLESS = 2 ** 62
 
 
@@ -68,30 +68,30 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   with tf.device(HOST), tf.name_scope('inputs_%s' % examples.name):
     arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
     start_epoch = tf.placeholder(tf.int64, [], 'start_epoch')
-    start_step = tf.placeholder(tf.int64, [], 'start_step')
+    start_run = tf.placeholder(tf.int64, [], 'start_run')
 
     num_shards = plan.num_towers if mode == 'shard' else 1
     iterators = []
     initializer = None
     for shard in range(num_shards):
       def epoch(number, shard=shard):
-        first_step = tf.where(tf.equal(number, start_epoch), start_step, tf.zeros_like(start_step))
+        first_run = tf.where(tf.equal(number, start_epoch), start_run, tf.zeros_like(start_run))
         elements = _order_elements(
             examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards,
-            first_step=first_step, buffer_size=examples.shuffle_buffer,
+            first_run=first_run, buffer_size=examples.shuffle_buffer,
             seed=_epoch_seed(seed, shard, number) if shuffle else None)
         if examples.parse_example:
           elements = elements.map(examples.parse_example, num_parallel_calls=os.cpu_count())
         if mode == 'shard':
-          return _deal_batches(elements, plan, shard, first_step)
+          return _deal_batches(elements, plan, shard, first_run)
         if mode == 'next':
-          return _run_batches(elements, plan)
-        return elements.batch(plan.batch_size, drop_remainder=plan.is_even)
+          return _share_batches(elements, plan)
+        return elements.batch(plan.run_size, drop_remainder=plan.is_even)
 
       dataset = tf.data.Dataset.range(start_epoch, _ENDLESS).flat_map(epoch)
       if examples.parse_batch:
         dataset = dataset.map(lambda *elements: examples.parse_batch(*elements, *arrays))
-      dataset = dataset.prefetch(_PREFETCHED_STEPS * (plan.num_towers if mode == 'next' else 1))
+      dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
       dataset = dataset.with_options(plain_data_options())
       iterators.append(tf.data.Iterator.from_structure(
           tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)))
@@ -107,7 +107,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   def feeds(step):
     epoch_number, step_in_epoch = plan.position(step)
-    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_step: step_in_epoch}
+    run_in_epoch = step_in_epoch * plan.accumulate
+    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
 
@@ -117,8 +118,8 @@ def _epoch_seed(seed, shard, epoch):
   return (epoch * 1000003 + shard * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
-def _order_elements(elements, plan, *, name, shard, num_shards, first_step, buffer_size, seed):
-  """Returns the elements that one iterator takes in one epoch from `first_step` on: sharded, shuffled, then skipped."""
+def _order_elements(elements, plan, *, name, shard, num_shards, first_run, buffer_size, seed):
+  """Returns the elements that one iterator takes in one epoch from `first_run` on: sharded, shuffled, then skipped."""
   elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
   if num_shards > 1:
     elements = elements.shard(num_shards, shard)
@@ -126,7 +127,7 @@ def _order_elements(elements, plan, *, name, shard, num_shards, first_step, buff
     elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, num_shards), seed=seed,
                                 reshuffle_each_iteration=False)
   elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))
-  return elements.skip(dealt(first_step * plan.batch_size, shard, num_shards))
+  return elements.skip(dealt(first_run * plan.run_size, shard, num_shards))
 
 
 def _missing_elements(elements, plan, name):
@@ -164,32 +165,32 @@ def _cut_batches(batches, boundaries):
   return batches.flat_map(cut)
 
 
-def _run_batches(elements, plan):
-  """Batches elements for `next`: each global batch cut in runs, one per tower, so that none is lost at the end."""
+def _share_batches(elements, plan):
+  """Batches elements for `next`: each run cut in shares, one per tower, so that none is lost at the end."""
   def boundaries(size):
-    share, larger = _run_share(size, plan.num_towers)
+    share, larger = _share_sizes(size, plan.num_towers)
     towers = tf.range(plan.num_towers + 1, dtype=tf.int64)
     return towers * share + tf.minimum(towers, larger)
 
-  return _cut_batches(elements.batch(plan.batch_size, drop_remainder=plan.is_even), boundaries)
+  return _cut_batches(elements.batch(plan.run_size, drop_remainder=plan.is_even), boundaries)
 
 
-def _deal_batches(elements, plan, shard, first_step):
+def _deal_batches(elements, plan, shard, first_run):
   """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step with all shards."""
-  num_towers, batch_size = plan.num_towers, plan.batch_size
+  num_towers, batch_size = plan.num_towers, plan.run_size
   if batch_size % num_towers == 0:
     batches = elements.batch(batch_size // num_towers, drop_remainder=plan.is_even)
   else:
     # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt to a shard in as
     # many steps as there are shards is one global batch, whatever the first of those steps is.
-    steps = first_step + tf.range(num_towers + 1, dtype=tf.int64)
-    dealt_before = dealt(steps * batch_size, shard, num_towers)
+    runs = first_run + tf.range(num_towers + 1, dtype=tf.int64)
+    dealt_before = dealt(runs * batch_size, shard, num_towers)
     edges = dealt_before - dealt_before[0]
     batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
 
   # The last step of an epoch may deal nothing to a shard, which must not end before the others.
   batches = batches.concatenate(_empty_batch(batches))
-  return batches.take(plan.steps_per_epoch - first_step)
+  return batches.take(plan.runs_per_epoch - first_run)
 
 
 def _empty_batch(batches):
@@ -203,9 +204,9 @@ def _split_one_batch(iterators, plan):
   if plan.num_towers == 1:
     return [batch]
   if plan.is_even:
-    sizes = plan.run_sizes(plan.batch_size)
+    sizes = plan.shares(plan.run_size)
   else:
-    share, larger = _run_share(_leading_size(batch, tf.int32), plan.num_towers)
+    share, larger = _share_sizes(_leading_size(batch, tf.int32), plan.num_towers)
     sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)
   runs = [tf.split(tensor, sizes, num=plan.num_towers) for tensor in tf.nest.flatten(batch)]
   return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*runs)]
@@ -234,8 +235,8 @@ _GET_NEXT = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard
 
 def _count_examples(tensors, plan, mode, tower):
   """Returns a tower's tensors as a `Batch`: counted, of static shape where sizes are even, never without a row."""
-  if plan.is_even and (mode != 'shard' or plan.batch_size % plan.num_towers == 0):
-    size = plan.run_sizes(plan.batch_size)[tower]
+  if plan.is_even and (mode != 'shard' or plan.run_size % plan.num_towers == 0):
+    size = plan.shares(plan.run_size)[tower]
     for tensor in tf.nest.flatten(tensors):
       tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
     return Batch(tensors, size)
@@ -251,13 +252,13 @@ def _count_examples(tensors, plan, mode, tower):
       return filled
 
     tensors = tf.nest.map_structure(fill, tensors)
-  return Batch(tensors, num_examples)
+  return Batch(tensors, num_examples, may_be_empty=plan.may_leave_a_tower_empty)
 
 
 def _leading_size(batch, dtype):
   return tf.shape(tf.nest.flatten(batch)[0], out_type=dtype)[0]
 
 
-def _run_share(size, num_towers):
+def _share_sizes(size, num_towers):
   """Returns the smaller run of a batch cut over the towers, and how many towers get one example more."""
   return size // num_towers, size % num_towers

@@ -4,10 +4,13 @@ Everything that must agree between the input pipeline, the staging areas, a resu
 here once. An epoch is cut in order into global batches, and a global batch over the towers:
 
   epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12          13 examples, global batches of 8
-  split, next    012 345 67      │ 89 1011 12            cut in runs of 3/3/2, then 2/2/1
+  split, next    012 345 67      │ 89 1011 12            cut in parts of 3/3/2, then 2/2/1
   shard          036 147 25      │ 912 10 811            dealt out in turn, so that tower i reads only its shard
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get nothing.
+
+A *step* is one weight update, from one global batch. It takes one *run* of the session, unless gradients are
+accumulated: then its global batch is taken in several runs, each over all towers.
 """
 
 from typing import List, NamedTuple, Tuple
@@ -23,11 +26,18 @@ class Plan(NamedTuple):
     batch_size: the global batch, over all towers.
     num_towers: towers that share each global batch.
     drop_remainder: leave out the last, smaller batch of every epoch.
+    accumulate: runs that a full global batch is taken in.
   """
   num_examples: int
   batch_size: int
   num_towers: int
   drop_remainder: bool = False
+  accumulate: int = 1
+
+  @property
+  def run_size(self) -> int:
+    """Examples that a run takes, over all towers; the last one of an epoch may take fewer."""
+    return self.batch_size // self.accumulate
 
   @property
   def steps_per_epoch(self) -> int:
@@ -41,14 +51,19 @@ class Plan(NamedTuple):
     return min(self.num_examples, self.steps_per_epoch * self.batch_size)
 
   @property
+  def runs_per_epoch(self) -> int:
+    """Runs that an epoch's steps take."""
+    return -(-self.examples_per_epoch // self.run_size)
+
+  @property
   def is_even(self) -> bool:
-    """Whether every step takes exactly `batch_size` examples, so that shapes are static."""
-    return self.examples_per_epoch % self.batch_size == 0
+    """Whether every run takes exactly `run_size` examples, so that shapes are static."""
+    return self.examples_per_epoch % self.run_size == 0
 
   @property
   def may_leave_a_tower_empty(self) -> bool:
-    """Whether the last batch of an epoch has fewer examples than there are towers."""
-    return 0 < self.examples_per_epoch % self.batch_size < self.num_towers
+    """Whether the last run of an epoch has fewer examples than there are towers."""
+    return 0 < self.examples_per_epoch % self.run_size < self.num_towers
 
   def position(self, step: int) -> Tuple[int, int]:
     """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
@@ -59,13 +74,17 @@ class Plan(NamedTuple):
     _, step_in_epoch = self.position(step)
     return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
 
+  def num_runs(self, step: int) -> int:
+    """Returns the number of runs that a step takes."""
+    return -(-self.size_at(step) // self.run_size)
+
   def examples_before(self, step: int) -> int:
     """Returns how many examples the steps before this one have taken, all epochs together."""
     epoch, step_in_epoch = self.position(step)
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
 
-  def run_sizes(self, size: int) -> List[int]:
-    """Returns the towers' shares of a global batch cut in runs: 8 over 3 towers is [3, 3, 2]."""
+  def shares(self, size: int) -> List[int]:
+    """Returns the towers' shares of `size` examples: 8 over 3 towers is [3, 3, 2]."""
     return [size // self.num_towers + (tower < size % self.num_towers) for tower in range(self.num_towers)]
 
   def shard_size(self, tower: int) -> int:
@@ -79,22 +98,29 @@ def dealt(count, tower: int, num_towers: int):
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
-               name: str = 'examples') -> Plan:
+               accumulate: int = 1, name: str = 'examples') -> Plan:
   """Returns the plan of a split, or says why there is none.
 
   Raises:
-    UsageError: fewer examples than towers, a global batch smaller than the number of towers, or nothing left when
-      the remainder is dropped.
+    UsageError: fewer examples than towers, a global batch that cannot be shared by the towers or cut into runs, or
+      nothing left when the remainder is dropped.
   """
   if num_towers < 1:
     raise UsageError('num_towers is %d: at least 1 tower is needed.' % num_towers)
   if batch_size < num_towers:
     raise UsageError('The global batch of %d examples is smaller than the %d towers that share it: use a batch_size of '
                      'at least %d, or at most %d towers.' % (batch_size, num_towers, num_towers, max(batch_size, 1)))
+  if accumulate < 1 or batch_size % accumulate:
+    raise UsageError('The global batch of %d examples cannot be taken in accumulate=%d runs of equal size: use a '
+                     'batch_size that %d divides.' % (batch_size, accumulate, max(accumulate, 1)))
+  if batch_size // accumulate < num_towers:
+    raise UsageError('The global batch of %d examples in accumulate=%d runs leaves %d examples a run for %d towers: '
+                     'use a batch_size of at least %d, or fewer runs.'
+                     % (batch_size, accumulate, batch_size // accumulate, num_towers, accumulate * num_towers))
   if num_examples < num_towers:
     raise UsageError('%s has %d examples for %d towers: every tower needs at least one; use at most %d towers, or more '
                      'data.' % (name, num_examples, num_towers, max(num_examples, 1)))
-  plan = Plan(num_examples, batch_size, num_towers, drop_remainder)
+  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate)
   if plan.steps_per_epoch == 0:
     raise UsageError('%s has %d examples, fewer than one global batch of %d, and drop_remainder leaves out the rest: '
                      'use a batch_size of at most %d, or keep the remainder.'

@@ -2,12 +2,13 @@
 
 TensorFlow seeds a random op by the number of ops that were built before it: one more op, tower or input mode, and all
 weights and dropout masks are others. Here an initial value depends on (seed, variable name) alone. A random op of a
-model depends on (seed, tower, its name in the tower, step): towers draw different masks, a repeated or resumed run
+model depends on (seed, tower, its name in the tower, run, which is the step unless
+gradients are accumulated): towers draw different masks, a repeated or resumed run
 draws the same.
 """
 
 import hashlib
-from typing import Any, Iterable, Tuple
+from typing import Any, Callable, Iterable, List, Tuple
 
 from tensorflow_v1 import tf
 
@@ -25,9 +26,19 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
   return first, second
 
 
-def seed_initial_value(initial_value: Any, seed: int, name: str) -> None:
-  """Seeds all random ops that `initial_value`, a tensor, is computed from by (seed, name)."""
-  pending, seen = [initial_value.op], set()
+def get_run_in_step() -> Any:
+  """Returns the int64 variable that counts the runs of a step with accumulated gradients; no part of checkpoints."""
+  for variable in tf.local_variables():
+    if variable.op.name == 'run_in_step':
+      return variable
+  with tf.name_scope(None), tf.init_scope():
+    return tf.Variable(tf.zeros([], tf.int64), name='run_in_step', trainable=False, use_resource=True,
+                       collections=[tf.GraphKeys.LOCAL_VARIABLES])
+
+
+def find_random_ops(value: Any) -> List[Any]:
+  """Returns all random ops that a tensor is computed from."""
+  pending, seen, random = [value.op], set(), []
   while pending:
     op = pending.pop()
     if op in seen:
@@ -35,25 +46,31 @@ def seed_initial_value(initial_value: Any, seed: int, name: str) -> None:
     seen.add(op)
     pending.extend(tensor.op for tensor in op.inputs)
     if _is_random(op):
-      _set_seeds(op, *name_seeds(seed, '%s %d' % (name, len(seen))))
+      random.append(op)
+  return random
 
 
-def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, step: Any) -> None:
-  """Ties the random ops of a tower's model to (seed, tower, name, step).
+def seed_initial_value(value: Any, seed: int, name: str) -> None:
+  """Seeds all random ops that an initial value is computed from by (seed, name of its variable)."""
+  for number, op in enumerate(find_random_ops(value)):
+    _set_seeds(op, *name_seeds(seed, '%s %d' % (name, number)))
+
+
+def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, run: Callable[[], Any]) -> None:
+  """Ties the random ops of a tower's model to (seed, tower, name, run).
 
   An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced by its stateless
-  twin, whose key is the step, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop,
+  twin, whose key is the run, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop,
   and for the rarer distributions, the op keeps its state and is only seeded.
 
   Args:
-    ops: the ops that were built with the tower's forward pass.
+    ops: those of the tower's forward pass, without what initial values are computed from.
     seed: of the run.
     tower: its number.
     scope: the tower's name scope.
-    step: a callable that returns the scalar int64 tensor that counts steps, called only when it is needed.
+    run: returns the scalar int64 tensor that counts runs; called only when it is needed.
   """
   for op in ops:
-    # Initializers stand outside of the tower's scope, with their variables.
     if not op.name.startswith(scope) or not _is_random(op):
       continue
     seeds = name_seeds(seed, 'tower %d %s' % (tower, op.name[len(scope):]))
@@ -61,18 +78,18 @@ def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, step: A
     if op.type not in _STATELESS or (context is not None and context.IsWhileContext()):
       _set_seeds(op, *seeds)
     else:
-      _replace_by_stateless(op, seeds[0], step(), context)
+      _replace_by_stateless(op, seeds[0], run(), context)
 
 
-def _replace_by_stateless(op, key, step, context):
-  """Gives all consumers of a random op the values of its stateless twin, drawn by (key, step)."""
+def _replace_by_stateless(op, key, run, context):
+  """Gives all consumers of a random op the values of its stateless twin, drawn by (key, run)."""
   graph, drawn = op.graph, op.outputs[0]
   consumers = drawn.consumers()
   outer = graph._get_control_flow_context()
   graph._set_control_flow_context(context)
   try:
     with tf.device(op.device), tf.name_scope(op.name + '_stateless/'):
-      seed = tf.stack([tf.constant(key, tf.int64), step])
+      seed = tf.stack([tf.constant(key, tf.int64), run])
       twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
   finally:
     graph._set_control_flow_context(outer)

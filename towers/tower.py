@@ -10,12 +10,13 @@ the towers' means is right only where all shares are equal.
 """
 
 import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from tensorflow_v1 import tf
 from towers.batch import Batch
+from towers.batch_norm import check_batch_norms, join_batch_norms
 from towers.inputs import HOST
-from towers.randomness import seed_tower
+from towers.randomness import get_run_in_step, seed_tower
 from towers.variables import VariableStore, check_shared
 from usage_error import UsageError
 
@@ -29,6 +30,7 @@ class Tower(NamedTuple):
 
   Attributes:
     device: where it stands.
+    scope: its name scope, with a slash at the end.
     loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it.
     sums: scalars, each summed over the tower's examples: 'loss' and every metric.
     num_examples: its examples, an int or a scalar int32 tensor.
@@ -39,6 +41,7 @@ class Tower(NamedTuple):
       where the tower only validates.
   """
   device: str
+  scope: str
   loss: Any
   sums: Dict[str, Any]
   num_examples: Union[int, Any]
@@ -49,7 +52,7 @@ class Tower(NamedTuple):
 
 
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
-                 is_training: Any = True) -> List[Tower]:
+                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -58,37 +61,43 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     devices: for each tower its device.
     store: makes the variables.
     is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
+    batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
+    accumulate: runs of a full step, each with random numbers of its own.
 
   Raises:
-    UsageError: a loss or metric of the wrong shape, a model without trainable variables, or towers that do not share.
+    UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
+      never updates its averages, or towers that do not share.
   """
-  step = step_reader()
+  run = run_reader(accumulate)
   total = _count_examples(batches)
   towers: List[Tower] = []
   shared: List[Any] = []
   for number, (batch, device) in enumerate(zip(batches, devices)):
-    tower = build_forward(model, batch, number=number, device=device, is_training=is_training, total=total, store=store,
-                          step=step, reuse=number > 0)
+    tower = build_forward(model, batch, number=number, device=device, is_training=is_training, total=total,
+                          creator=store.creator, store=store, run=run, reuse=number > 0)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
     check_shared(shared, tf.global_variables(), tower=number)
-    # Penalties belong to the variables, which exist once: tower 0 differentiates them, whole, and no other.
-    objective = tf.add_n([tower.loss] + tower.penalties) if number == 0 and tower.penalties else tower.loss
-    with tf.device(device), tf.name_scope('tower_%d/' % number):
-      towers.append(tower._replace(gradients=tf.gradients(objective, tf.trainable_variables())))
+    towers.append(_differentiate(tower, batch, is_first=number == 0))
+  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
+  join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
+                   counts=[tower.num_examples for tower in towers])
   return towers
 
 
 def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
-                  store: VariableStore, step: Callable[[], Any], reuse: bool) -> Tower:
+                  creator: Callable[..., Any], store: VariableStore, run: Callable[[], Any], reuse: bool,
+                  getter: Optional[Callable[..., Any]] = None) -> Tower:
   """Builds a tower without gradients.
 
   Args:
     total: examples in the global batch, an int or a scalar int32 tensor.
-    step: returns the scalar int64 tensor that random ops of the model are tied to.
+    creator: makes variables, or stands in for them: the store's or one around it.
+    run: returns the scalar int64 tensor that random ops of the model are tied to.
     reuse: whether the variables exist already.
+    getter: a custom getter of the variable scope.
     others: as for `build_towers`.
   """
   graph = tf.get_default_graph()
@@ -96,27 +105,64 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
   sizes = [len(tf.get_collection(key)) for key in collections]
   outer = tf.get_variable_scope()
+  store.begin_tower()
   with tf.device(device), tf.name_scope('tower_%d' % number) as scope:
-    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=store.getter, auxiliary_name_scope=False):
+    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter, auxiliary_name_scope=False), \
+        tf.variable_creator_scope(creator):
       returned = model(batch.tensors, is_training)
     loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
     share = sums['loss'] / tf.cast(total, sums['loss'].dtype)
-  seed_tower(graph.get_operations()[num_ops:], seed=store.seed, tower=number, scope=scope, step=step)
+  ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
+  seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
-  return Tower(device, share, sums, batch.num_examples, update_ops, penalties, total)
+  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
 
 
-def step_reader() -> Callable[[], Any]:
-  """Returns a function that gives the step, a scalar int64 tensor on the host, read only if it is ever asked for."""
+def _differentiate(tower, batch, *, is_first):
+  """Returns the tower with the gradients of its loss and, for the first one, of the penalties.
+
+  Penalties belong to the variables, which exist once: one tower differentiates them, whole.
+  """
+  variables = tf.trainable_variables()
+  penalties = tower.penalties if is_first else []
+  with tf.device(tower.device), tf.name_scope(tower.scope):
+    if not batch.may_be_empty:
+      return tower._replace(gradients=tf.gradients([tower.loss] + penalties, variables))
+    # The row that fills an empty tower's batch may have led to numbers that are none.
+    gradients = [None if gradient is None else _zero_if_empty(gradient, batch)
+                 for gradient in tf.gradients(tower.loss, variables)]
+    if penalties:
+      pairs = zip(gradients, tf.gradients(penalties, variables))
+      gradients = [tf.add_n([tf.convert_to_tensor(part) for part in pair if part is not None])
+                   if pair[1] is not None else pair[0] for pair in pairs]
+  return tower._replace(gradients=gradients)
+
+
+def _zero_if_empty(value, batch):
+  """Returns a tensor or IndexedSlices, or zeros when a batch that may be empty is."""
+  if isinstance(value, tf.IndexedSlices):
+    # No rows rather than rows of zeros: an optimizer with slots moves every row that it is given.
+    num_rows = tf.where(batch.num_examples > 0, tf.size(value.indices), 0)
+    return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows], value.dense_shape)
+  return tf.where(batch.num_examples > 0, value, tf.zeros_like(value)) if batch.may_be_empty else value
+
+
+def run_reader(accumulate: int = 1) -> Callable[[], Any]:
+  """Returns a function that gives the number of the run, a scalar int64 tensor on the host, read only if asked for.
+
+  Args:
+    accumulate: runs of a full step; with 1 the run is the step.
+  """
   @functools.lru_cache(maxsize=None)
-  def step():
-    with tf.device(HOST), tf.name_scope('step/'):
-      return tf.train.get_or_create_global_step().read_value()
+  def read():
+    with tf.device(HOST), tf.name_scope('run/'):
+      step = tf.train.get_or_create_global_step().read_value()
+      return step if accumulate == 1 else step * accumulate + get_run_in_step().read_value()
 
-  return step
+  return read
 
 
 def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
@@ -133,7 +179,7 @@ def _sum_loss(loss, batch):
   if loss.shape.ndims == 1:
     return _sum_examples('loss', loss, batch)
   if loss.shape.ndims == 0:
-    return loss * tf.cast(batch.num_examples, loss.dtype)
+    return _zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype), batch)
   raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over '
                    'the batch.' % (loss.shape,))
 

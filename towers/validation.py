@@ -11,8 +11,9 @@ from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
 from towers.gradients import add_all
 from towers.inputs import HOST
-from towers.tower import Model, Tower, build_forward, step_reader
+from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore
+from usage_error import UsageError
 
 
 class Validation(NamedTuple):
@@ -59,19 +60,33 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     store: made the variables of the training towers, which must be built already.
   """
   [batch], [device] = build_batches(feed), feed.devices
-  copies: Dict[str, Any] = {}
-  assigns = []
+  snapshots: Dict[str, Any] = {}
+  with tf.device(device), tf.name_scope('snapshot'):
+    for name, variable in store.made.items():
+      snapshots[name] = tf.Variable(tf.zeros(variable.shape, variable.dtype.base_dtype), name=name, trainable=False,
+                                    use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
+                             for name, variable in store.made.items()], name='take')
 
   def getter(getter, name, *args, **kwargs):
-    if name not in copies:
-      variable = getter(name, *args, **kwargs)
-      with tf.device(device), tf.name_scope(None):
-        copies[name] = tf.Variable(tf.zeros(variable.shape, variable.dtype.base_dtype), name='snapshot/' + name,
-                                   trainable=False, use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
-        assigns.append(copies[name].assign(variable.read_value(), read_value=False))
-    return copies[name]
+    return snapshots[getter(name, *args, **kwargs).op.name]
+
+  def creator(next_creator, **kwargs):
+    return snapshots[store.creator(next_creator, **kwargs).op.name]
 
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
-                        store=store._replace(getter=getter), step=step_reader(), reuse=True)
-  validation = build_validation([tower], feed=feed, is_validating=None)
-  return validation._replace(snapshot_op=tf.group(*assigns, name='take_snapshot'))
+                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True)
+  _check_reads_snapshots(tower, store)
+  return build_validation([tower], feed=feed, is_validating=None)._replace(snapshot_op=snapshot_op)
+
+
+def _check_reads_snapshots(tower, store):
+  """Raises if the tower reads weights that the others change meanwhile, as a layer does that holds its variables."""
+  handles = {variable.handle.op: name for name, variable in store.made.items()}
+  for op in tf.get_default_graph().get_operations():
+    if op.name.startswith(tower.scope):
+      for tensor in op.inputs:
+        if tensor.op in handles:
+          raise UsageError('The op %s reads the variable %s itself, which the other towers change meanwhile, instead '
+                           'of asking for it by name as tf.get_variable does: use validation=switch.'
+                           % (op.name, handles[tensor.op]))

@@ -1,20 +1,22 @@
-"""Variables: one set for all towers; where each stands, and what it starts from.
+"""Variables: one set for all towers; where each stands, what it is called, and what it starts from.
 
-A getter around `tf.get_variable` decides both at the one place where variables are made, so that models need not know:
+Every variable that a model makes, by `tf.get_variable`, `tf.Variable` or a layer, passes a creator, which decides all
+of this at one place, so that models need not know:
 
   host       all on the CPU: right where devices reach each other only through it
   first      all on the first tower's device: right for one tower, or fast links
   balanced   each on the tower's device that holds the fewest bytes so far: spreads the traffic and the memory
 
 `tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so miss resource
-variables; a getter misses none.
+variables; a creator misses none. A name never holds a tower's, so that checkpoints fit any number of towers.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+import re
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
-from towers.randomness import seed_initial_value
+from towers.randomness import find_random_ops, seed_initial_value
 from usage_error import UsageError
 
 PLACEMENTS = ('host', 'first', 'balanced')
@@ -24,12 +26,16 @@ class VariableStore(NamedTuple):
   """Makes a program's variables.
 
   Attributes:
-    getter: a custom getter for `tf.variable_scope`.
-    made: every variable that the getter made, by name, in order.
+    creator: for `tf.variable_creator_scope`: makes a variable, or gives a later tower the one that tower 0 made.
+    begin_tower: to be called before each tower is built.
+    made: every variable that was made, by name, in order.
+    initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
   """
-  getter: Callable[..., Any]
+  creator: Callable[..., Any]
+  begin_tower: Callable[[], None]
   made: Dict[str, Any]
+  initial_ops: Set[Any]
   seed: int
 
 
@@ -44,19 +50,33 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   candidates = {'host': [HOST], 'first': [devices[0]], 'balanced': list(devices)}[placement]
   bytes_on = dict.fromkeys(candidates, 0)
   made: Dict[str, Any] = {}
+  initial_ops: Set[Any] = set()
+  asked: Dict[str, int] = {}
 
-  def getter(getter, name, *args, **kwargs):
-    if name in made:
-      return getter(name, *args, **kwargs)
+  def creator(next_creator, **kwargs):
+    scope = tf.get_default_graph().get_name_scope()
+    name = re.sub(r'^tower_\d+/', '', '/'.join(filter(None, [scope, kwargs.get('name') or 'Variable'])))
+    if scope:
+      # tf.Variable counts up where it meets a name again; tf.get_variable, which stands in no scope, never does.
+      asked[name] = asked.get(name, -1) + 1
+      name += '_%d' % asked[name] if asked[name] else ''
+      if name in made:
+        leave_out(kwargs.get('initial_value'))
+        return made[name]
     device = min(candidates, key=lambda candidate: bytes_on[candidate])
-    with tf.device(device):
-      variable = getter(name, *args, **kwargs)
+    with tf.device(device), tf.name_scope(None):
+      variable = next_creator(**dict(kwargs, name=name))
     made[name] = variable
     bytes_on[device] += variable_bytes(variable)
+    leave_out(variable.initial_value)
     seed_initial_value(variable.initial_value, seed, name)
     return variable
 
-  return VariableStore(getter, made, seed)
+  def leave_out(initial_value):
+    if isinstance(initial_value, tf.Tensor):
+      initial_ops.update(find_random_ops(initial_value))
+
+  return VariableStore(creator, asked.clear, made, initial_ops, seed)
 
 
 def variable_bytes(variable: Any) -> int:
@@ -67,8 +87,8 @@ def variable_bytes(variable: Any) -> int:
 def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> None:
   """Raises if building `tower` made variables of its own instead of sharing tower 0's.
 
-  Keras layers and tf.Variable make new variables whenever they are called; the towers would then train apart while
-  every number on the screen looks right.
+  A Keras layer that is made anew makes new variables under a new name; the towers would then train apart while every
+  number on the screen looks right.
 
   Raises:
     UsageError: names the variables and the fix.
@@ -79,8 +99,8 @@ def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> 
     shown = ''.join('\n  %s %s, made by the op %s' % (variable.name, variable.shape, variable.op.name)
                     for variable in own[:5])
     raise UsageError('Tower %d made %d variables of its own instead of sharing those of tower 0:%s%s\n'
-                     'Make them with tf.get_variable, which shares under the same name; a Keras layer must be built '
-                     'once, outside of the model function, and called in it.'
+                     'Make the layer once, outside of the model function, and call it inside; or make variables with '
+                     'tf.get_variable or tf.Variable, under names that are the same in every tower.'
                      % (tower, len(own), shown, '\n  …' if len(own) > 5 else ''))
 
 

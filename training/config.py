@@ -53,6 +53,7 @@ class Config:
   data_dir: Optional[str] = _setting(str, None, 'folder of its files, for data sets that have some')
   batch_size: int = _setting(int, 64, 'global batch: examples of one step, over all towers')
   shuffle: bool = _setting(bool, True, 'shuffle the training split anew in every epoch')
+  accumulate: int = _setting(int, 1, 'session runs that a global batch is taken in, to save memory')
   drop_remainder: bool = _setting(bool, False, 'leave out the last, smaller batch of every training epoch')
 
   _group('inputs')
@@ -67,10 +68,13 @@ class Config:
   model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
   variables: str = _setting(str, 'host', 'where variables stand', ('host', 'first', 'balanced'))
 
+  batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
+
   _group('weight update')
   optimizer: str = _setting(str, 'momentum', 'optimizer', ('sgd', 'momentum', 'adam'))
   learning_rate: Optional[float] = _setting(float, None, 'peak rate; default: 0.05, for adam 0.001')
   momentum: float = _setting(float, 0.9, 'of the momentum optimizer')
+  clip_norm: Optional[float] = _setting(float, None, 'largest global norm of the averaged gradients; default: any')
   weight_decay: float = _setting(float, 0.0, 'times each matrix or kernel is added to its gradient')
   schedule: str = _setting(str, 'constant', 'of the rate, counted in examples',
                            ('constant', 'piecewise', 'exponential', 'cosine'))
@@ -94,9 +98,9 @@ class Config:
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
-    self._at_least(1, 'batch_size', 'steps', 'num_gpus', 'keep_checkpoints')
+    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints')
     self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed')
-    self._above_zero('learning_rate', 'epochs', 'decay_rate')
+    self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
     _refuse(self.steps is not None and self.epochs is not None,

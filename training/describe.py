@@ -33,14 +33,16 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
 
 def describe_batch(plan: Plan) -> str:
   """Returns the sentence that says how a global batch is shared: 'batch: 32 per tower x 2 towers = 64 global'."""
-  sizes = plan.run_sizes(plan.batch_size)
+  sizes = plan.shares(plan.run_size)
   if min(sizes) == max(sizes):
     shares = '{:,} per tower x {}'.format(sizes[0], _count(plan.num_towers, 'tower'))
   else:
     shares = '%s on %d towers' % (' + '.join(map(str, sizes)), plan.num_towers)
+  if plan.accumulate > 1:
+    shares += ' x %d runs' % plan.accumulate
   sentence = 'batch: {} = {:,} global, {} per epoch'.format(
       shares, plan.batch_size, _count(plan.steps_per_epoch, 'step'))
-  if not plan.is_even:
+  if plan.examples_per_epoch % plan.batch_size:
     sentence += ' (the last of {:,})'.format(plan.size_at(plan.steps_per_epoch - 1))
   return sentence
 

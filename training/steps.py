@@ -73,6 +73,10 @@ class Steps:
     self._validation = program.validation
     train = [program.averaged.loss, program.train_op] + program.train.put_ops
     self._train = session.make_callable(train)
+    if program.averaged.add_op is not None:
+      self._accumulate = session.make_callable([program.averaged.add_op] + program.train.put_ops)
+    self._plan = program.train.inputs.plan
+    self._step = 0
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
       if self.has_validation_tower:
@@ -94,12 +98,14 @@ class Steps:
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    self._step = step
     self._program.train.start(self._session, step=step)
     if self._validation is not None:
       self._validation.feed.start(self._session)
 
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update."""
+    self._begin_step()
     return self._train()[0]
 
   def begin_pass(self, step: int) -> ValidationPass:
@@ -112,9 +118,16 @@ class Steps:
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
+    self._begin_step()
     sums, loss = self._measure_and_train()[:2]
     validation_pass.add(sums)
     return loss
+
+  def _begin_step(self):
+    """Runs all but the last run of a step whose gradients are accumulated."""
+    for _ in range(self._plan.num_runs(self._step) - 1):
+      self._accumulate()
+    self._step += 1
 
   def validate(self, validation_pass: ValidationPass) -> None:
     """Measures all batches that are left of the pass, without training."""

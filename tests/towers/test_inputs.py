@@ -36,7 +36,7 @@ def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
     begin = step % steps_per_epoch * batch_size
     assert sorted(sum(by_tower, [])) == list(range(begin, min(begin + batch_size, num_examples)))
     if mode != 'shard':
-      assert [len(ids) for ids in by_tower] == plan.run_sizes(plan.size_at(step))
+      assert [len(ids) for ids in by_tower] == plan.shares(plan.size_at(step))
     else:
       assert all(number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
 

@@ -50,10 +50,10 @@ def test_variables_and_their_slots_stand_where_the_placement_says(placement, opt
 def test_the_first_tower_is_where_first_says():
   with tf.Graph().as_default():
     store = towers.build_variable_store(placement='first', devices=['/device:GPU:0', '/device:GPU:1'], seed=0)
-    with tf.variable_scope('', custom_getter=store.getter):
+    with tf.variable_creator_scope(store.creator):
       assert [tf.get_variable(name, [3]).device for name in 'ab'] == ['/device:GPU:0'] * 2
     store = towers.build_variable_store(placement='host', devices=['/device:GPU:0'], seed=0)
-    with tf.variable_scope('', custom_getter=store.getter):
+    with tf.variable_creator_scope(store.creator):
       assert tf.get_variable('c', [3]).device == HOST
 
 

@@ -7,27 +7,39 @@ import pytest
 from towers.plan import build_plan, dealt
 from usage_error import UsageError
 
-sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans()).filter(
-    lambda size: size[2] <= min(size[0], size[1]) and (not size[3] or size[1] <= size[0]))
+# Examples, examples of a run, towers, whether to drop the remainder, runs of a step.
+sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans(), st.integers(1, 4)).filter(
+    lambda size: size[2] <= min(size[0], size[1]) and (not size[3] or size[1] * size[4] <= size[0]))
+
+
+def cut(numbers, size):
+  return [numbers[begin:begin + size] for begin in range(0, len(numbers), size)]
 
 
 @hypothesis.given(sizes)
 def test_steps_cover_an_epoch_once(size):
-  num_examples, batch_size, num_towers, drop_remainder = size
+  num_examples, run_size, num_towers, drop_remainder, accumulate = size
+  batch_size = run_size * accumulate
   plan = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
-                    drop_remainder=drop_remainder)
-  steps = [list(range(num_examples))[begin:begin + batch_size] for begin in range(0, num_examples, batch_size)]
+                    drop_remainder=drop_remainder, accumulate=accumulate)
+  steps = cut(list(range(num_examples)), batch_size)
   if drop_remainder:
     steps = [step for step in steps if len(step) == batch_size]
+  runs = [cut(step, run_size) for step in steps]
+  last_run = runs[-1][-1]
+  assert plan.run_size == run_size
   assert plan.steps_per_epoch == len(steps)
+  assert plan.runs_per_epoch == sum(map(len, runs))
   assert plan.examples_per_epoch == sum(map(len, steps))
-  assert plan.is_even == (len(steps[-1]) == batch_size)
-  assert plan.may_leave_a_tower_empty == (len(steps[-1]) < num_towers)
+  assert plan.is_even == (len(last_run) == run_size)
+  assert plan.may_leave_a_tower_empty == (len(last_run) < num_towers)
   for step in range(2 * len(steps) + 1):
-    assert plan.size_at(step) == len(steps[step % len(steps)])
+    size_at = len(steps[step % len(steps)])
+    assert plan.size_at(step) == size_at
+    assert plan.num_runs(step) == len(runs[step % len(steps)])
     assert plan.examples_before(step) == sum(len(steps[earlier % len(steps)]) for earlier in range(step))
-    assert sum(plan.run_sizes(plan.size_at(step))) == plan.size_at(step)
-    assert max(plan.run_sizes(plan.size_at(step))) - min(plan.run_sizes(plan.size_at(step))) <= 1
+    assert sum(plan.shares(size_at)) == size_at
+    assert max(plan.shares(size_at)) - min(plan.shares(size_at)) <= 1
 
 
 @hypothesis.given(st.integers(0, 100), st.integers(1, 9))
@@ -37,7 +49,7 @@ def test_dealing_in_turn_gives_each_example_to_one_tower(count, num_towers):
 
 
 def test_eight_over_three():
-  assert build_plan(num_examples=8, batch_size=8, num_towers=3).run_sizes(8) == [3, 3, 2]
+  assert build_plan(num_examples=8, batch_size=8, num_towers=3).shares(8) == [3, 3, 2]
 
 
 @pytest.mark.parametrize('settings, numbers', [

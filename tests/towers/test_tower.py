@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import towers
 from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
@@ -75,9 +76,12 @@ def test_initial_values_depend_on_seed_and_name_alone():
 
 
 def test_a_model_that_does_not_share_its_variables_is_refused():
+  built = []
+
   def model(batch, is_training):
+    built.append(batch)
     losses, metrics = small.model(batch, is_training)
-    return losses * tf.Variable(1.0, name='gain'), metrics
+    return losses * tf.Variable(1.0, name='gain_%d' % len(built)), metrics
 
   with pytest.raises(UsageError) as error:
     Run(model=model, num_towers=2)
@@ -152,3 +156,49 @@ def test_starting_and_warming_up_changes_no_variable():
   with Run(depth=2, num_towers=2) as run:
     assert run.counters() == [0, 0]
     assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('scalar', [False, True])
+def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar):
+  # 0 / 0 for a row of zeros; 11 examples in batches of 5 leave 1 for four towers, in `shard` mode not always the first.
+  def model(batch, is_training):
+    features, labels = batch
+    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+      losses, metrics = small.model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
+    return (tf.reduce_mean(losses) if scalar else losses), metrics
+
+  settings = dict(model=model, mode=mode, batch_size=5, train=small.random_examples(11))
+  losses, weights, (means, count) = train(num_towers=4, **settings)
+  expected_losses, expected_weights, (expected_means, _) = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert count == 11 and means == pytest.approx(expected_means, abs=1e-5)
+
+
+def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
+  with tf.Graph().as_default(), tf.Session() as session:
+    slices = tf.IndexedSlices(tf.constant([[3.0], [0.0], [-2.0]]), tf.constant([2, 0, 2]), tf.constant([4, 1]))
+    variable = tf.get_variable('table', [4, 1])
+    averaged = towers.clip_gradients(towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], []), 0.5)
+    [(clipped, _)] = averaged.gradients
+    assert isinstance(clipped, tf.IndexedSlices)
+    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)), [[0], [0], [0.5], [0]])
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
+  settings = dict(optimizer='sgd', learning_rate=1.0)
+  with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1, **settings) as plain:
+    for current in (run, plain):
+      current.steps.train()
+    moved = [{name: value - current.initial_weights[name] for name, value in current.weights().items()}
+             for current in (run, plain)]
+    norms = [np.sqrt(sum(np.square(value).sum() for value in weights.values())) for weights in moved]
+    assert norms[0] == pytest.approx(0.01, rel=1e-4) and norms[1] > 0.1
+    for name, value in moved[0].items():
+      np.testing.assert_allclose(value, moved[1][name] * 0.01 / norms[1], atol=1e-6)
+  with Run(num_towers=num_towers, clip_norm=100.0) as run, Run(num_towers=1) as plain:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(plain.steps.train(), abs=1e-6)
+    assert_same_weights(run.weights(), plain.weights())

@@ -1,0 +1,123 @@
+"""Accumulation: A runs × N towers are one tower on one big batch, counters, schedule, clipping and masks included."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import towers
+from models.batch_norm import batch_norm
+from tensorflow_v1 import tf
+from tests.towers import small
+from tests.towers.small import Run, assert_same_weights
+from training.checkpoints import Checkpoints
+from usage_error import UsageError
+
+NUM_STEPS = 7
+GRID = list(itertools.product(small.MODES, (1, 2, 3), small.DEPTHS, (2, 4)))
+# 29 in batches of 12 leaves 5: with four runs of 3 the last step has two runs, of 3 and 2 examples.
+SIZES = (29, 24)
+
+
+def train(**settings):
+  settings = dict(dict(batch_size=12, shuffle=False), **settings)
+  with Run(**settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    return losses, run.validate(), run.weights(), run.counters()
+
+
+@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
+def test_runs_and_towers_equal_one_big_batch(index):
+  mode, num_towers, depth, accumulate = GRID[index]
+  settings = dict(optimizer=('momentum', 'adam', 'sgd')[index % 3], clip_norm=(None, 0.3)[index % 2], weight_decay=0.01,
+                  train=small.random_examples(SIZES[index // 3 % 2]), schedule='cosine', warmup_epochs=0.5)
+  losses, (means, count), weights, counters = train(mode=mode, num_towers=num_towers, depth=depth,
+                                                    accumulate=accumulate, **settings)
+  expected_losses, (expected_means, expected_count), expected_weights, expected_counters = train(
+      num_towers=1, depth=0, **settings)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert counters == expected_counters and counters[0] == NUM_STEPS
+  assert count == expected_count and means == pytest.approx(expected_means, abs=1e-5)
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'adam'])
+def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES + 2, 4])
+    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features[:, :4]), 1)
+
+  settings = dict(model=model, optimizer=optimizer, learning_rate=0.02, train=small.random_examples(29))
+  with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
+    [(gradient, _)] = run.program.averaged.gradients
+    assert isinstance(gradient, tf.IndexedSlices)
+  losses, _, weights, _ = train(accumulate=4, num_towers=3, **settings)
+  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+  assert_same_weights(weights, expected_weights)
+
+
+def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
+  def model(batch, is_training):
+    features, labels = batch
+    x = batch_norm(features, is_training, name='norm', momentum=0.75)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3, 'logits'))
+
+  train = small.random_examples(12)
+  parts = np.split(train.arrays[0], 3)
+  with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync', train=train) as run:
+    run.steps.train()
+    with run.graph.as_default():
+      moving = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
+  np.testing.assert_allclose(moving['norm/moving_mean'], 0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
+  np.testing.assert_allclose(moving['norm/moving_variance'],
+                             0.75 + 0.25 * np.mean([part.var(0) for part in parts], 0), atol=1e-6)
+
+
+def test_every_run_draws_masks_of_its_own():
+  masks = []
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    mask = tf.nn.dropout(tf.ones([64]), rate=0.5)
+    masks.append(mask)
+    return losses * tf.reduce_mean(mask), metrics
+
+  with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3, train=small.random_examples(24)) as run:
+    averaged, drawn = run.program.averaged, []
+    for last_op in [averaged.add_op, averaged.add_op, run.program.train_op] * 2:
+      drawn += run.session.run([masks, last_op])[0]
+  assert len({mask.tobytes() for mask in drawn}) == 12
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+  settings = dict(batch_size=12, accumulate=4, num_towers=2, shuffle=True, train=small.random_examples(29))
+  with Run(**settings) as run, run.graph.as_default():
+    expected = [run.steps.train() for _ in range(5)]
+  with Run(**settings) as run, run.graph.as_default():
+    losses = [run.steps.train() for _ in range(2)]
+    Checkpoints(str(tmp_path), keep=1).save(run.session)
+  with Run(**settings) as run, run.graph.as_default():
+    Checkpoints(str(tmp_path), keep=1).restore(run.session)
+    assert not any('accumulated' in name for name, _ in tf.train.list_variables(str(tmp_path)))
+    run.steps.start(2)
+    losses += [run.steps.train() for _ in range(3)]
+  assert losses == expected
+
+
+def test_sums_stand_with_their_variables():
+  with Run(num_towers=3, placement='balanced', batch_size=12, accumulate=2) as run, run.graph.as_default():
+    devices = {variable.op.name: variable.device for variable in tf.global_variables() + tf.local_variables()}
+    for variable in tf.trainable_variables():
+      assert devices['accumulated/' + variable.op.name] == variable.device
+
+
+@pytest.mark.parametrize('settings, words', [
+    (dict(batch_size=12, accumulate=5), 'accumulate=5 runs of equal size'),
+    (dict(batch_size=12, accumulate=6, num_towers=3), 'leaves 2 examples a run for 3 towers.*at least 18'),
+])
+def test_batches_that_cannot_be_cut_are_refused(settings, words):
+  with pytest.raises(UsageError, match=words):
+    towers.build_plan(**dict(dict(num_examples=100, num_towers=2), **settings))

@@ -1,0 +1,96 @@
+"""Batch normalisation over towers: which batch its moments are those of.
+
+  first   every tower normalises by its own batch; tower 0's moments move the averages
+  mean    every tower normalises by its own batch; the mean of all towers' moments moves the averages
+  sync    every tower normalises by the global batch, whose moments move the averages: N towers are one tower
+
+For `sync`, what the layers of all towers sum over their batches is added up in the forward pass, and so are the
+gradients of these sums in the backward pass. The towers stand already when they are joined: every layer left an
+identity op in its graph (see `models.batch_norm`), and here its input becomes the sum over all towers.
+"""
+
+from typing import Any, Dict, List, Sequence
+
+from models.batch_norm import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
+from tensorflow_v1 import tf
+from usage_error import UsageError
+
+BATCH_NORMS = ('first', 'mean', 'sync')
+
+
+def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Any], scope: str) -> None:
+  """Refuses batch normalisation that would silently not do what it should.
+
+  Args:
+    kind: one of `BATCH_NORMS`.
+    update_ops: what tower 0 added to UPDATE_OPS.
+    variables: that it made.
+    scope: its name scope.
+
+  Raises:
+    UsageError: an unknown kind; moving averages that nothing updates; or batch normalisation over towers asked for
+      layers that do not take part.
+  """
+  if kind not in BATCH_NORMS:
+    raise UsageError('batch_norm is %r: choose one of %s.' % (kind, ', '.join(BATCH_NORMS)))
+  averages = [variable.op.name for variable in variables if 'moving_' in variable.op.name.split('/')[-1]]
+  if averages and not update_ops:
+    raise UsageError('Nothing updates %s and %d more moving averages, so that validation would measure with what they '
+                     'started from: add their updates to tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer '
+                     'its `updates`), or use models.batch_norm.' % (averages[0], len(averages) - 1))
+  if kind != 'first' and update_ops and not _match(BATCH_MOMENTS, [scope]):
+    raise UsageError('batch_norm=%s needs layers that exchange what they sum, as models.batch_norm does; the model\'s '
+                     'own, which update %s, do not: use batch_norm=first, or models.batch_norm.'
+                     % (kind, averages[0] if averages else update_ops[0].name))
+
+
+def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str], counts: Sequence[Any]) -> None:
+  """Joins the batch normalisation of all towers, once they and their gradients are built.
+
+  Args:
+    kind: one of `BATCH_NORMS`.
+    scopes: the towers' name scopes, each with a slash at its end.
+    devices: the towers' devices.
+    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower of none holds a row that only fills
+      its batch, and has no part.
+  """
+  if len(scopes) == 1:
+    return
+  if kind == 'sync':
+    # A gradient of no examples may be anything, so it is left out as well.
+    weights = [tf.minimum(count, 1) for count in counts]
+    for identities in _match(BATCH_SUMS, scopes) + _match(BATCH_SUM_GRADIENTS, scopes):
+      total = _add_up(identities, weights, devices[0])
+      for identity in identities:
+        identity.op._update_input(0, total)
+  elif kind == 'mean' or not all(isinstance(count, int) for count in counts):
+    # Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
+    with tf.device(devices[0]), tf.name_scope('weigh_towers'):
+      examples = tf.cast(tf.stack(counts), tf.float32)
+      weights = (examples / tf.reduce_sum(examples) if kind == 'mean'
+                 else tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)))
+      weights = tf.unstack(weights)
+    for identities in _match(BATCH_MOMENTS, scopes):
+      identities[0].op._update_input(0, _add_up(identities, weights, devices[0]))
+
+
+def _match(collection, scopes) -> List[List[Any]]:
+  """Returns, layer by layer, the identities of all towers."""
+  by_layer: Dict[str, List[Any]] = {}
+  for identity in tf.get_collection(collection):
+    for scope in scopes:
+      if identity.op.name.startswith(scope):
+        by_layer.setdefault(identity.op.name[len(scope):], []).append(identity)
+  return list(by_layer.values())
+
+
+def _add_up(identities, weights, device):
+  """Returns the weighted sum of what goes into identities, without those whose weight is 0."""
+  with tf.device(device), tf.name_scope('join_batch_norm'):
+    parts = []
+    for identity, weight in zip(identities, weights):
+      part = identity.op.inputs[0]
+      weight = tf.cast(weight, part.dtype)
+      # 0 times a number that is none is none.
+      parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))
+    return tf.add_n(parts)
