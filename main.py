@@ -133,8 +133,30 @@ def train(config, data_set, started):
       setup_seconds=progress.first_step_at and progress.first_step_at - started, tensorflow_version=tf.__version__)
 
 
+def check(config, data_set):
+  """Compares the model's towers with one tower; returns whether they agree.
+
+  What draws random numbers draws others in every tower, so the comparison is also made with dropout off.
+  """
+  import towers
+
+  agrees = False
+  for is_training in (True, False):
+    report = towers.check(models.build_classifier(config.model, num_classes=data_set.num_classes), data_set.train,
+                          num_towers=config.num_gpus or 2, batch_size=config.batch_size, seed=config.seed,
+                          batch_norm=config.batch_norm, is_training=is_training)
+    print('is_training=%s: %s' % (is_training, report.format()))
+    agrees = report.agrees
+    if agrees or not report.draws:
+      break
+  return agrees
+
+
 def main(arguments):
-  """Runs the command line `arguments`, `sys.argv`; returns the exit code: 0 done, 2 a mistake to correct."""
+  """Runs the command line `arguments`, `sys.argv`; returns the exit code.
+
+  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 130 interrupted.
+  """
   started = time.monotonic()
   try:
     config = parse_flags(arguments)
@@ -142,6 +164,8 @@ def main(arguments):
       return 0
     check_result_file(config.result_file)
     data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+    if config.check:
+      return 0 if check(config, data_set) else 1
     result = train(config, data_set, started)
     if config.result_file:
       write_result(config.result_file, result)

@@ -9,6 +9,7 @@ from data.examples import Examples
 from towers.accumulate import accumulate_gradients
 from towers.apply import build_train_op, get_examples_seen, get_global_step
 from towers.batch import Batch
+from towers.check import Report, check
 from towers.devices import Devices, build_devices, build_session_config
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.gradients import Averaged, average_gradients, clip_gradients
@@ -20,9 +21,9 @@ from towers.variables import VariableStore, build_variable_store, format_device_
 from usage_error import UsageError
 
 __all__ = [
-    'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Tower', 'UsageError',
+    'Averaged', 'Batch', 'Devices', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Report', 'Tower', 'UsageError',
     'Validation', 'VariableStore', 'accumulate_gradients', 'average_gradients', 'build_batches', 'build_devices',
     'build_feed', 'build_inputs', 'build_plan', 'build_session_config', 'build_switched_batches', 'build_towers',
-    'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'clip_gradients',
-    'format_device_table', 'get_examples_seen', 'get_global_step',
+    'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'check',
+    'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step',
 ]

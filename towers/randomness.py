@@ -17,6 +17,7 @@ _STATELESS = {
     'RandomStandardNormal': tf.raw_ops.StatelessRandomNormal,
     'TruncatedNormal': tf.raw_ops.StatelessTruncatedNormal,
 }
+STATELESS_TYPES = ('StatelessRandomUniform', 'StatelessRandomNormal', 'StatelessTruncatedNormal')
 
 
 def name_seeds(seed: int, name: str) -> Tuple[int, int]:

@@ -93,6 +93,7 @@ class Config:
   keep_checkpoints: int = _setting(int, 5, 'newest checkpoints to keep')
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
+  check: bool = _setting(bool, False, 'compare the towers with one tower on a few batches, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
   def __post_init__(self) -> None:

@@ -102,3 +102,25 @@ def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
     for name, mean in validation_pass.means().items():
       assert mean == pytest.approx(expected[name], abs=1e-6), name
     assert_same_weights(aside.weights(), switched.weights())
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('validation_tower', [False, True])
+@pytest.mark.parametrize('num_examples', [11, 16, 17])
+def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower, num_examples):
+  def model(batch, is_training):
+    features, labels = batch
+    losses, _ = small.model(batch, is_training)
+    is_first = tf.equal(labels, 0)
+    return 0.0 * losses + features[:, 0], {'square': tf.square(features[:, 1]), 'first': is_first, 'label': labels}
+
+  validation = small.random_examples(num_examples, 'validation', seed=1)
+  features, labels = validation.arrays
+  with Run(model=model, mode=mode, num_towers=3, validation=validation, validation_tower=validation_tower) as run:
+    for _ in range(2):
+      means, count = run.validate()
+      run.steps.train()
+      assert count == num_examples
+      assert means == pytest.approx({
+          'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first': (labels == 0).mean(),
+          'label': labels.mean()}, abs=1e-5)

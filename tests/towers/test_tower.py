@@ -50,6 +50,21 @@ def test_weight_decay_does_not_depend_on_the_number_of_towers(num_towers):
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 4])
+def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    with tf.variable_scope('', reuse=True):
+      weights = tf.get_variable('hidden/weights')
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.05 * tf.reduce_sum(tf.square(weights)))
+    return losses, metrics
+
+  with Run(model=model, num_towers=num_towers, optimizer='sgd') as run, Run(num_towers=1, optimizer='sgd') as plain:
+    run.steps.train(), plain.steps.train()
+    moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
+    np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'], atol=1e-6)
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 4])
 def test_a_regularizer_counts_once(num_towers):
   def model(batch, is_training):
     with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
