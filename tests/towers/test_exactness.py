@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 

@@ -30,16 +30,13 @@ class Feeds:
       self.session = tf.Session(config=towers.build_session_config(devices))
 
   def reset(self, split, step=0):
-    feed = self.feeds[split]
-    if feed.stage:
-      self.session.run(feed.stage.clear_op)
-    self.session.run(feed.inputs.initializer, feed.inputs.feeds(step))
-    for _ in range(feed.stage.depth if feed.stage else 0):
-      self.session.run(feed.stage.put_op)
+    self.feeds[split].start(self.session, step=step)
 
   def take(self, split):
-    stage = self.feeds[split].stage
-    batches, _ = self.session.run([self.batches, stage.put_op if stage else []], {self.is_validating: split == 1})
+    return self.ids(self.session.run([self.batches] + self.feeds[split].put_ops, {self.is_validating: split == 1})[0])
+
+  @staticmethod
+  def ids(batches):
     return sorted(number for ids, count in batches for number in ids[:count].tolist())
 
 
@@ -103,3 +100,23 @@ def test_areas_stand_on_their_towers():
     assert op.device == '/device:CPU:%d' % tower, op.name
     assert op.get_attr('capacity') == 3
   feeds.session.close()
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('depth', [1, 2])
+def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):
+  feeds = Feeds(mode, 3, depth)
+  graph = feeds.session.graph
+  sizes = []
+  with graph.as_default():
+    for op in [op for op in graph.get_operations() if op.type == 'Stage']:
+      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'memory_limit', 'container', 'shared_name')}
+      with tf.device(op.device):
+        sizes.append(tf.raw_ops.StageSize(**attributes))
+  assert len(sizes) == 2 * 3
+  for split in (0, 1, 0):
+    feeds.reset(split)
+  assert feeds.session.run(sizes) == [depth] * 6
+  for split in (0, 1, 1, 0):
+    feeds.take(split)
+    assert feeds.session.run(sizes) == [depth] * 6
