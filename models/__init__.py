@@ -14,7 +14,7 @@ from usage_error import UsageError
 __all__ = ['MODELS', 'build_classifier']
 
 # Each is a module here with `build_logits(images, is_training, num_classes)`.
-MODELS = ('linear', 'lenet', 'convnet')
+MODELS = ('linear', 'lenet', 'convnet', 'resnet20')
 
 
 def build_classifier(name: str, *, num_classes: int) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
@@ -25,8 +25,9 @@ def build_classifier(name: str, *, num_classes: int) -> Callable[[Any, Any], Tup
     num_classes: labels are 0 … num_classes - 1.
 
   Returns:
-    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metric 'accuracy',
-    `[batch]` bool. Images are `[batch, height, width, channels]` uint8 or float32, labels `[batch]` int32.
+    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metrics 'accuracy'
+    and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are `[batch, height, width, channels]` uint8 or
+    float32, labels `[batch]` int32.
 
   Raises:
     UsageError: an unknown name.
@@ -40,6 +41,9 @@ def build_classifier(name: str, *, num_classes: int) -> Callable[[Any, Any], Tup
     images, labels = batch
     logits = build_logits(images, is_training, num_classes)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
+    metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
+    if num_classes > 5:
+      metrics['top_5'] = tf.nn.in_top_k(logits, labels, 5)
+    return losses, metrics
 
   return model

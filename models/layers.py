@@ -42,8 +42,8 @@ def normalize(images):
   raise TypeError('images are {}; models take uint8 (0 ... 255) or float32'.format(images.dtype.name))
 
 
-def conv(inputs, filters, kernel_size, *, name, activation=tf.nn.relu, padding='SAME'):
-  """A 2-D convolution of stride 1 with biases.
+def conv(inputs, filters, kernel_size, *, name, activation=tf.nn.relu, padding='SAME', stride=1, has_biases=True):
+  """A 2-D convolution.
 
   Args:
     inputs: float `[batch, height, width, channels]`; `channels` is known.
@@ -52,15 +52,18 @@ def conv(inputs, filters, kernel_size, *, name, activation=tf.nn.relu, padding='
     name: the variable scope: makes `name/weights [kernel, kernel, channels, filters]` and `name/biases [filters]`.
     activation: a function of a tensor, or None.
     padding: 'SAME' or 'VALID'.
+    stride: of the kernel, both ways.
+    has_biases: leave them out before batch normalisation, which has offsets of its own.
   Returns:
     `[batch, height', width', filters]`.
   """
   channels = inputs.shape.as_list()[-1]
   with tf.variable_scope(name):
     weights = tf.get_variable('weights', [kernel_size, kernel_size, channels, filters],
-                              initializer=he_normal() if activation is tf.nn.relu else glorot_uniform())
-    biases = tf.get_variable('biases', [filters], initializer=tf.zeros_initializer())
-    outputs = tf.nn.bias_add(tf.nn.conv2d(inputs, weights, strides=[1, 1, 1, 1], padding=padding), biases)
+                              initializer=glorot_uniform() if activation is None and has_biases else he_normal())
+    outputs = tf.nn.conv2d(inputs, weights, strides=[1, stride, stride, 1], padding=padding)
+    if has_biases:
+      outputs = tf.nn.bias_add(outputs, tf.get_variable('biases', [filters], initializer=tf.zeros_initializer()))
     return outputs if activation is None else activation(outputs)
 
 

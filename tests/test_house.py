@@ -15,6 +15,7 @@ MAY_IMPORT = {
     'towers': {'towers', 'staging', 'data.examples', 'models.batch_norm'},
     'training': {'training', 'towers', 'data', 'models'},
     'examples': {'towers', 'data', 'models'},
+    'benchmarks': {'benchmarks', 'main', 'training', 'towers', 'data', 'models'},
 }
 
 

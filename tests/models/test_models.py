@@ -7,11 +7,14 @@ import models
 from tensorflow_v1 import tf
 from usage_error import UsageError
 
-NUM_WEIGHTS = {'linear': 7850, 'lenet': 61706, 'convnet': 454922}
+# On 28x28x1; ResNet-20 is published for 32x32x3.
+NUM_WEIGHTS = {'linear': 7850, 'lenet': 61706, 'convnet': 454922, 'resnet20': 269722}
+SHAPES = {'resnet20': (32, 32, 3)}
 
 
 def build(name, is_training, dtype=np.uint8, batch=3):
-  images = np.random.RandomState(0).randint(256, size=[batch, 28, 28, 1]).astype(dtype)
+  shape = SHAPES.get(name, (28, 28, 1))
+  images = np.random.RandomState(0).randint(256, size=(batch,) + shape).astype(dtype)
   labels = np.arange(batch, dtype=np.int32)
   return models.build_classifier(name, num_classes=10)((tf.constant(images), tf.constant(labels)), is_training)
 
@@ -60,8 +63,26 @@ def test_accuracy_counts_right_answers():
     np.testing.assert_array_equal(session.run(metrics['accuracy']), [False, False, True])
 
 
+def test_top_5_counts_answers_among_the_five_likeliest():
+  with tf.Graph().as_default(), tf.Session() as session:
+    _, metrics = build('linear', False, batch=8)
+    weights, biases = tf.trainable_variables()
+    session.run([weights.assign(tf.zeros_like(weights)), biases.assign([0, 9, 8, 0, 7, 0, 6, 5, 0, 0])])
+    np.testing.assert_array_equal(session.run(metrics['top_5']), [False, True, True, False, True, False, True, True])
+
+
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_a_deep_net_with_sync_is_one_tower(num_towers):
+  from data import load_synthetic
+  from towers import check
+  train = load_synthetic(num_train=100, num_validation=10).train
+  report = check(models.build_classifier('resnet20', num_classes=10), train, num_towers=num_towers, batch_size=7,
+                 batch_norm='sync', num_steps=2)
+  assert report.agrees, report.format()
+
+
 def test_unknown_models_and_image_types_are_refused():
-  with pytest.raises(UsageError, match='resnet.*linear, lenet, convnet'):
-    models.build_classifier('resnet', num_classes=10)
+  with pytest.raises(UsageError, match='vgg.*linear, lenet, convnet'):
+    models.build_classifier('vgg', num_classes=10)
   with tf.Graph().as_default(), pytest.raises(TypeError, match='int64'):
     build('linear', False, dtype=np.int64)

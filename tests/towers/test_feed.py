@@ -110,7 +110,7 @@ def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):
   sizes = []
   with graph.as_default():
     for op in [op for op in graph.get_operations() if op.type == 'Stage']:
-      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'memory_limit', 'container', 'shared_name')}
+      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'container', 'shared_name')}
       with tf.device(op.device):
         sizes.append(tf.raw_ops.StageSize(**attributes))
   assert len(sizes) == 2 * 3
