@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
     'validation_accuracy', 'validation_examples', 'examples_per_second', 'setup_seconds', 'tensorflow_version']
-QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3']
+QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--schedule=constant']
 
 
 def run(*flags):

@@ -76,7 +76,7 @@ class Config:
   momentum: float = _setting(float, 0.9, 'of the momentum optimizer')
   clip_norm: Optional[float] = _setting(float, None, 'largest global norm of the averaged gradients; default: any')
   weight_decay: float = _setting(float, 0.0, 'times each matrix or kernel is added to its gradient')
-  schedule: str = _setting(str, 'constant', 'of the rate, counted in examples',
+  schedule: str = _setting(str, 'cosine', 'of the rate, counted in examples',
                            ('constant', 'piecewise', 'exponential', 'cosine'))
   warmup_epochs: float = _setting(float, 0.0, 'epochs over which the rate rises from 0')
   decay_epochs: Tuple[float, ...] = _setting(list, (), 'epochs at which the rate falls, as 30,60')

@@ -28,7 +28,7 @@ def rates(epochs, **settings):
 
 
 def test_constant():
-  assert rates([0, 5]) == [0.5, 0.5]
+  assert rates([0, 5], schedule='constant') == [0.5, 0.5]
 
 
 def test_piecewise_falls_at_its_epochs():
@@ -47,7 +47,7 @@ def test_cosine_ends_at_zero_and_stays_there():
 
 
 def test_warm_up_rises_from_zero_in_a_straight_line():
-  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0) == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
+  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0, schedule='constant') == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
   assert rates([1, 5], warmup_epochs=2.0, schedule='cosine')[1] == pytest.approx(0.25)
 
 
