@@ -118,10 +118,10 @@ def train(config, data_set, started):
     if path:
       check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
       print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
-    progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
-                        learning_rate=lambda: steps.learning_rate())
     steps = Steps(session, program)
     steps.start(step)
+    progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
+                        learning_rate=steps.learning_rate)
     outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints, progress=progress)
     examples_seen = session.run(towers.get_examples_seen())
 

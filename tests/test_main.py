@@ -99,7 +99,7 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--data=synthetic', '--data_dir=/tmp'], ['synthetic', 'data_dir']),
     (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
     (['--batch_size=3', '--num_gpus=4', '--device=cpu'], ['3 examples', '4 towers', 'batch_size of at least 4']),
-    (['--device=gpu'], ['num_gpus', 'sees 0', '--device=cpu']),
+    (['--device=gpu', '--num_gpus=2'], ['device is gpu', 'sees 0', '--device=cpu']),
     (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation=tower', 'num_gpus']),
     (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'], ['checkpoint_dir', '/dev/null/folder']),
 ])

@@ -49,10 +49,14 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
   if num_towers < 1:
     raise UsageError('num_gpus is %d: at least 1 tower is needed.' % num_towers)
   if kind == 'gpu' or num_gpus:
+    if num_gpus == 0:
+      raise UsageError('device is gpu, but TensorFlow %s sees 0: see whether nvidia-smi lists any and whether the CUDA '
+                       'libraries of this TensorFlow are installed, or use virtual CPU devices with --device=cpu.'
+                       % tf.__version__)
     if num_gpus < num_towers:
       raise UsageError('num_gpus is %d, but TensorFlow %s sees %d: use --num_gpus=%d, make the others visible '
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with --device=cpu.'
-                       % (num_towers, tf.__version__, num_gpus, max(num_gpus, 1)))
+                       % (num_towers, tf.__version__, num_gpus, num_gpus))
     return Devices('GPU', ['/device:GPU:%d' % tower for tower in range(num_towers)], '')
   notice = '' if kind == 'cpu' else ('no GPU is visible to TensorFlow %s: the %d towers stand on virtual CPU devices'
                                      % (tf.__version__, num_towers))

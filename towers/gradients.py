@@ -20,6 +20,8 @@ class Averaged(NamedTuple):
     loss: the mean loss over the global batch, a scalar.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
+    partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
+      are the same in every tower have none.
     add_op: with accumulation, what all runs of a step but the last one run.
     clear: with accumulation, builds the op that ends a step.
   """
@@ -28,6 +30,7 @@ class Averaged(NamedTuple):
   loss: Any
   gradients: List[Any]
   without_gradient: List[Any]
+  partly_without_gradient: List[Any]
   add_op: Any = None
   clear: Optional[Callable[[], Any]] = None
 
@@ -35,18 +38,21 @@ class Averaged(NamedTuple):
 def average_gradients(towers: Sequence[Tower]) -> Averaged:
   """Sums the towers' losses and gradients; sparse gradients stay sparse."""
   with tf.name_scope('average'):
-    gradients, without_gradient = [], []
+    gradients: List[Any] = []
+    without_gradient, partly_without_gradient = [], []
     for variable, shares in zip(tf.trainable_variables(), zip(*[tower.gradients for tower in towers])):
       # A tower whose loss does not depend on a variable has a gradient of zero.
       found = [share for share in shares if share is not None]
       if not found:
         without_gradient.append(variable)
         continue
+      if len(found) < len(shares):
+        partly_without_gradient.append(variable)
       with tf.device(variable.device):
         gradients.append((_sum_shares(found), variable))
     with tf.device(HOST):
       loss = add_all([tower.loss for tower in towers])
-  return Averaged(towers, towers[0].num_global_examples, loss, gradients, without_gradient)
+  return Averaged(towers, towers[0].num_global_examples, loss, gradients, without_gradient, partly_without_gradient)
 
 
 def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:

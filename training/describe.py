@@ -28,6 +28,9 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   if program.averaged.without_gradient:
     lines.append('without a gradient, so never trained: '
                  + ', '.join(variable.op.name for variable in program.averaged.without_gradient))
+  if program.averaged.partly_without_gradient:
+    lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
+                 + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
   return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
 
 

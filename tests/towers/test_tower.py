@@ -135,6 +135,22 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
 
 
+def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
+  built = []
+
+  def model(batch, is_training):
+    built.append(batch)
+    losses, metrics = small.model(batch, is_training)
+    gain = tf.get_variable('gain', [], initializer=tf.zeros_initializer())
+    return (losses + gain if len(built) == 1 else losses), metrics
+
+  with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
+    assert [variable.op.name for variable in run.program.averaged.partly_without_gradient] == ['gain']
+    assert run.program.averaged.without_gradient == []
+    run.steps.train()
+    assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
+
+
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
   def embed(batch, lookup):
@@ -195,7 +211,7 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
   with tf.Graph().as_default(), tf.Session() as session:
     slices = tf.IndexedSlices(tf.constant([[3.0], [0.0], [-2.0]]), tf.constant([2, 0, 2]), tf.constant([4, 1]))
     variable = tf.get_variable('table', [4, 1])
-    averaged = towers.clip_gradients(towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], []), 0.5)
+    averaged = towers.clip_gradients(towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], [], []), 0.5)
     [(clipped, _)] = averaged.gradients
     assert isinstance(clipped, tf.IndexedSlices)
     np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)), [[0], [0], [0.5], [0]])
