@@ -12,7 +12,10 @@ import time
 import data
 import models
 from training.flags import parse_flags
+from training.lock import lock_folder
 from training.result import check_result_file, format_result, write_result
+from training.run_error import RunError
+from training.signals import Interrupted, Signals
 from usage_error import UsageError
 
 
@@ -83,21 +86,25 @@ def build_program(config, model, data_set, devices):
                  validation=validation)
 
 
-def train(config, data_set, started):
+def train(config, data_set, started, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
 
   Args:
     config: training.config.Config.
     data_set: data.DataSet.
     started: time.monotonic() when the process began.
+    signals: training.signals.Signals, entered.
   """
   import towers
   from tensorflow_v1 import tf, use_deterministic_kernels
   from training.checkpoints import Checkpoints
   from training.describe import describe_run
+  from training.failure import explain
+  from training.history import History
   from training.loop import build_schedule, check_resume, run_loop
   from training.progress import Progress
   from training.steps import Steps
+  from training.watchdog import Watchdog
 
   if config.deterministic:
     use_deterministic_kernels()
@@ -106,24 +113,40 @@ def train(config, data_set, started):
     print('main.py: %s' % devices.notice, file=sys.stderr)
   model = models.build_classifier(config.model, num_classes=data_set.num_classes)
   program = build_program(config, model, data_set, devices.names)
+  history = History(metric=config.best_metric, patience=config.early_stopping)
+  if program.validation is not None:
+    history.check_metric(program.validation.names)
   print(describe_run(config, data_set, devices, program))
 
-  checkpoints = config.checkpoint_dir and Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints)
-  with tf.Session(config=towers.build_session_config(devices)) as session:
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    path = checkpoints and checkpoints.restore(session)
-    step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])
-    plan = program.train.inputs.plan
-    schedule = build_schedule(config, plan)
-    if path:
-      check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
-      print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
+  checkpoints = config.checkpoint_dir and Checkpoints(
+      config.checkpoint_dir, keep=config.keep_checkpoints, stop_on_full_disk=config.on_full_disk == 'stop')
+  watchdog = Watchdog(limit_seconds=config.stall_seconds)
+  with watchdog, tf.Session(config=towers.build_session_config(devices)) as session:
     steps = Steps(session, program)
-    steps.start(step)
-    progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
-                        learning_rate=steps.learning_rate)
-    outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints, progress=progress)
-    examples_seen = session.run(towers.get_examples_seen())
+    try:
+      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      path = checkpoints and checkpoints.restore(session)
+      step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
+      plan = program.train.inputs.plan
+      schedule = build_schedule(config, plan)
+      if path:
+        check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
+        print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
+        history.read(config.checkpoint_dir, step)
+        steps.scale_learning_rate(history.rate_factor)
+      watchdog.watch(steps)
+      steps.start(step)
+      progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
+                          learning_rate=steps.learning_rate)
+      if checkpoints:
+        checkpoints.warn = progress.write
+      signals.leave_to_run(progress.seconds_per_step)
+      outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
+                         history=history, signals=signals, unwatched=watchdog.paused)
+      examples_seen = session.run(towers.get_examples_seen())
+      steps.activity = 'the end'
+    except tf.errors.OpError as error:
+      raise explain(error, steps) from None
 
   return dict(
       global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
@@ -155,27 +178,33 @@ def check(config, data_set):
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
-  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 130 interrupted.
+  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 3 a run that could not go on, 130 and 143
+  ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
-  try:
-    config = parse_flags(arguments)
-    if config is None:
-      return 0
-    check_result_file(config.result_file)
-    data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
-    if config.check:
-      return 0 if check(config, data_set) else 1
-    result = train(config, data_set, started)
-    if config.result_file:
-      write_result(config.result_file, result)
-    print(format_result(result, time.monotonic() - started))
-  except UsageError as error:
-    print('main.py: error: %s' % error, file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print('\nmain.py: interrupted', file=sys.stderr)
-    return 130
+  with Signals() as signals:
+    try:
+      config = parse_flags(arguments)
+      if config is None:
+        return 0
+      check_result_file(config.result_file)
+      with lock_folder(config.checkpoint_dir):
+        data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+        if config.check:
+          return 0 if check(config, data_set) else 1
+        result = train(config, data_set, started, signals)
+      if config.result_file:
+        write_result(config.result_file, result)
+      print(format_result(result, time.monotonic() - started))
+    except UsageError as error:
+      print('main.py: error: %s' % error, file=sys.stderr)
+      return 2
+    except RunError as error:
+      print('main.py: error: %s' % error, file=sys.stderr)
+      return 3
+    except Interrupted as interrupted:
+      print('main.py: %s' % interrupted, file=sys.stderr)
+      return interrupted.exit_code
   return 0
 
 

@@ -1,7 +1,6 @@
 """Faults: what tests do to a run, each a small function with a name.
 
-Rows of data, model functions, files on disk and a full disk; whatever kills or interrupts a process stands with the test
-that does it.
+Rows of data, model functions, files on disk and a full disk; what kills a process stands with the test that does it.
 """
 
 import contextlib

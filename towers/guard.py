@@ -3,9 +3,9 @@
   loss       ─┐                     ┌─ yes ─► update, moving averages, counters
   gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
 
-What is added up are the averaged gradients, once, not those of every tower: a number that is none stays none in any sum,
-so no tower can hide one. Who it came from is asked only when it has happened, by taking the same batch again: with the
-weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
+What is added up are the averaged gradients, once, not those of every tower: a number that is none stays none in any
+sum, so no tower can hide one. Who it came from is asked only when it has happened, by taking the same batch again: with
+the weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence

@@ -6,6 +6,7 @@ from data import DataSet
 from tensorflow_v1 import tf
 from towers import Devices, Plan, format_device_table
 from training.config import Config
+from training.memory import estimate_memory
 from training.steps import Program
 
 
@@ -31,6 +32,8 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   if program.averaged.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
+  lines.append('memory: a tower is estimated to take %s on its device, besides its variables'
+               % estimate_memory(program).describe())
   return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
 
 

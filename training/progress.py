@@ -9,6 +9,7 @@ On a terminal one line is drawn again and again; anywhere else a plain line with
 import contextlib
 import shutil
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -47,6 +48,8 @@ class Progress:
     self._columns = columns
     self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
     self._bar_is_drawn = False
+    # A checkpoint that is written beside the loop may have something to say.
+    self._lock = threading.RLock()
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
@@ -76,12 +79,18 @@ class Progress:
         step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
 
   def write(self, text: str) -> None:
-    """Writes a line that stays."""
-    if self._bar_is_drawn:
-      self._stream.write('\r\x1b[K')
-      self._bar_is_drawn = False
-    self._stream.write(text + '\n')
-    self._stream.flush()
+    """Writes a line that stays; from any thread."""
+    with self._lock:
+      if self._bar_is_drawn:
+        self._stream.write('\r\x1b[K')
+        self._bar_is_drawn = False
+      self._stream.write(text + '\n')
+      self._stream.flush()
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step; the speed is measured anew."""
+    self._step = self._shown_step = self._first_timed_step = step
+    self._train_seconds = self._shown_train_seconds = 0.0
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -95,6 +104,10 @@ class Progress:
   def examples_per_second(self) -> Optional[float]:
     """The speed of training, without the first step and pauses; None with fewer than two steps."""
     return self._speed(self._first_timed_step, self._train_seconds)
+
+  def seconds_per_step(self) -> float:
+    """Returns how long a step takes, 0 before that is known."""
+    return self._train_seconds / max(1, self._step - self._first_timed_step)
 
   def _speed(self, since_step, seconds):
     examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
@@ -121,12 +134,13 @@ class Progress:
       done = round(room * self._step / self._total_steps)
       full, empty = self._bar_characters
       line = full * done + empty * (room - done) + ' ' + line
-    self._stream.write('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1])
-    self._bar_is_drawn = True
-    if self._step == self._total_steps:
-      self._stream.write('\n')
-      self._bar_is_drawn = False
-    self._stream.flush()
+    with self._lock:
+      self._stream.write('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1])
+      self._bar_is_drawn = True
+      if self._step == self._total_steps:
+        self._stream.write('\n')
+        self._bar_is_drawn = False
+      self._stream.flush()
     return None
 
 

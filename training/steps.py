@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from towers import Averaged, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
+from training.learning_rate import get_rate_factor
 
 
 class NotFinite(Exception):
@@ -179,6 +180,7 @@ class Steps:
     self._accumulate_runs()
     loss, is_done = self._train()[:2]
     self.runs += 1
+    self.activity = 'training'
     # An op without a guard gives None.
     if is_done is not None and not is_done:
       raise NotFinite
@@ -198,6 +200,7 @@ class Steps:
     self._accumulate_runs()
     sums, loss, is_done = self._measure_and_train()[:3]
     self.runs += 1
+    self.activity = 'training'
     validation_pass.add(sums)
     if is_done is not None and not is_done:
       raise NotFinite
@@ -244,6 +247,12 @@ class Steps:
     while not validation_pass.is_complete and goes_on():
       validation_pass.add(self._measure()[0])
       self.runs += 1
+
+  def scale_learning_rate(self, factor: float) -> None:
+    """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""
+    if not isinstance(self._program.learning_rate, float):
+      with self._session.graph.as_default():
+        get_rate_factor().load(factor, self._session)
 
   def learning_rate(self) -> float:
     """Returns the rate of the next update."""
