@@ -23,6 +23,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers import get_global_step
 from training.history import HISTORY, History
+from training.reason import find_reason
 from training.run_error import RunError
 from training.whole_file import write_whole
 from usage_error import UsageError
@@ -101,7 +102,7 @@ class Checkpoints:
       except UsageError:
         raise
       except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reasons.append('%s is damaged: %s' % (path, _first_line(error)))
+        reasons.append('%s is damaged: %s' % (path, find_reason(error)))
         continue
       for reason in reasons:
         self.warn('WARNING: %s. The run goes on from the one before it.' % reason)
@@ -181,7 +182,7 @@ class Checkpoints:
       _sync(self.folder)
     except (OSError, tf.errors.OpError) as error:
       text = ('the checkpoint of step %d cannot be written to %s: %s; those before it stay'
-              % (snapshot.step, self.folder, _first_line(error)))
+              % (snapshot.step, self.folder, find_reason(error)))
       if self._stop_on_full_disk:
         self.error = text
       else:
@@ -280,11 +281,6 @@ def _sync(path):
     os.fsync(handle)
   finally:
     os.close(handle)
-
-
-def _first_line(error):
-  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
-  return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 def _check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:

@@ -6,10 +6,11 @@
 """
 
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from tensorflow_v1 import tf
 from training.memory import estimate_memory, format_bytes
+from training.reason import find_reason
 from training.run_error import RunError
 from training.steps import Program, Steps
 
@@ -23,8 +24,8 @@ def explain(error: Exception, steps: Steps) -> RunError:
   text = getattr(error, 'message', None) or str(error)
   when = 'in %s, after %d steps' % (steps.activity, steps.step)
   if isinstance(error, tf.errors.ResourceExhaustedError):
-    return RunError(_explain_memory(text, when, program))
-  cause = _first_words(text)
+    return RunError(_explain_memory(error, text, when, program))
+  cause = find_reason(error)
   for node in _NODE.findall(text):
     feed = find_feed(node, program)
     if feed:
@@ -76,7 +77,7 @@ def _origin(handle):
   return op
 
 
-def _explain_memory(text, when, program):
+def _explain_memory(error, text, when, program):
   plan = program.train.inputs.plan
   match = _NO_ROOM.search(text)
   if match:
@@ -88,7 +89,7 @@ def _explain_memory(text, when, program):
     where = '%s has no room for a tensor of shape [%s], %s, %s' % (
         device.replace('device:', ''), shape.replace(',', ', '), dtype, format_bytes(num_bytes * kinds.get(dtype, 4)))
   else:
-    where = 'a device has no room: ' + _first_words(text)
+    where = 'a device has no room: ' + find_reason(error)
   largest = max(plan.shares(plan.run_size))
   advice = ['a smaller batch (--batch_size=%d)' % max(plan.num_towers, plan.batch_size // 2)]
   runs = plan.accumulate * 2
@@ -97,14 +98,3 @@ def _explain_memory(text, when, program):
   return ('Out of memory %s: %s, at %d examples per tower. A tower is estimated to take %s. Try %s, numbers of 16 bits '
           'in the model, or more towers with the same batch.'
           % (when, where, largest, estimate_memory(program).describe(), ', '.join(advice)))
-
-
-def _first_words(text: str) -> str:
-  """Returns what happened, without where in TensorFlow: the first line that says something, without its node."""
-  lines: Sequence[str] = [line.strip() for line in text.splitlines()]
-  lines = [re.sub(r'^\(\d+\) ?(?:[A-Z_]+: |[A-Z][a-z A-Z]+: )?', '', line) for line in lines]
-  for line in lines:
-    line = re.split(r'\s*\[\[|\s*\{\{node', line)[0].strip()
-    if line and 'root error(s) found' not in line:
-      return line[:300].rstrip('.')
-  return 'no reason given'

@@ -181,7 +181,7 @@ class _Loop:
     if (saves or is_over) and not self._has_saved():
       self._save()
     if is_over:
-      self._check_saved()
+      self._check_saved(step)
     return is_over
 
   def _begin_pass(self):
@@ -198,8 +198,6 @@ class _Loop:
       steps.validate(running, goes_on=lambda: self._signals is None or self._signals.received is None)
       steps.activity = activity
       if not running.is_complete:
-        # Its part is measured again when the run resumes.
-        self._running = self._measured = None
         return self._leave_if_asked()
       self._progress.validation(step=running.step, metrics=running.means(), examples=running.num_examples)
     self._finished, self._running = running, None
@@ -223,14 +221,17 @@ class _Loop:
 
   def _write(self, snapshot):
     with self._unwatched():
+      self._checkpoints.wait()
+      if self._checkpoints.error:
+        self._check_saved(self._steps.step)
       self._checkpoints.write(snapshot, self._history)
 
-  def _check_saved(self):
-    """Waits until all is written, and raises if the last checkpoint is not."""
+  def _check_saved(self, step):
+    """Waits until all is written, and raises if the checkpoint of `step` is not."""
     if self._checkpoints is not None:
       with self._unwatched():
         self._checkpoints.wait()
-      if self._checkpoints.error or not self._has_saved():
+      if self._checkpoints.error or not self._checkpoints.has_saved(step):
         raise RunError('The run has come to step %d, but %s. Make room, and start it again: it goes on from the '
                        'checkpoint before.' % (self._steps.step, self._checkpoints.error or 'that is not saved'))
 
@@ -238,15 +239,20 @@ class _Loop:
     """Saves and raises if a signal asks for it, or if the last checkpoint could not be written."""
     if self._signals is not None and self._signals.received is not None:
       self._signals.answer()
-      if not self._has_saved():
-        self._save()
-      self._check_saved()
+      # A pass that a validation tower has begun can only be measured again from where it began.
+      step = self._steps.step if self._measured is None else self._measured.step
+      if self._checkpoints is not None and not self._checkpoints.has_saved(step):
+        if self._measured is None:
+          self._save()
+        else:
+          self._write(self._measured)
+      self._check_saved(step)
       self._signals.has_saved()
       raise Interrupted(self._signals.received, 'ended after step %d; %s' % (
           self._steps.step, 'without a checkpoint_dir nothing is saved' if self._checkpoints is None
-          else 'started again, the run goes on from there'))
+          else 'started again, the run goes on from step %d' % step))
     if self._checkpoints is not None and self._checkpoints.error:
-      self._check_saved()
+      self._check_saved(self._steps.step)
 
   def _handle_not_finite(self) -> float:
     """Does with a step that changed nothing what `on_nan` says; returns the loss to show."""

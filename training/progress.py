@@ -81,11 +81,9 @@ class Progress:
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
     with self._lock:
-      if self._bar_is_drawn:
-        self._stream.write('\r\x1b[K')
-        self._bar_is_drawn = False
-      self._stream.write(text + '\n')
-      self._stream.flush()
+      clear = '\r\x1b[K' if self._bar_is_drawn else ''
+      self._bar_is_drawn = False
+      self._put(clear + text + '\n')
 
   def rewind(self, step: int) -> None:
     """Takes note that the run goes on from an earlier step; the speed is measured anew."""
@@ -135,13 +133,15 @@ class Progress:
       full, empty = self._bar_characters
       line = full * done + empty * (room - done) + ' ' + line
     with self._lock:
-      self._stream.write('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1])
-      self._bar_is_drawn = True
-      if self._step == self._total_steps:
-        self._stream.write('\n')
-        self._bar_is_drawn = False
-      self._stream.flush()
+      self._bar_is_drawn = self._step != self._total_steps
+      self._put('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1] + ('' if self._bar_is_drawn else '\n'))
     return None
+
+  def _put(self, text):
+    # A terminal that is gone, or a log on a full disk, is no reason to end a run.
+    with contextlib.suppress(OSError):
+      self._stream.write(text)
+      self._stream.flush()
 
 
 def format_seconds(seconds: float) -> str:

@@ -74,7 +74,7 @@ class Watchdog:
       if steps is None or self._pauses or steps.runs != runs:
         runs, since = steps and steps.runs, self._clock()
       elif self._clock() - since > self._limit_seconds:
-        reason = find_reason(steps)
+        reason = find_stall(steps)
         # Perhaps it only was slow, and is there now.
         if steps.runs == runs and not self._has_ended.is_set():
           self._on_stall('Nothing went forward for %g s (stall_seconds) in %s, after %d steps: %s'
@@ -83,7 +83,7 @@ class Watchdog:
         runs = None
 
 
-def find_reason(steps: Steps) -> str:
+def find_stall(steps: Steps) -> str:
   """Returns what a run that does not return waits for, in words."""
   if steps.activity == 'the end':
     return 'the session does not close; threads of the data set do not return.'

@@ -204,8 +204,8 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
 
 
 def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
-  # A rate far too high: the loss is lowest somewhere in the middle.
-  settings = dict(learning_rate=1.5, num_towers=2)
+  # Labels are random, so that the loss of validation soon rises.
+  settings = dict(learning_rate=0.3, num_towers=2)
   with Run(**settings) as run:
     _, recorded = loop(run, total_steps=12, validate_every=1, folder=tmp_path / 'whole', keep=1)
   losses = [loss for _, loss, _ in recorded.validations]
@@ -238,7 +238,7 @@ def test_checkpoints_by_the_clock(tmp_path):
   ticks = itertools.count()
   with Run(validation_kind='none') as run:
     loop(run, folder=tmp_path, save_every=9, save_seconds=4.5, clock=lambda: next(ticks))
-  assert saved_steps(tmp_path)[-1] == 9 and len(saved_steps(tmp_path)) == 3
+  assert saved_steps(tmp_path) == [5, 9]
 
 
 BAD = small.random_examples(16)
@@ -297,9 +297,9 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     loop(run, total_steps=2, **options)
   before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
   with Run() as run, faults.full_disk():
-    with pytest.raises(RunError, match='come to step %d, but' % (3 if stop else 6)):
+    with pytest.raises(RunError, match='come to step %d, but' % (4 if stop else 6)):
       recorder = loop(run, total_steps=6, **options)[1]
-    assert run.counters()[0] == (3 if stop else 6)
+    assert run.counters()[0] == (4 if stop else 6)
   after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
   assert after == before
   # With room again, it goes on from the last one that is whole.
