@@ -63,6 +63,14 @@ def flip_a_byte(path, position):
     file.write(bytes([byte[0] ^ 0xff]))
 
 
+def limit_memory(more_bytes):
+  """Lets this process take only so much more memory: allocating fails at once, without filling the machine."""
+  with open('/proc/self/statm') as file:
+    pages = int(file.read().split()[0])
+  limit = pages * resource.getpagesize() + more_bytes
+  resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 @contextlib.contextmanager
 def full_disk(num_bytes=0):
   """Within, no file can grow beyond some bytes: writing fails as on a full disk, in C++ as in Python."""

@@ -14,7 +14,7 @@ from training.reason import find_reason
 from training.run_error import RunError
 from training.steps import Program, Steps
 
-_NODE = re.compile(r'(?:\{\{node |\[\[node )([^\s}\]]+)')
+_NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
 

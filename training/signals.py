@@ -89,6 +89,7 @@ class Signals:
   def answer(self) -> None:
     """The run has taken notice, and saves; that takes the time that it takes."""
     self._deadline = None
+    self.look_again()
 
   def has_saved(self) -> None:
     """The run has saved, and has to be gone soon."""
@@ -97,6 +98,10 @@ class Signals:
   def _set_deadline(self, seconds, late):
     self._late = late
     self._deadline = self._clock() + seconds
+    self.look_again()
+
+  def look_again(self) -> None:
+    """Makes the thread look at the time."""
     if self._is_main:
       os.write(self._waker, _LOOK_AGAIN)
 
