@@ -14,6 +14,6 @@ def find_reason(error: Exception) -> str:
     line = re.sub(r'^\s*\(\d+\) ?(?:[A-Z_]+: |[A-Z][a-z A-Z]+: )?', '', line)
     line = re.sub(r'^Error in user-defined function passed to .*? with iterator: \S+: ', '', line.strip())
     line = re.split(r'\[\[|\{\{node', line)[0].strip()
-    if line and 'root error(s) found' not in line:
+    if line and 'root error(s) found' not in line and line != 'Graph execution error:':
       return line[:_LONGEST].rstrip('.;: ')
   return type(error).__name__

@@ -1,7 +1,7 @@
 """A run of main.py on data or a model with a fault: `python -m tests.training.child FAULT [flags of main.py]`.
 
-The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at tower 1. Where a test waits
-for a moment, the child writes its name to stdout.
+The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at tower 1. Where a test
+waits for a moment, the child writes its name to stdout.
 """
 
 import os

@@ -21,7 +21,7 @@ def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_kille
     assert other.stdout.readline() == 'locked\n'
     with pytest.raises(UsageError) as error, lock_folder(str(tmp_path)):
       pass
-    for words in (str(tmp_path), 'process %d on %s, since 20' % (other.pid, socket.gethostname()), 'another checkpoint'):
+    for words in (str(tmp_path), 'process %d on %s, since 20' % (other.pid, socket.gethostname()), 'another check'):
       assert words in str(error.value)
   finally:
     other.kill()

@@ -1,4 +1,4 @@
-"""A run that does not go forward is told apart: whose input, which area, or the computation; a slow one is left alone."""
+"""What a run waits for is told: whose input, which area, or the computation; a slow one is left alone."""
 
 import threading
 import time
