@@ -12,7 +12,7 @@ NUM_EXAMPLES = 4096
 
 
 def build(model: str, batch_size: int, num_towers: int, guard: bool):
-  """Builds a program of its own graph; returns a function that takes steps, and returns seconds and CPU seconds each."""
+  """Builds a program in a graph of its own; returns what takes steps, and returns seconds and CPU seconds of each."""
   import data
   import models
   import towers

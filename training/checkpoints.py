@@ -206,8 +206,12 @@ class Checkpoints:
   def _find(self):
     """Returns the paths of all checkpoints, the newest first; the state file may name some that are not ours."""
     paths = [self._path(step) for step in self._steps()]
-    state = tf.train.get_checkpoint_state(self.folder)
+    try:
+      state = tf.train.get_checkpoint_state(self.folder)
+    except (ValueError, tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
+      state = None
     named = [] if state is None else [state.model_checkpoint_path] + list(reversed(state.all_model_checkpoint_paths))
+    named = [path for path in named if path]
     here = os.path.realpath(self.folder)
     for path in named:
       if os.path.realpath(os.path.dirname(path)) != here:

@@ -104,14 +104,14 @@ def find_stall(steps: Steps) -> str:
   for feed in feeds:
     if feed.stage is None:
       continue
-    for tower, size in enumerate(feed.stage.sizes):
-      held = _ask(steps.session, size)
-      if held == 0:
-        return ('the staging area of tower %d (split %s) is empty, and a get from it waits for a put.'
-                % (tower, feed.inputs.name))
-      if held is not None and held > feed.stage.depth:
-        return ('the staging area of tower %d (split %s) is full with %d batches, and a put into it waits for a get.'
-                % (tower, feed.inputs.name, held))
+    held = [_ask(steps.session, size) for size in feed.stage.sizes]
+    empty = [tower for tower, batches in enumerate(held) if batches == 0]
+    full = [tower for tower, batches in enumerate(held) if batches is not None and batches > feed.stage.depth]
+    for towers, state in ((empty, 'empty, and a get from it waits for a put'),
+                          (full, 'full with %d batches, and a put into it waits for a get' % (feed.stage.depth + 1))):
+      if towers:
+        return ('the staging area of tower %s (split %s) is %s.'
+                % (', '.join(map(str, towers)), feed.inputs.name, state))
   return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
           'model waits. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.')
 

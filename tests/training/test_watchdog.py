@@ -29,11 +29,12 @@ def stalled(run, action, free):
 
 @pytest.mark.parametrize('validation', [False, True])
 def test_an_empty_area_is_named_and_the_session_can_go_on(validation):
-  with Run(num_towers=3, validation_tower=False) as run, run.graph.as_default():
+  with Run(num_towers=3, depth=2) as run, run.graph.as_default():
     run.steps.train()
     feed = run.program.validation.feed if validation else run.program.train
     taken = feed.stage.get(1)
-    run.session.run(taken)
+    for _ in range(2):
+      run.session.run(taken)
     # Without the puts that belong to it: they would free the get.
     program = run.program
     action = (lambda: run.session.run(program.validation.sums, {program.validation.is_validating: True})) \
