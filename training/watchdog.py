@@ -15,14 +15,17 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+import numpy as np
 
 from tensorflow_v1 import tf
 from training.failure import describe_towers
 from training.steps import Steps
 
 EXIT_CODE = 3
-_SECONDS_TO_ANSWER = 1.0
+# Long enough for a busy machine; all are asked at once.
+_SECONDS_TO_ANSWER = 2.5
 _STDERR = 2
 
 
@@ -90,23 +93,20 @@ def find_stall(steps: Steps) -> str:
   program = steps.program
   feeds = [program.train] + ([program.validation.feed] if program.validation else [])
   for feed in feeds:
-    silent: List[str] = []
-    for batch in feed.templates:
-      tensor = batch.flatten()[0]
-      answer = _ask(steps.session, tensor)
-      if answer is None:
-        towers = describe_towers(feed, _find_get_next(tensor))
-        if towers not in silent:
-          silent.append(towers)
+    tensors = [batch.flatten()[0] for batch in feed.templates]
+    answers = _ask(steps.session, tensors)
+    silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
+                                for tensor, answer in zip(tensors, answers) if answer is None))
     if silent:
       return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
               'if it may take that long.' % (' and '.join(silent), feed.inputs.name))
   for feed in feeds:
     if feed.stage is None:
       continue
-    held = [_ask(steps.session, size) for size in feed.stage.sizes]
-    empty = [tower for tower, batches in enumerate(held) if batches == 0]
-    full = [tower for tower, batches in enumerate(held) if batches is not None and batches > feed.stage.depth]
+    held = _ask(steps.session, feed.stage.sizes)
+    known = [(tower, batches) for tower, batches in enumerate(held) if isinstance(batches, np.integer)]
+    empty = [tower for tower, batches in known if batches == 0]
+    full = [tower for tower, batches in known if batches > feed.stage.depth]
     for towers, state in ((empty, 'empty, and a get from it waits for a put'),
                           (full, 'full with %d batches, and a put into it waits for a get' % (feed.stage.depth + 1))):
       if towers:
@@ -116,22 +116,25 @@ def find_stall(steps: Steps) -> str:
           'model waits. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.')
 
 
-def _ask(session: Any, tensor: Any) -> Any:
-  """Returns a tensor's value, or None if it does not come; asked from a thread that may wait for ever."""
-  answers: List[Any] = []
-  arrived = threading.Event()
+def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
+  """Returns the tensors' values, None for those that do not come; asked from threads that may wait for ever."""
+  answers: List[Any] = [None] * len(tensors)
 
-  def ask():
+  def ask(index):
     try:
       # On this thread: those of the session may all be blocked.
-      answers.append(session.run(tensor, options=tf.RunOptions(inter_op_thread_pool=-1)))
+      answers[index] = session.run(tensors[index], options=tf.RunOptions(inter_op_thread_pool=-1))
     except Exception:  # An answer of another kind: the iterator has failed, which the run itself tells.
-      answers.append('failed')
-    arrived.set()
+      answers[index] = 'failed'
 
-  threading.Thread(target=ask, name='watchdog-asks', daemon=True).start()
-  arrived.wait(_SECONDS_TO_ANSWER)
-  return answers[0] if answers else None
+  threads = [threading.Thread(target=ask, args=(index,), name='watchdog-asks', daemon=True)
+             for index in range(len(tensors))]
+  for thread in threads:
+    thread.start()
+  until = time.monotonic() + _SECONDS_TO_ANSWER
+  for thread in threads:
+    thread.join(max(0.0, until - time.monotonic()))
+  return list(answers)
 
 
 def _find_get_next(tensor):

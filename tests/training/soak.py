@@ -128,14 +128,16 @@ def soak(kills, runs, num_steps, seed, report=print):
       expected = os.path.join(base, '%s-%d' % (mode, depth))
       finish(start(expected, mode, depth, num_steps))
       folder = expected + '-killed'
-      seconds = num_steps * SECONDS_PER_STEP * 1.5 / max(1, due - sum(moments.values()))
+      # So much is done in a life, on average, that the last one is killed near the end.
+      most_bytes = int(1.8 * os.path.getsize(expected + '.log') / max(1, due - sum(moments.values())))
       while sum(moments.values()) < due:
         process = start(folder, mode, depth, num_steps)
         log = folder + '.log'
         size = os.path.getsize(log) if os.path.exists(log) else 0
-        while process.poll() is None and (not os.path.exists(log) or os.path.getsize(log) == size):
-          time.sleep(0.002)
-        time.sleep(randomness.uniform(0, seconds))
+        size += randomness.choice([0, randomness.randint(0, most_bytes), randomness.randint(0, most_bytes)])
+        while process.poll() is None and (not os.path.exists(log) or os.path.getsize(log) <= size):
+          time.sleep(0.001)
+        time.sleep(randomness.uniform(0, 4 * SECONDS_PER_STEP))
         if process.poll() is not None:
           finish(process)
           break
