@@ -79,7 +79,10 @@ class Watchdog:
       if steps is None or self._pauses or steps.runs != runs:
         runs, since = steps and steps.runs, self._clock()
       elif self._clock() - since > self._limit_seconds:
-        reason = find_stall(steps)
+        try:
+          reason = find_stall(steps)
+        except Exception as error:  # Whatever is wrong with a run that hangs, it must end.
+          reason = 'what it waits for could not be found out (%s).' % error
         # Perhaps it only was slow, and is there now.
         if steps.runs == runs and not self._has_ended.is_set():
           self._on_stall('Nothing went forward for %g s (stall_seconds) in %s, after %d steps: %s'
@@ -102,7 +105,7 @@ def find_stall(steps: Steps) -> str:
     if silent:
       return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
               'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name,
-                                               _PERHAPS_THE_MODEL if len(answers) == answers.count(None) else ''))
+                                               _PERHAPS_THE_MODEL if all(answer is None for answer in answers) else ''))
   for feed in feeds:
     if feed.stage is None:
       continue

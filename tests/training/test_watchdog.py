@@ -7,16 +7,17 @@ import pytest
 
 from tests.towers import small
 from tests.towers.small import Run
+from training import watchdog
 from training.watchdog import Watchdog, find_stall
 
 
 def stalled(run, action, free):
   """Returns the watchdog's reason while `action` blocks; `free` then lets it go."""
   reasons, told = [], threading.Event()
-  watchdog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
+  dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
   thread = threading.Thread(target=action)
-  with watchdog:
-    watchdog.watch(run.steps)
+  with dog:
+    dog.watch(run.steps)
     thread.start()
     started = time.monotonic()
     assert told.wait(20)
@@ -63,16 +64,26 @@ def test_a_full_area_is_named():
 
 def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
   reasons = []
-  with Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as watchdog:
+  with Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
     time.sleep(0.6)
-    watchdog.watch(run.steps)
-    with watchdog.paused():
+    dog.watch(run.steps)
+    with dog.paused():
       time.sleep(0.8)
     for _ in range(8):
       run.steps.train()
       time.sleep(0.1)
   time.sleep(0.5)
   assert reasons == []
+
+
+def test_a_run_ends_even_if_nobody_can_tell_why(monkeypatch):
+  def fail(steps):
+    raise ValueError('no such op')
+
+  monkeypatch.setattr(watchdog, 'find_stall', fail)
+  with Run(num_towers=1) as run:
+    reason = stalled(run, lambda: time.sleep(1), lambda: None)
+  assert 'could not be found out (no such op)' in reason
 
 
 def test_a_session_that_does_not_close_is_told():
