@@ -104,8 +104,7 @@ def find_stall(steps: Steps) -> str:
                                 for tensor, answer in zip(tensors, answers) if answer is None))
     if silent:
       return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
-              'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name,
-                                               _PERHAPS_THE_MODEL if all(answer is None for answer in answers) else ''))
+              'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name, _PERHAPS_THE_MODEL))
   for feed in feeds:
     if feed.stage is None:
       continue
