@@ -27,21 +27,29 @@ def _register_gradient(op, gradient):
 
 
 def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, epsilon: float = 1e-5,
-               scale: bool = True) -> Any:
+               scale: bool = True, data_format: str = 'NHWC') -> Any:
   """Normalises every channel over the batch and all positions.
 
   Args:
-    x: float `[batch, ..., channels]`; `channels` is known.
+    x: float `[batch, ..., channels]`, or with 'NCHW' `[batch, channels, height, width]`; `channels` is known.
     is_training: a Python bool or a scalar bool tensor: the batch's own moments, or the moving averages.
     name: the variable scope: makes `name/offset`, `name/scale`, `name/moving_mean` and `name/moving_variance`, each
       `[channels]`.
     momentum: how much of a moving average stays in a step. The updates stand in UPDATE_OPS.
     epsilon: added to the variance.
     scale: whether there is a scale; leave it out before a ReLU that a layer with weights follows.
+    data_format: 'NHWC' or 'NCHW'.
   Returns:
     A tensor of the same shape.
   """
-  channels = x.shape.as_list()[-1]
+  channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]
+
+  def normalize(mean, variance):
+    vectors = [mean, variance, offset, factor]
+    if data_format == 'NCHW':
+      vectors = [vector if vector is None else tf.reshape(vector, [-1, 1, 1]) for vector in vectors]
+    return tf.nn.batch_normalization(x, *vectors, variance_epsilon=epsilon)
+
   with tf.variable_scope(name):
     offset = tf.get_variable('offset', [channels], initializer=tf.zeros_initializer())
     factor = tf.get_variable('scale', [channels], initializer=tf.ones_initializer()) if scale else None
@@ -50,9 +58,9 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
                                       trainable=False)
     old_mean, old_variance = moving_mean.read_value(), moving_variance.read_value()
     if is_training is False:
-      return tf.nn.batch_normalization(x, old_mean, old_variance, offset, factor, epsilon)
+      return normalize(old_mean, old_variance)
 
-    mean, variance = _batch_moments(x, shift=old_mean, channels=channels)
+    mean, variance = _batch_moments(x, shift=old_mean, channels=channels, data_format=data_format)
     moments = tf.identity(tf.stack([mean, variance]), name='moments')
     tf.add_to_collection(BATCH_MOMENTS, moments)
     for moving, old, new in ((moving_mean, old_mean, moments[0]), (moving_variance, old_variance, moments[1])):
@@ -62,17 +70,17 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
     if is_training is not True:
       mean = tf.where(is_training, mean, old_mean)
       variance = tf.where(is_training, variance, old_variance)
-    return tf.nn.batch_normalization(x, mean, variance, offset, factor, epsilon)
+    return normalize(mean, variance)
 
 
-def _batch_moments(x, shift, channels):
+def _batch_moments(x, shift, channels, data_format):
   """Returns mean and (biased) variance of each channel.
 
   Sums of differences from the moving mean, which is near: sums of squares alone would cancel to nothing where a mean is
   large. One vector holds all sums, so that one exchange between copies is enough.
   """
-  axes = list(range(x.shape.ndims - 1))
-  differences = x - tf.stop_gradient(shift)
+  axes = [0, 2, 3] if data_format == 'NCHW' else list(range(x.shape.ndims - 1))
+  differences = x - tf.stop_gradient(tf.reshape(shift, [-1, 1, 1]) if data_format == 'NCHW' else shift)
   count = tf.cast(tf.size(x) // channels, x.dtype)
   sums = tf.concat([tf.reduce_sum(differences, axes), tf.reduce_sum(tf.square(differences), axes), [count]], 0)
   with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):
