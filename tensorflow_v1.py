@@ -158,6 +158,10 @@ check_environment(sys.version_info[:2], _distributions, importlib.util.find_spec
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)))
 # Kernels of one GPU are launched by threads of its own, which input pipelines on the host cannot hold up.
 os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
+# 1.14 looks for what XLA could compile even where XLA is off: half of the time to the first step of a deep net. With
+# flags of your own, --tf_xla_auto_jit=2 or none at all, it looks again.
+if _tensorflow is None or _numbers(_tensorflow.version) < (2, 0):
+  os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
 
 with contextlib.ExitStack() as _quiet:
   _quiet.enter_context(warnings.catch_warnings())
