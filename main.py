@@ -60,7 +60,8 @@ def build_program(config, model, data_set, devices):
 
   store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
-                                   batch_norm=config.batch_norm, accumulate=config.accumulate)
+                                   batch_norm=config.batch_norm, accumulate=config.accumulate,
+                                   build=config.tower_build)
   averaged = towers.average_gradients(all_towers)
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
@@ -112,7 +113,7 @@ def train(config, data_set, started):
   print(describe_run(config, data_set, devices, program))
 
   checkpoints = config.checkpoint_dir and Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints)
-  with tf.Session(config=towers.build_session_config(devices)) as session:
+  with tf.Session(config=towers.build_session_config(devices, graph_rewriter=config.graph_rewriter)) as session:
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     path = checkpoints and checkpoints.restore(session)
     step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])

@@ -67,8 +67,11 @@ class Config:
                          ('auto', 'gpu', 'cpu'))
   model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
   data_format: str = _setting(str, 'NHWC', 'of the layers in the model; only GPUs run NCHW, faster', DATA_FORMATS)
+  tower_build: str = _setting(str, 'auto', 'call the model for each tower, or clone the first; auto: clone deep models',
+                              ('reuse', 'clone', 'auto'))
+  graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
+                                 ('auto', 'on', 'off'))
   variables: str = _setting(str, 'host', 'where variables stand', ('host', 'first', 'balanced'))
-
   batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
 
   _group('weight update')

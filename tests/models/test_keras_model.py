@@ -51,11 +51,13 @@ def plain_model(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
-@pytest.mark.parametrize('num_towers,placement', [(1, 'host'), (2, 'first'), (3, 'balanced')])
-def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement):
+@pytest.mark.parametrize('num_towers,placement,build', [
+    (1, 'host', 'reuse'), (2, 'first', 'reuse'), (3, 'balanced', 'reuse'), (3, 'host', 'clone')])
+def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'})
-  with Run(model=model, num_towers=num_towers, placement=placement) as run, Run(model=plain_model, num_towers=1) as one:
+  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run, \
+      Run(model=plain_model, num_towers=1) as one:
     assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
     assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
