@@ -105,7 +105,10 @@ def train(config, data_set, started):
   devices = towers.build_devices(config.num_gpus, config.device)
   if devices.notice:
     print('main.py: %s' % devices.notice, file=sys.stderr)
-  model = models.build_classifier(config.model, num_classes=data_set.num_classes)
+  if config.data_format == 'NCHW' and devices.kind == 'CPU':
+    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none: no CPU convolves in this format. Use '
+                     'data_format=NHWC, whose weights and checkpoints are the same.')
+  model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
   program = build_program(config, model, data_set, devices.names)
   print(describe_run(config, data_set, devices, program))
 

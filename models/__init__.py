@@ -13,7 +13,7 @@ from usage_error import UsageError
 
 __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier']
 
-# Each has a module here with `build_logits(images, is_training, num_classes, *, data_format)`, and what it takes besides.
+# For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and what else that takes.
 MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     'linear': ('linear', {}),
     'lenet': ('lenet', {}),

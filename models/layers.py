@@ -206,7 +206,7 @@ class Layers(NamedTuple):
     return tf.nn.dropout(x, rate=tf.cast(self.is_training, x.dtype) * rate)
 
   def drop_path(self, x, rate):
-    """Zeroes x of a share of the examples while training and scales up the rest (Larsson et al. 2017, arXiv:1605.07648).
+    """Zeroes a share of the examples while training and scales up the rest (Larsson et al. 2017, arXiv:1605.07648).
 
     Args:
       x: to be added to what other paths give.

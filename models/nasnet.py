@@ -9,13 +9,14 @@ blocks adds up two operations on these or on earlier blocks, and the cell joins 
 The two cells are data below; a few lines carry them out.
 
 Initial values and hyper-parameters of the authors' program (github.com/tensorflow/models, slim/nets/nasnet): variance
-2 / fan_out. CIFAR: batches of 32, 600 epochs, momentum 0.9, rate 0.025 with one cosine, weight decay 0.0005, gradients
-clipped at 5, paths dropped at a rate that rises to 0.4. ImageNet: RMSProp, 0.94 of the rate every 2 epochs, weight decay
-0.00004 (large 0.00005), gradients clipped at 10, label smoothing 0.1, large also with paths dropped at up to 0.3. The
-auxiliary head, which only helps the training of the authors' longest runs, is left out.
+2 / fan_out, but for the logits by Glorot, since 2 / 10 for 10 classes would start with losses in the tens. CIFAR:
+batches of 32, 600 epochs, momentum 0.9, rate 0.025 with one cosine, weight decay 0.0005, gradients clipped at 5, paths
+dropped at a rate that rises to 0.4. ImageNet: RMSProp, 0.97 of the rate every 2.4 epochs, weight decay 0.00004 (large
+0.00005), gradients clipped at 10, label smoothing 0.1, large also with paths dropped at a rate that rises to 0.3. The
+auxiliary head, a second loss on a middle cell, is left out.
 
-Every cell takes its inputs through a ReLU, and gives its output through the only one there is: a cell makes about a
-quarter fewer ops than where each operation has its own.
+Everything reads what a cell gives through a ReLU, so that it stands at the cell's end, once. Sums are `add_n`, whose
+gradient takes no op, where that of `+` takes seven to undo a broadcast that might have been.
 """
 
 import functools
@@ -80,8 +81,9 @@ class _Variant(NamedTuple):
   epsilon: float
 
 
-_CIFAR = dict(has_reducing_stem=False, skips_reduction=False, dropout_rate=0.0, momentum=0.9, epsilon=1e-5)
-_IMAGENET = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997, epsilon=1e-3)
+_CIFAR: Dict[str, Any] = dict(has_reducing_stem=False, skips_reduction=False, dropout_rate=0.0, momentum=0.9,
+                              epsilon=1e-5)
+_IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997, epsilon=1e-3)
 # In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056, 6 @ 4032.
 _VARIANTS = {
     'cifar': _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR),
@@ -133,7 +135,7 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
   x = layers.mean(x)
   if net.dropout_rate:
     x = layers.dropout(x, net.dropout_rate)
-  return dense(x, num_classes, name='logits', initializer=_initializer())
+  return dense(x, num_classes, name='logits')
 
 
 def _build_cell(kind, net, layers, x, before, channels, drop_rate):
@@ -149,7 +151,7 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
   def pool(operation, size, source, stride):
     return {'max': layers.max_pool, 'average': layers.average_pool}[operation](states[source], size, stride)
 
-  def apply(operation, size, source, name):
+  def apply(name, operation, size, source):
     if operation == 'same':
       return states[source]
     stride = kind.stride if source in 'hp' else 1
@@ -160,7 +162,7 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
     return y if drop_rate is None else layers.drop_path(y, drop_rate)
 
   for block, (left, right) in kind.blocks.items():
-    states[block] = apply(*left, name=block + '_left') + apply(*right, name=block + '_right')
+    states[block] = tf.add_n([apply(block + '_left', *left), apply(block + '_right', *right)])
   return tf.nn.relu(layers.concat([states[name] for name in kind.outputs]))
 
 

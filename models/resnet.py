@@ -14,8 +14,8 @@ channels with zeros (option A there). For ImageNet it is a 1x1 convolution (opti
 convolution, which is the v1.5 that the field measures (github.com/facebookarchive/fb.resnet.torch).
 
 Initial values of He et al. 2015. Hyper-parameters of the paper: momentum 0.9, weight decay 0.0001, rate 0.1. CIFAR:
-batches of 128, 64,000 steps, divided by 10 after 32,000 and 48,000; ResNet-110 starts with 0.01 for 400 steps. ImageNet:
-batches of 256, divided by 10 when the error stands still, by custom after 30, 60 and 80 of 90 epochs.
+batches of 128, 64,000 steps, divided by 10 after 32,000 and 48,000; ResNet-110 starts with 0.01 for 400 steps.
+ImageNet: batches of 256, divided by 10 when the error stands still, by custom after 30, 60 and 80 of 90 epochs.
 """
 
 from models.layers import Layers, dense
@@ -54,13 +54,16 @@ def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHW
   return dense(layers.mean(x), num_classes, name='logits')
 
 
+# Sums are `add_n`: the gradient of `+` would take seven ops to undo a broadcast that might have been.
+
+
 def _block(layers, x, channels, stride):
   y = _conv(layers, x, channels, 3, stride=stride, name='conv1')
   y = _conv(layers, y, channels, 3, name='conv2', activation=None)
   if stride > 1:
     padding = (channels - layers.count_channels(x)) // 2
     x = layers.pad(layers.average_pool(x, 1, stride), channels=(padding, padding))
-  return tf.nn.relu(y + x)
+  return tf.nn.relu(tf.add_n([y, x]))
 
 
 def _bottleneck(layers, x, channels, stride):
@@ -69,7 +72,7 @@ def _bottleneck(layers, x, channels, stride):
   y = _conv(layers, y, 4 * channels, 1, name='conv3', activation=None)
   if layers.count_channels(x) != 4 * channels:
     x = _conv(layers, x, 4 * channels, 1, stride=stride, name='shortcut', activation=None)
-  return tf.nn.relu(y + x)
+  return tf.nn.relu(tf.add_n([y, x]))
 
 
 def _conv(layers, x, channels, size, *, name, stride=1, activation=tf.nn.relu):

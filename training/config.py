@@ -10,7 +10,7 @@ import re
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from data import DATA_SETS
-from models import MODELS
+from models import DATA_FORMATS, MODELS
 from usage_error import UsageError
 
 
@@ -66,6 +66,7 @@ class Config:
   device: str = _setting(str, 'auto', 'auto: GPUs when there are any, else virtual CPU devices',
                          ('auto', 'gpu', 'cpu'))
   model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
+  data_format: str = _setting(str, 'NHWC', 'of the layers in the model; only GPUs run NCHW, faster', DATA_FORMATS)
   tower_build: str = _setting(str, 'auto', 'call the model for each tower, or clone the first; auto: clone deep models',
                               ('reuse', 'clone', 'auto'))
   graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
@@ -118,6 +119,9 @@ class Config:
             % (','.join('%g' % epoch for epoch in self.decay_epochs), self.schedule))
     _refuse(any(epoch <= 0 for epoch in self.decay_epochs) or sorted(set(self.decay_epochs)) != list(self.decay_epochs),
             'decay_epochs=%s: they must be above 0 and rise.' % ','.join('%g' % epoch for epoch in self.decay_epochs))
+    _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
+            'data_format=NCHW with %s: only GPUs convolve in this format; use data_format=NHWC, whose weights and '
+            'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
     for name in ('validate_every', 'checkpoint_every'):
       parse_interval(name, getattr(self, name))
 
