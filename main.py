@@ -12,7 +12,11 @@ import time
 import data
 import models
 from training.flags import parse_flags
+from training.lock import lock_folder
 from training.result import check_result_file, format_result, write_result
+from training.run_error import RunError
+from training.signals import Interrupted, Signals
+from training.startup import Startup
 from usage_error import UsageError
 
 
@@ -84,21 +88,19 @@ def build_program(config, model, data_set, devices):
                  validation=validation)
 
 
-def train(config, data_set, started):
+def train(config, data_set, startup, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
 
   Args:
     config: training.config.Config.
     data_set: data.DataSet.
-    started: time.monotonic() when the process began.
+    startup: training.startup.Startup, entered.
+    signals: training.signals.Signals, entered.
   """
   import towers
   from tensorflow_v1 import tf, use_deterministic_kernels
-  from training.checkpoints import Checkpoints
-  from training.describe import describe_run
-  from training.loop import build_schedule, check_resume, run_loop
-  from training.progress import Progress
-  from training.steps import Steps
+  from training.describe import describe_ops, describe_run
+  from training.run import run_program
 
   if config.deterministic:
     use_deterministic_kernels()
@@ -108,33 +110,13 @@ def train(config, data_set, started):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none: no CPU convolves in this format. Use '
                      'data_format=NHWC, whose weights and checkpoints are the same.')
+  graph = tf.get_default_graph()
+  startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
   model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
   program = build_program(config, model, data_set, devices.names)
+  startup.note(describe_ops(graph, len(devices.names)))
   print(describe_run(config, data_set, devices, program))
-
-  checkpoints = config.checkpoint_dir and Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints)
-  with tf.Session(config=towers.build_session_config(devices, graph_rewriter=config.graph_rewriter)) as session:
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    path = checkpoints and checkpoints.restore(session)
-    step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])
-    plan = program.train.inputs.plan
-    schedule = build_schedule(config, plan)
-    if path:
-      check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
-      print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
-    steps = Steps(session, program)
-    steps.start(step)
-    progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
-                        learning_rate=steps.learning_rate)
-    outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints, progress=progress)
-    examples_seen = session.run(towers.get_examples_seen())
-
-  return dict(
-      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
-      global_batch_size=config.batch_size, train_loss=outcome.train_loss,
-      validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
-      validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
-      setup_seconds=progress.first_step_at and progress.first_step_at - started, tensorflow_version=tf.__version__)
+  return run_program(program, config=config, devices=devices, startup=startup, signals=signals)
 
 
 def check(config, data_set):
@@ -159,27 +141,33 @@ def check(config, data_set):
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
-  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 130 interrupted.
+  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 3 a run that could not go on, 130 and 143
+  ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
-  try:
-    config = parse_flags(arguments)
-    if config is None:
-      return 0
-    check_result_file(config.result_file)
-    data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
-    if config.check:
-      return 0 if check(config, data_set) else 1
-    result = train(config, data_set, started)
-    if config.result_file:
-      write_result(config.result_file, result)
-    print(format_result(result, time.monotonic() - started))
-  except UsageError as error:
-    print('main.py: error: %s' % error, file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print('\nmain.py: interrupted', file=sys.stderr)
-    return 130
+  with Signals() as signals, Startup(started) as startup:
+    try:
+      config = parse_flags(arguments)
+      if config is None:
+        return 0
+      check_result_file(config.result_file)
+      with lock_folder(config.checkpoint_dir):
+        data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+        if config.check:
+          return 0 if check(config, data_set) else 1
+        result = train(config, data_set, startup, signals)
+      if config.result_file:
+        write_result(config.result_file, result)
+      print(format_result(result, time.monotonic() - started))
+    except UsageError as error:
+      print('main.py: error: %s' % error, file=sys.stderr)
+      return 2
+    except RunError as error:
+      print('main.py: error: %s' % error, file=sys.stderr)
+      return 3
+    except Interrupted as interrupted:
+      print('main.py: %s' % interrupted, file=sys.stderr)
+      return interrupted.exit_code
   return 0
 
 

@@ -60,7 +60,8 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
     program = build_program(config, models.build_classifier(model, num_classes=data_set.num_classes), data_set,
                             devices.names)
     total_steps = config.count_steps(program.train.inputs.plan.steps_per_epoch)
-    curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[], accuracy=[])
+    name = '%d%s' % (num_towers, ' + noise' if noise else '')
+    curve: Dict[str, Any] = dict(name=name, steps=[], loss=[], accuracy=[])
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       for number, variable in enumerate(tf.trainable_variables() if noise else []):

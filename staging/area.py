@@ -25,11 +25,13 @@ class Stage(NamedTuple):
     get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it is called.
     put_op: puts the next batch of every tower; run with every get, and `depth` times to warm up.
     clear_op: empties all areas, before their iterators start anew. Then warm up again.
+    sizes: for each tower how many batches wait in its area, a scalar int32 tensor; to tell why a run does not go on.
   """
   depth: int
   get: Callable[[int], List[Any]]
   put_op: Any
   clear_op: Any
+  sizes: List[Any]
 
 
 def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int, name: str) -> Stage:
@@ -41,15 +43,16 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     depth: batches that wait in each area between two runs, at least 1.
     name: of the split, for the graph.
   """
-  areas, puts, clears = [], [], []
+  areas, puts, clears, sizes = [], [], [], []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
     with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):
       area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
                          capacity=depth + 1)
       areas.append(area)
       puts.append(area.put(tensors))
-      # On the area's device, where `clear` does not go by itself: elsewhere it empties another area, or none.
+      # On the area's device, where neither goes by itself: elsewhere they find another area, or none.
       clears.append(area.clear())
+      sizes.append(area.size())
 
   def get(tower):
     taken = areas[tower].get()
@@ -57,4 +60,4 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     return list(taken) if isinstance(taken, (list, tuple)) else [taken]
 
   return Stage(depth=depth, get=get, put_op=tf.group(*puts, name='put_%s' % name),
-               clear_op=tf.group(*clears, name='clear_%s' % name))
+               clear_op=tf.group(*clears, name='clear_%s' % name), sizes=sizes)

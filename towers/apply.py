@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorflow_v1 import tf
 from towers.gradients import Averaged
+from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
 
 
@@ -20,29 +21,44 @@ def get_examples_seen() -> Any:
     return tf.Variable(tf.zeros([], tf.int64), name='examples_seen', trainable=False, use_resource=True)
 
 
-def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 0.0) -> Any:
-  """Returns the op that updates all weights once, and both counters.
+def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 0.0, guard: bool = True) -> Any:
+  """Returns what to run to update all weights once, and both counters.
 
   Args:
     averaged: the gradients. The UPDATE_OPS of the first tower that they came from run with the step.
     optimizer: a `tf.train.Optimizer`.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more dimensions, once,
       whatever the number of towers: weights decay, biases and norms do not.
+    guard: do nothing in a step whose loss or gradients are not all finite: weights, slots, moving averages and
+      counters stay what they were. What is returned is then a scalar bool, whether the step was done; else an op.
   """
   # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there.
-  forward_passes = [tower.loss for tower in averaged.towers] + list(averaged.towers[0].update_ops)
-  with tf.name_scope('apply'):
-    gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
-    with tf.control_dependencies(forward_passes):
-      update = optimizer.apply_gradients(gradients, global_step=get_global_step())
-    # The learning rate may read this counter, and what is not ordered runs in any order.
-    with tf.control_dependencies([update]), tf.device(HOST):
-      count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
+  forward_passes = [tower.loss for tower in averaged.towers]
+  update_ops = list(averaged.towers[0].update_ops)
+  with tf.name_scope('apply') as scope:
+
+    def update():
+      # Without the branch's own name scope, so that Adam's variables are called the same with and without a guard.
+      with tf.name_scope(scope):
+        gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
+        with tf.control_dependencies(forward_passes + update_ops):
+          applied = optimizer.apply_gradients(gradients, global_step=get_global_step())
+        # The learning rate may read this counter, and what is not ordered runs in any order.
+        with tf.control_dependencies([applied]), tf.device(HOST):
+          count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
+        return tf.group(applied, count, name='step')
+
+    if guard:
+      # Made before the branch: a variable that is made inside of one could not be initialised.
+      get_global_step(), get_examples_seen()
+      done = run_guarded(build_is_finite(averaged), update, update_ops)
+    else:
+      done = update()
     if averaged.clear is None:
-      return tf.group(update, count, name='step')
-    # Nothing may be cleared before it has been read.
-    with tf.control_dependencies([count, averaged.loss]):
-      return averaged.clear()
+      return done
+    # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.
+    with tf.control_dependencies([done, averaged.loss]), tf.control_dependencies([averaged.clear()]):
+      return tf.identity(done) if guard else tf.no_op()
 
 
 def get_global_step() -> Any:

@@ -93,8 +93,13 @@ class Config:
                              ('switch', 'tower', 'none'))
   validate_every: str = _setting(str, '1epoch', 'between validations, as 500steps or 2epochs')
   checkpoint_dir: Optional[str] = _setting(str, None, 'folder to save to, and to resume from when it has a checkpoint')
-  checkpoint_every: str = _setting(str, '1epoch', 'between checkpoints, as 500steps or 2epochs')
-  keep_checkpoints: int = _setting(int, 5, 'newest checkpoints to keep')
+  checkpoint_every: str = _setting(str, '1epoch', 'between checkpoints, as 500steps, 2epochs or 600seconds')
+  keep_checkpoints: int = _setting(int, 5, 'newest checkpoints to keep, besides the best one')
+  best_metric: str = _setting(str, 'loss', 'of validation; the best is the largest, or the smallest of a loss or error')
+  early_stopping: Optional[int] = _setting(int, None, 'validations in a row without a new best one, to stop after')
+  on_full_disk: str = _setting(str, 'warn', 'when a checkpoint cannot be written', ('warn', 'stop'))
+  on_nan: str = _setting(str, 'stop', 'when loss or gradients are not finite', ('stop', 'skip', 'rollback'))
+  stall_seconds: float = _setting(float, 300.0, 'without any progress, after which the run ends and tells why')
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
   check: bool = _setting(bool, False, 'compare the towers with one tower on a few batches, and train nothing')
@@ -103,9 +108,9 @@ class Config:
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
-    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints')
+    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping')
     self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed')
-    self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm')
+    self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
     _refuse(self.steps is not None and self.epochs is not None,
@@ -123,7 +128,13 @@ class Config:
             'data_format=NCHW with %s: only GPUs convolve in this format; use data_format=NHWC, whose weights and '
             'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
     for name in ('validate_every', 'checkpoint_every'):
-      parse_interval(name, getattr(self, name))
+      _, unit = parse_interval(name, getattr(self, name))
+      _refuse(name == 'validate_every' and unit == 'seconds',
+              'validate_every=%s: say how many steps or epochs, since runs shall repeat.' % self.validate_every)
+    _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
+            'on_nan=rollback needs a checkpoint_dir to go back to.')
+    _refuse(self.early_stopping is not None and self.validation == 'none',
+            'early_stopping=%s needs validation, which is none: use validation=switch.' % self.early_stopping)
 
   def _check_type(self, name: str, value: Any, setting: Setting) -> None:
     if value is None:
@@ -164,12 +175,13 @@ def parse_interval(name: str, text: str) -> Tuple[float, str]:
   """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps.
 
   Raises:
-    UsageError: text that is no positive number of steps or epochs.
+    UsageError: text that is no positive number of steps, epochs or seconds.
   """
-  match = re.match(r'^(\d+(?:\.\d+)?) ?(?:(step|epoch)s?)?$', text)
+  match = re.match(r'^(\d+(?:\.\d+)?) ?(?:(step|epoch|second)s?)?$', text)
   unit = match and (match.group(2) or 'step')
   if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
-    raise UsageError('%s=%s: say how many steps or epochs, as 500steps or 2epochs.' % (name, text))
+    raise UsageError('%s=%s: say how many, as 500steps, 2epochs or, for checkpoints, 600seconds.'
+                     % (name, text))
   return float(match.group(1)), '%ss' % unit
 
 

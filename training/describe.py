@@ -6,6 +6,7 @@ from data import DataSet
 from tensorflow_v1 import tf
 from towers import Devices, Plan, format_device_table
 from training.config import Config
+from training.memory import estimate_memory
 from training.steps import Program
 
 
@@ -31,6 +32,8 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   if program.averaged.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
+  lines.append('memory: estimated %s per tower, besides variables'
+               % estimate_memory(program).describe())
   return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
 
 
@@ -52,3 +55,11 @@ def describe_batch(plan: Plan) -> str:
 
 def _count(number: Any, noun: str) -> str:
   return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')
+
+
+def describe_ops(graph: Any, num_towers: int) -> str:
+  """Returns how many ops a graph's towers have."""
+  ops = graph.get_operations()
+  in_towers = sum(op.name.startswith('tower_') for op in ops)
+  return '{} tower{} of {:,} ops, {:,} in all'.format(
+      num_towers, 's' if num_towers > 1 else '', in_towers // num_towers, len(ops))

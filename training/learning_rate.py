@@ -23,7 +23,8 @@ def build_learning_rate(config: Config, *, examples_seen: Any, examples_per_epoc
     total_examples: of the whole run, at which cosine reaches 0.
   """
   peak = config.peak_learning_rate()
-  if config.schedule == 'constant' and not config.warmup_epochs:
+  can_fall = config.on_nan == 'rollback'
+  if config.schedule == 'constant' and not config.warmup_epochs and not can_fall:
     return peak
   with tf.device(HOST), tf.name_scope('learning_rate'):
     # float64 counts examples exactly where float32 ends at 16,777,216.
@@ -32,7 +33,19 @@ def build_learning_rate(config: Config, *, examples_seen: Any, examples_per_epoc
     rate = peak * _decay(config, seen, epochs, total_examples)
     if config.warmup_epochs:
       rate *= tf.minimum(epochs / config.warmup_epochs, 1.0)
+    if can_fall:
+      rate *= tf.cast(get_rate_factor().read_value(), tf.float64)
     return tf.cast(rate, tf.float32)
+
+
+def get_rate_factor() -> Any:
+  """Returns the float32 factor of a run that went back, a variable; the history holds it, no checkpoint does."""
+  for variable in tf.local_variables():
+    if variable.op.name == 'rate_factor':
+      return variable
+  with tf.device(HOST), tf.name_scope(None), tf.init_scope():
+    return tf.Variable(1.0, name='rate_factor', trainable=False, use_resource=True,
+                       collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
 
 def _decay(config, seen, epochs, total_examples):

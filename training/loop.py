@@ -1,16 +1,30 @@
-"""The loop: steps until the last one, and around them, when due, validation and checkpoints.
+"""The loop: steps until the last one, and between two of them, when due, validation and checkpoints.
 
   start ─► warm up ─► train … train ─► validate ─► save ─► train … ─► validate ─► save ─► result
+
+What happens between two steps follows from their number and the history alone, so that a run may end anywhere, by a
+signal, a fault or `kill -9`, and the next one does what is left to do.
 """
 
-from typing import Any, Dict, NamedTuple, Optional
+import contextlib
+import os
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from towers import get_global_step
 from towers.plan import Plan
-from training.checkpoints import Checkpoints
-from training.config import Config, count_interval
+from training.checkpoints import Checkpoints, Snapshot
+from training.config import Config, count_interval, parse_interval
+from training.history import HISTORY, MOST_ROLLBACKS, History
 from training.progress import Progress
-from training.steps import Steps, ValidationPass
+from training.run_error import RunError
+from training.signals import Interrupted, Signals
+from training.steps import NotFinite, Steps, ValidationPass
+from training.whole_file import write_whole
 from usage_error import UsageError
+
+# So many steps in a row that are not finite are no longer an accident.
+MOST_SKIPPED_IN_A_ROW = 10
 
 
 class Schedule(NamedTuple):
@@ -20,18 +34,27 @@ class Schedule(NamedTuple):
     total_steps: weight updates in the whole run, those before a resume included.
     validate_every: steps between two passes over the validation split.
     save_every: steps between two checkpoints.
+    save_seconds: seconds between two checkpoints, instead of steps.
+    on_nan: what to do with a step whose loss or gradients are not finite: stop, skip or rollback.
   """
   total_steps: int
   validate_every: int
   save_every: int
+  save_seconds: Optional[float] = None
+  on_nan: str = 'stop'
 
 
 def build_schedule(config: Config, plan: Plan) -> Schedule:
   """Returns a config's schedule for the training split's plan."""
+  total_steps = config.count_steps(plan.steps_per_epoch)
+  number, unit = parse_interval('checkpoint_every', config.checkpoint_every)
+  by_the_clock = unit == 'seconds'
   return Schedule(
-      total_steps=config.count_steps(plan.steps_per_epoch),
+      total_steps=total_steps,
       validate_every=count_interval('validate_every', config.validate_every, plan.steps_per_epoch),
-      save_every=count_interval('checkpoint_every', config.checkpoint_every, plan.steps_per_epoch))
+      save_every=(total_steps if by_the_clock
+                  else count_interval('checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),
+      save_seconds=number if by_the_clock else None, on_nan=config.on_nan)
 
 
 def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan) -> None:
@@ -62,56 +85,218 @@ class Outcome(NamedTuple):
   validation_examples: int
 
 
-def run_loop(steps: Steps, *, session: Any, schedule: Schedule, step: int, checkpoints: Optional[Checkpoints],
-             progress: Progress) -> Outcome:
-  """Trains to the last step.
+def run_loop(steps: Steps, *, session: Any, schedule: Schedule, checkpoints: Optional[Checkpoints],
+             progress: Progress, history: Optional[History] = None, signals: Optional[Signals] = None,
+             unwatched: Callable[[], Any] = contextlib.suppress,
+             clock: Callable[[], float] = time.monotonic) -> Outcome:
+  """Trains to the last step, or until validations no longer improve.
 
   Args:
-    steps: started at `step`.
+    steps: started.
     session: holds the variables that checkpoints save.
     schedule: when what is due.
-    step: weight updates so far.
-    checkpoints: saves when due, at the end and when the user interrupts, or None.
+    checkpoints: saves when due and at the end, or None.
     progress: shows what happens.
+    history: as it was when `steps` start; a new one if None.
+    signals: its `received` asks the run to save and leave; None where nobody asks.
+    unwatched: opens a context in which no watchdog counts the time.
+    clock: seconds.
+
+  Raises:
+    Interrupted: a signal was received; the run has saved.
+    RunError: a step was not finite, or a checkpoint could not be written, and the run is to stop then.
   """
-  loss = None
-  running: Optional[ValidationPass] = None
-  finished: Optional[ValidationPass] = None
-
-  def finish(validation_pass):
-    with progress.paused():
-      steps.validate(validation_pass)
-      progress.validation(step=validation_pass.step, metrics=validation_pass.means(),
-                          examples=validation_pass.num_examples)
-    return validation_pass
-
-  def save():
-    if checkpoints is not None:
-      with progress.paused():
-        checkpoints.save(session)
-
+  loop = _Loop(steps, session, schedule, checkpoints, progress, history or History(), signals, unwatched, clock)
   try:
-    while step < schedule.total_steps:
-      loss = steps.train() if running is None else steps.train_and_validate(running)
-      step += 1
+    return loop.run()
+  finally:
+    if checkpoints is not None:
+      with unwatched():
+        checkpoints.close()
+
+
+class _Loop:
+  """The state of a loop: the pass over the validation split that is under way, and the last one that ended."""
+
+  def __init__(self, steps, session, schedule, checkpoints, progress, history, signals, unwatched, clock):
+    self._steps, self._session, self._schedule = steps, session, schedule
+    self._checkpoints, self._progress, self._history = checkpoints, progress, history
+    self._signals, self._unwatched, self._clock = signals, unwatched, clock
+    self._running: Optional[ValidationPass] = None
+    self._measured: Optional[Snapshot] = None  # The weights that a validation tower measures.
+    self._finished: Optional[ValidationPass] = None
+    self._loss = None
+    self._skipped: List[int] = []
+
+  def run(self) -> Outcome:
+    steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
+    save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
+    if schedule.on_nan == 'rollback' and not self._has_saved():
+      self._save()
+    is_over = self._between_steps()
+    while not is_over:
+      try:
+        loss = steps.train() if self._running is None else steps.train_and_validate(self._running)
+        self._loss = loss
+      except NotFinite:
+        loss = self._handle_not_finite()
+      step = steps.step
       progress.step(step=step, loss=loss)
+      if (self._running is not None or step >= schedule.total_steps or step % schedule.validate_every == 0
+          or step % schedule.save_every == 0 or (self._signals is not None and self._signals.received is not None)
+          or (self._checkpoints is not None and self._checkpoints.error)):
+        is_over = self._between_steps()
+      if clock() >= save_at:
+        if self._running is not None:
+          self._finish_pass()
+        self._save()
+        save_at = clock() + schedule.save_seconds
+    if steps.can_validate and (self._finished is None or self._finished.step != steps.step):
+      self._begin_pass()
+      self._finish_pass()
+    self._leave_if_asked()
+    finished = self._finished
+    return Outcome(step=steps.step, train_loss=None if self._loss is None else float(self._loss),
+                   validation=finished.means() if finished is not None else {},
+                   validation_examples=finished.num_examples if finished is not None else 0)
 
-      is_last = step == schedule.total_steps
-      if running is not None and (running.is_complete or is_last):
-        finished, running = finish(running), None
-      if steps.can_validate and running is None and (is_last or step % schedule.validate_every == 0):
-        if steps.has_validation_tower and not is_last:
-          running = steps.begin_pass(step)
+  def _between_steps(self) -> bool:
+    """Does all that is due between two steps and has not been done; returns whether the run is over."""
+    steps, schedule, step = self._steps, self._schedule, self._steps.step
+    self._leave_if_asked()
+    is_last = step >= schedule.total_steps
+    is_saved = self._has_saved()
+    saves = not is_saved and (is_last or step % schedule.save_every == 0) and step > 0
+    # A pass is not carried over a checkpoint: what resumes there could not go on with it.
+    if self._running is not None and (self._running.is_complete or is_last or saves):
+      self._finish_pass()
+    if (steps.can_validate and self._running is None and step > 0
+        and (is_last or step % schedule.validate_every == 0) and not self._history.has_validated(step)):
+      self._begin_pass()
+      if not steps.has_validation_tower or is_last or saves:
+        self._finish_pass()
+    is_over = is_last or self._history.has_stopped
+    if is_over and not is_last:
+      self._progress.write('stopped early: no validation was better than %s' % self._history.describe_best())
+    if (saves or is_over) and not self._has_saved():
+      self._save()
+    if is_over:
+      self._check_saved(step)
+    return is_over
+
+  def _begin_pass(self):
+    self._running = self._steps.begin_pass(self._steps.step)
+    if self._steps.has_validation_tower and self._checkpoints is not None:
+      self._measured = self._checkpoints.take(self._session)
+
+  def _finish_pass(self):
+    """Measures what is left of the pass, and keeps the weights if they are the best so far."""
+    running, steps = self._running, self._steps
+    assert running is not None
+    activity, steps.activity = steps.activity, 'validation'
+    with self._progress.paused():
+      steps.validate(running, goes_on=lambda: self._signals is None or self._signals.received is None)
+      steps.activity = activity
+      if not running.is_complete:
+        return self._leave_if_asked()
+      self._progress.validation(step=running.step, metrics=running.means(), examples=running.num_examples)
+    self._finished, self._running = running, None
+    measured, self._measured = self._measured, None
+    if not self._history.has_validated(running.step):
+      self._history.add(running.step, running.means())
+      if self._checkpoints is not None and self._history.is_best:
+        if measured is None or measured.step == steps.step:
+          self._save()
         else:
-          finished = finish(steps.begin_pass(step))
-      if is_last or step % schedule.save_every == 0:
-        save()
-  except KeyboardInterrupt:
-    save()
-    raise
+          self._write(measured)
+    return None
 
-  if steps.can_validate and (finished is None or finished.step != step):
-    finished = finish(steps.begin_pass(step))
-  return Outcome(step=step, train_loss=None if loss is None else float(loss),
-                 validation=finished.means() if finished is not None else {},
-                 validation_examples=finished.num_examples if finished is not None else 0)
+  def _has_saved(self) -> bool:
+    return self._checkpoints is None or self._checkpoints.has_saved(self._steps.step)
+
+  def _save(self):
+    if self._checkpoints is not None:
+      with self._progress.paused():
+        self._write(self._checkpoints.take(self._session))
+
+  def _write(self, snapshot):
+    with self._unwatched():
+      self._checkpoints.wait()
+      if self._checkpoints.error:
+        self._check_saved(self._steps.step)
+      self._checkpoints.write(snapshot, self._history)
+
+  def _check_saved(self, step):
+    """Waits until all is written, and raises if the checkpoint of `step` is not."""
+    if self._checkpoints is not None:
+      with self._unwatched():
+        self._checkpoints.wait()
+      if self._checkpoints.error or not self._checkpoints.has_saved(step):
+        raise RunError('The run has come to step %d, but %s. Make room, and start it again: it goes on from the '
+                       'checkpoint before.' % (self._steps.step, self._checkpoints.error or 'that is not saved'))
+
+  def _leave_if_asked(self):
+    """Saves and raises if a signal asks for it, or if the last checkpoint could not be written."""
+    if self._signals is not None and self._signals.received is not None:
+      self._signals.answer()
+      # A pass that a validation tower has begun can only be measured again from where it began.
+      step = self._steps.step if self._measured is None else self._measured.step
+      if self._checkpoints is not None and not self._checkpoints.has_saved(step):
+        if self._measured is None:
+          self._save()
+        else:
+          self._write(self._measured)
+      self._check_saved(step)
+      self._signals.has_saved()
+      raise Interrupted(self._signals.received, 'ended after step %d; %s' % (
+          self._steps.step, 'without a checkpoint_dir nothing is saved' if self._checkpoints is None
+          else 'started again, the run goes on from step %d' % step))
+    if self._checkpoints is not None and self._checkpoints.error:
+      self._check_saved(self._steps.step)
+
+  def _handle_not_finite(self) -> float:
+    """Does with a step that changed nothing what `on_nan` says; returns the loss to show."""
+    steps, step = self._steps, self._steps.step
+    finding = steps.retry()
+    if finding.is_done:
+      self._progress.write('WARNING: step %d was not finite, and was when it was taken again, with the same weights '
+                           'and examples: a device or an op of the model fails now and then' % (step + 1))
+      self._loss = finding.loss
+      return finding.loss
+    epoch, number = steps.program.train.inputs.plan.position(step)
+    what = 'step %d (batch %d of epoch %d) is not finite: %s' % (step + 1, number + 1, epoch + 1, finding.describe())
+    if self._schedule.on_nan == 'skip':
+      self._skipped = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW] + [step]
+      if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:
+        self._progress.write('WARNING: %s; it is skipped' % what)
+        steps.skip()
+        return finding.loss
+      what += '; so were the %d before it, which were skipped' % (MOST_SKIPPED_IN_A_ROW - 1)
+    elif self._schedule.on_nan == 'rollback':
+      if self._history.num_rollbacks < MOST_ROLLBACKS:
+        return self._roll_back(what, finding.loss)
+      what += '; going back %d times has not helped' % MOST_ROLLBACKS
+    if not self._has_saved():
+      self._save()
+    if self._checkpoints is not None:
+      with self._unwatched():
+        self._checkpoints.wait()
+    raise RunError('%s%s. Weights and checkpoints hold no such number. Lower the learning rate or set --clip_norm; '
+                   'look at these examples; or choose --on_nan=%s.'
+                   % (what[0].upper(), what[1:], 'rollback' if self._schedule.on_nan == 'skip' else 'skip'))
+
+  def _roll_back(self, what, loss):
+    """Goes back to the newest checkpoint, to go on with a lower rate."""
+    steps = self._steps
+    with self._progress.paused(), self._unwatched():
+      path = self._checkpoints.restore(self._session)
+      to = int(self._session.run(get_global_step()))
+      self._history.roll_back(steps.step, to)
+      write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format())
+      self._progress.write('WARNING: %s; back to %s, with %g of the learning rate'
+                           % (what, path, self._history.rate_factor))
+      self._running = self._measured = None
+      steps.scale_learning_rate(self._history.rate_factor)
+      steps.start(to)
+      self._progress.rewind(to)
+    return loss

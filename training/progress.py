@@ -9,6 +9,7 @@ On a terminal one line is drawn again and again; anywhere else a plain line with
 import contextlib
 import shutil
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -24,7 +25,8 @@ class Progress:
   """Shows a training run, step by step."""
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
-               stream: Any = None, clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
+               on_first_step: Callable[[], None] = lambda: None, stream: Any = None,
+               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
     """Prepares to show; nothing is written yet.
 
     Args:
@@ -32,6 +34,7 @@ class Progress:
       first_step: steps that an earlier run did.
       plan: of the training split.
       learning_rate: reads the rate; called only when it is shown.
+      on_first_step: called when the first step is done, before anything is shown.
       stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
       clock: seconds.
       columns: of the terminal; asked for at each drawing if None.
@@ -41,12 +44,15 @@ class Progress:
     self._first_step = self._step = first_step
     self._plan = plan
     self._learning_rate = learning_rate
+    self._on_first_step = on_first_step
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
     self._columns = columns
     self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
     self._bar_is_drawn = False
+    # A checkpoint that is written beside the loop may have something to say.
+    self._lock = threading.RLock()
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
@@ -61,6 +67,7 @@ class Progress:
     if self.first_step_at is None:
       # The first step holds set-up that no other has: the speed is that of the steps after it.
       self.first_step_at = now
+      self._on_first_step()
       self._first_timed_step = self._shown_step = step
     else:
       self._train_seconds += now - self._mark
@@ -76,12 +83,16 @@ class Progress:
         step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
 
   def write(self, text: str) -> None:
-    """Writes a line that stays."""
-    if self._bar_is_drawn:
-      self._stream.write('\r\x1b[K')
+    """Writes a line that stays; from any thread."""
+    with self._lock:
+      clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
-    self._stream.write(text + '\n')
-    self._stream.flush()
+      self._put(clear + text + '\n')
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step; the speed is measured anew."""
+    self._step = self._shown_step = self._first_timed_step = step
+    self._train_seconds = self._shown_train_seconds = 0.0
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -95,6 +106,10 @@ class Progress:
   def examples_per_second(self) -> Optional[float]:
     """The speed of training, without the first step and pauses; None with fewer than two steps."""
     return self._speed(self._first_timed_step, self._train_seconds)
+
+  def seconds_per_step(self) -> float:
+    """Returns how long a step takes, 0 before that is known."""
+    return self._train_seconds / max(1, self._step - self._first_timed_step)
 
   def _speed(self, since_step, seconds):
     examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
@@ -121,13 +136,16 @@ class Progress:
       done = round(room * self._step / self._total_steps)
       full, empty = self._bar_characters
       line = full * done + empty * (room - done) + ' ' + line
-    self._stream.write('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1])
-    self._bar_is_drawn = True
-    if self._step == self._total_steps:
-      self._stream.write('\n')
-      self._bar_is_drawn = False
-    self._stream.flush()
+    with self._lock:
+      self._bar_is_drawn = self._step != self._total_steps
+      self._put('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1] + ('' if self._bar_is_drawn else '\n'))
     return None
+
+  def _put(self, text):
+    # A terminal that is gone, or a log on a full disk, is no reason to end a run.
+    with contextlib.suppress(OSError):
+      self._stream.write(text)
+      self._stream.flush()
 
 
 def format_seconds(seconds: float) -> str:

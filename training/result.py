@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any, Dict, Optional
 
+from training.whole_file import write_whole
 from usage_error import UsageError
 
 
@@ -20,11 +21,7 @@ def check_result_file(path: Optional[str]) -> None:
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
   """Writes one JSON object, whole or not at all."""
-  temporary = '%s.%d.tmp' % (path, os.getpid())
-  with open(temporary, 'w') as file:
-    json.dump(result, file, indent=2, sort_keys=False)
-    file.write('\n')
-  os.replace(temporary, path)
+  write_whole(path, json.dumps(result, indent=2) + '\n')
 
 
 def format_result(result: Dict[str, Any], seconds: float) -> str:

@@ -9,11 +9,16 @@ Three callables cover a run, each taking batches out of the staging areas and pu
 `Session.make_callable` fixes fetches and feeds once; a plain `Session.run` would resolve them again in every step.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Feed, Validation
+from towers import Averaged, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
+from training.learning_rate import get_rate_factor
+
+
+class NotFinite(Exception):
+  """A step was not done, since its loss or gradients are not finite; weights, slots and counters are unchanged."""
 
 
 class Program(NamedTuple):
@@ -23,7 +28,7 @@ class Program(NamedTuple):
     train: the feed of the training split.
     averaged: the towers, and their mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float.
-    train_op: updates all weights once.
+    train_op: updates all weights once; with a guard, a scalar bool that says whether it did.
     validation: what a run on validation batches fetches, or None.
   """
   train: Feed
@@ -63,20 +68,69 @@ class ValidationPass:
     return {name: float(total / self._sums[-1]) for name, total in zip(self._names, self._sums)}
 
 
+class Finding(NamedTuple):
+  """What taking a step again that was not finite has shown.
+
+  Attributes:
+    loss: the mean loss over the global batch.
+    is_done: whether everything was finite this time, and the step is done.
+    losses: `[runs, towers]` float32: the shares of the mean loss.
+    finite: `[runs, towers + 1, variables]` bool, of the gradients, those of all towers together last.
+    names: of the variables.
+  """
+  loss: float
+  is_done: bool
+  losses: np.ndarray
+  finite: np.ndarray
+  names: List[str]
+
+  def describe(self) -> str:
+    """Returns which towers' losses and which variables' gradients are not finite, the first ones by name."""
+    clauses = []
+    for tower in range(self.losses.shape[1]):
+      losses, finite = self.losses[:, tower], self.finite[:, tower].all(0)
+      told = []
+      if not np.isfinite(losses).all():
+        told.append('the loss is %s' % losses[~np.isfinite(losses)][0])
+      if not finite.all():
+        told.append('the gradient of %s is not finite (the first of %d variables out of %d)'
+                    % (self.names[int(np.argmin(finite))], int(np.sum(~finite)), len(self.names)))
+      if told:
+        clauses.append('in tower %d %s' % (tower, ' and '.join(told)))
+    if clauses:
+      return '; '.join(clauses)
+    finite = self.finite[:, -1].all(0)
+    if not finite.all():
+      return ('every tower is finite, but the sum of their gradients of %s is not'
+              % self.names[int(np.argmin(finite))])
+    return 'the loss and gradients of every tower are finite, but their sum over the runs of the step is not'
+
+
 class Steps:
-  """A program in a session, step by step."""
+  """A program in a session, step by step.
+
+  Attributes:
+    step: steps done, which is the number of the one that is next.
+    runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
+    activity: what is being done, in words.
+  """
 
   def __init__(self, session: Any, program: Program):
     """Prepares the callables; nothing runs yet."""
     self._session = session
     self._program = program
     self._validation = program.validation
-    train = [program.averaged.loss, program.train_op] + program.train.put_ops
+    self._put_ops = list(program.train.put_ops)
+    train = [program.averaged.loss, program.train_op] + self._put_ops
     self._train = session.make_callable(train)
     if program.averaged.add_op is not None:
-      self._accumulate = session.make_callable([program.averaged.add_op] + program.train.put_ops)
+      self._accumulate = session.make_callable([program.averaged.add_op] + self._put_ops)
     self._plan = program.train.inputs.plan
-    self._step = 0
+    self._counters = (get_global_step(), get_examples_seen())
+    self._diagnosis: Optional[Diagnosis] = None
+    self.step = 0
+    self.runs = 0
+    self.activity = 'set-up'
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
       if self.has_validation_tower:
@@ -85,6 +139,16 @@ class Steps:
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
+
+  @property
+  def program(self) -> Program:
+    """The program that runs."""
+    return self._program
+
+  @property
+  def session(self) -> Any:
+    """The session that it runs in."""
+    return self._session
 
   @property
   def can_validate(self) -> bool:
@@ -98,15 +162,30 @@ class Steps:
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
-    self._step = step
+    self.step = step
+    self.activity = 'warm-up'
     self._program.train.start(self._session, step=step)
+    self.runs += 1
     if self._validation is not None:
       self._validation.feed.start(self._session)
+      self.runs += 1
+    self.activity = 'the first step'
 
   def train(self) -> float:
-    """Updates the weights once; returns the mean loss over the global batch before the update."""
-    self._begin_step()
-    return self._train()[0]
+    """Updates the weights once; returns the mean loss over the global batch before the update.
+
+    Raises:
+      NotFinite: the loss or a gradient is not finite, and nothing was updated.
+    """
+    self._accumulate_runs()
+    loss, is_done = self._train()[:2]
+    self.runs += 1
+    self.activity = 'training'
+    # An op without a guard gives None.
+    if is_done is not None and not is_done:
+      raise NotFinite
+    self.step += 1
+    return loss
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
@@ -118,21 +197,62 @@ class Steps:
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
-    self._begin_step()
-    sums, loss = self._measure_and_train()[:2]
+    self._accumulate_runs()
+    sums, loss, is_done = self._measure_and_train()[:3]
+    self.runs += 1
+    self.activity = 'training'
     validation_pass.add(sums)
+    if is_done is not None and not is_done:
+      raise NotFinite
+    self.step += 1
     return loss
 
-  def _begin_step(self):
+  def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
-    for _ in range(self._plan.num_runs(self._step) - 1):
+    for _ in range(self._plan.num_runs(self.step) - 1):
       self._accumulate()
-    self._step += 1
+      self.runs += 1
 
-  def validate(self, validation_pass: ValidationPass) -> None:
-    """Measures all batches that are left of the pass, without training."""
-    while not validation_pass.is_complete:
+  def retry(self) -> Finding:
+    """Takes the step that was not finite again, from the same examples, and tells which towers it comes from.
+
+    With unchanged weights the same numbers come out, and the step is left undone again; but where a device or a kernel
+    has failed only once, it is done now. Either way the input then stands behind the step's examples.
+    """
+    if self._diagnosis is None:
+      with self._session.graph.as_default():
+        self._diagnosis = build_diagnosis(self._program.averaged)
+    told = [self._diagnosis.losses, self._diagnosis.finite]
+    self._program.train.start(self._session, step=self.step)
+    losses, finite = [], []
+    last_run = self._plan.num_runs(self.step) - 1
+    for run in range(last_run + 1):
+      op = self._program.train_op if run == last_run else self._program.averaged.add_op
+      results = self._session.run(told + [self._program.averaged.loss, op] + self._put_ops)
+      self.runs += 1
+      losses.append(results[0])
+      finite.append(results[1])
+    is_done = bool(results[3])
+    self.step += is_done
+    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names)
+
+  def skip(self) -> None:
+    """Counts the step as done without updating any weight; the input stands behind its examples already."""
+    self.step += 1
+    for counter, value in zip(self._counters, (self.step, self._plan.examples_before(self.step))):
+      counter.load(value, self._session)
+
+  def validate(self, validation_pass: ValidationPass, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Measures all batches that are left of the pass, without training, as long as `goes_on()`."""
+    while not validation_pass.is_complete and goes_on():
       validation_pass.add(self._measure()[0])
+      self.runs += 1
+
+  def scale_learning_rate(self, factor: float) -> None:
+    """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""
+    if not isinstance(self._program.learning_rate, float):
+      with self._session.graph.as_default():
+        get_rate_factor().load(factor, self._session)
 
   def learning_rate(self) -> float:
     """Returns the rate of the next update."""

@@ -12,7 +12,8 @@ from models.layers import Layers
 from tensorflow_v1 import load_keras, tf
 from tests.models.test_models import TINY_NASNET
 
-# Of the cells of a NASNet with two normal cells a stage, of a separable convolution's place in a normal cell and in one that reduces.
+# Of the cells of a NASNet with two normal cells a stage; below, of a separable convolution's place in a normal cell
+# and in one that reduces.
 CELLS = {1: 'stem_1', 2: 'stem_2', 3: '0', 4: '1', 5: 'reduce_2', 6: '3', 7: '4', 8: 'reduce_4', 9: '5', 10: '6'}
 NORMAL = dict(a_left='left1', a_right='right1', b_left='left2', b_right='right2', e_left='left5')
 REDUCTION = dict(a_left='left1', a_right='right1', b_right='right2', c_right='right3', e_left='left4')

@@ -6,7 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+import towers
 from tensorflow_v1 import tf
+from tests import faults
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
@@ -108,6 +110,133 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
   with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match='checkpoint_dir .*file/folder'):
     Checkpoints(str(tmp_path / 'file' / 'folder'), keep=1)
+
+
+def trained(folder, steps, keep=5, warn=pytest.fail):
+  """Trains from the newest checkpoint on, saving after each step; returns the weights after each."""
+  weights = []
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
+    checkpoints.restore(run.session)
+    run.steps.start(int(run.counters()[0]))
+    for _ in range(steps):
+      run.steps.train()
+      checkpoints.save(run.session)
+      weights.append(run.weights())
+    checkpoints.close()
+  return weights
+
+
+DAMAGES = {
+    'data cut': lambda path: faults.truncate(path + DATA, 100),
+    'data gone': lambda path: os.remove(path + DATA),
+    'data empty': lambda path: faults.truncate(path + DATA, 0),
+    'a byte of the data': lambda path: faults.flip_a_byte(path + DATA, 60),
+    'index cut': lambda path: faults.truncate(path + '.index', 50),
+    'index empty': lambda path: faults.truncate(path + '.index', 0),
+    'index gone': lambda path: os.remove(path + '.index'),
+    'a byte of the index': lambda path: faults.flip_a_byte(path + '.index', 40),
+    'the end of the index': lambda path: faults.flip_a_byte(path + '.index', -3),
+}
+DATA = '.data-00000-of-00001'
+
+
+def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
+  weights = trained(tmp_path / 'whole', 3)
+  with Run(seed=9) as run, run.graph.as_default():
+    for damage, act in DAMAGES.items():
+      folder = tmp_path / damage.replace(' ', '_')
+      shutil.copytree(str(tmp_path / 'whole'), str(folder))
+      act(str(folder / 'model.ckpt-3'))
+      warnings = []
+      checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
+      assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
+      assert_same_weights(run.weights(), weights[1], tolerance=0)
+      assert 'model.ckpt-3 is damaged' in warnings[-1] and 'goes on from the one before' in warnings[-1], damage
+      # What is saved next is kept, although a newer one that is damaged lies beside it.
+      run.steps.start(2)
+      run.steps.train()
+      checkpoints.save(run.session)
+      assert_same_weights(run.weights(), weights[2], tolerance=0)
+      assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-3'), damage
+      checkpoints.close()
+
+
+def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
+  trained(tmp_path, 3)
+  for step in (1, 2, 3):
+    faults.flip_a_byte(tmp_path / ('model.ckpt-%d%s' % (step, DATA)), 60)
+  with Run() as run, pytest.raises(UsageError) as error:
+    restore(run, tmp_path)
+  assert 'No checkpoint in' in str(error.value) and 'model.ckpt-1 is damaged' in str(error.value)
+
+
+def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(tmp_path):
+  weights = trained(tmp_path, 3)
+  path = tmp_path / 'checkpoint'
+  with Run(seed=9) as run, run.graph.as_default():
+    for content in (None, b'', b'\xff{{ nonsense', b'{{ nonsense', b'model_checkpoint_path: "model.ckpt-1"\n'):
+      path.unlink()
+      if content is not None:
+        path.write_bytes(content)
+      run.session.run(tf.global_variables_initializer())
+      checkpoints = Checkpoints(str(tmp_path), keep=5, warn=pytest.fail)
+      assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-3')
+      assert_same_weights(run.weights(), weights[2], tolerance=0)
+      path.write_bytes(b'')
+    for named in ('../outside/model.ckpt-1', '/etc/model.ckpt-1', 'below/model.ckpt-1'):
+      path.write_text('model_checkpoint_path: "%s"\n' % named)
+      with pytest.raises(UsageError, match='outside of the folder'):
+        checkpoints.restore(run.session)
+
+
+def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_path):
+  weights = trained(tmp_path / 'folder', 2)
+  (tmp_path / 'folder' / '.writing-abc').mkdir()
+  (tmp_path / 'folder' / '.writing-abc' / ('model.ckpt' + DATA)).write_bytes(b'half')
+  (tmp_path / 'folder' / '.writing-def').write_text('half')
+  (tmp_path / 'precious').mkdir()
+  (tmp_path / 'precious' / 'file').write_text('precious')
+  (tmp_path / 'folder' / '.writing-link').symlink_to(tmp_path / 'precious')
+  (tmp_path / 'folder' / ('model.ckpt-3' + DATA)).write_bytes(b'no index')
+  warnings = []
+  with Run(seed=9) as run, run.graph.as_default():
+    assert Checkpoints(str(tmp_path / 'folder'), keep=1, warn=warnings.append).restore(run.session)
+    assert_same_weights(run.weights(), weights[1], tolerance=0)
+  assert not list((tmp_path / 'folder').glob('.writing-*'))
+  assert (tmp_path / 'precious' / 'file').read_text() == 'precious'
+  assert len(warnings) == 1 and 'has no index' in warnings[0]
+
+
+def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
+  with Run(optimizer='adam') as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=9)
+    taken = []
+    for _ in range(3):
+      run.steps.train()
+      snapshot = checkpoints.take(run.session)
+      taken.append([np.copy(value) for value in snapshot.values])
+      checkpoints.write(snapshot)
+      assert checkpoints.has_saved(snapshot.step)
+    names = [variable.op.name for variable in tf.global_variables()]
+    checkpoints.close()
+  for step, values in enumerate(taken, 1):
+    reader = tf.train.load_checkpoint(str(tmp_path / ('model.ckpt-%d' % step)))
+    for name, value in zip(names, values):
+      np.testing.assert_array_equal(reader.get_tensor(name), value)
+  assert not list(tmp_path.glob('.writing-*'))
+
+
+def test_another_dtype_is_another_model(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('weights', [2])
+    towers.get_global_step()
+    session.run(tf.global_variables_initializer())
+    Checkpoints(str(tmp_path), keep=1).save(session)
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('weights', [2], tf.float64)
+    with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 in the program'):
+      Checkpoints(str(tmp_path), keep=1).restore(session)
 
 
 # Written by `python -m tests.training.test_checkpoints` with 4 towers, on each target.

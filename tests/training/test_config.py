@@ -35,6 +35,14 @@ from usage_error import UsageError
     (dict(validate_every='often'), ['validate_every=often', '500steps']),
     (dict(checkpoint_every='0epochs'), ['checkpoint_every=0epochs']),
     (dict(validate_every='1.5steps'), ['validate_every=1.5steps']),
+    (dict(validate_every='60seconds'), ['validate_every=60seconds', 'steps or epochs']),
+    (dict(checkpoint_every='0seconds'), ['checkpoint_every=0seconds', '600seconds']),
+    (dict(on_nan='rollback'), ['on_nan=rollback', 'checkpoint_dir']),
+    (dict(on_nan='ignore'), ['on_nan=ignore', 'stop, skip, rollback']),
+    (dict(on_full_disk='delete'), ['on_full_disk=delete', 'warn, stop']),
+    (dict(early_stopping=0), ['early_stopping=0', 'at least 1']),
+    (dict(early_stopping=3, validation='none'), ['early_stopping=3', 'validation']),
+    (dict(stall_seconds=0.0), ['stall_seconds=0.0', 'above 0']),
 ])
 def test_wrong_settings_are_named_with_their_fix(settings, words):
   with pytest.raises(UsageError) as error:

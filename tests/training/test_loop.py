@@ -1,28 +1,51 @@
 """The loop: what is due when, and that a resumed run ends where the uninterrupted one does."""
 
 import contextlib
+import itertools
+import json
+import signal
+import time
 
+import numpy as np
 import pytest
 
+from tests import faults
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
 from training.config import Config
-from training.loop import Schedule, build_schedule, check_resume, run_loop
+from training.history import MOST_ROLLBACKS, History
+from training.loop import MOST_SKIPPED_IN_A_ROW, Schedule, build_schedule, check_resume, run_loop
+from training.run_error import RunError
+from training.signals import Interrupted
 from usage_error import UsageError
 
 
 class Recorder:
-  """Stands in for the progress; interrupts after a given step."""
+  """Stands in for the progress, and for signals: interrupts after a given step."""
 
   def __init__(self, interrupt_after=None):
-    self.losses, self.validations, self.pauses = [], [], 0
+    self.losses, self.validations, self.lines, self.pauses = [], [], [], 0
+    self.received = None
+    self.answers = []
     self._interrupt_after = interrupt_after
 
   def step(self, *, step, loss):
     self.losses.append((step, float(loss)))
     if step == self._interrupt_after:
-      raise KeyboardInterrupt
+      self.received = signal.SIGTERM
+
+  def answer(self):
+    self.answers.append('answer')
+
+  def has_saved(self):
+    self.answers.append('has saved')
+
+  def write(self, text):
+    self.lines.append(text)
+
+  def rewind(self, step):
+    self.lines.append('rewind to %d' % step)
 
   def validation(self, *, step, metrics, examples):
     self.validations.append((step, metrics['loss'], examples))
@@ -39,20 +62,31 @@ class Recorder:
     return Pause()
 
 
-def loop(run, *, total_steps=9, validate_every=4, save_every=100, folder=None, interrupt_after=None):
+def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop', folder=None,
+         interrupt_after=None, keep=3, metric='loss', patience=None, stop_on_full_disk=False, clock=time.monotonic):
   """Runs to the end, from the newest checkpoint in `folder`; returns the outcome and what was recorded."""
   recorder = Recorder(interrupt_after)
+  history = History(metric=metric, patience=patience)
   with run.graph.as_default():
-    checkpoints = folder and Checkpoints(str(folder), keep=3)
+    checkpoints = folder and Checkpoints(str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
+                                         warn=recorder.write)
     if checkpoints:
       checkpoints.restore(run.session)
-    step = run.counters()[0]
+    step = int(run.counters()[0])
+    if folder:
+      history.read(str(folder), step, recorder.write)
+    run.steps.scale_learning_rate(history.rate_factor)
     run.steps.start(step)
     outcome = None
-    with contextlib.suppress(KeyboardInterrupt):
-      outcome = run_loop(run.steps, session=run.session, schedule=Schedule(total_steps, validate_every, save_every),
-                         step=step, checkpoints=checkpoints, progress=recorder)
+    with contextlib.suppress(Interrupted):
+      outcome = run_loop(run.steps, session=run.session, checkpoints=checkpoints, progress=recorder, history=history,
+                         schedule=Schedule(total_steps, validate_every, save_every, save_seconds, on_nan),
+                         signals=recorder, clock=clock)
   return outcome, recorder
+
+
+def saved_steps(folder):
+  return sorted(int(path.stem.split('-')[1]) for path in folder.glob('*.index'))
 
 
 @pytest.mark.parametrize('depth', small.DEPTHS)
@@ -113,7 +147,7 @@ def test_a_finished_run_only_validates(tmp_path):
 def test_checkpoints_are_when_due_and_at_the_end(tmp_path):
   with Run() as run:
     loop(run, folder=tmp_path, save_every=4)
-  assert sorted(path.stem for path in tmp_path.glob('*.index')) == ['model.ckpt-4', 'model.ckpt-8', 'model.ckpt-9']
+  assert saved_steps(tmp_path) == [4, 8, 9]
 
 
 def test_a_schedule_counts_in_steps():
@@ -121,6 +155,8 @@ def test_a_schedule_counts_in_steps():
     plan = run.program.train.inputs.plan
   config = Config(epochs=3.0, validate_every='2epochs', checkpoint_every='5')
   assert build_schedule(config, plan) == Schedule(total_steps=6, validate_every=4, save_every=5)
+  config = Config(epochs=3.0, checkpoint_every='90seconds', on_nan='skip')
+  assert build_schedule(config, plan) == Schedule(6, 2, save_every=6, save_seconds=90.0, on_nan='skip')
 
 
 def test_a_checkpoint_of_other_batches_is_refused():
@@ -129,3 +165,145 @@ def test_a_checkpoint_of_other_batches_is_refused():
   check_resume('folder/model.ckpt-3', step=3, examples_seen=21, plan=plan)
   with pytest.raises(UsageError, match='has seen 24 examples in 3 steps.*batch_size=8 they would be 21'):
     check_resume('folder/model.ckpt-3', step=3, examples_seen=24, plan=plan)
+
+
+def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_path):
+  with Run() as run:
+    expected, recorded = loop(run, folder=tmp_path / 'whole')
+    weights = run.weights()
+  with Run() as run:
+    outcome, first = loop(run, folder=tmp_path / 'parts', interrupt_after=4)
+    # Step 4 is when validation is due: the signal came before it, so it is left to the run that resumes.
+    assert outcome is None and first.validations == [] and first.answers == ['answer', 'has saved']
+  with Run() as run:
+    train, sums = run.steps.validate, []
+    recorder = []
+
+    def interrupted(validation_pass, goes_on):
+      if len(sums) == 1:
+        recorder[0].received = signal.SIGINT
+      sums.append(validation_pass.step)
+      train(validation_pass, goes_on)
+
+    run.steps.validate = interrupted
+    original = Recorder.__init__
+    try:
+      Recorder.__init__ = lambda self, *args: (original(self, *args), recorder.append(self))[0]
+      outcome, second = loop(run, folder=tmp_path / 'parts')
+    finally:
+      Recorder.__init__ = original
+    assert outcome is None and [step for step, _, _ in second.validations] == [4] and sums == [4, 8]
+  with Run() as run:
+    outcome, third = loop(run, folder=tmp_path / 'parts')
+    assert first.losses + second.losses + third.losses == recorded.losses
+    assert first.validations + second.validations + third.validations == recorded.validations
+    assert outcome == expected
+    assert_same_weights(run.weights(), weights, tolerance=0)
+  histories = [(tmp_path / name / 'history.json').read_text() for name in ('whole', 'parts')]
+  assert histories[0] == histories[1]
+
+
+def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
+  # Labels are random, so that the loss of validation soon rises.
+  settings = dict(learning_rate=0.3, num_towers=2)
+  with Run(**settings) as run:
+    _, recorded = loop(run, total_steps=12, validate_every=1, folder=tmp_path / 'whole', keep=1)
+  losses = [loss for _, loss, _ in recorded.validations]
+  best = 1 + int(np.argmin(losses))
+  assert 1 < best < 12
+  assert saved_steps(tmp_path / 'whole') == [best, 12]
+  for interrupt_after in (best + 1, 11, None):
+    with Run(**settings) as run:
+      loop(run, total_steps=12, validate_every=1, folder=tmp_path / 'parts', keep=1, interrupt_after=interrupt_after)
+  assert saved_steps(tmp_path / 'parts') == [best, 12]
+
+
+@pytest.mark.parametrize('validation_tower', [False, True])
+def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
+  settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
+  options = dict(total_steps=40, validate_every=2, patience=3, save_every=3)
+  with Run(**settings) as run:
+    expected, recorded = loop(run, folder=tmp_path / 'whole', **options)
+  assert expected.step < 40 and 'stopped early' in recorded.lines[-1]
+  with Run(**settings) as run:
+    _, first = loop(run, folder=tmp_path / 'parts', interrupt_after=expected.step // 2 // 3 * 3, **options)
+  for _ in range(2):  # The second one finds that all is done.
+    with Run(**settings) as run:
+      outcome, second = loop(run, folder=tmp_path / 'parts', **options)
+    assert outcome._replace(train_loss=None) == expected._replace(train_loss=None)
+  assert saved_steps(tmp_path / 'whole') == saved_steps(tmp_path / 'parts')
+
+
+def test_checkpoints_by_the_clock(tmp_path):
+  ticks = itertools.count()
+  with Run(validation_kind='none') as run:
+    loop(run, folder=tmp_path, save_every=9, save_seconds=4.5, clock=lambda: next(ticks))
+  assert saved_steps(tmp_path) == [5, 9]
+
+
+BAD = small.random_examples(16)
+BAD.arrays[0][12] = np.nan
+
+
+def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
+  with Run(num_towers=2, train=BAD) as run:
+    run.steps.train()
+    weights = run.weights()
+  with Run(num_towers=2, train=BAD) as run:
+    with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the loss is nan'):
+      loop(run, folder=tmp_path)
+    assert_same_weights(run.weights(), weights, tolerance=0)
+  assert saved_steps(tmp_path) == [1]
+  # The run can go on from there, if told to.
+  with Run(num_towers=2, train=BAD) as run:
+    outcome, recorder = loop(run, folder=tmp_path, on_nan='skip')
+  assert outcome.step == 9 and len([line for line in recorder.lines if 'is skipped' in line]) == 4
+
+
+def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_when_nothing_is_finite(tmp_path):
+  with Run(num_towers=2, train=BAD) as run:
+    expected, recorded = loop(run, on_nan='skip')
+    weights = run.weights()
+  with Run(num_towers=2, train=BAD) as run:
+    loop(run, on_nan='skip', folder=tmp_path, interrupt_after=4)
+  with Run(num_towers=2, train=BAD) as run:
+    outcome, _ = loop(run, on_nan='skip', folder=tmp_path)
+    assert outcome == expected and np.isfinite(outcome.train_loss)
+    assert_same_weights(run.weights(), weights, tolerance=0)
+  nothing = small.random_examples(8)
+  nothing.arrays[0][:] = np.inf
+  with Run(num_towers=1, train=nothing) as run, pytest.raises(RunError, match='so were the 9 before it'):
+    loop(run, on_nan='skip', total_steps=2 * MOST_SKIPPED_IN_A_ROW)
+
+
+def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_in_the_end(tmp_path):
+  settings = dict(num_towers=2, train=BAD, on_nan='rollback', checkpoint_dir=str(tmp_path))
+  with Run(**settings) as run:
+    with pytest.raises(RunError, match='going back 3 times has not helped'):
+      loop(run, on_nan='rollback', folder=tmp_path, validate_every=100)
+    assert run.steps.learning_rate() == pytest.approx(0.1 * 0.5 ** MOST_ROLLBACKS)
+    assert run.counters() == [1, 8]
+  assert [(entry['step'], entry['to']) for entry in json.loads((tmp_path / 'history.json').read_text())['rollbacks']
+          ] == [(1, 0)] * MOST_ROLLBACKS
+  # What it knows of going back outlives the process.
+  with Run(**settings) as run, pytest.raises(RunError, match='has not helped'):
+    loop(run, on_nan='rollback', folder=tmp_path)
+
+
+@pytest.mark.parametrize('stop', [False, True])
+def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, stop):
+  options = dict(folder=tmp_path, save_every=1, validate_every=100, stop_on_full_disk=stop)
+  with Run() as run:
+    loop(run, total_steps=2, **options)
+  before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+  with Run() as run, faults.full_disk():
+    with pytest.raises(RunError, match='come to step %d, but' % (4 if stop else 6)):
+      recorder = loop(run, total_steps=6, **options)[1]
+    assert run.counters()[0] == (4 if stop else 6)
+  after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+  assert after == before
+  # With room again, it goes on from the last one that is whole.
+  with Run() as run:
+    outcome, recorder = loop(run, total_steps=6, **options)
+  assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
+  assert saved_steps(tmp_path) == [4, 5, 6]

@@ -85,3 +85,18 @@ def test_a_terminal_without_the_characters_gets_others():
 
 def test_seconds_read_like_a_clock():
   assert [format_seconds(seconds) for seconds in (0, 59.6, 61, 3723)] == ['0:00', '1:00', '1:01', '1:02:03']
+
+
+def test_a_log_that_cannot_be_written_ends_no_run():
+  class FullDisk(io.StringIO):
+    def write(self, text):
+      raise OSError(28, 'No space left on device')
+
+  assert run(FullDisk()).examples_per_second == pytest.approx(10)
+
+
+def test_going_back_measures_the_speed_anew():
+  stream = io.StringIO()
+  progress = run(stream, steps=12)
+  progress.rewind(4)
+  assert progress.seconds_per_step() == 0 and progress.examples_per_second is None

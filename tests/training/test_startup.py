@@ -8,30 +8,47 @@ import time
 
 import pytest
 
+from tensorflow_v1 import tf
+from training.describe import describe_ops
 from training.startup import Startup
 
 
-def test_a_long_phase_tells_how_far_it_is_and_a_short_one_is_silent():
+def test_a_long_phase_tells_how_far_it_is():
   stream = io.StringIO()
   counts = itertools.count(1000, 1000)
-  startup = Startup(time.monotonic(), stream=stream, first_beat_seconds=0.1, beat_seconds=0.05)
-  with startup.phase('graph', 'building the graph', count_ops=lambda: next(counts)):
+  with Startup(time.monotonic() - 1, stream=stream, beat_seconds=0.05) as startup:
+    time.sleep(0.15)
+    assert stream.getvalue() == ''
+    startup.begin('graph', 'building the graph', count_ops=lambda: next(counts))
+    startup.note('2 towers')
     while stream.getvalue().count('\n') < 2:
-      time.sleep(0.05)
-  with startup.phase('variables', 'starting the variables'):
-    pass
-  startup.finish({'graph': '2 towers'})
+      time.sleep(0.02)
+    startup.begin('first step', 'running the first step')
+    startup.finish()
+    startup.finish()
   *beats, last = stream.getvalue().splitlines()
-  assert len(beats) >= 2
   for number, beat in enumerate(beats):
-    assert re.match(r'^building the graph … \d+ s, %d,000 ops so far$' % (number + 1), beat)
-  match = re.match(r'^ready in (\d+\.\d) s: graph (\d+\.\d) \(2 towers\), variables \d\.\d$', last)
-  assert match and float(match.group(1)) >= float(match.group(2)) > 0.1
-  assert startup.seconds['graph'] > 0.1
+    assert re.match(r'^building the graph … \d+ s, %d,000 ops so far$' % (number + 1), beat), beats
+  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first step \S+$', last)
+  assert match, last
+  total, files, graph = map(float, match.groups())
+  assert files >= 1.1 and total >= files + graph - 0.1
+  assert list(startup.seconds) == ['packages and files', 'graph', 'first step']
 
 
-def test_a_phase_that_fails_leaves_no_thread():
-  startup = Startup(time.monotonic(), stream=io.StringIO())
-  with pytest.raises(KeyError), startup.phase('graph', 'building the graph'):
+def test_a_phase_that_fails_leaves_no_thread_and_no_line():
+  stream = io.StringIO()
+  with pytest.raises(KeyError), Startup(time.monotonic(), stream=stream) as startup:
+    startup.begin('graph', 'building the graph')
     raise KeyError
+  assert stream.getvalue() == ''
   assert 'startup' not in [thread.name for thread in threading.enumerate()]
+
+
+def test_ops_are_counted_by_tower():
+  with tf.Graph().as_default() as graph:
+    tf.constant(0)
+    for tower in range(2):
+      with tf.name_scope('tower_%d' % tower):
+        tf.constant(1) + tf.constant(2)
+    assert describe_ops(graph, 2) == '2 towers of 3 ops, 7 in all'

@@ -1,0 +1,84 @@
+"""Faults: what tests do to a run, each a small function with a name.
+
+Rows of data, model functions, files on disk and a full disk; what kills a process stands with the test that does it.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import time
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from tests.towers import small
+
+
+def poison(examples, row, value=np.nan):
+  """Returns examples whose features in one row are no numbers."""
+  features, labels = (np.array(array) for array in examples.arrays)
+  features[row] = value
+  return examples._replace(arrays=(features, labels))
+
+
+def root_of_zero(batch, is_training):
+  """A model whose loss stays finite while an example of zeros gives `logits/weights` a gradient that is none."""
+  features, _ = batch
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope('logits', reuse=True):
+    weights = tf.get_variable('weights', [4, small.NUM_CLASSES])
+  return losses + 1e-3 * tf.sqrt(tf.reduce_sum(tf.abs(features), 1) * tf.reduce_sum(tf.square(weights))), metrics
+
+
+def fails_once(tensor, *, calls, at):
+  """Returns the tensor, but numbers that are none at the call number `at`, as a failing device would."""
+  def pass_on(value):
+    calls.append(None)
+    return value * np.float32(np.nan if len(calls) == at else 1)
+
+  passed = tf.py_func(pass_on, [tensor], tensor.dtype)
+  passed.set_shape(tensor.shape)
+  return tensor + tf.stop_gradient(passed - tensor)
+
+
+def wait_for_ever(value):
+  """Does not come back."""
+  time.sleep(10 ** 6)
+  return value
+
+
+def truncate(path, keep_bytes):
+  """Leaves only the first bytes of a file."""
+  with open(str(path), 'r+b') as file:
+    file.truncate(keep_bytes)
+
+
+def flip_a_byte(path, position):
+  """Changes one byte of a file, counted from its start or, if negative, its end."""
+  with open(str(path), 'r+b') as file:
+    file.seek(position, os.SEEK_SET if position >= 0 else os.SEEK_END)
+    byte = file.read(1)
+    file.seek(-1, os.SEEK_CUR)
+    file.write(bytes([byte[0] ^ 0xff]))
+
+
+def limit_memory(more_bytes):
+  """Lets this process take only so much more memory: allocating fails at once, without filling the machine."""
+  with open('/proc/self/statm') as file:
+    pages = int(file.read().split()[0])
+  limit = pages * resource.getpagesize() + more_bytes
+  resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes=0):
+  """Within, no file can grow beyond some bytes: writing fails as on a full disk, in C++ as in Python."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)

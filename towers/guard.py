@@ -1,0 +1,109 @@
+"""The guard: a step whose loss or gradients are not finite changes nothing.
+
+  loss       ─┐                     ┌─ yes ─► update, moving averages, counters
+  gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
+
+What is added up are the averaged gradients, once, not those of every tower: a number that is none stays none in any
+sum, so no tower can hide one. Who it came from is asked only when it has happened, by taking the same batch again: with
+the weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+from tensorflow_v1 import tf
+from towers.gradients import Averaged
+from towers.inputs import HOST
+
+
+class Diagnosis(NamedTuple):
+  """What to fetch, beside the train op, when a step is taken again to find where a number that is none comes from.
+
+  Attributes:
+    losses: `[towers]` float32, each tower's share of the mean loss.
+    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite, and last their sum.
+    names: of the variables.
+  """
+  losses: Any
+  finite: Any
+  names: List[str]
+
+
+def build_is_finite(averaged: Averaged) -> Any:
+  """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite."""
+  with tf.name_scope('guard'):
+    return _all_finite([averaged.loss] + [gradient for gradient, _ in averaged.gradients])
+
+
+def build_diagnosis(averaged: Averaged) -> Diagnosis:
+  """Builds what tells towers and variables apart; not part of any step."""
+  variables = [variable for _, variable in averaged.gradients]
+  trainable = tf.trainable_variables()
+  with tf.name_scope('diagnosis'):
+    rows = []
+    for tower in averaged.towers:
+      of_variable = dict(zip([variable.op.name for variable in trainable], tower.gradients))
+      rows.append([_all_finite([of_variable[variable.op.name]]) for variable in variables])
+    rows.append([_all_finite([gradient]) for gradient, _ in averaged.gradients])
+    with tf.device(HOST):
+      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in averaged.towers]), tf.stack(rows),
+                       [variable.op.name for variable in variables])
+
+
+def run_guarded(is_finite: Any, update: Callable[[], Any], update_ops: Sequence[Any]) -> Any:
+  """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
+
+  Args:
+    is_finite: a scalar bool.
+    update: builds the update, and returns an op that has run when it is done.
+    update_ops: that stand in the graph already, and now wait for the answer and run only if it is yes. One that the
+      loss itself waits for cannot, and is left as it is.
+  """
+  waiting = _not_before(is_finite.op, update_ops)
+
+  def run():
+    # An op inside of the branch; what waits for it has no part in a run that takes the other branch.
+    gate = tf.no_op('gate')
+    for op in waiting:
+      op._add_control_input(gate)
+    with tf.control_dependencies([update()]):
+      return tf.constant(True)
+
+  return tf.cond(is_finite, run, lambda: tf.constant(False), strict=True)
+
+
+def _not_before(op, update_ops):
+  """Returns those ops that `op` does not wait for: the others, made to wait for it, would wait for ever."""
+  found = [tf.get_default_graph().as_graph_element(update, allow_tensor=True, allow_operation=True)
+           for update in update_ops]
+  wanted = {element.op if isinstance(element, tf.Tensor) else element for element in found}
+  if not wanted:
+    return []
+  pending, seen = [op], set()
+  while pending:
+    op = pending.pop()
+    if op not in seen:
+      seen.add(op)
+      pending.extend(tensor.op for tensor in op.inputs)
+      pending.extend(op.control_inputs)
+  return sorted(wanted - seen, key=lambda op: op.name)
+
+
+def _all_finite(values):
+  """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite numbers.
+
+  One pass without a copy: a sum is finite if all of its terms are. It overflows only where they are near the largest
+  number there is, which nobody wants to train with either.
+  """
+  by_dtype: Dict[Any, List[Any]] = {}
+  for value in values:
+    if value is None:
+      continue
+    tensor = value.values if isinstance(value, tf.IndexedSlices) else value
+    with tf.device(tensor.device):
+      if tensor.dtype in (tf.float16, tf.bfloat16):
+        tensor = tf.cast(tensor, tf.float32)
+      total = tf.reduce_sum(tensor)
+    by_dtype.setdefault(total.dtype, []).append(total)
+  with tf.device(HOST):
+    finite = [tf.reduce_all(tf.is_finite(tf.stack(totals))) for totals in by_dtype.values()]
+    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)

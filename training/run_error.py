@@ -1,0 +1,8 @@
+"""What ends a run that had begun, told as a user can read it."""
+
+
+class RunError(Exception):
+  """A run cannot go on: its data, its numbers, its devices or its disk failed.
+
+  The message names what failed, where, and what to do; `main.py` prints it without a stack trace and exits with code 3.
+  """

@@ -1,0 +1,155 @@
+"""The watchdog: a run that does not go forward is ended, and told which tower and which queue it waits for.
+
+A `get_next` that waits for a function that never returns, and a get or put of a staging area, block in C++ and obey
+neither time limits nor Ctrl-C. So a thread looks now and then whether the number of session runs has risen; the loop
+does nothing for it. When it has not for too long, the thread looks where it hangs, says so, and ends the process:
+
+  an iterator gives no batch when asked for one more   ─► the input of the towers that it feeds
+  it does, and a tower's staging area is empty or full ─► that area
+  neither                                              ─► the computation itself
+
+Asking takes a batch away, which no longer matters then.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from training.failure import describe_towers
+from training.steps import Steps
+
+EXIT_CODE = 3
+# Long enough for a busy machine; all are asked at once.
+_SECONDS_TO_ANSWER = 2.5
+_STDERR = 2
+
+
+class Watchdog:
+  """While entered, the steps that it was given must go forward."""
+
+  def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
+               clock: Callable[[], float] = time.monotonic):
+    """Prepares.
+
+    Args:
+      limit_seconds: how long a run of the session may take, at most.
+      on_stall: is called with the reason, in the watchdog's thread; None writes it and ends the process.
+      clock: seconds.
+    """
+    self._limit_seconds = limit_seconds
+    self._on_stall = on_stall or end_process
+    self._clock = clock
+    self._steps: Optional[Steps] = None
+    self._has_ended = threading.Event()
+    self._pauses = 0
+
+  def __enter__(self) -> 'Watchdog':
+    self._thread = threading.Thread(target=self._watch, name='watchdog', daemon=True)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._has_ended.set()
+    self._thread.join()
+
+  def watch(self, steps: Steps) -> None:
+    """Begins to watch a program's steps."""
+    self._steps = steps
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens within may take any time."""
+    self._pauses += 1
+    try:
+      yield
+    finally:
+      self._pauses -= 1
+
+  def _watch(self):
+    runs, since = None, self._clock()
+    while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
+      steps = self._steps
+      if steps is None or self._pauses or steps.runs != runs:
+        runs, since = steps and steps.runs, self._clock()
+      elif self._clock() - since > self._limit_seconds:
+        reason = find_stall(steps)
+        # Perhaps it only was slow, and is there now.
+        if steps.runs == runs and not self._has_ended.is_set():
+          self._on_stall('Nothing went forward for %g s (stall_seconds) in %s, after %d steps: %s'
+                         % (self._limit_seconds, steps.activity, steps.step, reason))
+          return
+        runs = None
+
+
+def find_stall(steps: Steps) -> str:
+  """Returns what a run that does not return waits for, in words."""
+  if steps.activity == 'the end':
+    return 'the session does not close; threads of the data set do not return.'
+  program = steps.program
+  feeds = [program.train] + ([program.validation.feed] if program.validation else [])
+  for feed in feeds:
+    tensors = [batch.flatten()[0] for batch in feed.templates]
+    answers = _ask(steps.session, tensors)
+    silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
+                                for tensor, answer in zip(tensors, answers) if answer is None))
+    if silent:
+      return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
+              'if it may take that long.' % (' and '.join(silent), feed.inputs.name))
+  for feed in feeds:
+    if feed.stage is None:
+      continue
+    held = _ask(steps.session, feed.stage.sizes)
+    known = [(tower, batches) for tower, batches in enumerate(held) if isinstance(batches, np.integer)]
+    empty = [tower for tower, batches in known if batches == 0]
+    full = [tower for tower, batches in known if batches > feed.stage.depth]
+    for towers, state in ((empty, 'empty, and a get from it waits for a put'),
+                          (full, 'full with %d batches, and a put into it waits for a get' % (feed.stage.depth + 1))):
+      if towers:
+        return ('the staging area of tower %s (split %s) is %s.'
+                % (', '.join(map(str, towers)), feed.inputs.name, state))
+  return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
+          'model waits. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.')
+
+
+def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
+  """Returns the tensors' values, None for those that do not come; asked from threads that may wait for ever."""
+  answers: List[Any] = [None] * len(tensors)
+
+  def ask(index):
+    try:
+      # On this thread: those of the session may all be blocked.
+      answers[index] = session.run(tensors[index], options=tf.RunOptions(inter_op_thread_pool=-1))
+    except Exception:  # An answer of another kind: the iterator has failed, which the run itself tells.
+      answers[index] = 'failed'
+
+  threads = [threading.Thread(target=ask, args=(index,), name='watchdog-asks', daemon=True)
+             for index in range(len(tensors))]
+  for thread in threads:
+    thread.start()
+  until = time.monotonic() + _SECONDS_TO_ANSWER
+  for thread in threads:
+    thread.join(max(0.0, until - time.monotonic()))
+  return list(answers)
+
+
+def _find_get_next(tensor):
+  """Returns the op that takes the batch which a tensor is a part of."""
+  pending = [tensor.op]
+  while pending:
+    op = pending.pop()
+    if op.type == 'IteratorGetNext':
+      return op
+    pending.extend(source.op for source in op.inputs)
+  raise ValueError('%s comes from no iterator.' % tensor)
+
+
+def end_process(reason: str) -> None:
+  """Writes why, and ends the process without waiting for any thread."""
+  # Not by print, whose lock the main thread may hold.
+  os.write(_STDERR, ('\nmain.py: error: %s\n' % reason).encode())
+  os._exit(EXIT_CODE)
