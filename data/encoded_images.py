@@ -1,0 +1,204 @@
+"""Encoded images: JPEGs and PNGs from files, as a split whose elements are numbers.
+
+  numbers ──► 32 at a time: read, check ──► one at a time: parse, crop window, decode ──► (image, label)
+              (threads wait for disks)      (threads decode, as many as there are cores)
+
+The window is chosen from the header's size before anything is decoded, so that a JPEG is decoded only where it is
+needed, and a header that declares more pixels than allowed is refused before they are allocated.
+
+A record that cannot be read or decoded becomes a row that is marked, in its place: a single record is a data set of its
+own while it is decoded, whose errors end it alone.
+"""
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data.augment import NUM_DRAWS, choose_central_window, choose_random_window, mirror, pad_crop_mirror
+from data.bad_records import BadRecordError, BadRecords
+from data.draws import draw
+from data.example_proto import decode_example
+from data.examples import Examples
+from data.image_header import check_is_whole, read_image_header
+
+IMAGE_FEATURE, LABEL_FEATURE = 'image/encoded', 'image/class/label'
+_CHUNK = 32
+_PARALLEL_CHUNKS = 2
+
+
+class ImageSource(NamedTuple):
+  """Where encoded images are.
+
+  Attributes:
+    num_examples: how many.
+    read: `read(numbers)` returns for each number its bytes, or a BadRecordError.
+    place: `place(number)` returns the file, the offset in it in bytes, and the record's number in it or None.
+    labels: of all images, `[num_examples]` int32, where the bytes are images; None where they are Examples with the
+      features IMAGE_FEATURE and LABEL_FEATURE.
+  """
+  num_examples: int
+  read: Callable[[Sequence[int]], List[Any]]
+  place: Callable[[int], Tuple[str, int, Optional[int]]]
+  labels: Optional[np.ndarray] = None
+
+
+class ImageFormat(NamedTuple):
+  """What images become.
+
+  Attributes:
+    size: height and width of the result, in pixels.
+    channels: 1 or 3.
+    num_classes: labels become 0 … num_classes - 1.
+    first_label: the label in an Example that becomes 0.
+    max_pixels: images of more pixels than this are refused.
+  """
+  size: int
+  channels: int
+  num_classes: int
+  first_label: int
+  max_pixels: int
+
+
+def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, seed: int, bad_records: BadRecords,
+                     name: str) -> Examples:
+  """Makes a split of encoded images.
+
+  Args:
+    source: where they are.
+    format: what they become.
+    augment: one of `augment.KINDS`.
+    seed: of augmentation.
+    bad_records: what to do with those that cannot be read.
+    name: of the split.
+
+  Returns:
+    Examples of images `[batch, size, size, channels]` uint8 and labels `[batch]` int32.
+  """
+  skips = bad_records.policy == 'skip'
+
+  def read_chunk(numbers):
+    """Returns the bytes of some records, whether each could be read, and its label as far as it is known."""
+    records = source.read(numbers.tolist())
+    is_read = np.array([isinstance(record, bytes) for record in records])
+    for number, record in zip(numbers.tolist(), records):
+      if isinstance(record, BadRecordError):
+        report(number, str(record))
+    labels = np.zeros(len(numbers), np.int32) if source.labels is None else source.labels[numbers]
+    return np.array([record if known else b'' for record, known in zip(records, is_read)], object), is_read, labels
+
+  def report(number, reason):
+    path, offset, record = source.place(number)
+    bad_records.report(path, offset, reason, record=record)
+
+  def report_undecoded(number, record, is_read):
+    """Reports a record that was read and cannot be decoded."""
+    if is_read:
+      report(int(number), diagnose(bytes(record), format, is_example=source.labels is None))
+    return np.False_
+
+  def elements(*_):
+    from tensorflow_v1 import tf
+    return tf.data.Dataset.range(source.num_examples)
+
+  def read(numbers, *, epoch, parallel_calls):
+    from tensorflow_v1 import tf
+
+    def begin(numbers):
+      records, is_read, labels = tf.numpy_function(read_chunk, [numbers], [tf.string, tf.bool, tf.int32])
+      for tensor in (records, is_read, labels):
+        tensor.set_shape([None])
+      # At least one: TensorFlow 2.21 crashes where it takes a batch without columns apart.
+      draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))
+      return numbers, records, is_read, labels, draws
+
+    def decode(number, record, is_read, label, draws):
+      with tf.control_dependencies([tf.Assert(is_read, ['not read'])]):
+        record = tf.identity(record)
+      if source.labels is None:
+        features = tf.io.parse_single_example(record, {IMAGE_FEATURE: tf.FixedLenFeature([], tf.string),
+                                                       LABEL_FEATURE: tf.FixedLenFeature([], tf.int64)})
+        record = features[IMAGE_FEATURE]
+        label = features[LABEL_FEATURE] - format.first_label
+        is_known = tf.logical_and(label >= 0, label < format.num_classes)
+        with tf.control_dependencies([tf.Assert(is_known, ['label'])]):
+          label = tf.cast(label, tf.int32)
+      return _decode_image(record, format, augment, draws), label, tf.constant(True)
+
+    def stand_in(number, record, is_read, *_):
+      is_good = tf.numpy_function(report_undecoded, [number, record, is_read], tf.bool)
+      is_good.set_shape([])
+      return tf.zeros([format.size, format.size, format.channels], tf.uint8), tf.zeros([], tf.int32), is_good
+
+    def one(*record):
+      one = tf.data.Dataset.from_tensors(record)
+      decoded = one.map(decode).apply(tf.data.experimental.ignore_errors())
+      return decoded.concatenate(one.map(stand_in)).take(1)
+
+    records = numbers.batch(_CHUNK).map(begin, num_parallel_calls=_PARALLEL_CHUNKS).prefetch(1)
+    records = records.apply(tf.data.experimental.unbatch())
+    decoded = records.interleave(one, cycle_length=parallel_calls, num_parallel_calls=parallel_calls)
+    return decoded.map(lambda image, label, is_good: ((image, label), is_good) if skips else (image, label))
+
+  return Examples(num_examples=source.num_examples, elements=elements, read=read, marks_bad=skips, name=name)
+
+
+def _decode_image(content, format, augment, draws):
+  """Returns the part of an encoded image that is asked for, `[size, size, channels]` uint8; fails if there is none."""
+  from tensorflow_v1 import tf
+  is_png = tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG')
+  size = tf.cond(is_png, lambda: _png_size(content), lambda: tf.image.extract_jpeg_shape(content)[:2])
+  num_pixels = tf.reduce_prod(tf.cast(size, tf.int64))
+  is_allowed = tf.logical_and(tf.reduce_all(size > 0), num_pixels <= format.max_pixels)
+  with tf.control_dependencies([tf.Assert(is_allowed, [size])]):
+    size = tf.identity(size)
+  window = choose_random_window(size, draws) if augment == 'imagenet' else choose_central_window(size, format.size)
+
+  def decode_png():
+    image = tf.image.decode_png(content, channels=format.channels)
+    return tf.slice(image, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [-1]], 0))
+
+  # The accurate transform gives the same pixels in every version of libjpeg, the fast one need not.
+  image = tf.cond(is_png, decode_png, lambda: tf.image.decode_and_crop_jpeg(
+      content, window, channels=format.channels, dct_method='INTEGER_ACCURATE'))
+  image = tf.image.resize_bilinear(image[tf.newaxis], [format.size] * 2, half_pixel_centers=True)
+  image = tf.cast(image + 0.5, tf.uint8)
+  image.set_shape([1, format.size, format.size, format.channels])
+  if augment == 'cifar':
+    image = pad_crop_mirror(image, draws[tf.newaxis])
+  return mirror(image[0], draws[-1]) if augment == 'imagenet' else image[0]
+
+
+def _png_size(content):
+  from tensorflow_v1 import tf
+  width, height = tf.unstack(tf.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False), num=2)
+  return tf.stack([height, width])
+
+
+def diagnose(content: bytes, format: ImageFormat, *, is_example: bool) -> str:
+  """Returns why a record cannot become an image and a label, in words; what is asked first is told first."""
+  if is_example:
+    try:
+      features = decode_example(content)
+    except ValueError as error:
+      return 'its payload is no tf.train.Example: {}'.format(error)
+    for name in (IMAGE_FEATURE, LABEL_FEATURE):
+      if len(features.get(name, [])) != 1:
+        return 'the feature {} is needed once, and is there {} times; there are {}'.format(
+            name, len(features.get(name, [])), ', '.join(sorted(features)) or 'none')
+    content, label = features[IMAGE_FEATURE][0], features[LABEL_FEATURE][0]
+    if not isinstance(content, bytes) or not isinstance(label, int):
+      return 'the features {} and {} are {} and {} where bytes and an int were expected'.format(
+          IMAGE_FEATURE, LABEL_FEATURE, type(content).__name__, type(label).__name__)
+    last_label = format.first_label + format.num_classes - 1
+    if not format.first_label <= label <= last_label:
+      return 'the label {} lies outside {} to {}, which first_label={} and num_classes={} allow'.format(
+          label, format.first_label, last_label, format.first_label, format.num_classes)
+  try:
+    header = read_image_header(content)
+    if header.height * header.width > format.max_pixels:
+      return 'an image of {:,} x {:,} pixels, and max_image_pixels={:,} are allowed'.format(
+          header.width, header.height, format.max_pixels)
+    check_is_whole(content)
+  except ValueError as error:
+    return str(error)
+  return 'the {} cannot be decoded'.format(header.kind.upper())
