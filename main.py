@@ -42,7 +42,8 @@ def build_program(config, model, data_set, devices):
   def feed(examples, devices, batch_size, *, shuffle=False, **settings):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
                              name=examples.name, **settings)
-    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed)
+    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed,
+                                 parallel_calls=config.input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
   train = feed(data_set.train, train_devices, config.batch_size, shuffle=config.shuffle,
@@ -74,13 +75,16 @@ def build_program(config, model, data_set, devices):
   train_op = towers.build_train_op(averaged, optimizer=build_optimizer(config, learning_rate),
                                    weight_decay=config.weight_decay)
 
+  input_wait = towers.build_input_wait(train, batches, after=train_op)
+  add_wait = averaged.add_op and towers.build_input_wait(train, batches, after=averaged.add_op)
+
   validation = None
   if config.validation == 'switch':
     validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait)
 
 
 def train(config, data_set, started):
@@ -95,7 +99,8 @@ def train(config, data_set, started):
   from tensorflow_v1 import tf, use_deterministic_kernels
   from training.checkpoints import Checkpoints
   from training.describe import describe_run
-  from training.loop import build_schedule, check_resume, run_loop
+  from training.loop import build_schedule, check_resume, run_loop, watch_records
+  from training.measure_input import advise
   from training.progress import Progress
   from training.steps import Steps
 
@@ -116,21 +121,26 @@ def train(config, data_set, started):
     plan = program.train.inputs.plan
     schedule = build_schedule(config, plan)
     if path:
-      check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
+      check_resume(path, step=step, examples_seen=examples_seen, plan=plan, may_skip=config.on_bad_record == 'skip')
       print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
     steps = Steps(session, program)
-    steps.start(step)
     progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
-                        learning_rate=steps.learning_rate)
-    outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints, progress=progress)
+                        learning_rate=steps.learning_rate, input_wait_seconds=lambda: steps.input_wait_seconds)
+    with watch_records(data_set.bad_records, progress):
+      steps.start(step)
+      outcome = run_loop(steps, session=session, schedule=schedule, step=step, checkpoints=checkpoints,
+                         progress=progress)
     examples_seen = session.run(towers.get_examples_seen())
+  if progress.input_wait and advise(config, progress.input_wait):
+    print(advise(config, progress.input_wait))
 
   return dict(
       global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
-      setup_seconds=progress.first_step_at and progress.first_step_at - started, tensorflow_version=tf.__version__)
+      input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - started,
+      tensorflow_version=tf.__version__)
 
 
 def check(config, data_set):
@@ -152,6 +162,17 @@ def check(config, data_set):
   return agrees
 
 
+def measure_input(config, data_set):
+  """Measures the input modes without towers; returns examples per second by mode."""
+  import towers
+  from training import measure_input
+
+  devices = towers.build_devices(config.num_gpus, config.device)
+  speeds = measure_input.measure_input(config, data_set, devices)
+  print(measure_input.format_speeds(config, len(devices.names), speeds))
+  return speeds
+
+
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
@@ -163,13 +184,14 @@ def main(arguments):
     if config is None:
       return 0
     check_result_file(config.result_file)
-    data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+    data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
     if config.check:
       return 0 if check(config, data_set) else 1
-    result = train(config, data_set, started)
+    result = measure_input(config, data_set) if config.input_only else train(config, data_set, started)
     if config.result_file:
       write_result(config.result_file, result)
-    print(format_result(result, time.monotonic() - started))
+    if not config.input_only:
+      print(format_result(result, time.monotonic() - started))
   except UsageError as error:
     print('main.py: error: %s' % error, file=sys.stderr)
     return 2

@@ -25,12 +25,16 @@ class Program(NamedTuple):
     learning_rate: of the next step, a scalar tensor or a float.
     train_op: updates all weights once.
     validation: what a run on validation batches fetches, or None.
+    input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
+    add_wait: with accumulation, the same of a run with `averaged.add_op`.
   """
   train: Feed
   averaged: Averaged
   learning_rate: Any
   train_op: Any
   validation: Optional[Validation] = None
+  input_wait: Any = None
+  add_wait: Any = None
 
 
 class ValidationPass:
@@ -71,10 +75,11 @@ class Steps:
     self._session = session
     self._program = program
     self._validation = program.validation
-    train = [program.averaged.loss, program.train_op] + program.train.put_ops
+    self.input_wait_seconds = 0.0  # That the training steps so far have waited for input.
+    train = [program.averaged.loss, program.input_wait, program.train_op] + program.train.put_ops
     self._train = session.make_callable(train)
     if program.averaged.add_op is not None:
-      self._accumulate = session.make_callable([program.averaged.add_op] + program.train.put_ops)
+      self._accumulate = session.make_callable([program.add_wait, program.averaged.add_op] + program.train.put_ops)
     self._plan = program.train.inputs.plan
     self._step = 0
     if self._validation is not None:
@@ -106,7 +111,9 @@ class Steps:
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update."""
     self._begin_step()
-    return self._train()[0]
+    loss, waited = self._train()[:2]
+    self.input_wait_seconds += waited
+    return loss
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
@@ -119,14 +126,15 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._begin_step()
-    sums, loss = self._measure_and_train()[:2]
+    sums, loss, waited = self._measure_and_train()[:3]
+    self.input_wait_seconds += waited
     validation_pass.add(sums)
     return loss
 
   def _begin_step(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
     for _ in range(self._plan.num_runs(self._step) - 1):
-      self._accumulate()
+      self.input_wait_seconds += self._accumulate()[0]
     self._step += 1
 
   def validate(self, validation_pass: ValidationPass) -> None:
