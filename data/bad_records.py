@@ -9,7 +9,7 @@ under both. The log is written to from the threads of input pipelines.
 
 import sys
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 from usage_error import UsageError
 
@@ -40,20 +40,18 @@ class BadRecords:
       raise UsageError('on_bad_record is %r: choose one of %s.' % (policy, ', '.join(POLICIES)))
     self.policy = policy
     self.failure: Optional[str] = None
-    self.num_skipped = 0
     self._stream = stream
     self._lock = threading.Lock()
-    self._places: Dict[Tuple[str, int], int] = {}
+    self._places: Set[Tuple[str, int]] = set()
 
-  def report(self, path: str, offset: int, reason: str, *, record: Optional[int] = None, num_lost: int = 1) -> None:
-    """Takes note of damage.
+  def report(self, path: str, offset: int, reason: str, *, record: Optional[int] = None) -> None:
+    """Takes note of damage; what is met again, in another epoch, is not logged again.
 
     Args:
       path: the file.
       offset: of the damaged record in it, in bytes.
       reason: what is wrong.
       record: its number in the file, from 0, where it has one.
-      num_lost: examples that are lost by it, as far as they can be counted.
 
     Raises:
       UsageError: the policy is 'fail'; names all of this, and the setting.
@@ -65,9 +63,8 @@ class BadRecords:
         message = place + '. Repair or remove it, or leave such records out with on_bad_record=skip.'
         self.failure = self.failure or message
         raise UsageError(message)
-      self.num_skipped += num_lost
       is_known = (path, offset) in self._places
-      self._places[path, offset] = num_lost
+      self._places.add((path, offset))
       if not is_known and len(self._places) <= _MAX_LINES:
         print('skipped: %s%s' % (place, ' (further ones are counted only)' * (len(self._places) == _MAX_LINES)),
               file=self._stream or sys.stderr, flush=True)

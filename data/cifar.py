@@ -101,7 +101,7 @@ def read_cifar(path: str, layout: CifarFormat, bad_records: BadRecords) -> Tuple
     bad_records.report(path, num_records * record_bytes, 'truncated: {:,} bytes are left, and a record has {:,}'.format(
         left, record_bytes), record=num_records)
   elif not num_records:
-    bad_records.report(path, 0, 'the file is empty', num_lost=0)
+    bad_records.report(path, 0, 'the file is empty')
   records = content[:num_records * record_bytes].reshape(num_records, record_bytes)
   labels = records[:, layout.num_labels - 1].astype(np.int32)
   wrong: List[int] = np.flatnonzero(labels >= layout.num_classes).tolist()

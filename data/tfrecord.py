@@ -294,7 +294,7 @@ def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
     bad_records.report(index.path, damage.offset, '{}; the rest of the file, {:,} bytes, is lost'.format(
         damage.reason, damage.num_bytes), record=damage.record)
   elif not len(index.lengths):
-    bad_records.report(index.path, 0, 'the file is empty', num_lost=0)
+    bad_records.report(index.path, 0, 'the file is empty')
 
 
 def write_record(file: Any, payload: bytes) -> None:

@@ -81,7 +81,7 @@ def _load_split(paths, description, format, *, augment, seed, bad_records, name)
     shard = description.get('shards', {}).get(os.path.basename(index.path))
     if shard is not None and shard['records'] != len(index.lengths):
       bad_records.report(index.path, 0, 'the file has {:,} records, and {} counts {:,}'.format(
-          len(index.lengths), DESCRIPTION, shard['records']), num_lost=shard['records'] - len(index.lengths))
+          len(index.lengths), DESCRIPTION, shard['records']))
   records = Records(indexes)
   if not len(records):
     raise UsageError('{}: no record in {:,} files, so there is nothing to read.'.format(
