@@ -32,7 +32,8 @@ def write_tfrecords(folder, split, labels_of_files, images=None, first_label=1):
     paths.append(folder / ('%s-%05d-of-%05d' % (split, file, len(labels_of_files))))
     with open(str(paths[-1]), 'wb') as stream:
       for label in labels:
-        write_record(stream, encode_example({'image/encoded': images[number], 'image/class/label': label + first_label}))
+        features = {'image/encoded': images[number], 'image/class/label': label + first_label}
+        write_record(stream, encode_example(features))
         number += 1
   return paths
 

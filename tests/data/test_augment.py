@@ -25,7 +25,7 @@ def test_random_windows_lie_within_the_image_and_cover_what_they_should():
     for _ in range(300):
       height, width = random.randint(30, 600, size=2)
       y, x, window_height, window_width = choose([height, width], random.uniform(size=NUM_DRAWS['imagenet']))
-      assert 0 <= y and 0 <= x and 1 <= window_height <= height - y and 1 <= window_width <= width - x
+      assert y >= 0 and x >= 0 and 1 <= window_height <= height - y and 1 <= window_width <= width - x
       if 0.75 < height / width < 4 / 3:
         shares.append(window_height * window_width / (height * width))
         aspects.append(window_width / window_height)

@@ -24,8 +24,9 @@ def by_numpy(numbers, epoch, seed, count):
 
 def by_tensorflow(cases, count):
   with tf.Graph().as_default(), tf.Session() as session:
-    return session.run([draw(tf.constant(list(numbers), tf.int64), epoch=tf.constant(epoch, tf.int64), seed=seed, count=count)
-                        for numbers, epoch, seed in cases])
+    return session.run([
+        draw(tf.constant(list(numbers), tf.int64), epoch=tf.constant(epoch, tf.int64), seed=seed, count=count)
+        for numbers, epoch, seed in cases])
 
 
 def test_draws_are_splitmix64():

@@ -1,14 +1,17 @@
 """The loop: what is due when, and that a resumed run ends where the uninterrupted one does."""
 
 import contextlib
+import io
 
 import pytest
 
+from data import BadRecords
+from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
 from training.config import Config
-from training.loop import Schedule, build_schedule, check_resume, run_loop
+from training.loop import Schedule, build_schedule, check_resume, run_loop, watch_records
 from usage_error import UsageError
 
 
@@ -16,7 +19,7 @@ class Recorder:
   """Stands in for the progress; interrupts after a given step."""
 
   def __init__(self, interrupt_after=None):
-    self.losses, self.validations, self.pauses = [], [], 0
+    self.losses, self.validations, self.pauses, self.lines = [], [], 0, []
     self._interrupt_after = interrupt_after
 
   def step(self, *, step, loss):
@@ -26,6 +29,9 @@ class Recorder:
 
   def validation(self, *, step, metrics, examples):
     self.validations.append((step, metrics['loss'], examples))
+
+  def write(self, text):
+    self.lines.append(text)
 
   def paused(self):
     recorder = self
@@ -129,3 +135,32 @@ def test_a_checkpoint_of_other_batches_is_refused():
   check_resume('folder/model.ckpt-3', step=3, examples_seen=21, plan=plan)
   with pytest.raises(UsageError, match='has seen 24 examples in 3 steps.*batch_size=8 they would be 21'):
     check_resume('folder/model.ckpt-3', step=3, examples_seen=24, plan=plan)
+
+
+def test_a_checkpoint_may_have_seen_a_few_examples_less_where_damaged_ones_are_skipped():
+  with Run() as run:
+    plan = run.program.train.inputs.plan
+  for examples_seen in (21, 20, 19):
+    check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
+  for examples_seen in (22, 18, 0):
+    with pytest.raises(UsageError, match='has seen %d examples' % examples_seen):
+      check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
+  with pytest.raises(UsageError, match='resume with on_bad_record=skip'):
+    check_resume('checkpoint', step=3, examples_seen=20, plan=plan)
+
+
+def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
+  recorder = Recorder()
+  bad_records = BadRecords('fail')
+  with contextlib.suppress(UsageError):
+    bad_records.report('a/file', 12, 'torn', record=3)
+  with pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn'), watch_records(bad_records, recorder):
+    raise tf.errors.UnknownError(None, None, 'in a thread')
+  for nothing_bad in (None, BadRecords('fail')):
+    with pytest.raises(tf.errors.UnknownError), watch_records(nothing_bad, recorder):
+      raise tf.errors.UnknownError(None, None, 'something else')
+  assert recorder.lines == []
+  bad_records = BadRecords('skip', io.StringIO())
+  with watch_records(bad_records, recorder):
+    bad_records.report('a/file', 12, 'torn', record=3)
+  assert recorder.lines == ['skipped 1 damaged record in 1 file: a/file (1)']
