@@ -30,11 +30,10 @@ import numpy as np
 
 from data.bad_records import POLICIES, BadRecordError, BadRecords
 from data.cifar import CIFARS, load_cifar
-from data.encoded_images import IMAGE_FEATURE, LABEL_FEATURE
-from data.example_proto import encode_example
 from data.idx_folder import load_idx_folder
 from data.image_folder import find_image_files
 from data.image_header import check_is_whole, read_image_header
+from data.labelled_example import encode_labelled
 from data.npy import load_npy
 from data.tfrecord import FileIndex, keep_index, load_index, write_record, write_whole
 from data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
@@ -173,9 +172,10 @@ def _read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
 
 def _split_of_files(name, files) -> Split:
   def encode(number):
-    [content] = files.read([number])
-    if isinstance(content, BadRecordError):
-      raise content
+    [result] = files.read([number])
+    if isinstance(result, BadRecordError):
+      raise result
+    content = result[0]
     try:
       read_image_header(content)
       check_is_whole(content)
@@ -359,7 +359,7 @@ def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
       except BadRecordError as error:
         send('bad', shard.split.place(number) + (str(error),))
         continue
-      payload = encode_example({IMAGE_FEATURE: image, LABEL_FEATURE: int(shard.split.labels[number])})
+      payload = encode_labelled(image, int(shard.split.labels[number]))
       write_record(file, payload)
       lengths.append(len(payload))
       unreported += 1

@@ -1,7 +1,7 @@
 """Encoded images: JPEGs and PNGs from files, as a split whose elements are numbers.
 
-  numbers ──► 32 at a time: read, check ──► one at a time: parse, crop window, decode ──► (image, label)
-              (threads wait for disks)      (threads decode, as many as there are cores)
+  numbers ──► 32 at a time: read, check, parse ──► one at a time: crop window, decode ──► (image, label)
+              (threads wait for disks)             (threads decode, as many as there are cores)
 
 The window is chosen from the header's size before anything is decoded, so that a JPEG is decoded only where it is
 needed, and a header that declares more pixels than allowed is refused before they are allocated.
@@ -10,18 +10,16 @@ A record that cannot be read or decoded becomes a row that is marked, in its pla
 own while it is decoded, whose errors end it alone.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from data.augment import NUM_DRAWS, choose_central_window, choose_random_window, mirror, pad_crop_mirror
 from data.bad_records import BadRecordError, BadRecords
 from data.draws import draw
-from data.example_proto import decode_example
 from data.examples import Examples
 from data.image_header import check_is_whole, read_image_header
 
-IMAGE_FEATURE, LABEL_FEATURE = 'image/encoded', 'image/class/label'
 _CHUNK = 32
 _PARALLEL_CHUNKS = 2
 
@@ -31,15 +29,12 @@ class ImageSource(NamedTuple):
 
   Attributes:
     num_examples: how many.
-    read: `read(numbers)` returns for each number its bytes, or a BadRecordError.
-    place: `place(number)` returns the file, the offset in it in bytes, and the record's number in it or None.
-    labels: of all images, `[num_examples]` int32, where the bytes are images; None where they are Examples with the
-      features IMAGE_FEATURE and LABEL_FEATURE.
+    read: `read(numbers)` returns for each number its image as bytes and its label from 0, or a BadRecordError.
+    place: `place(number)` returns the file, the offset in it in bytes, and the record's number in it.
   """
   num_examples: int
   read: Callable[[Sequence[int]], List[Any]]
-  place: Callable[[int], Tuple[str, int, Optional[int]]]
-  labels: Optional[np.ndarray] = None
+  place: Callable[[int], Tuple[str, int, int]]
 
 
 class ImageFormat(NamedTuple):
@@ -48,14 +43,10 @@ class ImageFormat(NamedTuple):
   Attributes:
     size: height and width of the result, in pixels.
     channels: 1 or 3.
-    num_classes: labels become 0 … num_classes - 1.
-    first_label: the label in an Example that becomes 0.
     max_pixels: images of more pixels than this are refused.
   """
   size: int
   channels: int
-  num_classes: int
-  first_label: int
   max_pixels: int
 
 
@@ -77,23 +68,25 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   skips = bad_records.policy == 'skip'
 
   def read_chunk(numbers):
-    """Returns the bytes of some records, whether each could be read, and its label as far as it is known."""
-    records = source.read(numbers.tolist())
-    is_read = np.array([isinstance(record, bytes) for record in records])
-    for number, record in zip(numbers.tolist(), records):
-      if isinstance(record, BadRecordError):
-        report(number, str(record))
-    labels = np.zeros(len(numbers), np.int32) if source.labels is None else source.labels[numbers]
-    return np.array([record if known else b'' for record, known in zip(records, is_read)], object), is_read, labels
+    """Returns the images and labels of some records as far as they can be read, and whether each could be."""
+    images, labels, is_read = [], np.zeros(len(numbers), np.int32), np.zeros(len(numbers), bool)
+    for position, result in enumerate(source.read(numbers.tolist())):
+      if isinstance(result, BadRecordError):
+        report(int(numbers[position]), str(result))
+        images.append(b'')
+      else:
+        images.append(result[0])
+        labels[position], is_read[position] = result[1], True
+    return np.array(images, object), labels, is_read
 
   def report(number, reason):
     path, offset, record = source.place(number)
     bad_records.report(path, offset, reason, record=record)
 
-  def report_undecoded(number, record, is_read):
-    """Reports a record that was read and cannot be decoded."""
+  def report_undecoded(number, image, is_read):
+    """Reports an image that was read and cannot be decoded."""
     if is_read:
-      report(int(number), diagnose(bytes(record), format, is_example=source.labels is None))
+      report(int(number), diagnose(bytes(image), max_pixels=format.max_pixels))
     return np.False_
 
   def elements(*_):
@@ -104,28 +97,20 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
     from tensorflow_v1 import tf
 
     def begin(numbers):
-      records, is_read, labels = tf.numpy_function(read_chunk, [numbers], [tf.string, tf.bool, tf.int32])
-      for tensor in (records, is_read, labels):
+      images, labels, is_read = tf.numpy_function(read_chunk, [numbers], [tf.string, tf.int32, tf.bool])
+      for tensor in (images, labels, is_read):
         tensor.set_shape([None])
       # At least one: TensorFlow 2.21 crashes where it takes a batch without columns apart.
       draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))
-      return numbers, records, is_read, labels, draws
+      return numbers, images, labels, is_read, draws
 
-    def decode(number, record, is_read, label, draws):
+    def decode(number, image, label, is_read, draws):
       with tf.control_dependencies([tf.Assert(is_read, ['not read'])]):
-        record = tf.identity(record)
-      if source.labels is None:
-        features = tf.io.parse_single_example(record, {IMAGE_FEATURE: tf.FixedLenFeature([], tf.string),
-                                                       LABEL_FEATURE: tf.FixedLenFeature([], tf.int64)})
-        record = features[IMAGE_FEATURE]
-        label = features[LABEL_FEATURE] - format.first_label
-        is_known = tf.logical_and(label >= 0, label < format.num_classes)
-        with tf.control_dependencies([tf.Assert(is_known, ['label'])]):
-          label = tf.cast(label, tf.int32)
-      return _decode_image(record, format, augment, draws), label, tf.constant(True)
+        image = tf.identity(image)
+      return _decode_image(image, format, augment, draws), label, tf.constant(True)
 
-    def stand_in(number, record, is_read, *_):
-      is_good = tf.numpy_function(report_undecoded, [number, record, is_read], tf.bool)
+    def stand_in(number, image, label, is_read, draws):
+      is_good = tf.numpy_function(report_undecoded, [number, image, is_read], tf.bool)
       is_good.set_shape([])
       return tf.zeros([format.size, format.size, format.channels], tf.uint8), tf.zeros([], tf.int32), is_good
 
@@ -134,9 +119,9 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       decoded = one.map(decode).apply(tf.data.experimental.ignore_errors())
       return decoded.concatenate(one.map(stand_in)).take(1)
 
-    records = numbers.batch(_CHUNK).map(begin, num_parallel_calls=_PARALLEL_CHUNKS).prefetch(1)
-    records = records.apply(tf.data.experimental.unbatch())
-    decoded = records.interleave(one, cycle_length=parallel_calls, num_parallel_calls=parallel_calls)
+    read = numbers.batch(_CHUNK).map(begin, num_parallel_calls=_PARALLEL_CHUNKS).prefetch(1)
+    read = read.apply(tf.data.experimental.unbatch())
+    decoded = read.interleave(one, cycle_length=parallel_calls, num_parallel_calls=parallel_calls)
     return decoded.map(lambda image, label, is_good: ((image, label), is_good) if skips else (image, label))
 
   return Examples(num_examples=source.num_examples, elements=elements, read=read, marks_bad=skips, name=name)
@@ -174,30 +159,13 @@ def _png_size(content):
   return tf.stack([height, width])
 
 
-def diagnose(content: bytes, format: ImageFormat, *, is_example: bool) -> str:
-  """Returns why a record cannot become an image and a label, in words; what is asked first is told first."""
-  if is_example:
-    try:
-      features = decode_example(content)
-    except ValueError as error:
-      return 'its payload is no tf.train.Example: {}'.format(error)
-    for name in (IMAGE_FEATURE, LABEL_FEATURE):
-      if len(features.get(name, [])) != 1:
-        return 'the feature {} is needed once, and is there {} times; there are {}'.format(
-            name, len(features.get(name, [])), ', '.join(sorted(features)) or 'none')
-    content, label = features[IMAGE_FEATURE][0], features[LABEL_FEATURE][0]
-    if not isinstance(content, bytes) or not isinstance(label, int):
-      return 'the features {} and {} are {} and {} where bytes and an int were expected'.format(
-          IMAGE_FEATURE, LABEL_FEATURE, type(content).__name__, type(label).__name__)
-    last_label = format.first_label + format.num_classes - 1
-    if not format.first_label <= label <= last_label:
-      return 'the label {} lies outside {} to {}, which first_label={} and num_classes={} allow'.format(
-          label, format.first_label, last_label, format.first_label, format.num_classes)
+def diagnose(content: bytes, *, max_pixels: int) -> str:
+  """Returns why an encoded image cannot be decoded, in words."""
   try:
     header = read_image_header(content)
-    if header.height * header.width > format.max_pixels:
+    if header.height * header.width > max_pixels:
       return 'an image of {:,} x {:,} pixels, and max_image_pixels={:,} are allowed'.format(
-          header.width, header.height, format.max_pixels)
+          header.width, header.height, max_pixels)
     check_is_whole(content)
   except ValueError as error:
     return str(error)

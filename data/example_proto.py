@@ -1,16 +1,18 @@
 """Example proto: `tf.train.Example` as bytes and back, without TensorFlow.
 
-Pipelines parse with TensorFlow's own op; this here writes what it parses, in a converter that starts at once, and says
-what is wrong with bytes that it refuses.
+TensorFlow's own parsing op is not used, since that of 2.21 crashes the process on some damaged Examples (a length of
+more than 2^31 bytes is enough); this here says what is wrong with them instead. It takes some microseconds a record,
+beside some milliseconds for a photo.
 
   encode_example({'image/encoded': jpeg_bytes, 'image/class/label': 7})
+  decode_example(content, ['image/class/label'])      # {'image/class/label': [7]}
 
   Example { Features features = 1 }                     Feature { BytesList bytes_list = 1 | FloatList = 2 |
   Features { map<string, Feature> feature = 1 }                   Int64List int64_list = 3 }
 """
 
 import struct
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Union
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -27,8 +29,12 @@ def encode_example(features: Mapping[str, Union[int, bytes]]) -> bytes:
   return _field(1, entries)
 
 
-def decode_example(content: bytes) -> Dict[str, List[Any]]:
+def decode_example(content: bytes, only: Optional[Container[str]] = None) -> Dict[str, List[Any]]:
   """Returns the features of a serialized Example: lists of bytes, floats or ints.
+
+  Args:
+    content: the Example.
+    only: the names that are asked for, or None for all; what others hold is not looked at.
 
   Raises:
     ValueError: these bytes are no Example.
@@ -38,21 +44,29 @@ def decode_example(content: bytes) -> Dict[str, List[Any]]:
     if (number, kind) == (1, _BYTES):
       for entry_number, entry_kind, entry in _fields(value):
         if (entry_number, entry_kind) == (1, _BYTES):
-          name, values = _decode_entry(entry)
-          features[name] = values
+          name, feature = _split_entry(entry)
+          if only is None or name in only:
+            features[name] = _decode_feature(feature)
   return features
 
 
-def _decode_entry(entry):
-  name, values = '', []
+def _split_entry(entry):
+  """Returns the name in an entry of the map, and its feature as bytes."""
+  name, feature = '', b''
   for number, kind, value in _fields(entry):
     if (number, kind) == (1, _BYTES):
       name = value.decode('utf-8')
     elif (number, kind) == (2, _BYTES):
-      for list_number, list_kind, content in _fields(value):
-        if list_kind == _BYTES:
-          values = _decode_list(list_number, content)
-  return name, values
+      feature = value
+  return name, feature
+
+
+def _decode_feature(feature):
+  values: List[Any] = []
+  for number, kind, content in _fields(feature):
+    if kind == _BYTES:
+      values = _decode_list(number, content)
+  return values
 
 
 def _decode_list(list_number, content):
@@ -117,6 +131,8 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(content: bytes, position: int) -> Tuple[int, int]:
+  if position < len(content) and content[position] < 128:  # Most of them are this short.
+    return content[position], position + 1
   value = 0
   for shift in range(0, 70, 7):
     if position >= len(content):

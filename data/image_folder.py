@@ -31,17 +31,17 @@ class ImageFiles:
     self.labels = np.array(labels, np.int32)
 
   def read(self, numbers: Sequence[int]) -> List[Any]:
-    """Returns for each number the file's bytes, or a BadRecordError."""
-    contents: List[Any] = []
+    """Returns for each number the file's bytes and its label, or a BadRecordError."""
+    results: List[Any] = []
     for number in numbers:
       try:
         with open(self.paths[number], 'rb') as file:
-          contents.append(file.read())
+          results.append((file.read(), self.labels[number]))
       except OSError as error:
-        contents.append(BadRecordError('cannot be read: {}'.format(error.strerror)))
-    return contents
+        results.append(BadRecordError('cannot be read: {}'.format(error.strerror)))
+    return results
 
-  def place(self, number: int) -> Tuple[str, int, Optional[int]]:
+  def place(self, number: int) -> Tuple[str, int, int]:
     """Returns the file, the offset 0 and the record 0: a file is one record."""
     return self.paths[number], 0, 0
 
@@ -66,13 +66,13 @@ def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opt
   """
   classes, splits = find_image_files(data_dir)
   size = image_size or DEFAULT_SIZE
-  format = ImageFormat(size, 3, max(len(classes), 2), 0, max_image_pixels)
+  format = ImageFormat(size=size, channels=3, max_pixels=max_image_pixels)
   examples = [
-      encoded_examples(ImageSource(len(files.paths), files.read, files.place, files.labels), format=format,
+      encoded_examples(ImageSource(len(files.paths), files.read, files.place), format=format,
                        augment=augment if split == 'train' else 'none', seed=seed, bad_records=bad_records,
                        name='images_' + split)
       for split, files in splits]
-  return DataSet(examples[0], examples[1], (size, size, 3), format.num_classes, bad_records=bad_records,
+  return DataSet(examples[0], examples[1], (size, size, 3), max(len(classes), 2), bad_records=bad_records,
                  source='{:,} classes of image files, read by number: every mode and tower takes exact shares'.format(
                      len(classes)))
 

@@ -14,11 +14,12 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional
 
-from data.bad_records import BadRecords
+from data.bad_records import BadRecordError, BadRecords
 from data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from data.examples import DataSet, Examples
+from data.examples import DataSet
 from data.folder import check_folder, list_folder
 from data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
+from data.labelled_example import decode_labelled
 from data.tfrecord import Records, check_damage, load_index
 from usage_error import UsageError
 
@@ -57,23 +58,38 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords, image_size: 
   files = find_shards(folder)
   format = ImageFormat(
       size=image_size or description.get('image_size') or DEFAULT_SIZE,
-      channels=description.get('channels', 3),
-      num_classes=num_classes or description.get('num_classes', _IMAGENET_CLASSES),
-      first_label=description.get('first_label', _IMAGENET_FIRST_LABEL) if first_label is None else first_label,
-      max_pixels=max_image_pixels)
+      channels=description.get('channels', 3), max_pixels=max_image_pixels)
+  num_classes = num_classes or description.get('num_classes', _IMAGENET_CLASSES)
+  if first_label is None:
+    first_label = description.get('first_label', _IMAGENET_FIRST_LABEL)
 
   def load(split, augment):
-    return _load_split(files[split], description, format, augment=augment, seed=seed, bad_records=bad_records,
-                       name='tfrecord_' + split)
+    records = _load_records(files[split], description, bad_records)
+
+    def read(numbers):
+      return [_decode(record, num_classes, first_label) for record in records.read(numbers)]
+
+    return encoded_examples(ImageSource(len(records), read, records.place), format=format, augment=augment, seed=seed,
+                            bad_records=bad_records, name='tfrecord_' + split)
 
   return DataSet(
       load('train', augment), load('validation', 'none'), (format.size, format.size, format.channels),
-      format.num_classes, bad_records=bad_records,
+      num_classes, bad_records=bad_records,
       source='{:,} + {:,} TFRecord files, read by record number: every mode and tower takes exact shares, whatever the '
              'sizes of files'.format(len(files['train']), len(files['validation'])))
 
 
-def _load_split(paths, description, format, *, augment, seed, bad_records, name) -> Examples:
+def _decode(record, num_classes, first_label):
+  """Returns a record's image and label, or a BadRecordError, which it may be already."""
+  if isinstance(record, BadRecordError):
+    return record
+  try:
+    return decode_labelled(record, num_classes=num_classes, first_label=first_label)
+  except BadRecordError as error:
+    return error
+
+
+def _load_records(paths, description, bad_records) -> Records:
   with ThreadPoolExecutor(_THREADS) as threads:
     indexes = list(threads.map(load_index, paths))
   for index in indexes:
@@ -86,8 +102,7 @@ def _load_split(paths, description, format, *, augment, seed, bad_records, name)
   if not len(records):
     raise UsageError('{}: no record in {:,} files, so there is nothing to read.'.format(
         os.path.dirname(paths[0]), len(paths)))
-  return encoded_examples(ImageSource(len(records), records.read, records.place), format=format, augment=augment,
-                          seed=seed, bad_records=bad_records, name=name)
+  return records
 
 
 def find_shards(folder: str) -> Dict[str, List[str]]:

@@ -120,11 +120,11 @@ def test_damaged_images_end_the_conversion_or_are_left_out(tmp_path):
 _KILLED = """
 import sys, time
 import data.convert as convert
-encode = convert.encode_example
-def slow(features):
+encode = convert.encode_labelled
+def slow(image, label):
   time.sleep(0.02)
-  return encode(features)
-convert.encode_example = slow
+  return encode(image, label)
+convert.encode_labelled = slow
 sys.exit(convert.main(sys.argv[1:]))
 """
 

@@ -9,27 +9,42 @@ import numpy as np
 import pytest
 
 import towers
-from data.bad_records import BadRecords
+from data.bad_records import BadRecordError, BadRecords
 from data.convert import encode_png
 from data.encoded_images import ImageFormat, ImageSource, diagnose, encoded_examples
 from data.example_proto import encode_example
+from data.labelled_example import decode_labelled
 from data.tfrecord import Records, load_index
 from tensorflow_v1 import tf
 from tests.data.pictures import damage, jpegs, picture, write_tfrecords
 from tests.towers.small import MODES
 from usage_error import UsageError
 
-FORMAT = ImageFormat(size=16, channels=3, num_classes=1000, first_label=1, max_pixels=10**6)
+FORMAT = ImageFormat(size=16, channels=3, max_pixels=10**6)
 NUM = 23  # Labels tell records apart.
+
+
+def decode(record):
+  if isinstance(record, BadRecordError):
+    return record
+  try:
+    return decode_labelled(record, num_classes=1000, first_label=1)
+  except BadRecordError as error:
+    return error
 
 
 class List:
   """Records that are held in a list."""
 
   def __init__(self, contents, labels=None, policy='skip'):
+    """Images where labels are given, else Examples."""
+    def read(numbers):
+      if labels is not None:
+        return [(contents[number], labels[number]) for number in numbers]
+      return [decode(contents[number]) for number in numbers]
+
     self.bad_records = BadRecords(policy, io.StringIO())
-    self.source = ImageSource(len(contents), lambda numbers: [contents[number] for number in numbers],
-                              lambda number: ('file', 100 * number, number), labels)
+    self.source = ImageSource(len(contents), read, lambda number: ('file', 100 * number, number))
 
   def take(self, *, format=FORMAT, augment='none', **settings):
     examples = encoded_examples(self.source, format=format, augment=augment, seed=5, bad_records=self.bad_records,
@@ -63,8 +78,8 @@ def examples_of(folder, *, policy='fail', augment='none', **changes):
   records = Records([load_index(path) for path in files])
   bad_records = BadRecords(policy, io.StringIO())
   return bad_records, encoded_examples(
-      ImageSource(len(records), records.read, records.place), format=FORMAT._replace(**changes), augment=augment,
-      seed=5, bad_records=bad_records, name='pictures')
+      ImageSource(len(records), lambda numbers: list(map(decode, records.read(numbers))), records.place),
+      format=FORMAT._replace(**changes), augment=augment, seed=5, bad_records=bad_records, name='pictures')
 
 
 def assert_same(left, right):
@@ -154,8 +169,8 @@ BAD = [
     (example(image=jpegs(1)[0]), ['image/class/label', '0 times', 'image/encoded']),
     (example(label=3), ['image/encoded', '0 times']),
     (example(image=7, label=3), ['int', 'bytes']),
-    (encode_example({}), ['image/encoded', 'none']),
-    (b'', ['image/encoded', 'none']),
+    (encode_example({}), ['image/encoded', 'no others']),
+    (b'', ['image/encoded', 'no others']),
     (b'no proto', ['no tf.train.Example']),
     (example(image=b'', label=3), ['neither JPEG nor PNG']),
     (example(image=b'GIF89a' + bytes(20), label=3), ['GIF']),
@@ -173,7 +188,8 @@ BAD = [
 
 @pytest.mark.parametrize('record, words', BAD, ids=[words[0] for _, words in BAD])
 def test_the_reason_is_told(record, words):
-  reason = diagnose(record, FORMAT, is_example=True)
+  result = decode(record)
+  reason = str(result) if isinstance(result, BadRecordError) else diagnose(result[0], max_pixels=FORMAT.max_pixels)
   for word in words:
     assert word in reason
 

@@ -21,6 +21,7 @@ def test_tensorflow_reads_what_is_written_and_it_comes_back(values):
     feature = example.features.feature[name]
     assert list(feature.bytes_list.value or feature.int64_list.value) == [value]
   assert decode_example(encoded) == {name: [value] for name, value in values.items()}
+  assert decode_example(encoded, ['a', '']) == {name: [values[name]] for name in ('a', '') if name in values}
 
 
 def test_what_tensorflow_writes_is_read():
