@@ -3,11 +3,13 @@
 import gzip
 import io
 import os
+import struct
 
 import pytest
 
 import data.tfrecord
 from data.bad_records import BadRecordError, BadRecords
+from data.crc32c import crc32c_of, mask
 from data.tfrecord import Records, check_damage, load_index, scan_tfrecord, write_record
 from tensorflow_v1 import tf
 from tests.data.pictures import damage
@@ -87,6 +89,17 @@ def test_a_truncated_file_gives_its_whole_records(tmp_path, size):
   whole = [payload for payload, end in zip(PAYLOADS, ends) if end <= size]
   assert read_all(path) == whole
   assert load_index(path).damage.reason.startswith('truncated')
+
+
+def test_offsets_beyond_4_gb(tmp_path):
+  path = tmp_path / 'file'
+  header = struct.pack('<Q', 5 << 30)
+  with open(str(path), 'wb') as file:
+    file.write(header + struct.pack('<I', mask(crc32c_of([header])[0])))
+    file.seek((5 << 30) + 16)  # A hole, which takes no room on disk.
+    write_record(file, b'far away')
+  records = Records([load_index(path)])
+  assert records.place(1) == (str(path), (5 << 30) + 16, 1) and records.read([1]) == [b'far away']
 
 
 def test_a_scan_in_several_parts_is_the_same(tmp_path, monkeypatch):
