@@ -43,7 +43,8 @@ def read_all(examples):
   return sorted((label, image.tobytes()) for image, label in zip(images, labels.tolist()))
 
 
-@pytest.mark.parametrize('kind, channels', [('idx', 1), ('cifar10', 3), ('npy', 3), ('npy', 1)])
+@pytest.mark.parametrize('kind, channels', [
+    ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.slow)])
 def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
   source, to = tmp_path / 'source', tmp_path / 'to'
   source.mkdir()
@@ -158,6 +159,7 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
   assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_a_killed_conversion(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
   process = subprocess.Popen(

@@ -17,7 +17,6 @@ from data.labelled_example import decode_labelled
 from data.tfrecord import Records, load_index
 from tensorflow_v1 import tf
 from tests.data.pictures import damage, jpegs, picture, write_tfrecords
-from tests.towers.small import MODES
 from usage_error import UsageError
 
 FORMAT = ImageFormat(size=16, channels=3, max_pixels=10**6)
@@ -89,7 +88,7 @@ def assert_same(left, right):
       np.testing.assert_array_equal(ours[label], theirs[label])
 
 
-@pytest.mark.parametrize('policy', ['fail', 'skip'])
+@pytest.mark.parametrize('policy', ['fail', pytest.param('skip', marks=pytest.mark.slow)])
 def test_records_keep_their_order_and_their_labels(tmp_path, policy):
   _, examples = examples_of(tmp_path, policy=policy)
   for calls in (1, 5):
@@ -101,7 +100,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
         assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
 
 
-@pytest.mark.parametrize('augment', ['cifar', 'imagenet'])
+@pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.slow), 'imagenet'])
 def test_augmentation_is_the_same_in_every_mode_for_any_number_of_towers_and_after_a_resume(tmp_path, augment):
   _, examples = examples_of(tmp_path, augment=augment)
   expected = take(examples, num_steps=6)
@@ -194,7 +193,7 @@ def test_the_reason_is_told(record, words):
     assert word in reason
 
 
-@pytest.mark.parametrize('mode, num_towers', [('split', 1), ('next', 3), ('shard', 2)])
+@pytest.mark.parametrize('mode, num_towers', [('shard', 2), pytest.param('next', 3, marks=pytest.mark.slow)])
 def test_bad_records_are_lost_alone(mode, num_towers):
   good = {number: example(image=content, label=number + 1) for number, content in enumerate(jpegs(len(BAD) + 2))}
   contents = list(itertools.chain(*zip([good[number] for number in range(len(BAD))], [record for record, _ in BAD])))
@@ -223,7 +222,7 @@ def test_damage_in_a_file_is_left_out_where_it_is_skipped_and_named_where_not(tm
   offset = int(index.offsets[4])
   damage(paths[2], offset + 500)
   bad_records, examples = examples_of(tmp_path, policy='skip')
-  for mode in MODES:
+  for mode in ('split', 'shard'):
     labels = [label for step in take(examples, mode=mode, num_towers=2, shuffle=True) for label in step]
     assert sorted(labels) == [label for label in range(NUM) if label != 14]
   assert bad_records._stream.getvalue().count('\n') == 1

@@ -63,7 +63,7 @@ def test_what_happens_beside_the_towers_is_no_wait(depth):
 
 @pytest.mark.parametrize('settings', [
     dict(num_towers=3, mode='next'), dict(num_towers=2, validation_kind='switch'), dict(accumulate=2, batch_size=16),
-    dict(num_towers=2, validation_kind='tower'), dict(num_towers=2, depth=0, validation_kind='switch')], ids=str)
+    dict(num_towers=2, depth=0, validation_kind='switch')], ids=str)
 def test_every_kind_of_step_tells_its_wait(settings):
   share = measure(input_seconds=0.05, compute_seconds=0.0, **settings)
   assert 0.5 < share <= 1.0
