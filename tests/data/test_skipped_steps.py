@@ -1,4 +1,4 @@
-"""Training goes on over skipped examples: a step without any moves no weight, and makes nothing a number that is none."""
+"""Training goes on over skipped examples: a step without any moves no weight, and no number becomes NaN."""
 
 import numpy as np
 import pytest
