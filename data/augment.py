@@ -53,47 +53,48 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
   return examples._replace(parse_batch=parse_batch, takes_epoch=True)
 
 
-def choose_central_window(size: Any, image_size: int) -> Any:
-  """Returns the square in the middle, as `[y, x, height, width]` int32.
+def choose_central_windows(sizes: Any, image_size: int) -> Any:
+  """Returns the squares in the middle, each as `[y, x, height, width]`: int32 `[images, 4]`.
 
-  It is 0.875 of the shorter side, but no smaller than `image_size` if the image has so many pixels: an image of exactly
-  that size is taken as it is.
+  They are 0.875 of the shorter side, but no smaller than `image_size` if the image has so many pixels: an image of
+  exactly that size is taken as it is.
 
   Args:
-    size: height and width, int32 `[2]`.
-    image_size: in pixels, what it will be resized to.
+    sizes: heights and widths, int32 `[images, 2]`.
+    image_size: in pixels, what they will be resized to.
   """
   from tensorflow_v1 import tf
-  shorter = tf.reduce_min(size)
-  side = tf.cast(tf.round(tf.cast(shorter, tf.float32) * _CENTRAL_SHARE), tf.int32)
-  side = tf.maximum(tf.maximum(side, tf.minimum(shorter, image_size)), 1)
-  return tf.concat([(size - side) // 2, [side, side]], 0)
+  shorter = tf.reduce_min(sizes, 1, keepdims=True)
+  sides = tf.cast(tf.round(tf.cast(shorter, tf.float32) * _CENTRAL_SHARE), tf.int32)
+  sides = tf.maximum(tf.maximum(sides, tf.minimum(shorter, image_size)), 1)
+  return tf.concat([(sizes - sides) // 2, sides, sides], 1)
 
 
-def choose_random_window(size: Any, draws: Any) -> Any:
-  """Returns a random part of the image, as `[y, x, height, width]` int32.
+def choose_random_windows(sizes: Any, draws: Any) -> Any:
+  """Returns a random part of each image, as `[y, x, height, width]`: int32 `[images, 4]`.
 
   Ten parts are tried; if none of them fits, as in very long images, it is the largest square in the middle.
 
   Args:
-    size: height and width, int32 `[2]`.
-    draws: uniform in [0, 1), float32 `[at least 40]`.
+    sizes: heights and widths, int32 `[images, 2]`.
+    draws: uniform in [0, 1), float32 `[images, at least 40]`.
   """
   from tensorflow_v1 import tf
-  area, aspect, y, x = tf.unstack(tf.reshape(draws[:4 * _TRIES], [4, _TRIES]))
-  height, width = tf.unstack(tf.cast(size, tf.float32))
-  area = height * width * (_MIN_AREA + (1 - _MIN_AREA) * area)
+  area, aspect, y, x = tf.unstack(tf.reshape(draws[:, :4 * _TRIES], [-1, 4, _TRIES]), axis=1)
+  pixels = tf.cast(tf.reduce_prod(sizes, 1, keepdims=True), tf.float32)
+  area = pixels * (_MIN_AREA + (1 - _MIN_AREA) * area)
   aspect = tf.exp((2 * aspect - 1) * math.log(_MAX_ASPECT))
-  sizes = tf.cast(tf.round(tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 1)), tf.int32)
-  fits = tf.reduce_all(tf.logical_and(sizes >= 1, sizes <= size), 1)
-  chosen = tf.argmax(tf.cast(fits, tf.int32), output_type=tf.int32)
-  room = tf.cast(size - sizes[chosen] + 1, tf.float32)
-  corner = tf.cast(tf.stack([y[chosen], x[chosen]]) * room, tf.int32)
+  tried = tf.cast(tf.round(tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 2)), tf.int32)
+  fits = tf.reduce_all(tf.logical_and(tried >= 1, tried <= sizes[:, tf.newaxis]), 2)
+  first = tf.stack([tf.range(tf.shape(sizes)[0]), tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)], 1)
+  chosen = tf.gather_nd(tried, first)
+  room = sizes - chosen
+  corners = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1) * tf.cast(room + 1, tf.float32)
   # A product just below the room may be rounded up to it.
-  corner = tf.minimum(corner, size - sizes[chosen])
-  shorter = tf.reduce_min(size)
-  middle = tf.concat([(size - shorter) // 2, [shorter, shorter]], 0)
-  return tf.where(fits[chosen], tf.concat([corner, sizes[chosen]], 0), middle)
+  corners = tf.minimum(tf.cast(corners, tf.int32), room)
+  shorter = tf.reduce_min(sizes, 1, keepdims=True)
+  middle = tf.concat([(sizes - shorter) // 2, shorter, shorter], 1)
+  return tf.where(tf.gather_nd(fits, first), tf.concat([corners, chosen], 1), middle)
 
 
 def mirror(image: Any, number: Any) -> Any:

@@ -1,9 +1,9 @@
 """Encoded images: JPEGs and PNGs from files, as a split whose elements are numbers.
 
-  numbers ──► 32 at a time: read, check, parse ──► one at a time: crop window, decode ──► (image, label)
-              (threads wait for disks)             (threads decode, as many as there are cores)
+  numbers ──► 32 at a time: read, check, parse, choose windows ──► one at a time: crop and decode ──► (image, label)
+              (threads wait for disks)                             (threads decode, as many as there are cores)
 
-The window is chosen from the header's size before anything is decoded, so that a JPEG is decoded only where it is
+Windows are chosen from the sizes in the headers before anything is decoded, so that a JPEG is decoded only where it is
 needed, and a header that declares more pixels than allowed is refused before they are allocated.
 
 A record that cannot be read or decoded becomes a row that is marked, in its place: a single record is a data set of its
@@ -14,7 +14,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from data.augment import NUM_DRAWS, choose_central_window, choose_random_window, mirror, pad_crop_mirror
+from data.augment import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror, pad_crop_mirror
 from data.bad_records import BadRecordError, BadRecords
 from data.draws import draw
 from data.examples import Examples
@@ -68,16 +68,21 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   skips = bad_records.policy == 'skip'
 
   def read_chunk(numbers):
-    """Returns the images and labels of some records as far as they can be read, and whether each could be."""
-    images, labels, is_read = [], np.zeros(len(numbers), np.int32), np.zeros(len(numbers), bool)
+    """Returns images, labels, sizes, and whether each can be read so far; what is left to fail is decoding it."""
+    images, labels = [], np.zeros(len(numbers), np.int32)
+    sizes, is_read = np.ones([len(numbers), 2], np.int32), np.zeros(len(numbers), bool)
     for position, result in enumerate(source.read(numbers.tolist())):
-      if isinstance(result, BadRecordError):
-        report(int(numbers[position]), str(result))
+      try:
+        if isinstance(result, BadRecordError):
+          raise result
+        image, labels[position] = result
+        sizes[position] = _check_size(image, format.max_pixels)
+        images.append(image)
+        is_read[position] = True
+      except BadRecordError as error:
         images.append(b'')
-      else:
-        images.append(result[0])
-        labels[position], is_read[position] = result[1], True
-    return np.array(images, object), labels, is_read
+        report(int(numbers[position]), str(error))
+    return np.array(images, object), labels, sizes, is_read
 
   def report(number, reason):
     path, offset, record = source.place(number)
@@ -86,7 +91,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   def report_undecoded(number, image, is_read):
     """Reports an image that was read and cannot be decoded."""
     if is_read:
-      report(int(number), diagnose(bytes(image), max_pixels=format.max_pixels))
+      report(int(number), diagnose(bytes(image)))
     return np.False_
 
   def elements(*_):
@@ -97,19 +102,21 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
     from tensorflow_v1 import tf
 
     def begin(numbers):
-      images, labels, is_read = tf.numpy_function(read_chunk, [numbers], [tf.string, tf.int32, tf.bool])
+      images, labels, sizes, is_read = tf.numpy_function(
+          read_chunk, [numbers], [tf.string, tf.int32, tf.int32, tf.bool])
       for tensor in (images, labels, is_read):
         tensor.set_shape([None])
+      sizes.set_shape([None, 2])
       # At least one: TensorFlow 2.21 crashes where it takes a batch without columns apart.
       draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))
-      return numbers, images, labels, is_read, draws
+      windows = (choose_random_windows(sizes, draws) if augment == 'imagenet'
+                 else choose_central_windows(sizes, format.size))
+      return numbers, images, labels, is_read, windows, draws
 
-    def decode(number, image, label, is_read, draws):
-      with tf.control_dependencies([tf.Assert(is_read, ['not read'])]):
-        image = tf.identity(image)
-      return _decode_image(image, format, augment, draws), label, tf.constant(True)
+    def decode(number, image, label, is_read, window, draws):
+      return _decode_image(image, window, format, augment, draws), label, tf.constant(True)
 
-    def stand_in(number, image, label, is_read, draws):
+    def stand_in(number, image, label, is_read, *_):
       is_good = tf.numpy_function(report_undecoded, [number, image, is_read], tf.bool)
       is_good.set_shape([])
       return tf.zeros([format.size, format.size, format.channels], tf.uint8), tf.zeros([], tf.int32), is_good
@@ -127,24 +134,18 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   return Examples(num_examples=source.num_examples, elements=elements, read=read, marks_bad=skips, name=name)
 
 
-def _decode_image(content, format, augment, draws):
-  """Returns the part of an encoded image that is asked for, `[size, size, channels]` uint8; fails if there is none."""
+def _decode_image(content, window, format, augment, draws):
+  """Returns the window of an encoded image, `[size, size, channels]` uint8; fails if there is none."""
   from tensorflow_v1 import tf
-  is_png = tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG')
-  size = tf.cond(is_png, lambda: _png_size(content), lambda: tf.image.extract_jpeg_shape(content)[:2])
-  num_pixels = tf.reduce_prod(tf.cast(size, tf.int64))
-  is_allowed = tf.logical_and(tf.reduce_all(size > 0), num_pixels <= format.max_pixels)
-  with tf.control_dependencies([tf.Assert(is_allowed, [size])]):
-    size = tf.identity(size)
-  window = choose_random_window(size, draws) if augment == 'imagenet' else choose_central_window(size, format.size)
 
   def decode_png():
     image = tf.image.decode_png(content, channels=format.channels)
     return tf.slice(image, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [-1]], 0))
 
   # The accurate transform gives the same pixels in every version of libjpeg, the fast one need not.
-  image = tf.cond(is_png, decode_png, lambda: tf.image.decode_and_crop_jpeg(
-      content, window, channels=format.channels, dct_method='INTEGER_ACCURATE'))
+  image = tf.cond(
+      tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG'), decode_png, lambda: tf.image.decode_and_crop_jpeg(
+          content, window, channels=format.channels, dct_method='INTEGER_ACCURATE'))
   image = tf.image.resize_bilinear(image[tf.newaxis], [format.size] * 2, half_pixel_centers=True)
   image = tf.cast(image + 0.5, tf.uint8)
   image.set_shape([1, format.size, format.size, format.channels])
@@ -153,20 +154,22 @@ def _decode_image(content, format, augment, draws):
   return mirror(image[0], draws[-1]) if augment == 'imagenet' else image[0]
 
 
-def _png_size(content):
-  from tensorflow_v1 import tf
-  width, height = tf.unstack(tf.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False), num=2)
-  return tf.stack([height, width])
-
-
-def diagnose(content: bytes, *, max_pixels: int) -> str:
-  """Returns why an encoded image cannot be decoded, in words."""
+def _check_size(content: bytes, max_pixels: int) -> Tuple[int, int]:
+  """Returns height and width of an encoded image; raises a BadRecordError if it has none, or too many pixels."""
   try:
     header = read_image_header(content)
-    if header.height * header.width > max_pixels:
-      return 'an image of {:,} x {:,} pixels, and max_image_pixels={:,} are allowed'.format(
-          header.width, header.height, max_pixels)
+  except ValueError as error:
+    raise BadRecordError(str(error)) from None
+  if not 1 <= header.height * header.width <= max_pixels:
+    raise BadRecordError('an image of {:,} x {:,} pixels, and 1 to max_image_pixels={:,} are allowed'.format(
+        header.width, header.height, max_pixels))
+  return header.height, header.width
+
+
+def diagnose(content: bytes) -> str:
+  """Returns why an image whose header could be read cannot be decoded, in words."""
+  try:
     check_is_whole(content)
   except ValueError as error:
     return str(error)
-  return 'the {} cannot be decoded'.format(header.kind.upper())
+  return 'the {} cannot be decoded'.format('PNG' if content[:4] == b'\x89PNG' else 'JPEG')

@@ -62,10 +62,13 @@ def check_is_whole(content: bytes) -> None:
 def _read_jpeg_header(content):
   position = 2
   while position + 4 <= len(content):
-    if content[position] != 0xFF:
-      raise ValueError('a damaged JPEG: a marker was expected at byte %d' % position)
+    if content[position] != 0xFF:  # Bytes too many, which decoders pass over.
+      position = content.find(b'\xff', position)
+      if position < 0:
+        break
+      continue
     marker = content[position + 1]
-    if marker == 0xFF:  # Padding.
+    if marker in (0x00, 0xFF):  # Padding.
       position += 1
     elif marker in _LONE_JPEG_MARKERS:
       position += 2

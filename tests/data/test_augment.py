@@ -7,8 +7,8 @@ from data import from_arrays
 from data.augment import (
     NUM_DRAWS,
     augment_arrays,
-    choose_central_window,
-    choose_random_window,
+    choose_central_windows,
+    choose_random_windows,
     mirror,
     pad_crop_mirror,
 )
@@ -20,7 +20,7 @@ def test_random_windows_lie_within_the_image_and_cover_what_they_should():
   random = np.random.RandomState(0)
   with tf.Graph().as_default(), tf.Session() as session:
     size, draws = tf.placeholder(tf.int32, [2]), tf.placeholder(tf.float32, [NUM_DRAWS['imagenet']])
-    choose = session.make_callable(choose_random_window(size, draws), [size, draws])
+    choose = session.make_callable(choose_random_windows(size[tf.newaxis], draws[tf.newaxis])[0], [size, draws])
     shares, aspects = [], []
     for _ in range(300):
       height, width = random.randint(30, 600, size=2)
@@ -45,7 +45,7 @@ def test_random_windows_lie_within_the_image_and_cover_what_they_should():
 ])
 def test_the_central_window(size, image_size, expected):
   with tf.Graph().as_default(), tf.Session() as session:
-    assert session.run(choose_central_window(tf.constant(size), image_size)).tolist() == expected
+    assert session.run(choose_central_windows(tf.constant([size, size]), image_size)).tolist() == [expected] * 2
 
 
 @pytest.mark.parametrize('shape', [(9, 12, 3), (8, 8, 1)])

@@ -11,7 +11,7 @@ import pytest
 import towers
 from data.bad_records import BadRecordError, BadRecords
 from data.convert import encode_png
-from data.encoded_images import ImageFormat, ImageSource, diagnose, encoded_examples
+from data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from data.example_proto import encode_example
 from data.labelled_example import decode_labelled
 from data.tfrecord import Records, load_index
@@ -177,20 +177,12 @@ BAD = [
     (example(image=jpegs(1)[0][:-150], label=3), ['cut off']),
     (example(image=jpegs(1)[0][:30] + b'\x00' * 900 + b'\xff\xd9', label=3), ['JPEG']),
     (example(image=bomb_jpeg(65500, 65500), label=3), ['65,500 x 65,500', 'max_image_pixels=1,000,000']),
-    (example(image=bomb_jpeg(0, 10), label=3), ['cannot be decoded']),
+    (example(image=bomb_jpeg(0, 10), label=3), ['10 x 0 pixels']),
     (example(image=png_header(2**31 - 1, 2**31 - 1), label=3), ['2,147,483,647', 'max_image_pixels']),
     (example(image=png_header(2**32 - 1, 1), label=3), ['max_image_pixels']),
     (example(image=png_header(10, 10), label=3), ['cut off']),
     (example(image=png_header(10, 10)[:20], label=3), ['PNG without its header']),
 ]
-
-
-@pytest.mark.parametrize('record, words', BAD, ids=[words[0] for _, words in BAD])
-def test_the_reason_is_told(record, words):
-  result = decode(record)
-  reason = str(result) if isinstance(result, BadRecordError) else diagnose(result[0], max_pixels=FORMAT.max_pixels)
-  for word in words:
-    assert word in reason
 
 
 @pytest.mark.parametrize('mode, num_towers', [('shard', 2), pytest.param('next', 3, marks=pytest.mark.slow)])
@@ -206,7 +198,10 @@ def test_bad_records_are_lost_alone(mode, num_towers):
       sorted(number // 2 if number < 2 * len(BAD) else number - len(BAD) for number in range(begin, min(begin + 6, 42))
              if number % 2 == 0 or number >= 2 * len(BAD)) for begin in range(0, 42, 6)]
   log = given.bad_records._stream.getvalue()
-  assert all('file: record %d at byte %d: ' % (2 * number + 1, 200 * number + 100) in log for number in range(len(BAD)))
+  for number, (_, words) in enumerate(BAD):
+    [line] = [line for line in log.splitlines()
+              if 'file: record %d at byte %d: ' % (2 * number + 1, 200 * number + 100) in line]
+    assert all(word in line for word in words), line
   assert given.bad_records.summary() == 'skipped 20 damaged records in 1 file: file (20)'
 
 

@@ -26,13 +26,14 @@ def test_size_and_channels_of_jpegs_and_pngs():
 
 def test_segments_and_padding_before_the_frame_are_passed_over():
   content = jpegs(1)[0]
-  for between in (b'\xff\xfe\x00\x05abc', b'\xff\xff\xff\xe5\x00\x02', b'\xff\x01', b'\xff\xe1\xff\xff' + bytes(65533)):
+  for between in (b'\xff\xfe\x00\x05abc', b'\xff\xff\xff\xe5\x00\x02', b'\xff\x01', b'too many',
+                  b'\xff\xe1\xff\xff' + bytes(65533)):
     assert read_image_header(content[:2] + between + content[2:]) == ImageHeader('jpeg', 24, 32, 3)
 
 
 @pytest.mark.parametrize('content, words', [
     (b'', 'nothing'), (b'\xff', 'neither'), (b'\xff\xd8', 'ends within'), (b'\xff\xd8\xff\xe0\x00\x00', 'ends within'),
-    (b'\xff\xd8abcdef', 'marker'), (b'BM' + bytes(50), 'BMP'), (b'RIFF' + bytes(50), 'WebP'),
+    (b'\xff\xd8abcdef', 'ends within'), (b'BM' + bytes(50), 'BMP'), (b'RIFF' + bytes(50), 'WebP'),
     (b'\x89PNG\r\n\x1a\n' + bytes(30), 'without its header'),
 ])
 def test_other_bytes_are_told_apart(content, words):
