@@ -46,7 +46,8 @@ def build_program(config, model, data_set, devices):
   def feed(examples, devices, batch_size, *, shuffle=False, **settings):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
                              name=examples.name, **settings)
-    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed)
+    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed,
+                                 parallel_calls=config.input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
   train = feed(data_set.train, train_devices, config.batch_size, shuffle=config.shuffle,
@@ -79,13 +80,16 @@ def build_program(config, model, data_set, devices):
   train_op = towers.build_train_op(averaged, optimizer=build_optimizer(config, learning_rate),
                                    weight_decay=config.weight_decay)
 
+  input_wait = towers.build_input_wait(train, batches, after=train_op)
+  add_wait = averaged.add_op and towers.build_input_wait(train, batches, after=averaged.add_op)
+
   validation = None
   if config.validation == 'switch':
     validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait)
 
 
 def train(config, data_set, startup, signals):
@@ -116,7 +120,8 @@ def train(config, data_set, startup, signals):
   program = build_program(config, model, data_set, devices.names)
   startup.note(describe_ops(graph, len(devices.names)))
   print(describe_run(config, data_set, devices, program))
-  return run_program(program, config=config, devices=devices, startup=startup, signals=signals)
+  return run_program(program, config=config, bad_records=data_set.bad_records, devices=devices, startup=startup,
+                     signals=signals)
 
 
 def check(config, data_set):
@@ -138,6 +143,17 @@ def check(config, data_set):
   return agrees
 
 
+def measure_input(config, data_set):
+  """Measures the input modes without towers; returns examples per second by mode."""
+  import towers
+  from training import measure_input
+
+  devices = towers.build_devices(config.num_gpus, config.device)
+  speeds = measure_input.measure_input(config, data_set, devices)
+  print(measure_input.format_speeds(config, len(devices.names), speeds))
+  return speeds
+
+
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
@@ -152,13 +168,17 @@ def main(arguments):
         return 0
       check_result_file(config.result_file)
       with lock_folder(config.checkpoint_dir):
-        data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+        data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:
           return 0 if check(config, data_set) else 1
-        result = train(config, data_set, startup, signals)
+        if config.input_only:
+          result = measure_input(config, data_set)
+        else:
+          result = train(config, data_set, startup, signals)
       if config.result_file:
         write_result(config.result_file, result)
-      print(format_result(result, time.monotonic() - started))
+      if not config.input_only:
+        print(format_result(result, time.monotonic() - started))
     except UsageError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
       return 2

@@ -145,7 +145,8 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
-    share = sums['loss'] / tf.cast(total, sums['loss'].dtype)
+    # Where all rows of a global batch were damaged and left out, 0 / 0 would be no number.
+    share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]

@@ -10,6 +10,8 @@ import re
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from data import DATA_SETS
+from data.augment import KINDS
+from data.bad_records import POLICIES
 from models import DATA_FORMATS, MODELS
 from usage_error import UsageError
 
@@ -51,15 +53,23 @@ class Config:
   _group('data')
   data: str = _setting(str, 'sample', 'data set', DATA_SETS)
   data_dir: Optional[str] = _setting(str, None, 'folder of its files, for data sets that have some')
+  image_size: Optional[int] = _setting(int, None, 'pixels of images, tfrecord; default: the data\'s own, or 224')
+  num_classes: Optional[int] = _setting(int, None, 'of tfrecord, npy; default: the data\'s own, or 1000')
+  first_label: Optional[int] = _setting(int, None, 'of tfrecord, becomes 0; default: the data\'s own, or 1')
+  max_image_pixels: int = _setting(int, 64000000, 'images of more are bad records')
+  on_bad_record: str = _setting(str, 'fail', 'end the run at a damaged record, or log it', POLICIES)
+  augment: str = _setting(str, 'none', 'pad, crop, mirror; random resized crop, mirror', KINDS)
   batch_size: int = _setting(int, 64, 'global batch: examples of one step, over all towers')
   shuffle: bool = _setting(bool, True, 'shuffle the training split anew in every epoch')
   accumulate: int = _setting(int, 1, 'session runs that a global batch is taken in, to save memory')
   drop_remainder: bool = _setting(bool, False, 'leave out the last, smaller batch of every training epoch')
 
   _group('inputs')
-  input_mode: str = _setting(str, 'split', 'one batch to split; a get_next per tower; an iterator per shard',
+  input_mode: str = _setting(str, 'split', 'one batch to split; get_next per tower; iterator per shard',
                              ('split', 'next', 'shard'))
   staging_depth: int = _setting(int, 1, 'batches that wait on each tower\'s device: 0, 1 or 2')
+  input_threads: Optional[int] = _setting(int, None, 'examples parsed at a time; default: one on each core')
+  input_only: bool = _setting(bool, False, 'measure the input modes without towers, and train nothing')
 
   _group('towers')
   num_gpus: Optional[int] = _setting(int, None, 'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices')
@@ -102,14 +112,16 @@ class Config:
   stall_seconds: float = _setting(float, 300.0, 'without any progress, after which the run ends and tells why')
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
-  check: bool = _setting(bool, False, 'compare the towers with one tower on a few batches, and train nothing')
+  check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
-    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping')
-    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed')
+    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping',
+                   'image_size', 'input_threads', 'max_image_pixels')
+    self._at_least(2, 'num_classes')
+    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
     self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)

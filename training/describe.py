@@ -26,6 +26,8 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
       'model: {}, {:,} weights; {}, {} schedule, peak rate {:g}'.format(
           config.model, num_weights, config.optimizer, config.schedule, config.peak_learning_rate()),
   ]
+  if data_set.source:
+    lines.insert(2, '  {}; damaged records: {}'.format(data_set.source, config.on_bad_record))
   if program.averaged.without_gradient:
     lines.append('without a gradient, so never trained: '
                  + ', '.join(variable.op.name for variable in program.averaged.without_gradient))
