@@ -90,7 +90,8 @@ def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(tmp_path):
   shards = sorted(path for path in (tmp_path / 'one').iterdir() if path.name.startswith('train'))
   times = {path: path.stat().st_mtime_ns for path in shards}
   shards[0].unlink()                                                   # One is missing,
-  damage(shards[1], 300)                                               # one is damaged,
+  damage(shards[1], 300)                                               # one is damaged, and does not look it,
+  os.utime(str(shards[1]), ns=(times[shards[1]], times[shards[1]]))
   (tmp_path / 'one' / '.index' / shards[2].name).write_bytes(b'?')     # one has lost its index,
   (tmp_path / 'one' / '.train-00000-of-00004.1.tmp').write_bytes(b'')  # and one was left half.
   run('images', tmp_path / 'photos', tmp_path / 'one', shards=4)
@@ -163,14 +164,14 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
 def test_no_worker_outlives_a_killed_conversion(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
   process = subprocess.Popen(
-      [sys.executable, '-c', _KILLED.replace('0.02', '0.3'), '--from=images', '--data_dir=%s' % (tmp_path / 'photos'),
+      [sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--data_dir=%s' % (tmp_path / 'photos'),
        '--shards=2', '--processes=2', '--to=%s' % (tmp_path / 'to')], cwd=_ROOT, stderr=subprocess.DEVNULL,
       start_new_session=True)
   while process.poll() is None and not list((tmp_path / 'to').glob('.train*')):
     time.sleep(0.01)
   process.kill()
   process.wait()
-  deadline = time.monotonic() + 10
+  deadline = time.monotonic() + 6  # A worker needs 10 s for its shard, and 2 s to see that it is alone.
   while True:
     try:
       os.killpg(process.pid, 0)
