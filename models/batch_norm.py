@@ -74,9 +74,9 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
     moving_mean = tf.get_variable('moving_mean', [channels], initializer=tf.zeros_initializer(), trainable=False)
     moving_variance = tf.get_variable('moving_variance', [channels], initializer=tf.ones_initializer(),
                                       trainable=False)
-    averages = [moving_mean.read_value(), moving_variance.read_value()]
+    averages = [tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)]
     if x.shape.ndims == 4 and not _joined[-1]:
-      kernel = _Kernel(x, factor, offset.read_value(), epsilon, data_format)
+      kernel = _Kernel(x, factor, tf.convert_to_tensor(offset), epsilon, data_format)
       if is_training is False:
         return kernel.by_averages(averages)[0]
       if is_training is True:
