@@ -60,14 +60,12 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
     program = build_program(config, models.build_classifier(model, num_classes=data_set.num_classes), data_set,
                             devices.names)
     total_steps = config.count_steps(program.train.inputs.plan.steps_per_epoch)
-    name = '%d%s' % (num_towers, ' + noise' if noise else '')
-    curve: Dict[str, Any] = dict(name=name, steps=[], loss=[], accuracy=[])
+    curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[],
+                                 accuracy=[])
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      for number, variable in enumerate(tf.trainable_variables() if noise else []):
-        value = session.run(variable)
-        signs = np.random.RandomState(number).choice([-1, 1], size=value.shape)
-        session.run(variable.initializer, {variable.initial_value: value * (1 + noise * signs)})
+      if noise:
+        _disturb(session, tf.trainable_variables(), noise)
       steps = Steps(session, program)
       steps.start(0)
       losses: List[float] = []
@@ -83,6 +81,14 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
           losses = []
       curve['seconds'] = time.monotonic() - started
   return curve
+
+
+def _disturb(session, variables, noise):
+  """Changes all weights by a share of `noise`, up or down."""
+  random = np.random.RandomState(0)
+  values = {variable.initial_value: value * (1 + noise * random.choice([-1, 1], size=value.shape))
+            for variable, value in zip(variables, session.run(variables))}
+  session.run([variable.initializer for variable in variables], values)
 
 
 def format_table(curves: Sequence[Dict[str, Any]]) -> str:

@@ -120,7 +120,7 @@ def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
   line = '%s,%d,%s,%r' % (model, num_towers, build, time.time())
   child = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+                         capture_output=True, text=True)
   if child.returncode:
     return dict(model=model, num_towers=num_towers, build=build, error=child.stderr.strip().splitlines()[-1:])
   return json.loads(child.stdout.strip().splitlines()[-1])
