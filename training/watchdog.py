@@ -27,6 +27,8 @@ EXIT_CODE = 3
 # Long enough for a busy machine; all are asked at once.
 _SECONDS_TO_ANSWER = 2.5
 _STDERR = 2
+# Towers that wait in an op hold threads of the session; with as few cores as towers none is left for a data set.
+_PERHAPS_THE_MODEL = ' Or an op of the model, such as a tf.py_func, holds the threads that the data set needs.'
 
 
 class Watchdog:
@@ -99,7 +101,8 @@ def find_stall(steps: Steps) -> str:
                                 for tensor, answer in zip(tensors, answers) if answer is None))
     if silent:
       return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
-              'if it may take that long.' % (' and '.join(silent), feed.inputs.name))
+              'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name,
+                                               _PERHAPS_THE_MODEL if len(answers) == answers.count(None) else ''))
   for feed in feeds:
     if feed.stage is None:
       continue
@@ -107,10 +110,10 @@ def find_stall(steps: Steps) -> str:
     known = [(tower, batches) for tower, batches in enumerate(held) if isinstance(batches, np.integer)]
     empty = [tower for tower, batches in known if batches == 0]
     full = [tower for tower, batches in known if batches > feed.stage.depth]
-    for towers, state in ((empty, 'empty, and a get from it waits for a put'),
-                          (full, 'full with %d batches, and a put into it waits for a get' % (feed.stage.depth + 1))):
+    for towers, state in ((empty, 'empty, and a get from it waits for a put.' + _PERHAPS_THE_MODEL),
+                          (full, 'full with %d batches, and a put into it waits for a get.' % (feed.stage.depth + 1))):
       if towers:
-        return ('the staging area of tower %s (split %s) is %s.'
+        return ('the staging area of tower %s (split %s) is %s'
                 % (', '.join(map(str, towers)), feed.inputs.name, state))
   return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
           'model waits. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.')
@@ -119,11 +122,12 @@ def find_stall(steps: Steps) -> str:
 def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
   """Returns the tensors' values, None for those that do not come; asked from threads that may wait for ever."""
   answers: List[Any] = [None] * len(tensors)
+  # On the thread that asks: those of the session may all be blocked.
+  options = tf.RunOptions(inter_op_thread_pool=-1)
 
   def ask(index):
     try:
-      # On this thread: those of the session may all be blocked.
-      answers[index] = session.run(tensors[index], options=tf.RunOptions(inter_op_thread_pool=-1))
+      answers[index] = session.run(tensors[index], options=options)
     except Exception:  # An answer of another kind: the iterator has failed, which the run itself tells.
       answers[index] = 'failed'
 

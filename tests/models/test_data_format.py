@@ -18,6 +18,7 @@ from usage_error import UsageError
 # With whether to train: a deep net that normalises a few positions of three images makes much of rounding.
 MODELS = {'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
           'nasnet_mobile': False}
+SLOW = ('resnet50', 'nasnet_mobile')
 # Of [batch, height, width, channels] in what is [batch, channels, height, width], and back.
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -61,7 +62,8 @@ def build(name, data_format, is_training):
   return tf.identity(logits, name='result'), tf.train.Saver()
 
 
-@pytest.mark.parametrize('name', sorted(MODELS))
+@pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+                                  for name in sorted(MODELS)])
 def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monkeypatch):
   monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET)
   is_training = MODELS[name]

@@ -71,12 +71,14 @@ def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, pl
 
 
 def test_a_penalty_on_activations_is_a_mean_over_examples():
-  def losses(num_towers):
-    model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, activity_regularizer='l2', name='hidden')))
+  def losses(num_towers, penalty=None):
+    model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')))
     with Run(model=model, num_towers=num_towers) as run:
-      return [run.steps.train() for _ in range(3)]  # 8, 5 and 8 examples.
+      return np.array([run.steps.train() for _ in range(3)])  # 8, 5 and 8 examples.
 
-  np.testing.assert_allclose(losses(3), losses(1), atol=1e-5)
+  one = losses(1, 'l2')
+  np.testing.assert_allclose(losses(3, 'l2'), one, atol=1e-5)
+  assert (one - losses(1) > 0.005).all()
 
 
 def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validation():
@@ -138,21 +140,29 @@ def test_learning_phase_follows_is_training():
     def call(self, inputs):
       return self.dense(inputs) + keras.backend.in_train_phase(tf.ones([]), tf.zeros([]))
 
-  def outputs(is_training, feed=None):
+  class TakesTraining(Phases):
+    """Hands on the `training` that it is called with."""
+
+    def call(self, inputs, training=None):
+      phase = keras.backend.in_train_phase(tf.ones([]), tf.zeros([]), training=training)
+      return self.dense(inputs) + phase
+
+  def outputs(make, is_training, feed=None):
     with tf.Graph().as_default() as graph, tf.Session() as session:
       is_training = is_training()
       store = towers.build_variable_store(devices=['/device:CPU:0'] * 2)
       batches = [towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)] * 2
-      towers.build_towers(KerasModel(Phases, metrics={'outputs': collect_outputs}), batches,
+      towers.build_towers(KerasModel(make, metrics={'outputs': collect_outputs}), batches,
                           devices=['/device:CPU:0'] * 2, store=store, is_training=is_training)
       session.run(tf.global_variables_initializer())
       return [np.sum(tower, 1).round(4).tolist()
               for tower in session.run(graph.get_collection(OUTPUTS), {is_training: feed} if feed is not None else {})]
 
   trained, measured = [[4, 4]] * 2, [[1, 1]] * 2
-  assert outputs(lambda: True) == trained and outputs(lambda: False) == measured
-  for value, expected in ((True, trained), (False, measured)):
-    assert outputs(lambda: tf.placeholder(tf.bool, [], 'is_training'), value) == expected
+  for make in (Phases, TakesTraining):
+    assert outputs(make, lambda: True) == trained and outputs(make, lambda: False) == measured
+    for value, expected in ((True, trained), (False, measured)):
+      assert outputs(make, lambda: tf.placeholder(tf.bool, [], 'is_training'), value) == expected
 
 
 def test_frozen_layers_are_not_trained_and_their_averages_rest():

@@ -63,9 +63,8 @@ def test_weights_are_as_many_as_published_and_two_towers_train_them(name):
       assert count(tf.trainable_variables()) == count(tf.global_variables()) == trained
     shape, num_classes = SMALLER[name]
 
-  data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=5, num_validation=2)
-  # The second tower has one example less.
-  config = Config(model=name, batch_size=5, optimizer='sgd', learning_rate=0.1, validation='none', staging_depth=0)
+  data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4, num_validation=2)
+  config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none', staging_depth=0)
   with tf.Graph().as_default():
     devices = towers.build_devices(2, 'cpu')
     program = build_program(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
@@ -78,13 +77,12 @@ def test_weights_are_as_many_as_published_and_two_towers_train_them(name):
     session_config.graph_options.rewrite_options.disable_meta_optimizer = True  # It rewrites for longer than a step.
     with tf.Session(config=session_config) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      norms = [tf.norm(variable) for variable in weights]
       steps = Steps(session, program)
       steps.start(0)
-      before = session.run(norms)
+      before = session.run(weights)
       assert np.isfinite(steps.train())
-      after = session.run(norms)
-      assert np.isfinite(after).all() and np.mean(np.not_equal(before, after)) > 0.5
+      changed = [(new != old).any() and np.isfinite(new).all() for new, old in zip(session.run(weights), before)]
+      assert np.mean(changed) > 0.9  # Where a ReLU is dead for all four images, nothing moves.
 
 
 # With one normal cell a stage: 7 cells.

@@ -31,10 +31,12 @@ def run(fault, *flags):
     pytest.param('the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
                  'the iterator of all 2 towers, which share one iterator (split train) gives no batch',
                  marks=pytest.mark.slow),
-    pytest.param('the model sleeps', [], 'the batches of all towers are there', marks=pytest.mark.slow)])
+    # When two towers sleep, two cores leave the data set no thread to answer with.
+    pytest.param('the model sleeps', [], 'the batches of all towers are there|Or an op of the model',
+                 marks=pytest.mark.slow)])
 def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   [error], seconds = run(fault, '--stall_seconds=2', *flags)
-  assert words in error and 'Nothing went forward for 2 s (stall_seconds)' in error
+  assert any(word in error for word in words.split('|')) and 'Nothing went forward for 2 s (stall_seconds)' in error
   # Set-up of the session, the limit, and a second for each iterator that is asked.
   assert seconds < 12
 
