@@ -16,6 +16,7 @@ from training.lock import lock_folder
 from training.result import check_result_file, format_result, write_result
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
+from training.startup import Startup
 from usage_error import UsageError
 
 
@@ -45,7 +46,8 @@ def build_program(config, model, data_set, devices):
   def feed(examples, devices, batch_size, *, shuffle=False, **settings):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
                              name=examples.name, **settings)
-    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed)
+    inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed,
+                                 parallel_calls=config.input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
 
   train = feed(data_set.train, train_devices, config.batch_size, shuffle=config.shuffle,
@@ -63,7 +65,8 @@ def build_program(config, model, data_set, devices):
 
   store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
-                                   batch_norm=config.batch_norm, accumulate=config.accumulate)
+                                   batch_norm=config.batch_norm, accumulate=config.accumulate,
+                                   build=config.tower_build)
   averaged = towers.average_gradients(all_towers)
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
@@ -77,83 +80,48 @@ def build_program(config, model, data_set, devices):
   train_op = towers.build_train_op(averaged, optimizer=build_optimizer(config, learning_rate),
                                    weight_decay=config.weight_decay)
 
+  input_wait = towers.build_input_wait(train, batches, after=train_op)
+  add_wait = averaged.add_op and towers.build_input_wait(train, batches, after=averaged.add_op)
+
   validation = None
   if config.validation == 'switch':
     validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait)
 
 
-def train(config, data_set, started, signals):
+def train(config, data_set, startup, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
 
   Args:
     config: training.config.Config.
     data_set: data.DataSet.
-    started: time.monotonic() when the process began.
+    startup: training.startup.Startup, entered.
     signals: training.signals.Signals, entered.
   """
   import towers
   from tensorflow_v1 import tf, use_deterministic_kernels
-  from training.checkpoints import Checkpoints
-  from training.describe import describe_run
-  from training.failure import explain
-  from training.history import History
-  from training.loop import build_schedule, check_resume, run_loop
-  from training.progress import Progress
-  from training.steps import Steps
-  from training.watchdog import Watchdog
+  from training.describe import describe_ops, describe_run
+  from training.run import run_program
 
   if config.deterministic:
     use_deterministic_kernels()
   devices = towers.build_devices(config.num_gpus, config.device)
   if devices.notice:
     print('main.py: %s' % devices.notice, file=sys.stderr)
-  model = models.build_classifier(config.model, num_classes=data_set.num_classes)
+  if config.data_format == 'NCHW' and devices.kind == 'CPU':
+    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none: no CPU convolves in this format. Use '
+                     'data_format=NHWC, whose weights and checkpoints are the same.')
+  graph = tf.get_default_graph()
+  startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+  model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
   program = build_program(config, model, data_set, devices.names)
-  history = History(metric=config.best_metric, patience=config.early_stopping)
-  if program.validation is not None:
-    history.check_metric(program.validation.names)
+  startup.note(describe_ops(graph, len(devices.names)))
   print(describe_run(config, data_set, devices, program))
-
-  checkpoints = config.checkpoint_dir and Checkpoints(
-      config.checkpoint_dir, keep=config.keep_checkpoints, stop_on_full_disk=config.on_full_disk == 'stop')
-  watchdog = Watchdog(limit_seconds=config.stall_seconds)
-  with watchdog, tf.Session(config=towers.build_session_config(devices)) as session:
-    steps = Steps(session, program)
-    try:
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      path = checkpoints and checkpoints.restore(session)
-      step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
-      plan = program.train.inputs.plan
-      schedule = build_schedule(config, plan)
-      if path:
-        check_resume(path, step=step, examples_seen=examples_seen, plan=plan)
-        print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
-        history.read(config.checkpoint_dir, step)
-        steps.scale_learning_rate(history.rate_factor)
-      watchdog.watch(steps)
-      steps.start(step)
-      progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
-                          learning_rate=steps.learning_rate)
-      if checkpoints:
-        checkpoints.warn = progress.write
-      signals.leave_to_run(progress.seconds_per_step)
-      outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
-                         history=history, signals=signals, unwatched=watchdog.paused)
-      examples_seen = session.run(towers.get_examples_seen())
-      steps.activity = 'the end'
-    except tf.errors.OpError as error:
-      raise explain(error, steps) from None
-
-  return dict(
-      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
-      global_batch_size=config.batch_size, train_loss=outcome.train_loss,
-      validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
-      validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
-      setup_seconds=progress.first_step_at and progress.first_step_at - started, tensorflow_version=tf.__version__)
+  return run_program(program, config=config, bad_records=data_set.bad_records, devices=devices, startup=startup,
+                     signals=signals)
 
 
 def check(config, data_set):
@@ -175,6 +143,17 @@ def check(config, data_set):
   return agrees
 
 
+def measure_input(config, data_set):
+  """Measures the input modes without towers; returns examples per second by mode."""
+  import towers
+  from training import measure_input
+
+  devices = towers.build_devices(config.num_gpus, config.device)
+  speeds = measure_input.measure_input(config, data_set, devices)
+  print(measure_input.format_speeds(config, len(devices.names), speeds))
+  return speeds
+
+
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
@@ -182,20 +161,24 @@ def main(arguments):
   ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
-  with Signals() as signals:
+  with Signals() as signals, Startup(started) as startup:
     try:
       config = parse_flags(arguments)
       if config is None:
         return 0
       check_result_file(config.result_file)
       with lock_folder(config.checkpoint_dir):
-        data_set = data.load(config.data, data_dir=config.data_dir, seed=config.seed)
+        data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:
           return 0 if check(config, data_set) else 1
-        result = train(config, data_set, started, signals)
+        if config.input_only:
+          result = measure_input(config, data_set)
+        else:
+          result = train(config, data_set, startup, signals)
       if config.result_file:
         write_result(config.result_file, result)
-      print(format_result(result, time.monotonic() - started))
+      if not config.input_only:
+        print(format_result(result, time.monotonic() - started))
     except UsageError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
       return 2

@@ -158,6 +158,13 @@ check_environment(sys.version_info[:2], _distributions, importlib.util.find_spec
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)))
 # Kernels of one GPU are launched by threads of its own, which input pipelines on the host cannot hold up.
 os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
+# 1.14 looks for what XLA could compile even where XLA is off: half of the time to the first step of a deep net. With
+# flags of your own, --tf_xla_auto_jit=2 or none at all, it looks again.
+if _tensorflow is None or _numbers(_tensorflow.version) < (2, 0):
+  os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
+# tf.keras of TensorFlow 2.16 and later is Keras 3, which builds no graphs; the package tf-keras is Keras 2.
+if importlib.util.find_spec('tf_keras') is not None:
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
 with contextlib.ExitStack() as _quiet:
   _quiet.enter_context(warnings.catch_warnings())
@@ -177,6 +184,22 @@ tf.disable_v2_behavior()
 # The 1.14 name: every get_variable gives a resource variable, since ref variables race on CPU devices.
 tf.enable_resource_variables()
 
+
+
+def load_keras() -> Any:
+  """Returns `tf.keras` of the kind that builds graphs, Keras 2.
+
+  Raises:
+    UsageError: `tf.keras` is Keras 3, or not there.
+  """
+  try:
+    is_keras_3 = '_tf_keras' in tf.keras.layers.__name__.split('.')
+  except ImportError:
+    is_keras_3 = True
+  if is_keras_3:
+    raise UsageError('tf.keras of TensorFlow %s is Keras 3, which builds no graphs. Keras 2 does: pip install '
+                     'tf-keras, and set TF_USE_LEGACY_KERAS=1 before anything imports TensorFlow.' % tf.__version__)
+  return tf.keras
 
 
 def use_deterministic_kernels() -> None:
@@ -202,4 +225,4 @@ def plain_data_options() -> Any:
   return options
 
 
-__all__ = ['StagingArea', 'plain_data_options', 'tf', 'use_deterministic_kernels']
+__all__ = ['StagingArea', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels']

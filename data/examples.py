@@ -6,11 +6,15 @@ shard reads only its own part.
 
   elements ──► shard ──► shuffle ──► skip ──► parse_example ──► batch ──► parse_batch
   (fixed order)                               (one by one)               (a whole batch)
+                                         or ► read
+                                              (in order, as it likes)
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
+
+from data.bad_records import BadRecords
 
 
 class Examples(NamedTuple):
@@ -28,6 +32,12 @@ class Examples(NamedTuple):
     shuffle_buffer: elements held while shuffling; 0 is the whole split (or shard), which is the best mixture and
       right wherever elements are small.
     name: what messages and name scopes call the split: letters, digits and underscores.
+    read: `read(elements, epoch=..., parallel_calls=...) -> tf.data.Dataset`, instead of parse_example: exactly one
+      example for each element, in the same order. `epoch` is a scalar int64 tensor that counts from 0, for what
+      differs between epochs; `parallel_calls` how many examples to work on at a time.
+    takes_epoch: parse_batch is also given `epoch=...`.
+    marks_bad: what comes out in the end is `(batch, is_good)` with is_good `[batch]` bool. The other rows keep their
+      place in the plan, and are left out of the towers' batches.
   """
   num_examples: int
   elements: Callable[..., Any]
@@ -36,6 +46,9 @@ class Examples(NamedTuple):
   arrays: Tuple[np.ndarray, ...] = ()
   shuffle_buffer: int = 0
   name: str = 'examples'
+  read: Optional[Callable[..., Any]] = None
+  takes_epoch: bool = False
+  marks_bad: bool = False
 
 
 class DataSet(NamedTuple):
@@ -46,8 +59,12 @@ class DataSet(NamedTuple):
     validation: the split to measure on.
     image_shape: `[height, width, channels]` of every image.
     num_classes: labels are 0 … num_classes - 1.
+    source: where the examples come from and how they are read, a sentence for the start of a run, or ''.
+    bad_records: what happens to damaged records, and which were met; None where there can be none.
   """
   train: Examples
   validation: Examples
   image_shape: Tuple[int, int, int]
   num_classes: int
+  source: str = ''
+  bad_records: Optional[BadRecords] = None

@@ -15,6 +15,7 @@ import numpy as np
 
 from data.arrays import from_arrays
 from data.examples import DataSet
+from data.folder import list_folder
 from data.idx import read_idx
 from usage_error import UsageError
 
@@ -24,8 +25,6 @@ DEBIAN_FASHION_MNIST_DIR = '/usr/share/datasets/fashion-mnist'
 _HOW_TO_GET = (
     'Give the folder of the four files as data_dir. On Debian, "apt-get install dataset-fashion-mnist" puts '
     'Fashion-MNIST, which has the same names and shapes as MNIST, in {}.'.format(DEBIAN_FASHION_MNIST_DIR))
-# A message lists so many names of a folder at most.
-_MAX_LISTED_NAMES = 20
 
 
 def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') -> DataSet:
@@ -79,19 +78,8 @@ def _find_files(data_dir: str) -> Dict[str, str]:
   if missing:
     raise UsageError("data_dir '{}' lacks {} of 4 files: {} (looked for with -idx and .idx, with and without .gz). It "
                      'holds {}. {}'.format(
-                         data_dir, len(missing), ', '.join(missing), _listing(data_dir), _HOW_TO_GET))
+                         data_dir, len(missing), ', '.join(missing), list_folder(data_dir), _HOW_TO_GET))
   return paths
-
-
-def _listing(folder: str) -> str:
-  """Says what a folder holds, briefly; folders among it end with a slash."""
-  try:
-    names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
-  except OSError as error:
-    return 'what cannot be listed ({})'.format(error.strerror)
-  if len(names) > _MAX_LISTED_NAMES:
-    names[_MAX_LISTED_NAMES:] = ['... ({} names in all)'.format(len(names))]
-  return ', '.join(names) or 'nothing'
 
 
 def _read_split(paths: Dict[str, str], split: str, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -11,18 +11,40 @@ from typing import Any, Callable, Dict, Tuple
 
 from usage_error import UsageError
 
-__all__ = ['MODELS', 'build_classifier']
+__all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier']
 
-# Each is a module here with `build_logits(images, is_training, num_classes)`.
-MODELS = ('linear', 'lenet', 'convnet', 'resnet20')
+# For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and what else that takes.
+MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    'linear': ('linear', {}),
+    'lenet': ('lenet', {}),
+    'convnet': ('convnet', {}),
+    'alexnet': ('alexnet', {}),
+    'alexnet_cifar': ('alexnet', dict(for_cifar=True)),
+    'vgg16': ('vgg', dict(depth=16)),
+    'vgg19': ('vgg', dict(depth=19)),
+    'resnet20': ('resnet', dict(depth=20)),
+    'resnet32': ('resnet', dict(depth=32)),
+    'resnet56': ('resnet', dict(depth=56)),
+    'resnet110': ('resnet', dict(depth=110)),
+    'resnet50': ('resnet', dict(depth=50)),
+    'resnet101': ('resnet', dict(depth=101)),
+    'resnet152': ('resnet', dict(depth=152)),
+    'nasnet_cifar': ('nasnet', dict(variant='cifar')),
+    'nasnet_cifar_large': ('nasnet', dict(variant='cifar_large')),
+    'nasnet_mobile': ('nasnet', dict(variant='mobile')),
+    'nasnet_large': ('nasnet', dict(variant='large')),
+}
+DATA_FORMATS = ('NHWC', 'NCHW')
 
 
-def build_classifier(name: str, *, num_classes: int) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
+def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
+                     ) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
   """Returns a model function over batches of (images, labels).
 
   Args:
     name: one of `MODELS`.
     num_classes: labels are 0 … num_classes - 1.
+    data_format: of the layers inside, one of `DATA_FORMATS`; images are NHWC, and weights the same, in both.
 
   Returns:
     `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metrics 'accuracy'
@@ -30,16 +52,19 @@ def build_classifier(name: str, *, num_classes: int) -> Callable[[Any, Any], Tup
     float32, labels `[batch]` int32.
 
   Raises:
-    UsageError: an unknown name.
+    UsageError: an unknown name or data format.
   """
   if name not in MODELS:
     raise UsageError("There is no model '{}'; choose one of {}.".format(name, ', '.join(MODELS)))
-  build_logits = importlib.import_module('models.' + name).build_logits
+  if data_format not in DATA_FORMATS:
+    raise UsageError("There is no data format '{}'; choose one of {}.".format(data_format, ', '.join(DATA_FORMATS)))
+  module, settings = MODELS[name]
+  build_logits = importlib.import_module('models.' + module).build_logits
 
   def model(batch, is_training):
     from tensorflow_v1 import tf
     images, labels = batch
-    logits = build_logits(images, is_training, num_classes)
+    logits = build_logits(images, is_training, num_classes, data_format=data_format, **settings)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
     if num_classes > 5:

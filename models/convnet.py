@@ -3,25 +3,27 @@
   conv 5x5x32 -> pool -> conv 5x5x64 -> pool -> dense 128 -> dropout -> logits
 """
 
-from models.layers import conv, dense, dropout, flatten, max_pool, normalize
+from models.layers import Layers, dense
 from tensorflow_v1 import tf
 
 DROPOUT_RATE = 0.4
 
 
-def build_logits(images, is_training, num_classes):
+def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   """Builds the logits.
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32.
     is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
     num_classes: how many classes there are.
+    data_format: of the layers inside, 'NHWC' or 'NCHW'.
   Returns:
     float32 `[batch, num_classes]`.
   """
-  x = normalize(images)
-  x = max_pool(conv(x, 32, 5, name='conv1'))
-  x = max_pool(conv(x, 64, 5, name='conv2'))
-  x = dense(flatten(x), 128, name='dense1', activation=tf.nn.relu)
-  x = dropout(x, DROPOUT_RATE, is_training)
+  layers = Layers(is_training, data_format)
+  x = layers.normalize(images)
+  x = layers.max_pool(layers.conv(x, 32, 5, name='conv1'))
+  x = layers.max_pool(layers.conv(x, 64, 5, name='conv2'))
+  x = dense(layers.flatten(x), 128, name='dense1', activation=tf.nn.relu)
+  x = layers.dropout(x, DROPOUT_RATE)
   return dense(x, num_classes, name='logits')

@@ -4,13 +4,26 @@ Every weight comes from `tf.get_variable`, so that whoever builds the second tow
 opening the same variable scope with reuse, and decides from outside where a variable lies and what it starts from.
 Layers that keep their weights in objects (Keras) would quietly make new ones instead.
 
-  x = normalize(images)
-  x = max_pool(conv(x, 32, 5, name='conv1'))     # conv1/weights, conv1/biases
-  x = dropout(dense(flatten(x), 128, name='dense1', activation=tf.nn.relu), 0.5, is_training)
+What all layers of a model must agree on, they take from one `Layers`:
+
+  layers = Layers(is_training, data_format)
+  x = layers.normalize(images)
+  x = layers.max_pool(layers.conv(x, 32, 5, name='conv1'))     # conv1/weights, conv1/biases
+  x = layers.dropout(dense(layers.flatten(x), 128, name='dense1', activation=tf.nn.relu), 0.5)
   logits = dense(x, num_classes, name='logits')
+
+Weights have the same names and shapes in both data formats, and `flatten` the same order, so that a checkpoint of one
+goes on with the other. A layer makes as few ops as it can: they are made once per tower, and a deep model has hundreds
+of layers.
 """
 
+from typing import Any, List, NamedTuple, Optional
+
+from models.batch_norm import batch_norm
 from tensorflow_v1 import tf
+
+# Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels, height, width]`.
+_POSITION_AXES = {'NHWC': [1, 2], 'NCHW': [2, 3]}
 
 
 def he_normal():
@@ -23,51 +36,7 @@ def glorot_uniform():
   return tf.glorot_uniform_initializer()
 
 
-def normalize(images):
-  """Turns images of either dtype into float32: uint8 becomes [0, 1], float32 stays as the reader made it.
-
-  It stands in the model, hence on the tower's device, since uint8 crosses to the device in a quarter of the bytes.
-
-  Args:
-    images: `[batch, height, width, channels]`, uint8 or float32.
-  Returns:
-    float32 of the same shape.
-  Raises:
-    TypeError: any other dtype, whose range nobody can know.
-  """
-  if images.dtype == tf.float32:
-    return images
-  if images.dtype == tf.uint8:
-    return tf.cast(images, tf.float32) * (1 / 255)
-  raise TypeError('images are {}; models take uint8 (0 ... 255) or float32'.format(images.dtype.name))
-
-
-def conv(inputs, filters, kernel_size, *, name, activation=tf.nn.relu, padding='SAME', stride=1, has_biases=True):
-  """A 2-D convolution.
-
-  Args:
-    inputs: float `[batch, height, width, channels]`; `channels` is known.
-    filters: how many channels come out.
-    kernel_size: height and width of the kernel.
-    name: the variable scope: makes `name/weights [kernel, kernel, channels, filters]` and `name/biases [filters]`.
-    activation: a function of a tensor, or None.
-    padding: 'SAME' or 'VALID'.
-    stride: of the kernel, both ways.
-    has_biases: leave them out before batch normalisation, which has offsets of its own.
-  Returns:
-    `[batch, height', width', filters]`.
-  """
-  channels = inputs.shape.as_list()[-1]
-  with tf.variable_scope(name):
-    weights = tf.get_variable('weights', [kernel_size, kernel_size, channels, filters],
-                              initializer=glorot_uniform() if activation is None and has_biases else he_normal())
-    outputs = tf.nn.conv2d(inputs, weights, strides=[1, stride, stride, 1], padding=padding)
-    if has_biases:
-      outputs = tf.nn.bias_add(outputs, tf.get_variable('biases', [filters], initializer=tf.zeros_initializer()))
-    return outputs if activation is None else activation(outputs)
-
-
-def dense(inputs, units, *, name, activation=None):
+def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
   """A matrix product with biases.
 
   Args:
@@ -75,43 +44,188 @@ def dense(inputs, units, *, name, activation=None):
     units: how many features come out.
     name: the variable scope: makes `name/weights [features, units]` and `name/biases [units]`.
     activation: a function of a tensor, or None.
+    initializer: of the weights; default: `he_normal` before a ReLU, otherwise `glorot_uniform`.
+    bias: what biases start from.
   Returns:
     `[batch, units]`.
   """
-  features = inputs.shape.as_list()[-1]
+  if initializer is None:
+    initializer = he_normal() if activation is tf.nn.relu else glorot_uniform()
   with tf.variable_scope(name):
-    weights = tf.get_variable('weights', [features, units],
-                              initializer=he_normal() if activation is tf.nn.relu else glorot_uniform())
-    biases = tf.get_variable('biases', [units], initializer=tf.zeros_initializer())
+    weights = tf.get_variable('weights', [inputs.shape.as_list()[-1], units], initializer=initializer)
+    biases = tf.get_variable('biases', [units], initializer=tf.constant_initializer(bias))
     outputs = tf.nn.bias_add(tf.matmul(inputs, weights), biases)
     return outputs if activation is None else activation(outputs)
 
 
-def max_pool(inputs, size=2):
-  """The largest value of each `size` x `size` square: `[batch, ceil(height / size), ceil(width / size), channels]`."""
-  return tf.nn.max_pool(inputs, ksize=[1, size, size, 1], strides=[1, size, size, 1], padding='SAME')
+class Layers(NamedTuple):
+  """The layers of a model, and what they agree on.
 
-
-def flatten(inputs):
-  """`[batch, ...]` to `[batch, features]`: the batch may be of any size, the rest is known."""
-  features = 1
-  for size in inputs.shape.as_list()[1:]:
-    features *= size
-  return tf.reshape(inputs, [-1, features])
-
-
-def dropout(inputs, rate, is_training):
-  """Zeroes a share of the features while training and scales up the rest (Srivastava et al. 2014).
-
-  No seed is set here: an op seed would give every tower the same mask. The graph's seed alone gives each op its own.
-
-  Args:
-    inputs: float tensor.
-    rate: the share that is dropped, in [0, 1).
+  Attributes:
     is_training: a Python bool, or a scalar bool tensor where one graph both trains and validates.
-  Returns:
-    A tensor of the same shape; `inputs`, to the bit, when not training.
+    data_format: 'NHWC', or 'NCHW', which only GPUs have kernels for and convolve faster. Images come as NHWC; all
+      that a layer takes and gives in this format is `x` below.
   """
-  if isinstance(is_training, bool):
-    return tf.nn.dropout(inputs, rate=rate) if is_training else inputs
-  return tf.nn.dropout(inputs, rate=tf.cast(is_training, inputs.dtype) * rate)
+  is_training: Any
+  data_format: str = 'NHWC'
+
+  def normalize(self, images):
+    """Turns images of either dtype into float32: uint8 becomes [0, 1], float32 stays as the reader made it.
+
+    It stands in the model, hence on the tower's device, since uint8 crosses to the device in a quarter of the bytes.
+
+    Args:
+      images: `[batch, height, width, channels]`, uint8 or float32.
+    Returns:
+      float32 x.
+    Raises:
+      TypeError: any other dtype, whose range nobody can know.
+    """
+    if images.dtype not in (tf.float32, tf.uint8):
+      raise TypeError('images are {}; models take uint8 (0 ... 255) or float32'.format(images.dtype.name))
+    x = images if self.data_format == 'NHWC' else tf.transpose(images, [0, 3, 1, 2])
+    return x if x.dtype == tf.float32 else tf.cast(x, tf.float32) * (1 / 255)
+
+  def conv(self, x, filters, size, *, name, stride=1, padding='SAME', activation=tf.nn.relu, has_biases=True,
+           initializer=None, bias=0.0):
+    """A 2-D convolution.
+
+    Args:
+      x: its channels are known.
+      filters: how many channels come out.
+      size: height and width of the kernel.
+      name: the variable scope: makes `name/weights [size, size, channels, filters]` and `name/biases [filters]`.
+      stride: of the kernel, both ways.
+      padding: 'SAME' or 'VALID'.
+      activation: a function of a tensor, or None.
+      has_biases: leave them out before batch normalisation, which has offsets of its own.
+      initializer: of the weights; default: `he_normal` before a ReLU, otherwise `glorot_uniform`.
+      bias: what biases start from.
+    Returns:
+      x of `filters` channels.
+    """
+    if initializer is None:
+      initializer = glorot_uniform() if activation is None and has_biases else he_normal()
+    with tf.variable_scope(name):
+      weights = tf.get_variable('weights', [size, size, self.count_channels(x), filters], initializer=initializer)
+      x = self._convolve(x, weights, stride, padding)
+      if has_biases:
+        biases = tf.get_variable('biases', [filters], initializer=tf.constant_initializer(bias))
+        x = tf.nn.bias_add(x, biases, data_format=self.data_format)
+      return x if activation is None else activation(x)
+
+  def separable_conv(self, x, filters, size, *, name, stride=1, initializer=None):
+    """A convolution of every channel by itself, and one over channels at every position; without biases.
+
+    Args:
+      x: its channels are known.
+      filters: how many channels come out.
+      size: height and width of the first kernel.
+      name: the variable scope: makes `name/depthwise [size, size, channels, 1]` and
+        `name/pointwise [1, 1, channels, filters]`.
+      stride: of the first kernel, both ways.
+      initializer: of the weights; default: variance 2 / fan_out. What goes into one output of the first kernel is
+        `size * size` values, which `he_normal` would take for `channels` times as many.
+    Returns:
+      x of `filters` channels.
+    """
+    channels = self.count_channels(x)
+    initializer = initializer or tf.variance_scaling_initializer(scale=2.0, mode='fan_out')
+    with tf.variable_scope(name):
+      depthwise = tf.get_variable('depthwise', [size, size, channels, 1], initializer=initializer)
+      x = tf.nn.depthwise_conv2d_native(x, depthwise, strides=self._at_positions(stride), padding='SAME',
+                                        data_format=self.data_format)
+      pointwise = tf.get_variable('pointwise', [1, 1, channels, filters], initializer=initializer)
+      return self._convolve(x, pointwise, 1, 'SAME')
+
+  def batch_norm(self, x, *, name, momentum=0.9, epsilon=1e-5):
+    """Batch normalisation with scale and offset, see `models.batch_norm`."""
+    return batch_norm(x, self.is_training, name=name, momentum=momentum, epsilon=epsilon, data_format=self.data_format)
+
+  def max_pool(self, x, size=2, stride: Optional[int] = None, padding='SAME'):
+    """The largest value of each square of `size` pixels, taken every `stride` pixels, by default `size`."""
+    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride or size),
+                          padding=padding, data_format=self.data_format)
+
+  def average_pool(self, x, size, stride, padding='SAME'):
+    """The mean of each square of `size` pixels, taken every `stride` pixels, without what pads the image."""
+    return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride), padding=padding,
+                          data_format=self.data_format)
+
+  def mean(self, x):
+    """The mean over all positions, `[batch, channels]`."""
+    return tf.reduce_mean(x, _POSITION_AXES[self.data_format])
+
+  def pad(self, x, *, positions=(0, 0), channels=(0, 0)):
+    """Adds zeros before and after height and width, and before and after channels."""
+    paddings = [(0, 0), positions, positions]
+    paddings.insert(self._channel_axis, channels)
+    return tf.pad(x, paddings)
+
+  def shift(self, x):
+    """Moves the image up and left by a pixel: cuts off its first row and column, and adds zeros at the end."""
+    begin = [0, 1, 1]
+    begin.insert(self._channel_axis, 0)
+    return tf.slice(self.pad(x, positions=(0, 1)), begin, [-1] * 4)
+
+  def concat(self, parts: List[Any]):
+    """Joins channels."""
+    return tf.concat(parts, self._channel_axis)
+
+  def count_channels(self, x) -> int:
+    """Returns the number of channels."""
+    return x.shape.as_list()[self._channel_axis]
+
+  def count_pixels(self, x) -> List[int]:
+    """Returns [height, width]."""
+    shape = x.shape.as_list()
+    return [shape[axis] for axis in _POSITION_AXES[self.data_format]]
+
+  def flatten(self, x):
+    """x to `[batch, features]`, in the order of NHWC: the batch may be of any size, the rest is known."""
+    if self.data_format == 'NCHW':
+      x = tf.transpose(x, [0, 2, 3, 1])
+    features = 1
+    for size in x.shape.as_list()[1:]:
+      features *= size
+    return tf.reshape(x, [-1, features])
+
+  def dropout(self, x, rate):
+    """Zeroes a share of the features while training and scales up the rest (Srivastava et al. 2014).
+
+    No seed is set here: an op seed would give every tower the same mask. The graph's seed alone gives each op its own.
+
+    Args:
+      x: float tensor of any shape.
+      rate: the share that is dropped, in [0, 1).
+    Returns:
+      A tensor of the same shape; `x`, to the bit, when not training.
+    """
+    if isinstance(self.is_training, bool):
+      return tf.nn.dropout(x, rate=rate) if self.is_training else x
+    return tf.nn.dropout(x, rate=tf.cast(self.is_training, x.dtype) * rate)
+
+  def drop_path(self, x, rate):
+    """Zeroes a share of the examples while training and scales up the rest (Larsson et al. 2017, arXiv:1605.07648).
+
+    Args:
+      x: to be added to what other paths give.
+      rate: the share of examples, in [0, 1), a float or a scalar tensor.
+    Returns:
+      A tensor of the same shape; `x`, to the bit, when not training.
+    """
+    if self.is_training is False:
+      return x
+    keep = 1 - (rate if self.is_training is True else tf.cast(self.is_training, x.dtype) * rate)
+    return x / keep * tf.floor(tf.random.uniform([tf.shape(x)[0], 1, 1, 1]) + keep)
+
+  @property
+  def _channel_axis(self):
+    return 3 if self.data_format == 'NHWC' else 1
+
+  def _at_positions(self, number):
+    """Returns kernel sizes or strides, `[4]`, that are `number` for height and width."""
+    return [1, number, number, 1] if self.data_format == 'NHWC' else [1, 1, number, number]
+
+  def _convolve(self, x, weights, stride, padding):
+    return tf.nn.conv2d(x, weights, strides=self._at_positions(stride), padding=padding, data_format=self.data_format)

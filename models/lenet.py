@@ -4,26 +4,28 @@ Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian 
   conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
 """
 
-from models.layers import conv, dense, dropout, flatten, max_pool, normalize
+from models.layers import Layers, dense
 from tensorflow_v1 import tf
 
 DROPOUT_RATE = 0.2
 
 
-def build_logits(images, is_training, num_classes):
+def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
   """Builds the logits of LeNet-5: 61,706 weights on 28x28x1, as in the paper, if SAME padding makes it 32x32.
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32; at least 9 pixels high and wide.
     is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
     num_classes: how many classes there are.
+    data_format: of the layers inside, 'NHWC' or 'NCHW'.
   Returns:
     float32 `[batch, num_classes]`.
   """
-  x = normalize(images)
-  x = max_pool(conv(x, 6, 5, name='conv1'))
-  x = max_pool(conv(x, 16, 5, name='conv2', padding='VALID'))
-  x = dense(flatten(x), 120, name='dense1', activation=tf.nn.relu)
+  layers = Layers(is_training, data_format)
+  x = layers.normalize(images)
+  x = layers.max_pool(layers.conv(x, 6, 5, name='conv1'))
+  x = layers.max_pool(layers.conv(x, 16, 5, name='conv2', padding='VALID'))
+  x = dense(layers.flatten(x), 120, name='dense1', activation=tf.nn.relu)
   x = dense(x, 84, name='dense2', activation=tf.nn.relu)
-  x = dropout(x, DROPOUT_RATE, is_training)
+  x = layers.dropout(x, DROPOUT_RATE)
   return dense(x, num_classes, name='logits')

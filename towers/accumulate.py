@@ -45,7 +45,8 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
     return sums[-1].value
 
   with tf.name_scope('accumulate'):
-    num_examples = add(tf.ones([]), HOST, 'num_examples')
+    seen = add(tf.ones([]), HOST, 'num_examples')
+    num_examples = tf.maximum(seen, 1.0)  # All of them may have been damaged and left out.
     loss = add(averaged.loss, HOST, 'loss') / num_examples
     gradients = []
     for gradient, variable in averaged.gradients:
@@ -72,7 +73,7 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
                                             read_value=False))
     return tf.group(*clears, name='clear')
 
-  return averaged._replace(loss=loss, num_examples=tf.cast(num_examples, tf.int64), gradients=gradients, add_op=add_op,
+  return averaged._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), gradients=gradients, add_op=add_op,
                            clear=clear)
 
 

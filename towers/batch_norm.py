@@ -67,7 +67,7 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
     # Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
     with tf.device(devices[0]), tf.name_scope('weigh_towers'):
       examples = tf.cast(tf.stack(counts), tf.float32)
-      weights = (examples / tf.reduce_sum(examples) if kind == 'mean'
+      weights = (examples / tf.maximum(tf.reduce_sum(examples), 1.0) if kind == 'mean'
                  else tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)))
       weights = tf.unstack(weights)
     for identities in _match(BATCH_MOMENTS, scopes):

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple
 import numpy as np
 
 from data.examples import Examples
-from models.batch_norm import BATCH_SUMS
+from models.batch_norm import BATCH_MOMENTS
 from tensorflow_v1 import tf
 from towers.apply import build_train_op
 from towers.devices import build_devices, build_session_config
@@ -158,7 +158,7 @@ def _try(model, examples, *, num_towers, batch_size, num_steps, seed, batch_norm
       weights=weights,
       activations={name: np.concatenate(values) for name, values in (first_activations or {}).items()},
       lines={name: _find_line(tensors[0].op, model) for name, tensors in activations.items()},
-      batch_norms=sorted({_find_layer(tensor) for tensor in graph.get_collection(BATCH_SUMS)}),
+      batch_norms=sorted({_find_layer(tensor) for tensor in graph.get_collection(BATCH_MOMENTS)}),
       random_ops=[op.name[len('tower_0/'):].split('_stateless/')[0] for op in graph.get_operations()
                   if op.name.startswith('tower_0/') and op.type in STATELESS_TYPES])
 

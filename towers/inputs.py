@@ -16,7 +16,7 @@ before they are parsed.
 """
 
 import os
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from data.examples import Examples
 from tensorflow_v1 import plain_data_options, tf
@@ -28,6 +28,7 @@ INPUT_MODES = ('split', 'next', 'shard')
 
 HOST = '/device:CPU:0'
 _PREFETCHED_RUNS = 2
+_PARALLEL_RUNS = 4  # Whole batches in the making at a time, at most: they take memory.
 _ENDLESS = 2 ** 62
 
 
@@ -50,7 +51,7 @@ class Inputs(NamedTuple):
 
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
-                 seed: int = 0) -> Inputs:
+                 seed: int = 0, parallel_calls: Optional[int] = None) -> Inputs:
   """Builds the pipeline of one split.
 
   Args:
@@ -59,6 +60,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     mode: 'split', 'next' or 'shard'.
     shuffle: shuffle every epoch anew, by (seed, epoch).
     seed: of the shuffling.
+    parallel_calls: examples that are parsed at a time, by all iterators together; None for one on each core.
 
   Raises:
     UsageError: an unknown mode.
@@ -71,6 +73,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     start_run = tf.placeholder(tf.int64, [], 'start_run')
 
     num_shards = plan.num_towers if mode == 'shard' else 1
+    calls = -(-(parallel_calls or count_cores()) // num_shards)
     iterators = []
     initializer = None
     for shard in range(num_shards):
@@ -80,17 +83,24 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
             examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards,
             first_run=first_run, buffer_size=examples.shuffle_buffer,
             seed=_epoch_seed(seed, shard, number) if shuffle else None)
-        if examples.parse_example:
-          elements = elements.map(examples.parse_example, num_parallel_calls=os.cpu_count())
+        if examples.read:
+          elements = examples.read(elements, epoch=number, parallel_calls=calls)
+        elif examples.parse_example:
+          elements = elements.map(examples.parse_example, num_parallel_calls=calls)
         if mode == 'shard':
-          return _deal_batches(elements, plan, shard, first_run)
-        if mode == 'next':
-          return _share_batches(elements, plan)
-        return elements.batch(plan.run_size, drop_remainder=plan.is_even)
+          batches = _deal_batches(elements, plan, shard, first_run)
+        elif mode == 'next':
+          batches = _share_batches(elements, plan)
+        else:
+          batches = elements.batch(plan.run_size, drop_remainder=plan.is_even)
+        if examples.takes_epoch:
+          batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(number).repeat()))
+        return batches
 
       dataset = tf.data.Dataset.range(start_epoch, _ENDLESS).flat_map(epoch)
       if examples.parse_batch:
-        dataset = dataset.map(lambda *elements: examples.parse_batch(*elements, *arrays))
+        # Behind the epochs, so that one is begun while the last batches of the one before are parsed.
+        dataset = dataset.map(_parse_batch_with(examples, arrays), num_parallel_calls=min(calls, _PARALLEL_RUNS))
       dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
       dataset = dataset.with_options(plain_data_options())
       iterators.append(tf.data.Iterator.from_structure(
@@ -102,7 +112,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   def next_batches():
     with tf.device(HOST), tf.name_scope('next_%s' % examples.name):
-      return [_count_examples(tensors, plan, mode, tower)
+      return [_count_examples(tensors, plan, mode, tower, marks_bad=examples.marks_bad)
               for tower, tensors in enumerate(_GET_NEXT[mode](iterators, plan))]
 
   def feeds(step):
@@ -111,6 +121,22 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
+
+
+def count_cores() -> int:
+  """Returns the cores that this process may use: fewer than the machine has, in a container or under taskset."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def _parse_batch_with(examples, arrays):
+  """Returns the function that makes a batch of a batch of elements, whose structure it is handed taken apart."""
+  if not examples.takes_epoch:
+    return lambda *elements: examples.parse_batch(*elements, *arrays)
+
+  def parse(elements, epoch):
+    return examples.parse_batch(*(elements if isinstance(elements, tuple) else [elements]), *arrays, epoch=epoch)
+
+  return parse
 
 
 def _epoch_seed(seed, shard, epoch):
@@ -233,16 +259,20 @@ def _get_from_every_shard(iterators, plan):
 _GET_NEXT = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard}
 
 
-def _count_examples(tensors, plan, mode, tower):
+def _count_examples(tensors, plan, mode, tower, marks_bad):
   """Returns a tower's tensors as a `Batch`: counted, of static shape where sizes are even, never without a row."""
-  if plan.is_even and (mode != 'shard' or plan.run_size % plan.num_towers == 0):
+  may_be_empty = plan.may_leave_a_tower_empty or marks_bad
+  if marks_bad:
+    tensors, is_good = tensors
+    tensors = tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
+  elif plan.is_even and (mode != 'shard' or plan.run_size % plan.num_towers == 0):
     size = plan.shares(plan.run_size)[tower]
     for tensor in tf.nest.flatten(tensors):
       tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
     return Batch(tensors, size)
 
   num_examples = _leading_size(tensors, tf.int32)
-  if plan.may_leave_a_tower_empty:
+  if may_be_empty:
     num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)
 
     def fill(tensor):
@@ -252,7 +282,7 @@ def _count_examples(tensors, plan, mode, tower):
       return filled
 
     tensors = tf.nest.map_structure(fill, tensors)
-  return Batch(tensors, num_examples, may_be_empty=plan.may_leave_a_tower_empty)
+  return Batch(tensors, num_examples, may_be_empty=may_be_empty)
 
 
 def _leading_size(batch, dtype):

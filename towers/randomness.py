@@ -17,6 +17,8 @@ _STATELESS = {
     'RandomStandardNormal': tf.raw_ops.StatelessRandomNormal,
     'TruncatedNormal': tf.raw_ops.StatelessTruncatedNormal,
 }
+# What is added to the name of a random op for its twin's scope, and the name of its key within.
+_TWIN, _KEY = '_stateless/', 'key'
 STATELESS_TYPES = ('StatelessRandomUniform', 'StatelessRandomNormal', 'StatelessTruncatedNormal')
 
 
@@ -74,7 +76,7 @@ def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, run: Ca
   for op in ops:
     if not op.name.startswith(scope) or not _is_random(op):
       continue
-    seeds = name_seeds(seed, 'tower %d %s' % (tower, op.name[len(scope):]))
+    seeds = _tower_seeds(seed, tower, op.name[len(scope):])
     context = op._get_control_flow_context()
     if op.type not in _STATELESS or (context is not None and context.IsWhileContext()):
       _set_seeds(op, *seeds)
@@ -89,8 +91,8 @@ def _replace_by_stateless(op, key, run, context):
   outer = graph._get_control_flow_context()
   graph._set_control_flow_context(context)
   try:
-    with tf.device(op.device), tf.name_scope(op.name + '_stateless/'):
-      seed = tf.stack([tf.constant(key, tf.int64), run])
+    with tf.colocate_with(op), tf.name_scope(op.name + _TWIN):
+      seed = tf.stack([tf.constant(key, tf.int64, name=_KEY), run])
       twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
   finally:
     graph._set_control_flow_context(outer)
@@ -101,8 +103,31 @@ def _replace_by_stateless(op, key, run, context):
         consumer._update_input(index, twin)
 
 
+def _tower_seeds(seed, tower, name):
+  return name_seeds(seed, 'tower %d %s' % (tower, name))
+
+
+def find_random_nodes(nodes: Iterable[Any]) -> List[Any]:
+  """Returns, of the nodes of a seeded tower, those that hold its seeds."""
+  return [node for node in nodes if node.name.endswith(_TWIN + _KEY) or _is_random_node(node)]
+
+
+def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
+  """Gives what `find_random_nodes` found, named without the tower's scope, the seeds that `tower` would have."""
+  for node in nodes:
+    if node.op == 'Const':
+      key, _ = _tower_seeds(seed, tower, node.name[:-len(_TWIN + _KEY)])
+      node.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(key, tf.int64))
+    else:
+      node.attr['seed'].i, node.attr['seed2'].i = _tower_seeds(seed, tower, node.name)
+
+
 def _is_random(op):
-  return 'seed' in op.node_def.attr and 'seed2' in op.node_def.attr
+  return _is_random_node(op.node_def)
+
+
+def _is_random_node(node):
+  return 'seed' in node.attr and 'seed2' in node.attr
 
 
 def _set_seeds(op, seed, seed2):

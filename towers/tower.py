@@ -9,16 +9,23 @@ losses and gradients sum to exactly those of one tower on the whole batch, whate
 the towers' means is right only where all shares are equal.
 """
 
+import contextlib
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from models.batch_norm import joined_sums
 from tensorflow_v1 import tf
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms
+from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
 from towers.randomness import get_run_in_step, seed_tower
 from towers.variables import VariableStore, check_shared
 from usage_error import UsageError
+
+TOWER_BUILDS = ('reuse', 'clone', 'auto')
+# Below, calling the model again takes less than making a pattern of the first tower.
+_OPS_WORTH_CLONING = 1000
 
 # A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value
 # per example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`.
@@ -52,47 +59,71 @@ class Tower(NamedTuple):
 
 
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
-                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1) -> List[Tower]:
+                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1,
+                 build: str = 'reuse') -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
-    model: called once per tower, under `variable_scope` reuse from the second on.
+    model: called once per tower, under `variable_scope` reuse from the second on; clones do without the call.
     batches: for each tower its batch.
     devices: for each tower its device.
     store: makes the variables.
     is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
     batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
     accumulate: runs of a full step, each with random numbers of its own.
+    build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the same static shapes)
+      or 'auto', which clones where a tower has so many ops that it saves time. The results are the same to the bit.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
       never updates its averages, or towers that do not share.
   """
+  if build not in TOWER_BUILDS:
+    raise UsageError('tower_build is %r: choose one of %s.' % (build, ', '.join(TOWER_BUILDS)))
   run = run_reader(accumulate)
   total = _count_examples(batches)
   towers: List[Tower] = []
+  patterns: List[Pattern] = []
   shared: List[Any] = []
+  layers = joined_sums if batch_norm == 'sync' and len(devices) > 1 else contextlib.nullcontext
   for number, (batch, device) in enumerate(zip(batches, devices)):
-    tower = build_forward(model, batch, number=number, device=device, is_training=is_training, total=total,
-                          creator=store.creator, store=store, run=run, reuse=number > 0)
+    pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
+    if pattern is not None:
+      towers.append(pattern.clone(batch, number=number, device=device))
+      continue
+    recording = record_tower(device)
+    with layers():
+      tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
+                            total=total, creator=store.creator, store=store, run=run, reuse=number > 0)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
     check_shared(shared, tf.global_variables(), tower=number)
-    towers.append(_differentiate(tower, batch, is_first=number == 0))
+    tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0)
+    towers.append(tower)
+    if _is_pattern(build, batches[number + 1:], batch, recording):
+      patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed))
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=[tower.num_examples for tower in towers])
   return towers
 
 
+def _is_pattern(build, later, batch, recording):
+  """Returns whether later towers are to be cloned from this one."""
+  if build == 'reuse' or not any(has_same_shapes(batch, other) for other in later):
+    return False
+  return build == 'clone' or recording.count_ops() >= _OPS_WORTH_CLONING
+
+
 def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
                   creator: Callable[..., Any], store: VariableStore, run: Callable[[], Any], reuse: bool,
-                  getter: Optional[Callable[..., Any]] = None) -> Tower:
+                  place: Any = None, getter: Optional[Callable[..., Any]] = None) -> Tower:
   """Builds a tower without gradients.
 
   Args:
+    place: a device function in place of `device`, or None.
     total: examples in the global batch, an int or a scalar int32 tensor.
     creator: makes variables, or stands in for them: the store's or one around it.
     run: returns the scalar int64 tensor that random ops of the model are tied to.
@@ -106,7 +137,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   sizes = [len(tf.get_collection(key)) for key in collections]
   outer = tf.get_variable_scope()
   store.begin_tower()
-  with tf.device(device), tf.name_scope('tower_%d' % number) as scope:
+  with tf.device(place or device), tf.name_scope('tower_%d' % number) as scope:
     with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter, auxiliary_name_scope=False), \
         tf.variable_creator_scope(creator):
       returned = model(batch.tensors, is_training)
@@ -114,40 +145,43 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
-    share = sums['loss'] / tf.cast(total, sums['loss'].dtype)
+    # Where all rows of a global batch were damaged and left out, 0 / 0 would be no number.
+    share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
 
 
-def _differentiate(tower, batch, *, is_first):
+def _differentiate(tower, batch, *, place, is_first):
   """Returns the tower with the gradients of its loss and, for the first one, of the penalties.
 
-  Penalties belong to the variables, which exist once: one tower differentiates them, whole.
+  Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
+  apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
   variables = tf.trainable_variables()
-  penalties = tower.penalties if is_first else []
-  with tf.device(tower.device), tf.name_scope(tower.scope):
-    if not batch.may_be_empty:
-      return tower._replace(gradients=tf.gradients([tower.loss] + penalties, variables))
-    # The row that fills an empty tower's batch may have led to numbers that are none.
-    gradients = [None if gradient is None else _zero_if_empty(gradient, batch)
-                 for gradient in tf.gradients(tower.loss, variables)]
-    if penalties:
-      pairs = zip(gradients, tf.gradients(penalties, variables))
-      gradients = [tf.add_n([tf.convert_to_tensor(part) for part in pair if part is not None])
-                   if pair[1] is not None else pair[0] for pair in pairs]
-  return tower._replace(gradients=gradients)
+  with tf.device(place), tf.name_scope(tower.scope):
+    own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables)]
+    if not (is_first and tower.penalties):
+      return tower._replace(gradients=own), own
+    gradients = [gradient if penalty is None else
+                 tf.add_n([tf.convert_to_tensor(part) for part in (gradient, penalty) if part is not None])
+                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables))]
+  return tower._replace(gradients=gradients), own
 
 
 def _zero_if_empty(value, batch):
-  """Returns a tensor or IndexedSlices, or zeros when a batch that may be empty is."""
+  """Returns a tensor, IndexedSlices or None, or zeros when a batch that may be empty is.
+
+  The row that fills an empty tower's batch may have led to numbers that are none.
+  """
+  if not batch.may_be_empty or value is None:
+    return value
   if isinstance(value, tf.IndexedSlices):
     # No rows rather than rows of zeros: an optimizer with slots moves every row that it is given.
     num_rows = tf.where(batch.num_examples > 0, tf.size(value.indices), 0)
     return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows], value.dense_shape)
-  return tf.where(batch.num_examples > 0, value, tf.zeros_like(value)) if batch.may_be_empty else value
+  return tf.where(batch.num_examples > 0, value, tf.zeros_like(value))
 
 
 def run_reader(accumulate: int = 1) -> Callable[[], Any]:

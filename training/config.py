@@ -10,7 +10,9 @@ import re
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from data import DATA_SETS
-from models import MODELS
+from data.augment import KINDS
+from data.bad_records import POLICIES
+from models import DATA_FORMATS, MODELS
 from usage_error import UsageError
 
 
@@ -51,23 +53,35 @@ class Config:
   _group('data')
   data: str = _setting(str, 'sample', 'data set', DATA_SETS)
   data_dir: Optional[str] = _setting(str, None, 'folder of its files, for data sets that have some')
+  image_size: Optional[int] = _setting(int, None, 'pixels of images, tfrecord; default: the data\'s own, or 224')
+  num_classes: Optional[int] = _setting(int, None, 'of tfrecord, npy; default: the data\'s own, or 1000')
+  first_label: Optional[int] = _setting(int, None, 'of tfrecord, becomes 0; default: the data\'s own, or 1')
+  max_image_pixels: int = _setting(int, 64000000, 'images of more are bad records')
+  on_bad_record: str = _setting(str, 'fail', 'end the run at a damaged record, or log it', POLICIES)
+  augment: str = _setting(str, 'none', 'pad, crop, mirror; random resized crop, mirror', KINDS)
   batch_size: int = _setting(int, 64, 'global batch: examples of one step, over all towers')
   shuffle: bool = _setting(bool, True, 'shuffle the training split anew in every epoch')
   accumulate: int = _setting(int, 1, 'session runs that a global batch is taken in, to save memory')
   drop_remainder: bool = _setting(bool, False, 'leave out the last, smaller batch of every training epoch')
 
   _group('inputs')
-  input_mode: str = _setting(str, 'split', 'one batch to split; a get_next per tower; an iterator per shard',
+  input_mode: str = _setting(str, 'split', 'one batch to split; get_next per tower; iterator per shard',
                              ('split', 'next', 'shard'))
   staging_depth: int = _setting(int, 1, 'batches that wait on each tower\'s device: 0, 1 or 2')
+  input_threads: Optional[int] = _setting(int, None, 'examples parsed at a time; default: one on each core')
+  input_only: bool = _setting(bool, False, 'measure the input modes without towers, and train nothing')
 
   _group('towers')
   num_gpus: Optional[int] = _setting(int, None, 'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices')
   device: str = _setting(str, 'auto', 'auto: GPUs when there are any, else virtual CPU devices',
                          ('auto', 'gpu', 'cpu'))
   model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
+  data_format: str = _setting(str, 'NHWC', 'of the layers in the model; only GPUs run NCHW, faster', DATA_FORMATS)
+  tower_build: str = _setting(str, 'auto', 'call the model for each tower, or clone the first; auto: clone deep models',
+                              ('reuse', 'clone', 'auto'))
+  graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
+                                 ('auto', 'on', 'off'))
   variables: str = _setting(str, 'host', 'where variables stand', ('host', 'first', 'balanced'))
-
   batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
 
   _group('weight update')
@@ -98,14 +112,16 @@ class Config:
   stall_seconds: float = _setting(float, 300.0, 'without any progress, after which the run ends and tells why')
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
-  check: bool = _setting(bool, False, 'compare the towers with one tower on a few batches, and train nothing')
+  check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
-    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping')
-    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed')
+    self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping',
+                   'image_size', 'input_threads', 'max_image_pixels')
+    self._at_least(2, 'num_classes')
+    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
     self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
@@ -120,6 +136,9 @@ class Config:
             % (','.join('%g' % epoch for epoch in self.decay_epochs), self.schedule))
     _refuse(any(epoch <= 0 for epoch in self.decay_epochs) or sorted(set(self.decay_epochs)) != list(self.decay_epochs),
             'decay_epochs=%s: they must be above 0 and rise.' % ','.join('%g' % epoch for epoch in self.decay_epochs))
+    _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
+            'data_format=NCHW with %s: only GPUs convolve in this format; use data_format=NHWC, whose weights and '
+            'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
     for name in ('validate_every', 'checkpoint_every'):
       _, unit = parse_interval(name, getattr(self, name))
       _refuse(name == 'validate_every' and unit == 'seconds',

@@ -26,13 +26,15 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
       'model: {}, {:,} weights; {}, {} schedule, peak rate {:g}'.format(
           config.model, num_weights, config.optimizer, config.schedule, config.peak_learning_rate()),
   ]
+  if data_set.source:
+    lines.insert(2, '  {}; damaged records: {}'.format(data_set.source, config.on_bad_record))
   if program.averaged.without_gradient:
     lines.append('without a gradient, so never trained: '
                  + ', '.join(variable.op.name for variable in program.averaged.without_gradient))
   if program.averaged.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
-  lines.append('memory: a tower is estimated to take %s on its device, besides its variables'
+  lines.append('memory: estimated %s per tower, besides variables'
                % estimate_memory(program).describe())
   return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
 
@@ -55,3 +57,11 @@ def describe_batch(plan: Plan) -> str:
 
 def _count(number: Any, noun: str) -> str:
   return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')
+
+
+def describe_ops(graph: Any, num_towers: int) -> str:
+  """Returns how many ops a graph's towers have."""
+  ops = graph.get_operations()
+  in_towers = sum(op.name.startswith('tower_') for op in ops)
+  return '{} tower{} of {:,} ops, {:,} in all'.format(
+      num_towers, 's' if num_towers > 1 else '', in_towers // num_towers, len(ops))

@@ -9,8 +9,10 @@ signal, a fault or `kill -9`, and the next one does what is left to do.
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
+from data import BadRecords
+from tensorflow_v1 import tf
 from towers import get_global_step
 from towers.plan import Plan
 from training.checkpoints import Checkpoints, Snapshot
@@ -25,6 +27,8 @@ from usage_error import UsageError
 
 # So many steps in a row that are not finite are no longer an accident.
 MOST_SKIPPED_IN_A_ROW = 10
+# Of the planned examples: where more are damaged, it is rather the batch that is another.
+_MOST_SKIPPED = 0.1
 
 
 class Schedule(NamedTuple):
@@ -57,17 +61,42 @@ def build_schedule(config: Config, plan: Plan) -> Schedule:
       save_seconds=number if by_the_clock else None, on_nan=config.on_nan)
 
 
-def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan) -> None:
+def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan, may_skip: bool = False) -> None:
   """Raises if a run cannot go on where a checkpoint stopped, since its steps were of other sizes.
+
+  Where damaged records are skipped, a step sees fewer examples than it planned. Then up to a tenth fewer is taken for
+  that, which also lets pass a batch that is larger by so little; a smaller one never passes.
 
   Raises:
     UsageError: names the counts and the fix.
   """
-  if plan.examples_before(step) != examples_seen:
-    raise UsageError(
-        'The checkpoint %s has seen %d examples in %d steps, but with this data and batch_size=%d they would be %d: '
-        'resume with the data, batch_size and drop_remainder that it was written with, or give another checkpoint_dir.'
-        % (path, examples_seen, step, plan.batch_size, plan.examples_before(step)))
+  planned = plan.examples_before(step)
+  if planned != examples_seen and not (may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned):
+    message = ('The checkpoint %s has seen %d examples in %d steps, but with this data and batch_size=%d they would be '
+               '%d: resume with the data, batch_size and drop_remainder that it was written with, or give another '
+               'checkpoint_dir.' % (path, examples_seen, step, plan.batch_size, planned))
+    if examples_seen < planned and not may_skip:
+      message += ' If it skipped damaged records, resume with on_bad_record=skip.'
+    raise UsageError(message)
+
+
+@contextlib.contextmanager
+def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[None]:
+  """While records are read: an error that a damaged one caused becomes the message that names it, and skipped ones are
+  summed up at the end.
+
+  Raises:
+    UsageError: under the policy 'fail', instead of TensorFlow's error that a pipeline ended with.
+  """
+  try:
+    yield
+  except tf.errors.OpError:
+    if bad_records is None or bad_records.failure is None:
+      raise
+    raise UsageError(bad_records.failure) from None
+  finally:
+    if bad_records is not None and bad_records.summary():
+      progress.write(bad_records.summary())
 
 
 class Outcome(NamedTuple):

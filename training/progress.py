@@ -19,13 +19,17 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
 _LONGEST_BAR = 30
 _SHORTEST_BAR = 5
+# A smaller share of the time that the towers wait for input is not worth the room on the line.
+_SHOWN_WAIT = 0.05
 
 
 class Progress:
   """Shows a training run, step by step."""
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
-               stream: Any = None, clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
+               on_first_step: Callable[[], None] = lambda: None,
+               input_wait_seconds: Callable[[], float] = lambda: 0.0, stream: Any = None,
+               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
     """Prepares to show; nothing is written yet.
 
     Args:
@@ -33,6 +37,8 @@ class Progress:
       first_step: steps that an earlier run did.
       plan: of the training split.
       learning_rate: reads the rate; called only when it is shown.
+      on_first_step: called when the first step is done, before anything is shown.
+      input_wait_seconds: tells how long all training steps so far have waited for input.
       stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
       clock: seconds.
       columns: of the terminal; asked for at each drawing if None.
@@ -42,6 +48,8 @@ class Progress:
     self._first_step = self._step = first_step
     self._plan = plan
     self._learning_rate = learning_rate
+    self._on_first_step = on_first_step
+    self._input_wait_seconds = input_wait_seconds
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
@@ -57,6 +65,7 @@ class Progress:
     self._mark = 0.0  # Training time counts from here: the end of the last step, or of a pause.
     self._train_seconds = 0.0
     self._shown_step, self._shown_train_seconds = first_step, 0.0
+    self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
     """Takes note that `step` steps are over; shows it when it is time to."""
@@ -64,7 +73,9 @@ class Progress:
     if self.first_step_at is None:
       # The first step holds set-up that no other has: the speed is that of the steps after it.
       self.first_step_at = now
+      self._on_first_step()
       self._first_timed_step = self._shown_step = step
+      self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
     else:
       self._train_seconds += now - self._mark
     self._step, self._mark = step, now
@@ -72,6 +83,7 @@ class Progress:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds
+      self._shown_wait_seconds = self._input_wait_seconds()
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
@@ -89,6 +101,7 @@ class Progress:
     """Takes note that the run goes on from an earlier step; the speed is measured anew."""
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
+    self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -107,6 +120,14 @@ class Progress:
     """Returns how long a step takes, 0 before that is known."""
     return self._train_seconds / max(1, self._step - self._first_timed_step)
 
+  @property
+  def input_wait(self) -> Optional[float]:
+    """The share of the training time in which the towers waited for input, 0 to 1; None with fewer than two steps."""
+    return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
+
+  def _share_waited(self, since_seconds, seconds):
+    return min((self._input_wait_seconds() - since_seconds) / seconds, 1.0) if seconds else None
+
   def _speed(self, since_step, seconds):
     examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
     return examples / seconds if examples and seconds else None
@@ -118,6 +139,9 @@ class Progress:
     speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
     if speed:
       facts.append('{:,.0f} examples/s'.format(speed))
+    waited = self._share_waited(self._shown_wait_seconds, self._train_seconds - self._shown_train_seconds)
+    if waited and waited >= _SHOWN_WAIT:
+      facts.append('waits {:.0%}'.format(waited))
     if self._first_timed_step < self._step < self._total_steps:
       # With what validation and checkpoints took, since they will take it again.
       seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)

@@ -37,4 +37,6 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
               if name.startswith('validation_') and name != 'validation_examples']
   if result['examples_per_second'] is not None:
     parts.append('{:,.0f} examples/s'.format(result['examples_per_second']))
+  if result['input_wait'] is not None:
+    parts.append('waited for input {:.0%} of the time'.format(result['input_wait']))
   return ', '.join(parts)

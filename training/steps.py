@@ -30,12 +30,16 @@ class Program(NamedTuple):
     learning_rate: of the next step, a scalar tensor or a float.
     train_op: updates all weights once; with a guard, a scalar bool that says whether it did.
     validation: what a run on validation batches fetches, or None.
+    input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
+    add_wait: with accumulation, the same of a run with `averaged.add_op`.
   """
   train: Feed
   averaged: Averaged
   learning_rate: Any
   train_op: Any
   validation: Optional[Validation] = None
+  input_wait: Any = None
+  add_wait: Any = None
 
 
 class ValidationPass:
@@ -112,6 +116,7 @@ class Steps:
   Attributes:
     step: steps done, which is the number of the one that is next.
     runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
+    input_wait_seconds: that the training steps so far have waited for input.
     activity: what is being done, in words.
   """
 
@@ -121,15 +126,16 @@ class Steps:
     self._program = program
     self._validation = program.validation
     self._put_ops = list(program.train.put_ops)
-    train = [program.averaged.loss, program.train_op] + self._put_ops
+    train = [program.averaged.loss, program.train_op, program.input_wait] + self._put_ops
     self._train = session.make_callable(train)
     if program.averaged.add_op is not None:
-      self._accumulate = session.make_callable([program.averaged.add_op] + self._put_ops)
+      self._accumulate = session.make_callable([program.add_wait, program.averaged.add_op] + self._put_ops)
     self._plan = program.train.inputs.plan
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
     self.step = 0
     self.runs = 0
+    self.input_wait_seconds = 0.0
     self.activity = 'set-up'
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
@@ -178,8 +184,9 @@ class Steps:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     self._accumulate_runs()
-    loss, is_done = self._train()[:2]
+    loss, is_done, waited = self._train()[:3]
     self.runs += 1
+    self.input_wait_seconds += waited
     self.activity = 'training'
     # An op without a guard gives None.
     if is_done is not None and not is_done:
@@ -198,8 +205,9 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
-    sums, loss, is_done = self._measure_and_train()[:3]
+    sums, loss, is_done, waited = self._measure_and_train()[:4]
     self.runs += 1
+    self.input_wait_seconds += waited
     self.activity = 'training'
     validation_pass.add(sums)
     if is_done is not None and not is_done:
@@ -210,7 +218,7 @@ class Steps:
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
     for _ in range(self._plan.num_runs(self.step) - 1):
-      self._accumulate()
+      self.input_wait_seconds += self._accumulate()[0]
       self.runs += 1
 
   def retry(self) -> Finding:

@@ -1,31 +1,112 @@
-"""Models: their weights, that they ignore devices and towers, and that dropout is off where it must be."""
+"""Models: as many weights as published, all train on towers, and dropout is off where it must be."""
 
 import numpy as np
 import pytest
 
 import models
+import towers
+from data import load_synthetic
+from main import build_program
+from models import nasnet
 from tensorflow_v1 import tf
+from training.config import Config
+from training.steps import Steps
 from usage_error import UsageError
 
-# On 28x28x1; ResNet-20 is published for 32x32x3.
-NUM_WEIGHTS = {'linear': 7850, 'lenet': 61706, 'convnet': 454922, 'resnet20': 269722}
-SHAPES = {'resnet20': (32, 32, 3)}
+# (images, classes, weights that gradients train, others). Counts are those of papers or other programs, see the
+# modules, and so are the classes; where convolutions have the same weights for any size, images are small.
+PUBLISHED = {
+    'linear': ((28, 28, 1), 10, 7850, 0),
+    'lenet': ((28, 28, 1), 10, 61706, 0),
+    'convnet': ((28, 28, 1), 10, 454922, 0),
+    'alexnet': ((224, 224, 3), 1000, 61100840, 0),
+    'alexnet_cifar': ((32, 32, 3), 10, 2472266, 0),
+    'vgg16': ((224, 224, 3), 1000, 138357544, 0),
+    'vgg19': ((224, 224, 3), 1000, 143667240, 0),
+    'resnet20': ((16, 16, 3), 10, 269722, 1376),
+    'resnet32': ((16, 16, 3), 10, 464154, 2272),
+    'resnet56': ((8, 8, 3), 10, 853018, 4064),
+    'resnet110': ((8, 8, 3), 10, 1727962, 8096),
+    'resnet50': ((32, 32, 3), 1000, 25557032, 53120),
+    'resnet101': ((32, 32, 3), 1000, 44549160, 105344),
+    'resnet152': ((32, 32, 3), 1000, 60192808, 151424),
+    'nasnet_cifar': ((8, 8, 3), 10, 3328234, 37056),
+    'nasnet_cifar_large': ((8, 8, 3), 10, 84714850, 194544),
+    'nasnet_mobile': ((32, 32, 3), 1000, 5326716 - 36738, 36738),
+    'nasnet_large': ((32, 32, 3), 1000, 84720150 + 4033 * 1000, 84916818 - 84720150),
+}
+# Dense layers above convolutions: the small image has fewer of their weights.
+SMALLER = {'alexnet': ((63, 63, 3), 10), 'vgg16': ((32, 32, 3), 10), 'vgg19': ((32, 32, 3), 10)}
+SLOW = ('resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152', 'nasnet_cifar', 'nasnet_cifar_large',
+        'nasnet_mobile', 'nasnet_large')
+ALL = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in models.MODELS]
 
 
-def build(name, is_training, dtype=np.uint8, batch=3):
-  shape = SHAPES.get(name, (28, 28, 1))
+def build(name, is_training, dtype=np.uint8, batch=3, shape=None, num_classes=10, **settings):
+  shape = shape or PUBLISHED[name][0]
   images = np.random.RandomState(0).randint(256, size=(batch,) + shape).astype(dtype)
   labels = np.arange(batch, dtype=np.int32)
-  return models.build_classifier(name, num_classes=10)((tf.constant(images), tf.constant(labels)), is_training)
+  model = models.build_classifier(name, num_classes=num_classes, **settings)
+  return model((tf.constant(images), tf.constant(labels)), is_training)
 
 
-@pytest.mark.parametrize('name', models.MODELS)
-def test_weights_are_as_many_as_published_and_outputs_are_per_example(name):
+def count(variables):
+  return sum(variable.shape.num_elements() for variable in variables)
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_weights_are_as_many_as_published_and_two_towers_train_them(name):
+  shape, num_classes, trained, other = PUBLISHED[name]
+  if name in SMALLER:
+    with tf.Graph().as_default():
+      build(name, True, batch=1, shape=shape, num_classes=num_classes)
+      assert count(tf.trainable_variables()) == count(tf.global_variables()) == trained
+    shape, num_classes = SMALLER[name]
+
+  data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4, num_validation=2)
+  config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none', staging_depth=0)
   with tf.Graph().as_default():
-    losses, metrics = build(name, True)
-    assert losses.shape == (3,) and metrics['accuracy'].shape == (3,)
-    assert sum(variable.shape.num_elements() for variable in tf.trainable_variables()) == NUM_WEIGHTS[name]
-    assert not any(op.device for op in tf.get_default_graph().get_operations() if 'tower' in op.name)
+    devices = towers.build_devices(2, 'cpu')
+    program = build_program(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
+    weights = tf.trainable_variables()
+    if name not in SMALLER:
+      assert count(weights) == trained
+      assert count(tf.global_variables()) - count(weights) - 2 == other  # Two counters.
+    assert [variable for _, variable in program.averaged.gradients] == weights
+    session_config = towers.build_session_config(devices)
+    session_config.graph_options.rewrite_options.disable_meta_optimizer = True  # It rewrites for longer than a step.
+    with tf.Session(config=session_config) as session:
+      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      steps = Steps(session, program)
+      steps.start(0)
+      before = session.run(weights)
+      assert np.isfinite(steps.train())
+      changed = [(new != old).any() and np.isfinite(new).all() for new, old in zip(session.run(weights), before)]
+      assert np.mean(changed) > 0.9  # Where a ReLU is dead for all four images, nothing moves.
+
+
+# With one normal cell a stage: 7 cells.
+TINY_NASNET = nasnet._VARIANTS['mobile']._replace(num_normal=1, channels=8, stem_channels=6, skips_reduction=True)
+
+
+def test_nasnets_drop_paths_only_while_training_and_more_of_them_in_later_cells(monkeypatch):
+  monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET._replace(dropout_rate=0.0))
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    images = tf.constant(np.random.RandomState(0).rand(4, 32, 32, 3).astype(np.float32))
+    is_training, rate = tf.placeholder(tf.bool, []), tf.placeholder(tf.float32, [])
+    with tf.variable_scope('', reuse=tf.AUTO_REUSE):
+      dropped = nasnet.build_logits(images, is_training, 10, variant='mobile', drop_path_rate=rate)
+      plain = nasnet.build_logits(images, False, 10, variant='mobile')
+    session.run(tf.global_variables_initializer())
+    np.testing.assert_allclose(*session.run([dropped, plain], {is_training: False, rate: 0.9}), rtol=1e-5)
+    floors = {cell: [op.outputs[0] for op in graph.get_operations()
+                     if op.type == 'Floor' and op.name.startswith('cell%d/' % cell)] for cell in range(1, 8)}
+    # All operations but 'same' of a normal cell, or of one that reduces.
+    assert {cell: len(ops) for cell, ops in floors.items()} == {1: 9, 2: 9, 3: 8, 4: 9, 5: 8, 6: 9, 7: 8}
+    kept = [{cell: np.mean(masks) for cell, masks in session.run(floors, {is_training: True, rate: 0.9}).items()}
+            for _ in range(20)]
+    for cell in floors:
+      assert np.mean([means[cell] for means in kept]) == pytest.approx(1 - 0.9 * cell / 7, abs=0.08)
 
 
 @pytest.mark.parametrize('name', ['lenet', 'convnet'])
@@ -73,16 +154,16 @@ def test_top_5_counts_answers_among_the_five_likeliest():
 
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_a_deep_net_with_sync_is_one_tower(num_towers):
-  from data import load_synthetic
-  from towers import check
   train = load_synthetic(num_train=100, num_validation=10).train
-  report = check(models.build_classifier('resnet20', num_classes=10), train, num_towers=num_towers, batch_size=7,
-                 batch_norm='sync', num_steps=2)
+  report = towers.check(models.build_classifier('resnet20', num_classes=10), train, num_towers=num_towers,
+                        batch_size=7, batch_norm='sync', num_steps=2)
   assert report.agrees, report.format()
 
 
-def test_unknown_models_and_image_types_are_refused():
+def test_unknown_models_formats_and_image_types_are_refused():
   with pytest.raises(UsageError, match='vgg.*linear, lenet, convnet'):
     models.build_classifier('vgg', num_classes=10)
+  with pytest.raises(UsageError, match='NHCW.*NHWC, NCHW'):
+    models.build_classifier('lenet', num_classes=10, data_format='NHCW')
   with tf.Graph().as_default(), pytest.raises(TypeError, match='int64'):
     build('linear', False, dtype=np.int64)

@@ -73,7 +73,7 @@ def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
       moving = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
   np.testing.assert_allclose(moving['norm/moving_mean'], 0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
   np.testing.assert_allclose(moving['norm/moving_variance'],
-                             0.75 + 0.25 * np.mean([part.var(0) for part in parts], 0), atol=1e-6)
+                             0.75 + 0.25 * np.mean([part.var(0, ddof=1) for part in parts], 0), atol=1e-6)
 
 
 def test_every_run_draws_masks_of_its_own():

@@ -78,7 +78,7 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
   if kind == 'first':
     parts = parts[:1]
   mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
-  variance = np.average([part.var(0) for part in parts], 0, [len(part) for part in parts])
+  variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
   with Run(model=plain, num_towers=num_towers, batch_norm=kind, train=train) as run:
     run.validate()
     assert_same_weights(averages(run), {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)

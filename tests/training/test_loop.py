@@ -1,6 +1,7 @@
 """The loop: what is due when, and that a resumed run ends where the uninterrupted one does."""
 
 import contextlib
+import io
 import itertools
 import json
 import signal
@@ -9,13 +10,15 @@ import time
 import numpy as np
 import pytest
 
+from data import BadRecords
+from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
 from training.config import Config
 from training.history import MOST_ROLLBACKS, History
-from training.loop import MOST_SKIPPED_IN_A_ROW, Schedule, build_schedule, check_resume, run_loop
+from training.loop import MOST_SKIPPED_IN_A_ROW, Schedule, build_schedule, check_resume, run_loop, watch_records
 from training.run_error import RunError
 from training.signals import Interrupted
 from usage_error import UsageError
@@ -41,14 +44,14 @@ class Recorder:
   def has_saved(self):
     self.answers.append('has saved')
 
-  def write(self, text):
-    self.lines.append(text)
-
   def rewind(self, step):
     self.lines.append('rewind to %d' % step)
 
   def validation(self, *, step, metrics, examples):
     self.validations.append((step, metrics['loss'], examples))
+
+  def write(self, text):
+    self.lines.append(text)
 
   def paused(self):
     recorder = self
@@ -307,3 +310,32 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     outcome, recorder = loop(run, total_steps=6, **options)
   assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
   assert saved_steps(tmp_path) == [4, 5, 6]
+
+
+def test_a_checkpoint_may_have_seen_a_few_examples_less_where_damaged_ones_are_skipped():
+  with Run() as run:
+    plan = run.program.train.inputs.plan
+  for examples_seen in (21, 20, 19):
+    check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
+  for examples_seen in (22, 18, 0):
+    with pytest.raises(UsageError, match='has seen %d examples' % examples_seen):
+      check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
+  with pytest.raises(UsageError, match='resume with on_bad_record=skip'):
+    check_resume('checkpoint', step=3, examples_seen=20, plan=plan)
+
+
+def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
+  recorder = Recorder()
+  bad_records = BadRecords('fail')
+  with contextlib.suppress(UsageError):
+    bad_records.report('a/file', 12, 'torn', record=3)
+  with pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn'), watch_records(bad_records, recorder):
+    raise tf.errors.UnknownError(None, None, 'in a thread')
+  for nothing_bad in (None, BadRecords('fail')):
+    with pytest.raises(tf.errors.UnknownError), watch_records(nothing_bad, recorder):
+      raise tf.errors.UnknownError(None, None, 'something else')
+  assert recorder.lines == []
+  bad_records = BadRecords('skip', io.StringIO())
+  with watch_records(bad_records, recorder):
+    bad_records.report('a/file', 12, 'torn', record=3)
+  assert recorder.lines == ['skipped 1 damaged record in 1 file: a/file (1)']

@@ -59,6 +59,20 @@ def test_a_resumed_run_counts_only_its_own_steps():
   assert run(io.StringIO(), first_step=12, step_seconds=0.5).examples_per_second == pytest.approx(20)
 
 
+def test_waiting_for_input_is_a_share_of_the_training_time():
+  stream, clock, waited = io.StringIO(), Clock(), [7.0]
+  progress = Progress(total_steps=20, first_step=0, plan=PLAN, learning_rate=lambda: 0.1, stream=stream, clock=clock,
+                      input_wait_seconds=lambda: waited[0])
+  assert progress.input_wait is None
+  for step in range(1, 21):
+    progress.step(step=step, loss=1.0)  # The first step, and the 7 seconds in it, do not count.
+    clock.seconds += 1.0
+    waited[0] += 0.0 if step > 10 else 0.5
+  assert progress.input_wait == pytest.approx(5 / 19)
+  shown = [line.split(', ')[-2 if 'left' in line else -1] for line in stream.getvalue().splitlines()]
+  assert [word for word in shown if 'waits' in word] == ['waits 50%', 'waits 50%']
+
+
 def test_one_step_has_no_speed():
   assert run(io.StringIO(), steps=1).examples_per_second is None
 

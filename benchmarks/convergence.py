@@ -1,0 +1,179 @@
+"""Convergence: accuracy over steps of ResNet-20 for 1, 2 and 4 towers that share one global batch lie on one curve.
+
+  python -m benchmarks.convergence                 # the sample in colour, some minutes
+  python -m benchmarks.convergence --data=fashion_mnist --epochs=20 --output=docs/convergence
+
+Every run has the same seed, so the same initial weights and batches; batch normalisation takes the moments of the
+global batch (`sync`), so that N towers compute what one computes. What is left between the curves is rounding, which a
+net that is far from settled blows up from step to step. How much, the run of one tower says whose initial weights are
+changed by a millionth (`1 + noise`).
+
+The images are Colour Fashion, see `colour_fashion`: CIFAR-shaped, made of Fashion-MNIST. It is not CIFAR-10.
+"""
+
+import argparse
+import json
+import os
+import time
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+
+from benchmarks.colour_fashion import SIZE, colour
+from usage_error import UsageError
+
+NOISE = 1e-6
+COLOURS = ('#1b6ca8', '#d1495b', '#3c8d40', '#8a5a99')
+
+
+def load(name: str, num_train: int, num_validation: int) -> Any:
+  """Returns the data set `name`, of grey images, in colour and with at most so many examples."""
+  import data
+  grey = data.load(name)
+
+  def split(examples, count, seed):
+    images, labels = (array[:count] for array in examples.arrays)
+    return data.from_arrays(colour(images, seed=seed), labels, name='colour_' + examples.name)
+
+  return data.DataSet(train=split(grey.train, num_train, 0), validation=split(grey.validation, num_validation, 1),
+                      image_shape=(SIZE, SIZE, 3), num_classes=grey.num_classes)
+
+
+def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epochs: float, measure_every: int,
+            seed: int, noise: float = 0.0) -> Dict[str, Any]:
+  """Trains in this process; returns the curve: steps, the mean training loss up to each, validation accuracy.
+
+  Args:
+    noise: share that initial weights are changed by, up or down.
+  """
+  import models
+  import towers
+  from main import build_program
+  from tensorflow_v1 import tf
+  from training.config import Config
+  from training.steps import Steps
+
+  config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05, weight_decay=1e-4,
+                  warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)
+  with tf.Graph().as_default():
+    devices = towers.build_devices(num_towers, 'cpu')
+    program = build_program(config, models.build_classifier(model, num_classes=data_set.num_classes), data_set,
+                            devices.names)
+    total_steps = config.count_steps(program.train.inputs.plan.steps_per_epoch)
+    curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[],
+                                 accuracy=[])
+    with tf.Session(config=towers.build_session_config(devices)) as session:
+      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      if noise:
+        _disturb(session, tf.trainable_variables(), noise)
+      steps = Steps(session, program)
+      steps.start(0)
+      losses: List[float] = []
+      started = time.monotonic()
+      for step in range(1, total_steps + 1):
+        losses.append(float(steps.train()))
+        if step % measure_every == 0 or step == total_steps:
+          validation = steps.begin_pass(step)
+          steps.validate(validation)
+          curve['steps'].append(step)
+          curve['loss'].append(float(np.mean(losses)))
+          curve['accuracy'].append(validation.means()['accuracy'])
+          losses = []
+      curve['seconds'] = time.monotonic() - started
+  return curve
+
+
+def _disturb(session, variables, noise):
+  """Changes all weights by a share of `noise`, up or down."""
+  random = np.random.RandomState(0)
+  values = {variable.initial_value: value * (1 + noise * random.choice([-1, 1], size=value.shape))
+            for variable, value in zip(variables, session.run(variables))}
+  session.run([variable.initializer for variable in variables], values)
+
+
+def format_table(curves: Sequence[Dict[str, Any]]) -> str:
+  """Returns accuracy over steps, a column for each number of towers."""
+  lines = ['towers  ' + ''.join('%12s' % curve['name'] for curve in curves)]
+  for row, step in enumerate(curves[0]['steps']):
+    lines.append('%8d' % step + ''.join('%12.4f' % curve['accuracy'][row] for curve in curves))
+  first = np.array(curves[0]['accuracy'])
+  lines.append('farthest ' + '%11s' % '' + ''.join('%12.4f' % np.abs(np.array(curve['accuracy']) - first).max()
+                                                   for curve in curves[1:]))
+  return '\n'.join(lines)
+
+
+def draw(curves: Sequence[Dict[str, Any]], title: str, path: str) -> None:
+  """Writes a picture of the curves as SVG, which needs no package.
+
+  Later curves are thinner, so that curves that lie on each other are all seen.
+  """
+  width, height, left, top, bottom = 720, 400, 64, 48, 52
+  last = curves[0]['steps'][-1]
+
+  def place(step, accuracy):
+    return '%.1f,%.1f' % (left + step / last * (width - left - 24),
+                          height - bottom - accuracy * (height - top - bottom))
+
+  parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">'
+           % (width, height), '<rect width="100%" height="100%" fill="white"/>',
+           '<text x="%d" y="24" font-size="15">%s</text>' % (left, title)]
+  for tick in range(6):
+    x, y = place(0, tick / 5).split(',')
+    parts += ['<path d="M%s,%s H%d" stroke="#ddd"/>' % (x, y, width - 24),
+              '<text x="%d" y="%.1f" text-anchor="end">%d %%</text>' % (left - 8, float(y) + 4, 20 * tick)]
+    x, y = place(last * tick / 5, 0).split(',')
+    parts.append('<text x="%s" y="%d" text-anchor="middle">%d</text>' % (x, height - bottom + 20, last * tick // 5))
+  parts.append('<text x="%d" y="%d" text-anchor="middle">steps</text>' % ((left + width - 24) // 2, height - 12))
+  for number, curve in enumerate(curves):
+    style = 'stroke="%s" stroke-width="%.1f"' % (COLOURS[number % len(COLOURS)], 2 + 3 * (len(curves) - 1 - number))
+    points = ' '.join(place(step, accuracy) for step, accuracy in zip(curve['steps'], curve['accuracy']))
+    y = height - bottom - 20 * (len(curves) - number)
+    parts += ['<polyline fill="none" %s points="%s"/>' % (style, points),
+              '<path d="M%d,%d h28" %s/>' % (width - 150, y, style),
+              '<text x="%d" y="%d">%s</text>' % (width - 112, y + 4, _count_towers(curve['name']))]
+  with open(path, 'w', encoding='utf-8') as file:
+    file.write('\n'.join(parts + ['</svg>', '']))
+
+
+def _count_towers(name):
+  return '1 tower' + name[1:] if name[0] == '1' else name + ' towers'
+
+
+def main() -> None:
+  """Trains once for each number of towers; prints the table, and writes it as JSON and as a picture."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'), help='what is coloured')
+  parser.add_argument('--num_train', type=int, default=60000, help='training examples, at most')
+  parser.add_argument('--num_validation', type=int, default=10000, help='validation examples, at most')
+  parser.add_argument('--towers', default='1,2,4')
+  parser.add_argument('--model', default='resnet20')
+  parser.add_argument('--batch_size', type=int, default=128)
+  parser.add_argument('--epochs', type=float, default=10)
+  parser.add_argument('--measure_every', type=int, default=10, help='steps')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--output', help='writes OUTPUT.json and OUTPUT.svg')
+  flags = parser.parse_args()
+  if flags.output and not os.path.isdir(os.path.dirname(os.path.abspath(flags.output))):
+    raise SystemExit('output=%s: its folder does not exist.' % flags.output)
+  try:
+    data_set = load(flags.data, flags.num_train, flags.num_validation)
+  except UsageError as error:
+    raise SystemExit(str(error)) from None
+  curves = []
+  for num_towers, noise in [(int(number), 0.0) for number in flags.towers.split(',')] + [(1, NOISE)]:
+    curves.append(measure(data_set, num_towers=num_towers, model=flags.model, batch_size=flags.batch_size, noise=noise,
+                          epochs=flags.epochs, measure_every=flags.measure_every, seed=flags.seed))
+    print('%s: accuracy %.4f after %d steps, %.0f s' % (
+        _count_towers(curves[-1]['name']), curves[-1]['accuracy'][-1], curves[-1]['steps'][-1],
+        curves[-1]['seconds']), flush=True)
+  title = '%s, Colour Fashion (%s), global batch %d, batch norm sync' % (flags.model, flags.data, flags.batch_size)
+  print('%s\n%s' % (title, format_table(curves)))
+  if flags.output:
+    with open(flags.output + '.json', 'w', encoding='utf-8') as file:
+      json.dump(dict(title=title, curves=curves), file, indent=1)
+      file.write('\n')
+    draw(curves, 'Validation accuracy: ' + title, flags.output + '.svg')
+
+
+if __name__ == '__main__':
+  main()

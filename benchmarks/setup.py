@@ -1,0 +1,166 @@
+"""Set-up: from the start of a process to the end of its first step, beside TensorFlow's MirroredStrategy.
+
+  python -m benchmarks.setup                                       # NASNet-Large and ResNet-50; takes an hour
+  python -m benchmarks.setup --models=resnet50 --towers=1,8 --builds=clone,reuse,mirrored --repeats=3
+
+Every line is a process of its own. Ours builds the whole straight line of main.py, with input, staging and guard.
+MirroredStrategy gets the same model function, optimizer, towers and batch sizes in the same kind of graph, and has an
+easier task: a constant batch instead of an input, and no Estimator around it. Its variables are copied to each device.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List
+
+IMAGES_PER_TOWER = 2
+IMAGE_SHAPE = (32, 32, 3)
+NUM_CLASSES = 10
+LEARNING_RATE = 0.001
+_LATER_STEPS = 3
+
+
+def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str, Any]:
+  """Builds, starts and takes a few steps in this process.
+
+  Args:
+    model: one of models.MODELS.
+    num_towers: on virtual CPU devices.
+    build: 'clone', 'reuse' or 'mirrored'.
+    started: time.time() when the process was started.
+  """
+  from tensorflow_v1 import tf
+  imported = time.time()
+  step, session = (_start_mirrored if build == 'mirrored' else _start_towers)(model, num_towers, build)
+  prepared = time.time()
+  losses = [float(step())]
+  first = time.time()
+  times: List[float] = []
+  used = time.process_time()
+  for _ in range(_LATER_STEPS):
+    begin = time.time()
+    losses.append(float(step()))
+    times.append(time.time() - begin)
+  used = (time.process_time() - used) / _LATER_STEPS
+  usage = resource.getrusage(resource.RUSAGE_SELF)
+  return dict(model=model, num_towers=num_towers, build=build, tensorflow_version=tf.__version__,
+              setup_seconds=first - started, import_seconds=imported - started,
+              build_and_start_seconds=prepared - imported, first_step_seconds=first - prepared,
+              step_seconds=sorted(times)[len(times) // 2], step_cpu_seconds=used,
+              num_ops=len(session.graph.get_operations()), peak_bytes=usage.ru_maxrss * 1024, losses=losses)
+
+
+def _start_towers(model, num_towers, build):
+  """Returns what takes a step and returns its loss, of the program of main.py, and its session."""
+  import data
+  import models
+  import towers
+  from main import build_program
+  from tensorflow_v1 import tf
+  from training.config import Config
+  from training.steps import Steps
+
+  config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers, tower_build=build,
+                  learning_rate=LEARNING_RATE, schedule='constant', validation='none', drop_remainder=True)
+  data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
+                                 num_train=8 * config.batch_size, num_validation=config.batch_size)
+  devices = towers.build_devices(num_towers, 'cpu')
+  program = build_program(config, models.build_classifier(model, num_classes=NUM_CLASSES), data_set, devices.names)
+  session = tf.Session(config=towers.build_session_config(devices))
+  session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+  steps = Steps(session, program)
+  steps.start(0)
+  return steps.train, session
+
+
+def _start_mirrored(model, num_towers, build):
+  """The same for MirroredStrategy, as a user of graph mode runs it."""
+  del build
+  import models
+  from tensorflow_v1 import tf
+
+  session_config = tf.ConfigProto(device_count={'CPU': num_towers})
+  # Virtual devices must be there before the strategy looks for them.
+  session = tf.Session(config=session_config)
+  strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
+  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
+
+  def own_averages(getter, *args, **kwargs):
+    """As Keras makes moving averages for this strategy: each device its own, the mean of them when they are read."""
+    if kwargs.get('trainable') is False:
+      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN)
+    return getter(*args, **kwargs)
+
+  def step():
+    images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
+    labels = tf.zeros([IMAGES_PER_TOWER], tf.int32)
+    with tf.variable_scope('', custom_getter=own_averages):
+      losses, _ = model_function((images, labels), True)
+    loss = tf.reduce_mean(losses)
+    optimizer = tf.train.MomentumOptimizer(LEARNING_RATE, 0.9)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+      train_op = optimizer.minimize(loss / num_towers, global_step=tf.train.get_or_create_global_step())
+    with tf.control_dependencies([train_op]):
+      return tf.identity(loss)
+
+  with strategy.scope():
+    run = getattr(strategy, 'run', None) or strategy.experimental_run_v2
+    loss = strategy.reduce(tf.distribute.ReduceOp.MEAN, run(step), axis=None)
+    init = tf.global_variables_initializer()
+  session.run(init)
+  return session.make_callable(loss), session
+
+
+def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
+  """Measures in a process of its own; returns its line, with 'error' where it ended badly."""
+  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  line = '%s,%d,%s,%r' % (model, num_towers, build, time.time())
+  child = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
+                         capture_output=True, text=True)
+  if child.returncode:
+    return dict(model=model, num_towers=num_towers, build=build, error=child.stderr.strip().splitlines()[-1:])
+  return json.loads(child.stdout.strip().splitlines()[-1])
+
+
+def format_line(line: Dict[str, Any]) -> str:
+  """Returns a row of the table."""
+  head = '{model:13} {num_towers:>2} {build:9}'.format(**line)
+  if 'error' in line:
+    return '%s %s' % (head, line['error'])
+  return head + ('{setup_seconds:8.1f} s to the first step (imports {import_seconds:.1f}, build and start '
+                 '{build_and_start_seconds:.1f}, step {first_step_seconds:.1f})  then {step_seconds:6.2f} s a step  '
+                 '{num_ops:>7,} ops  {gigabytes:.2f} GB').format(gigabytes=line['peak_bytes'] / 1e9, **line)
+
+
+def main() -> None:
+  """Measures all lines, builds in turn for each model and number of towers, and prints them as they come."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--models', default='nasnet_large,resnet50')
+  parser.add_argument('--towers', default='1,2,4,8')
+  parser.add_argument('--builds', default='clone,reuse,mirrored')
+  parser.add_argument('--repeats', type=int, default=1)
+  parser.add_argument('--json', help='file to write all lines to')
+  parser.add_argument('--line', help=argparse.SUPPRESS)
+  flags = parser.parse_args()
+  if flags.line:
+    model, num_towers, build, started = flags.line.split(',')
+    print(json.dumps(measure(model, int(num_towers), build, float(started))))
+    return
+  lines = []
+  for _ in range(flags.repeats):
+    for model in flags.models.split(','):
+      for num_towers in map(int, flags.towers.split(',')):
+        for build in flags.builds.split(','):
+          lines.append(run_line(model, num_towers, build))
+          print(format_line(lines[-1]), flush=True)
+  if flags.json:
+    with open(flags.json, 'w', encoding='utf-8') as file:
+      json.dump(lines, file, indent=1)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,160 @@
+"""Readers against damaged files: no crash, no hang, and never a wrong example.
+
+Damage is drawn from fixed seeds: bytes flipped, cut off, doubled, zeroed, inserted, taken from elsewhere in the file.
+"""
+
+import io
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from data.bad_records import BadRecordError, BadRecords
+from data.cifar import CIFARS, read_cifar
+from data.convert import encode_png
+from data.example_proto import encode_example
+from data.idx import read_idx, write_idx
+from data.npy import map_npy
+from data.tfrecord import Records, scan_tfrecord, write_record
+from tests.data.pictures import jpegs, picture
+from tests.data.test_encoded_images import List
+from usage_error import UsageError
+
+# How many damaged inputs: 11,000 in all.
+COUNTS = {'index': 4000, 'decode': 2000, 'idx': 1500, 'npy': 2500, 'cifar': 1000}
+
+
+def mutate(content, source):
+  """Returns other bytes: one to four damages of the kinds that disks, downloads and hands do."""
+  content = bytearray(content)
+  for _ in range(source.choice([1, 1, 1, 2, 4])):
+    if not content:
+      break
+    position = source.randrange(len(content))
+    # Headers are where it hurts.
+    position = source.choice([position, position % 16, position % 64])
+    kind = source.randrange(7)
+    if kind == 0:
+      content[position % len(content)] ^= 1 << source.randrange(8)
+    elif kind == 1:
+      del content[position:]
+    elif kind == 2:
+      content[position:position + source.randrange(1, 9)] = bytes(source.getrandbits(8) for _ in range(8))
+    elif kind == 3:
+      content[position:position] = bytes(source.getrandbits(8) for _ in range(source.randrange(1, 20)))
+    elif kind == 4:
+      size = source.randrange(1, 200)
+      content[position:position + size] = bytes(min(size, len(content) - position))
+    elif kind == 5:
+      begin = source.randrange(len(content))
+      content[position:position + 12] = content[begin:begin + 12]
+    else:
+      content += content[position:position + source.randrange(1, 5000)]
+  return bytes(content)
+
+
+def test_the_index_and_the_records_it_finds(tmp_path):
+  payloads = [b'%d ' % number * (number * 40 + 1) for number in range(6)]
+  buffer = io.BytesIO()
+  for payload in payloads:
+    write_record(buffer, payload)
+  path = tmp_path / 'file'
+  found, count = 0, COUNTS['index']
+  for seed in range(count):
+    path.write_bytes(mutate(buffer.getvalue(), random.Random(seed)))
+    try:
+      index = scan_tfrecord(str(path))
+    except UsageError:  # It looks compressed.
+      continue
+    records = Records([index])
+    assert len(records) * 16 <= path.stat().st_size
+    for number, payload in enumerate(records.read(range(len(records)))):
+      # A record that reads well is one that was written: only whole ones may have been doubled or moved.
+      assert isinstance(payload, BadRecordError) or payload in payloads, (seed, number)
+      found += not isinstance(payload, BadRecordError)
+  assert found > count  # And damage elsewhere loses none of them.
+
+
+def test_decoding_through_tensorflow():
+  """Payloads whose checksum holds, but whose content was damaged before: those are lost, the others untouched."""
+  count = COUNTS['decode']
+  originals = list(jpegs(3)) + [encode_png(picture(3))]
+  originals += list(jpegs(1, 100, 90))
+  contents, untouched = [], {}
+  for seed in range(count):
+    source = random.Random(seed)
+    number = seed % len(originals)
+    example = {'image/encoded': originals[number], 'image/class/label': seed % 900 + 1}
+    if seed % 10 == 0:
+      untouched[seed] = number
+      contents.append(encode_example(example))
+    elif seed % 10 < 3:
+      contents.append(mutate(encode_example(example), source))
+    elif seed % 10 == 3:
+      contents.append(bytes(source.getrandbits(8) for _ in range(source.randrange(300))))
+    else:
+      contents.append(encode_example(dict(example, **{'image/encoded': mutate(originals[number], source)})))
+  given = List([encode_example({'image/encoded': original, 'image/class/label': 1}) for original in originals])
+  expected = [next(iter(step.values())) for step in given.take(batch_size=1)]
+
+  given = List(contents)
+  steps = given.take(batch_size=1)
+  assert len(steps) == count
+  for seed, number in untouched.items():
+    [(label, image)] = steps[seed].items()
+    assert label == seed % 900
+    np.testing.assert_array_equal(image, expected[number])
+  decoded = sum(map(bool, steps))
+  assert len(untouched) < decoded < count and len(given.bad_records._places) == count - decoded
+
+
+@pytest.mark.parametrize('name', ['images', 'images.gz'])
+def test_idx(tmp_path, name):
+  path = tmp_path / name
+  array = np.arange(7 * 9 * 5, dtype=np.uint8).reshape(7, 9, 5)
+  write_idx(str(path), array)
+  content = path.read_bytes()
+  for seed in range(COUNTS['idx'] // 2):
+    path.write_bytes(mutate(content, random.Random(seed)))
+    try:
+      got = read_idx(path)
+    except UsageError as error:
+      assert str(path) in str(error)
+      continue
+    # What reads has the size that its header declares; with a checksum it is what was written.
+    assert got.nbytes < 10**6
+    if name.endswith('.gz'):
+      np.testing.assert_array_equal(got, array)
+
+
+def test_npy(tmp_path):
+  path = tmp_path / 'array.npy'
+  np.save(str(path), np.arange(60, dtype=np.int32).reshape(5, 12))
+  content = path.read_bytes()
+  header_bytes = 10 + struct.unpack_from('<H', content, 8)[0]
+  for seed in range(COUNTS['npy']):
+    source = random.Random(seed)
+    # The header is text, most of which no damage hits by chance: damage it alone half of the time.
+    path.write_bytes(mutate(content, source) if seed % 2 else mutate(content[:header_bytes], source)
+                     + content[header_bytes:])
+    try:
+      got = map_npy(str(path))
+    except UsageError as error:
+      assert str(path) in str(error)
+      continue
+    assert got.nbytes < path.stat().st_size and got.dtype.kind in 'iufbc'
+    int(got.reshape(-1)[-1].real)
+
+
+def test_cifar(tmp_path):
+  path = tmp_path / 'data_batch_1.bin'
+  records = [bytes([label]) + bytes([label * 20 + 3]) * 3072 for label in range(5)]
+  for seed in range(COUNTS['cifar']):
+    path.write_bytes(mutate(b''.join(records), random.Random(seed)))
+    bad_records = BadRecords('skip', io.StringIO())
+    images, labels = read_cifar(str(path), CIFARS['cifar10'], bad_records)
+    assert len(images) == len(labels) <= path.stat().st_size // 3073 and images.shape[1:] == (32, 32, 3)
+    assert ((labels >= 0) & (labels < 10)).all()
+    lost = path.stat().st_size // 3073 - len(labels)
+    assert lost <= len(bad_records._places)

@@ -1,0 +1,52 @@
+"""Training goes on over skipped examples: a step without any moves no weight, and no number becomes NaN."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.towers import small
+from tests.towers.small import Run, random_examples
+
+
+def examples_without(bad, num_examples=16):
+  """Examples of which those with the numbers `bad` are marked."""
+  examples = random_examples(num_examples)
+  parse_batch = examples.parse_batch
+
+  def parse(numbers, *arrays):
+    is_bad = tf.reduce_any(tf.equal(numbers[:, tf.newaxis], tf.constant([bad], tf.int64)), 1)
+    return parse_batch(numbers, *arrays), tf.logical_not(is_bad)
+
+  return examples._replace(parse_batch=parse, marks_bad=True)
+
+
+@pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)
+def test_a_step_without_examples_changes_nothing(settings):
+  bad = list(range(8, 16))  # The second step of every epoch.
+  settings = dict(dict(num_towers=2, validation_kind='none', optimizer='sgd'), **settings)
+  with Run(train=examples_without(bad), **settings) as run:
+    assert np.isfinite(run.steps.train()) and run.counters() == [1, 8]
+    before = run.weights()
+    assert run.steps.train() == 0 and run.counters() == [2, 8]
+    small.assert_same_weights(run.weights(), before, tolerance=0)
+    assert run.steps.train() > 0 and run.counters() == [3, 16]
+
+
+@pytest.mark.parametrize('mode', ['shard', pytest.param('next', marks=pytest.mark.slow)])
+def test_towers_of_what_is_left_are_one_tower(mode):
+  bad = [1, 2, 3, 9, 12]
+  with Run(train=examples_without(bad), num_towers=3, mode=mode) as run, \
+      Run(train=examples_without(bad), num_towers=1, depth=0) as one:
+    for _ in range(4):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
+    small.assert_same_weights(run.weights(), one.weights())
+    assert run.counters() == one.counters() == [4, 22]
+
+
+def test_marks_stay_out_of_the_towers():
+  with tf.Graph().as_default():
+    examples = examples_without([0])
+    plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
+    [first, _] = towers.build_inputs(examples, plan=plan).next_batches()
+    assert len(first.tensors) == 2 and first.may_be_empty and not first.is_static

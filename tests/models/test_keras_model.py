@@ -1,0 +1,224 @@
+"""Any Keras model: N towers are one, and what Keras keeps in its layers reaches the training step, once."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import towers
+from data import load_synthetic
+from models.keras_model import KerasModel
+from tensorflow_v1 import load_keras, tf
+from tests.towers import small
+from tests.towers.small import Run, assert_same_weights
+from usage_error import UsageError
+
+keras = load_keras()
+OUTPUTS = 'outputs'
+
+
+def collect_outputs(labels, outputs):
+  """A metric that leaves the towers' outputs in a collection."""
+  del labels
+  tf.add_to_collection(OUTPUTS, outputs)
+  return outputs[:, 0]
+
+
+def make_functional(penalty=None):
+  inputs = keras.layers.Input([small.NUM_FEATURES])
+  x = keras.layers.Dense(4, activation='tanh', kernel_regularizer=penalty, name='hidden')(inputs)
+  return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')(x))
+
+
+def make_sequential(*layers):
+  """A model whose variables are made only when it is called."""
+  return lambda: keras.Sequential([layer() for layer in layers] + [
+      keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')], name='net')
+
+
+def plain_model(batch, is_training):
+  """`make_functional` on tf.get_variable, with a penalty of 0.1 times the squares."""
+  del is_training
+  features, labels = batch
+  initializer, zeros = tf.glorot_uniform_initializer(), tf.zeros_initializer()
+  kernel = tf.get_variable('hidden/kernel', [small.NUM_FEATURES, 4], initializer=initializer)
+  x = tf.tanh(tf.matmul(features, kernel) + tf.get_variable('hidden/bias', [4], initializer=zeros))
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.reduce_sum(tf.square(kernel)))
+  logits = tf.matmul(x, tf.get_variable('logits/kernel', [4, small.NUM_CLASSES], initializer=initializer))
+  logits += tf.get_variable('logits/bias', [small.NUM_CLASSES], initializer=zeros)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+@pytest.mark.parametrize('num_towers,placement,build', [
+    (1, 'host', 'reuse'), (2, 'first', 'reuse'), (3, 'balanced', 'reuse'), (3, 'host', 'clone')])
+def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
+  model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
+                     metrics={'accuracy': 'sparse_categorical_accuracy'})
+  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run, \
+      Run(model=plain_model, num_towers=1) as one:
+    assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
+    assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
+    for _ in range(5):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+    means, num_examples = run.validate()
+    assert means['loss'] == pytest.approx(one.validate()[0]['loss'], abs=1e-5)
+    assert 0 <= means['accuracy'] <= 1 and num_examples == 11
+    devices = {variable.device for variable in model.layers.weights}
+    assert len(devices) == (3 if placement == 'balanced' else 1)
+
+
+def test_a_penalty_on_activations_is_a_mean_over_examples():
+  def losses(num_towers, penalty=None):
+    model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')))
+    with Run(model=model, num_towers=num_towers) as run:
+      return np.array([run.steps.train() for _ in range(3)])  # 8, 5 and 8 examples.
+
+  one = losses(1, 'l2')
+  np.testing.assert_allclose(losses(3, 'l2'), one, atol=1e-5)
+  assert (one - losses(1) > 0.005).all()
+
+
+def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validation():
+  examples = small.random_examples(8)
+  model = KerasModel(make_sequential(lambda: keras.layers.BatchNormalization(momentum=0.75, name='norm')))
+
+  def averages(run):
+    with run.graph.as_default():
+      return run.session.run([variable for variable in tf.global_variables() if 'moving_mean' in variable.op.name])[0]
+
+  def train():
+    with Run(model=model, num_towers=2, train=examples) as run:
+      run.validate()
+      assert not averages(run).any()
+      run.steps.train()
+      after = averages(run)
+      run.validate()
+      np.testing.assert_array_equal(averages(run), after)
+      run.steps.train()
+      return after, averages(run)
+
+  once, twice = train()
+  features = np.random.RandomState(0).randn(8, small.NUM_FEATURES).astype(np.float32)
+  np.testing.assert_allclose(once, 0.25 * features[:4].mean(0), rtol=1e-5)
+  np.testing.assert_allclose(twice, 1.75 * once, rtol=1e-5)
+  np.testing.assert_array_equal(twice, train()[1])
+
+
+def test_dropout_masks_differ_per_tower_and_step_and_repeat():
+  def keep(x):
+    tf.add_to_collection(OUTPUTS, x)
+    return x
+
+  def draw():
+    model = KerasModel(make_sequential(lambda: keras.layers.Dense(64, 'relu', kernel_initializer='ones'),
+                                       lambda: keras.layers.Lambda(tf.ones_like),
+                                       lambda: keras.layers.Dropout(0.5, name='dropout'),
+                                       lambda: keras.layers.Lambda(keep)))
+    with Run(model=model, num_towers=3, train=small.random_examples(16)) as run:
+      masks = run.graph.get_collection(OUTPUTS)
+      assert len(masks) == 3
+      step = [masks, run.program.train_op] + run.program.train.put_ops
+      return [mask[0] for _ in range(2) for mask in run.session.run(step)[0]]
+
+  masks = draw()
+  assert len({mask.tobytes() for mask in masks}) == 6
+  assert {0.0, 2.0} == set(np.concatenate(masks))
+  np.testing.assert_array_equal(masks, draw())
+
+
+def test_learning_phase_follows_is_training():
+  class Phases(keras.Model):
+    """Takes no `training`, and one of its layers reads the learning phase by itself."""
+
+    def __init__(self):
+      super().__init__(name='phases')
+      self.dense = keras.layers.Dense(small.NUM_CLASSES, activation='softmax')
+
+    def call(self, inputs):
+      return self.dense(inputs) + keras.backend.in_train_phase(tf.ones([]), tf.zeros([]))
+
+  class TakesTraining(Phases):
+    """Hands on the `training` that it is called with."""
+
+    def call(self, inputs, training=None):
+      phase = keras.backend.in_train_phase(tf.ones([]), tf.zeros([]), training=training)
+      return self.dense(inputs) + phase
+
+  def outputs(make, is_training, feed=None):
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+      is_training = is_training()
+      store = towers.build_variable_store(devices=['/device:CPU:0'] * 2)
+      batches = [towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)] * 2
+      towers.build_towers(KerasModel(make, metrics={'outputs': collect_outputs}), batches,
+                          devices=['/device:CPU:0'] * 2, store=store, is_training=is_training)
+      session.run(tf.global_variables_initializer())
+      return [np.sum(tower, 1).round(4).tolist()
+              for tower in session.run(graph.get_collection(OUTPUTS), {is_training: feed} if feed is not None else {})]
+
+  trained, measured = [[4, 4]] * 2, [[1, 1]] * 2
+  for make in (Phases, TakesTraining):
+    assert outputs(make, lambda: True) == trained and outputs(make, lambda: False) == measured
+    for value, expected in ((True, trained), (False, measured)):
+      assert outputs(make, lambda: tf.placeholder(tf.bool, [], 'is_training'), value) == expected
+
+
+def test_frozen_layers_are_not_trained_and_their_averages_rest():
+  def make():
+    base = keras.Sequential([keras.layers.Dense(4, name='base'), keras.layers.BatchNormalization(name='norm')])
+    base.trainable = False
+    inputs = keras.layers.Input([small.NUM_FEATURES])
+    x = base(inputs, training=False)
+    return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax')(x))
+
+  with Run(model=KerasModel(make), num_towers=2) as run:
+    with run.graph.as_default():
+      before = run.session.run(tf.global_variables())
+      run.steps.train()
+      after = dict(zip([variable.op.name for variable in tf.global_variables()],
+                       run.session.run(tf.global_variables())))
+    changed = {name.split('/')[-1] for (name, value), old in zip(after.items(), before) if (value != old).any()}
+    assert len(run.weights()) == 2 and 'moving_mean' not in changed
+    assert not any(name.startswith('base/') and 'Momentum' in name for name in after)
+
+
+def test_weights_can_be_loaded_into_the_session():
+  model = KerasModel(make_functional)
+  with Run(model=model, num_towers=2) as run, run.graph.as_default():
+    keras.backend.set_session(run.session)
+    model.layers.set_weights([np.full(variable.shape.as_list(), 0.5, np.float32) for variable in model.layers.weights])
+    assert all((value == 0.5).all() for value in run.weights().values())
+    keras.backend.set_session(None)
+
+
+@pytest.mark.slow
+def test_an_application_trains_and_validates_on_two_towers():
+  model = KerasModel(lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(32, 32, 3)),
+                     metrics={'accuracy': 'sparse_categorical_accuracy'})
+  data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=4, num_train=8, num_validation=3)
+  with Run(model=model, num_towers=2, batch_size=4, train=data_set.train, validation=data_set.validation,
+           learning_rate=1e-3) as run:
+    assert len(run.weights()) == len(model.layers.trainable_weights) == 83
+    losses = [run.steps.train() for _ in range(2)]
+    assert np.isfinite(losses).all() and run.validate()[1] == 3
+
+
+def test_mistakes_are_told():
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the model'):
+    KerasModel(keras.layers.Dense(3))
+  with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
+    Run(model=KerasModel(lambda: 'no model'))
+  with pytest.raises(UsageError, match='reads the variable .* itself.*validation=switch'):
+    Run(model=KerasModel(make_functional), num_towers=3, validation_tower=True)
+
+
+@pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='TensorFlow 1.14 has Keras 2 inside')
+def test_keras_3_is_refused_by_name():
+  code = ('from models.keras_model import KerasModel\n'
+          'try: KerasModel(lambda: None)\n'
+          'except ValueError as error: print(error)')
+  done = subprocess.run([sys.executable, '-c', code], env=dict(os.environ, TF_USE_LEGACY_KERAS='0'), timeout=60,
+                        stdout=subprocess.PIPE, text=True, check=True)
+  assert 'pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 before' in done.stdout

@@ -1,0 +1,100 @@
+"""The main job on files of images: from the folder to the result, with damage, and killed on the way."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data.tfrecord import load_index
+from tests.data.pictures import damage, jpegs, write_tfrecords
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10', '--batch_size=6', '--num_gpus=2',
+         '--device=cpu', '--learning_rate=0.001', '--augment=imagenet']
+
+
+def run(*flags):
+  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True, text=True,
+                        timeout=120)
+
+
+@pytest.fixture
+def folder(tmp_path):
+  images = jpegs(24)
+  write_tfrecords(tmp_path, 'train', [[0, 1, 2, 3, 4], list(range(10)), [5, 6, 7, 8, 9]], images)
+  write_tfrecords(tmp_path, 'validation', [[3, 1, 4, 1]], images)
+  return tmp_path
+
+
+def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder):
+  path = folder / 'train-00001-of-00003'
+  damage(path, int(load_index(path).offsets[4]) + 100)
+  flags = QUICK + ['--data_dir=%s' % folder, '--epochs=2']
+  done = run(*flags)
+  assert done.returncode == 2, done.stderr
+  [line] = done.stderr.splitlines()
+  assert line.startswith('main.py: error: %s: record 4 at byte ' % path) and 'on_bad_record=skip' in line
+  result_file = str(folder / 'result.json')
+  done = run('--on_bad_record=skip', '--result_file=' + result_file, *flags)
+  assert done.returncode == 0, done.stderr
+  with open(result_file) as file:
+    result = json.load(file)
+  assert result['global_step'] == 8 and result['examples_seen'] == 38 and result['validation_examples'] == 4
+  assert 0 <= result['input_wait'] <= 1
+  assert re.match(r'skipped: %s: record 4 at byte \d+: its payload is damaged' % path, done.stderr)
+  assert 'skipped 1 damaged record in 1 file: %s (1)' % path in done.stdout
+  assert '3 + 1 TFRecord files, read by record number' in done.stdout and 'damaged records: skip' in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', ['split', 'shard'])
+def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode):
+  flags = QUICK + ['--data_dir=%s' % folder, '--input_mode=' + mode, '--steps=40', '--checkpoint_every=1',
+                   '--validate_every=40']
+  results = []
+  checkpoints = folder / 'checkpoints'
+  resumable = flags + ['--checkpoint_dir=%s' % checkpoints]
+  process = subprocess.Popen([sys.executable, 'main.py'] + resumable, cwd=ROOT, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+  while process.poll() is None and not any(checkpoints.glob('model.ckpt-[3-9]*.index')):
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  for number, command in enumerate((flags, resumable)):
+    path = str(folder / ('result%d.json' % number))
+    done = run('--result_file=' + path, *command)
+    assert done.returncode == 0, done.stderr
+    with open(path) as file:
+      results.append(json.load(file))
+  assert re.search(r'resumed from .*: \d+ of 40 steps are done', done.stdout)
+  for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
+    assert results[0][key] == results[1][key]
+
+
+@pytest.mark.slow
+def test_the_input_is_measured_alone(folder):
+  result_file = str(folder / 'result.json')
+  done = run('--input_only', '--result_file=' + result_file, '--data_dir=%s' % folder, *QUICK)
+  assert done.returncode == 0, done.stderr
+  with open(result_file) as file:
+    speeds = json.load(file)
+  assert list(speeds) == ['split', 'next', 'shard'] and min(speeds.values()) > 0
+  for mode in speeds:
+    assert re.search(r'%s +[\d,]+ examples/s' % mode, done.stdout)
+
+
+@pytest.mark.parametrize('flags, words', [
+    (['--data=tfrecord'], ["'tfrecord' needs a data_dir", 'train-00000-of-01024']),
+    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'], ["'cifar10' has no use for image_size"]),
+    (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
+])
+def test_mistakes_end_with_code_2(flags, words):
+  done = run(*flags)
+  assert done.returncode == 2 and 'Traceback' not in done.stderr
+  for word in words:
+    assert word in done.stderr

@@ -1,0 +1,250 @@
+"""Clones: further towers copied from a built one's graph, instead of calling the model once more.
+
+Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself copies the op in a tenth of that. A
+clone holds what the loss, the metrics and the gradients of its pattern need, under its own name scope:
+
+  tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model put the op elsewhere itself
+  batch of tower 0     ──►  batch of tower 3
+  a key of dropout     ──►  the key that (seed, tower 3, name) gives
+  variables, is_training, run: shared, as they stand outside of the tower
+
+What a tower would be if the model were called, a clone is too, to the bit. What only one tower needs (updates of moving
+averages, penalties, summaries) is left out.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set
+
+from tensorflow_v1 import tf
+from towers.batch import Batch
+from towers.randomness import find_random_nodes, seed_nodes
+from usage_error import UsageError
+
+# What one tower adds for all, and what describes a graph instead of being part of it.
+_NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT', 'WHILE_CONTEXT')
+
+
+class Recording(NamedTuple):
+  """What must be known of a tower before it is built, to clone it afterwards.
+
+  Attributes:
+    place: for `tf.device`: gives the tower's device to every op that has none of its own.
+    on_device: the names of these ops.
+    num_ops: in the graph before.
+    sizes: of all collections before.
+  """
+  place: Callable[[Any], str]
+  on_device: Set[str]
+  num_ops: int
+  sizes: Dict[str, int]
+
+  def count_ops(self) -> int:
+    """Returns how many ops the tower's device has been given."""
+    return len(self.on_device)
+
+
+def record_tower(device: str) -> Recording:
+  """Begins to record a tower that is to be built on `device`."""
+  graph = tf.get_default_graph()
+  on_device: Set[str] = set()
+
+  def place(op):
+    if op.device:
+      return op.device
+    on_device.add(op.name)
+    return device
+
+  return Recording(place, on_device, len(graph.get_operations()),
+                   {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
+
+
+class Pattern:
+  """A built tower in a form that copies are made from."""
+
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int):
+    """Takes a tower with its gradients, before anything joins it to others.
+
+    Raises:
+      UsageError: the model made ops outside of its name scope that cannot be told from shared ones.
+    """
+    self._tower, self._batch, self._seed = tower, batch, seed
+    self._collected = _find_collected(recording, tower.scope)
+    self._roots: List[Any] = []
+    for value in [tower.loss, list(tower.sums.values()), tower.gradients,
+                  [item for items in self._collected.values() for item in items]]:
+      self._roots += _flatten(value)
+    graph = tf.get_default_graph()
+    graph_def = graph.as_graph_def()
+    nodes = {node.name: node for node in graph_def.node}
+    made = {op.name for op in graph.get_operations()[recording.num_ops:]}
+    self._inside = _reach_back(self._roots, nodes, tower.scope)
+    _check_outside(self._inside, nodes, made, batch, tower.scope)
+
+    self._graph_def = tf.GraphDef(versions=graph_def.versions)
+    self._outside_inputs: Dict[str, Any] = {}
+    self._control_inputs: Dict[str, List[str]] = {}
+    self._on_device: List[Any] = []
+    self._frames: List[Any] = []
+    # In the graph's order: what is read from back edges of loops aside, inputs stand before what takes them.
+    for node in graph_def.node:
+      if node.name in self._inside:
+        self._add_node(node, recording)
+    self._random = find_random_nodes(self._graph_def.node)
+
+  def fits(self, batch: Batch) -> bool:
+    """Whether the pattern's batch and another are alike in all that is static."""
+    return has_same_shapes(self._batch, batch)
+
+  def _add_node(self, original, recording):
+    """Adds a node without the tower's scope in any of its names; gradients hold it twice."""
+    scope = self._tower.scope
+    node = self._graph_def.node.add()
+    node.CopyFrom(original)
+    node.name = original.name.replace(scope, '')
+    del node.input[:]
+    for name in original.input:
+      op_name = _op_name(name)
+      if op_name in self._inside:
+        node.input.append(name.replace(scope, ''))
+      elif name.startswith('^'):
+        self._control_inputs.setdefault(node.name, []).append(op_name)
+      else:
+        node.input.append(name)
+        self._outside_inputs[name] = None
+    on_device = original.name in recording.on_device
+    if '_class' in node.attr:
+      partners = [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]
+      on_device = on_device or any(name in recording.on_device for name in partners)
+      partners = [name.replace(scope, '') for name in partners if name in self._inside]
+      del node.attr['_class']
+      if partners:
+        node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
+    if on_device:
+      self._on_device.append(node)
+    if 'frame_name' in node.attr:
+      self._frames.append((node, node.attr['frame_name'].s.decode()))
+
+  def clone(self, batch: Batch, *, number: int, device: str) -> Any:
+    """Returns tower `number` on `device`, computing on `batch`.
+
+    Args:
+      batch: of the same structure, dtypes and static shapes as the pattern's.
+    """
+    graph = tf.get_default_graph()
+    for node in self._on_device:
+      node.device = device
+    seed_nodes(self._random, seed=self._seed, tower=number)
+    for node, frame in self._frames:
+      node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
+    replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
+    input_map = {}
+    for name in self._outside_inputs:
+      full_name = name if ':' in name else name + ':0'
+      tensor = replaced.get(full_name)
+      input_map[full_name] = graph.get_tensor_by_name(full_name) if tensor is None else tensor
+    inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]
+    with tf.name_scope('tower_%d' % number) as scope:
+      # Colocations within the clone keep devices; those with what stands outside are devices already.
+      found = tf.import_graph_def(self._graph_def, input_map=input_map, name=scope,
+                                  return_elements=[tensor.name.replace(self._tower.scope, '') for tensor in inside])
+    for name, sources in self._control_inputs.items():
+      graph.get_operation_by_name(scope + name)._add_control_inputs(
+          [graph.get_operation_by_name(source) for source in sources])
+    copies = {tensor.name: copy for tensor, copy in zip(inside, found)}
+    copies.update(replaced)
+
+    def copy(value):
+      return _rebuild(value, lambda tensor: copies.get(tensor.name, tensor))
+
+    for key, items in self._collected.items():
+      for item in items:
+        graph.add_to_collection(key, copy(item))
+    tower = self._tower
+    return tower._replace(
+        device=device, scope=scope, loss=copy(tower.loss), num_examples=batch.num_examples, update_ops=[],
+        penalties=[], sums={name: copy(value) for name, value in tower.sums.items()},
+        gradients=[copy(gradient) for gradient in tower.gradients])
+
+
+def has_same_shapes(left: Batch, right: Batch) -> bool:
+  """Whether two batches are alike in all that is static: what Python made of a shape is part of a pattern."""
+  if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
+    return False
+  if left.is_static and left.num_examples != right.num_examples:
+    return False
+  return all(a.dtype == b.dtype and a.shape.as_list() == b.shape.as_list()
+             for a, b in zip(_tensors(left), _tensors(right)))
+
+
+def _tensors(batch):
+  return [tensor for tensor in batch.flatten() if isinstance(tensor, tf.Tensor)]
+
+
+def _flatten(value) -> List[Any]:
+  """Returns all tensors of a tensor, IndexedSlices, None or list of such."""
+  if value is None:
+    return []
+  if isinstance(value, tf.IndexedSlices):
+    return [part for part in (value.values, value.indices, value.dense_shape) if part is not None]
+  if isinstance(value, list):
+    return [tensor for part in value for tensor in _flatten(part)]
+  return [value]
+
+
+def _rebuild(value, copy):
+  if value is None:
+    return None
+  if isinstance(value, tf.IndexedSlices):
+    return tf.IndexedSlices(*[None if part is None else copy(part)
+                              for part in (value.values, value.indices, value.dense_shape)])
+  return copy(value)
+
+
+def _find_collected(recording, scope) -> Dict[str, List[Any]]:
+  """Returns, by collection, the tensors of the tower that were added since recording began."""
+  graph = tf.get_default_graph()
+  left_out = {getattr(tf.GraphKeys, name) for name in _NOT_CLONED}
+  collected: Dict[str, List[Any]] = {}
+  for key in graph.get_all_collection_keys():
+    items = [item for item in graph.get_collection_ref(key)[recording.sizes.get(key, 0):]
+             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op.name.startswith(scope)]
+    if items and key not in left_out:
+      collected[key] = items
+  return collected
+
+
+def _op_name(name: str) -> str:
+  """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
+  return name.lstrip('^').split(':')[0]
+
+
+def _reach_back(roots: Sequence[Any], nodes: Dict[str, Any], scope: str) -> Set[str]:
+  """Returns the names of the scope's ops that roots are computed from."""
+  reached: Set[str] = set()
+  pending = [tensor.op.name for tensor in roots if tensor.op.name.startswith(scope)]
+  while pending:
+    name = pending.pop()
+    if name not in reached:
+      reached.add(name)
+      pending.extend(source for source in map(_op_name, nodes[name].input) if source.startswith(scope))
+  return reached
+
+
+def _check_outside(inside: Set[str], nodes: Dict[str, Any], made: Set[str], batch: Batch, scope: str) -> None:
+  """Raises if what the tower reads from outside of its scope is itself made from the tower or its batch."""
+  of_batch = {tensor.op.name for tensor in _tensors(batch)}
+  pending = [source for name in inside for source in map(_op_name, nodes[name].input)
+             if source not in inside and source in made]
+  seen: Set[str] = set()
+  while pending:
+    name = pending.pop()
+    if name in seen:
+      continue
+    seen.add(name)
+    for source in map(_op_name, nodes[name].input):
+      if source in of_batch or source.startswith(scope):
+        raise UsageError('The model makes the op %s outside of the name scope that it is called in, from its batch: '
+                         'clones of the tower would share it. Leave out tf.name_scope(None) or a name scope that ends '
+                         'with a slash, or build with tower_build=reuse.' % name)
+      if source in made:
+        pending.append(source)
+

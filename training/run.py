@@ -1,0 +1,86 @@
+"""A run: a program in a session, from the first variable to the result."""
+
+from typing import Any, Dict, Optional
+
+import towers
+from data import BadRecords
+from tensorflow_v1 import tf
+from training.checkpoints import Checkpoints
+from training.config import Config
+from training.failure import explain
+from training.history import History
+from training.loop import build_schedule, check_resume, run_loop, watch_records
+from training.measure_input import advise
+from training.progress import Progress
+from training.signals import Signals
+from training.startup import Startup
+from training.steps import Program, Steps
+from training.watchdog import Watchdog
+
+
+def run_program(program: Program, *, config: Config, bad_records: Optional[BadRecords], devices: towers.Devices,
+                startup: Startup, signals: Signals) -> Dict[str, Any]:
+  """Runs a program from where its checkpoints end to its last step; returns what `--result_file` holds.
+
+  Args:
+    program: built in the default graph.
+    config: that it was built from.
+    bad_records: what was found damaged in the data, or None where nothing can be.
+    devices: that it stands on.
+    startup: entered; finished with the first step.
+    signals: entered.
+
+  Raises:
+    UsageError: checkpoints of another program, or settings that do not fit it.
+    RunError: the run cannot go on.
+    Interrupted: a signal ended it.
+  """
+  history = History(metric=config.best_metric, patience=config.early_stopping)
+  if program.validation is not None:
+    history.check_metric(program.validation.names)
+  checkpoints = None
+  if config.checkpoint_dir:
+    checkpoints = Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
+                              stop_on_full_disk=config.on_full_disk == 'stop')
+  plan = program.train.inputs.plan
+  schedule = build_schedule(config, plan)
+  session_config = towers.build_session_config(devices, graph_rewriter=config.graph_rewriter)
+  watchdog = Watchdog(limit_seconds=config.stall_seconds)
+  startup.begin('variables', 'starting the variables')
+  with watchdog, tf.Session(config=session_config) as session:
+    steps = Steps(session, program)
+    try:
+      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      path = checkpoints.restore(session) if checkpoints else None
+      step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
+      if checkpoints and path:
+        check_resume(path, step=step, examples_seen=examples_seen, plan=plan, may_skip=config.on_bad_record == 'skip')
+        print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
+        history.read(checkpoints.folder, step)
+        steps.scale_learning_rate(history.rate_factor)
+      startup.begin('first step', 'running the first step')
+      watchdog.watch(steps)
+      progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
+                          learning_rate=steps.learning_rate, on_first_step=startup.finish,
+                          input_wait_seconds=lambda: steps.input_wait_seconds)
+      if checkpoints:
+        checkpoints.warn = progress.write
+      signals.leave_to_run(progress.seconds_per_step)
+      with watch_records(bad_records, progress):
+        steps.start(step)
+        outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
+                           history=history, signals=signals, unwatched=watchdog.paused)
+      examples_seen = session.run(towers.get_examples_seen())
+      steps.activity = 'the end'
+    except tf.errors.OpError as error:
+      raise explain(error, steps) from None
+  if progress.input_wait and advise(config, progress.input_wait):
+    print(advise(config, progress.input_wait))
+
+  return dict(
+      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
+      global_batch_size=config.batch_size, train_loss=outcome.train_loss,
+      validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
+      validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
+      input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
+      tensorflow_version=tf.__version__)
