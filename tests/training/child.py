@@ -127,8 +127,8 @@ def run(fault, flags):
   else:
     assert fault == 'none', fault
   data_set = DataSet(train, validation, image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
-  data.DATA_SETS['synthetic'] = lambda data_dir, seed: data_set
-  models.build_classifier = lambda name, num_classes: model
+  data.DATA_SETS['synthetic'] = lambda settings: data_set
+  models.build_classifier = lambda *args, **settings: model
   return main.main(['main.py'] + FLAGS + flags)
 
 

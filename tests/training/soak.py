@@ -76,8 +76,8 @@ def live(log_path, flags):
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
   data_set = DataSet(numbered(small.random_examples(53), 0), numbered(small.random_examples(31, 'validation', 1), 1000),
                      image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
-  data.DATA_SETS['synthetic'] = lambda data_dir, seed: data_set
-  models.build_classifier = lambda name, num_classes: model
+  data.DATA_SETS['synthetic'] = lambda settings: data_set
+  models.build_classifier = lambda *args, **settings: model
   return main.main(['main.py', '--data=synthetic', '--device=cpu', '--model=linear', '--batch_size=8'] + flags)
 
 

@@ -164,11 +164,16 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
 
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
   trained(tmp_path, 3)
-  for step in (1, 2, 3):
+  for step in (2, 3):
     faults.flip_a_byte(tmp_path / ('model.ckpt-%d%s' % (step, DATA)), 60)
+  # Of what is written next, one stays, whatever is damaged and newer.
+  trained(tmp_path, 1, keep=1, warn=lambda line: None)
+  with Run() as run:
+    assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
+  faults.flip_a_byte(tmp_path / ('model.ckpt-2%s' % DATA), 60)
   with Run() as run, pytest.raises(UsageError) as error:
     restore(run, tmp_path)
-  assert 'No checkpoint in' in str(error.value) and 'model.ckpt-1 is damaged' in str(error.value)
+  assert 'No checkpoint in' in str(error.value) and 'model.ckpt-2 is damaged' in str(error.value)
 
 
 def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(tmp_path):

@@ -24,17 +24,24 @@ from training.signals import Interrupted
 from usage_error import UsageError
 
 
-class Recorder:
-  """Stands in for the progress, and for signals: interrupts after a given step."""
+class Killed(Exception):
+  pass
 
-  def __init__(self, interrupt_after=None):
+
+class Recorder:
+  """Stands in for the progress, and for signals: interrupts or, as `kill -9` would, ends after a given step."""
+
+  def __init__(self, interrupt_after=None, kill_after=None):
     self.losses, self.validations, self.lines, self.pauses = [], [], [], 0
     self.received = None
     self.answers = []
     self._interrupt_after = interrupt_after
+    self._kill_after = kill_after
 
   def step(self, *, step, loss):
     self.losses.append((step, float(loss)))
+    if step == self._kill_after:
+      raise Killed
     if step == self._interrupt_after:
       self.received = signal.SIGTERM
 
@@ -66,9 +73,10 @@ class Recorder:
 
 
 def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop', folder=None,
-         interrupt_after=None, keep=3, metric='loss', patience=None, stop_on_full_disk=False, clock=time.monotonic):
+         interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None, stop_on_full_disk=False,
+         clock=time.monotonic):
   """Runs to the end, from the newest checkpoint in `folder`; returns the outcome and what was recorded."""
-  recorder = Recorder(interrupt_after)
+  recorder = Recorder(interrupt_after, kill_after)
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
     checkpoints = folder and Checkpoints(str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
@@ -81,7 +89,7 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.steps.scale_learning_rate(history.rate_factor)
     run.steps.start(step)
     outcome = None
-    with contextlib.suppress(Interrupted):
+    with contextlib.suppress(Interrupted, Killed):
       outcome = run_loop(run.steps, session=run.session, checkpoints=checkpoints, progress=recorder, history=history,
                          schedule=Schedule(total_steps, validate_every, save_every, save_seconds, on_nan),
                          signals=recorder, clock=clock)
@@ -202,6 +210,12 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     assert first.validations + second.validations + third.validations == recorded.validations
     assert outcome == expected
     assert_same_weights(run.weights(), weights, tolerance=0)
+  # Killed when the checkpoint of a validated step is written: it is not measured again.
+  with Run() as run:
+    _, first = loop(run, folder=tmp_path / 'killed', save_every=4, kill_after=6)
+  with Run() as run:
+    _, second = loop(run, folder=tmp_path / 'killed', save_every=4)
+    assert first.validations + second.validations == recorded.validations and second.losses[0][0] == 5
   histories = [(tmp_path / name / 'history.json').read_text() for name in ('whole', 'parts')]
   assert histories[0] == histories[1]
 
@@ -228,8 +242,10 @@ def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   with Run(**settings) as run:
     expected, recorded = loop(run, folder=tmp_path / 'whole', **options)
   assert expected.step < 40 and 'stopped early' in recorded.lines[-1]
-  with Run(**settings) as run:
-    _, first = loop(run, folder=tmp_path / 'parts', interrupt_after=expected.step // 2 // 3 * 3, **options)
+  # Killed after the checkpoint of step 3, while a validation tower measures step 2; then interrupted.
+  for ending in (dict(kill_after=4), dict(interrupt_after=expected.step // 2 // 3 * 3)):
+    with Run(**settings) as run:
+      loop(run, folder=tmp_path / 'parts', **ending, **options)
   for _ in range(2):  # The second one finds that all is done.
     with Run(**settings) as run:
       outcome, second = loop(run, folder=tmp_path / 'parts', **options)
