@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-import main
-
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
@@ -137,11 +135,3 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
           'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", "--help"]) == 0\n'
           'assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=30)
-
-
-def test_ctrl_c_ends_with_one_line(monkeypatch, capsys):
-  def interrupted(*_):
-    raise KeyboardInterrupt
-  monkeypatch.setattr(main, 'train', interrupted)
-  assert main.main(['main.py']) == 130
-  assert capsys.readouterr().err == '\nmain.py: interrupted\n'
