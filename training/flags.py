@@ -13,6 +13,8 @@ from usage_error import UsageError
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
     list: flags.DEFINE_list}
+# Columns of a flag's name and choices in the help; choices that need more stand beside it.
+_LEFT = 53
 # absl's own names for it; all show the same page, which fits a screen.
 _HELP = ('help', 'helpshort', 'helpfull')
 
@@ -56,13 +58,16 @@ def format_help(program: str, width: int = 120) -> str:
     if setting.group != group:
       group = setting.group
       lines.append('%s:' % group)
-    left = '  --%s' % field.name
-    if setting.choices:
+    left, text = '  --%s' % field.name, setting.help
+    if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
       left += '=' + '|'.join(setting.choices)
+    elif setting.choices:
+      text += ': ' + ', '.join(setting.choices)
     default = '' if field.default in (None, (), False) or setting.choices else ' (%s)' % field.default
     if setting.choices:
       default = ' (%s)' % field.default
-    lines += textwrap.wrap(setting.help + default, width, initial_indent='%-53s ' % left, subsequent_indent=' ' * 54)
+    lines += textwrap.wrap(text + default, width, initial_indent=left.ljust(_LEFT) + ' ',
+                           subsequent_indent=' ' * (_LEFT + 1))
   return '\n'.join(lines)
 
 
