@@ -15,6 +15,8 @@ _DEFINE: Dict[type, Callable[..., Any]] = {
     list: flags.DEFINE_list}
 # absl's own names for it; all show the same page, which fits a screen.
 _HELP = ('help', 'helpshort', 'helpfull')
+# Columns of the help before the words; longer lists of choices stand among these.
+_LEFT_WIDTH = 53
 
 
 def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
@@ -56,13 +58,16 @@ def format_help(program: str, width: int = 120) -> str:
     if setting.group != group:
       group = setting.group
       lines.append('%s:' % group)
-    left = '  --%s' % field.name
-    if setting.choices:
+    left, text = '  --%s' % field.name, setting.help
+    if len(left + '=' + '|'.join(setting.choices)) > _LEFT_WIDTH:
+      text += ': ' + ', '.join(setting.choices)
+    elif setting.choices:
       left += '=' + '|'.join(setting.choices)
     default = '' if field.default in (None, (), False) or setting.choices else ' (%s)' % field.default
     if setting.choices:
       default = ' (%s)' % field.default
-    lines += textwrap.wrap(setting.help + default, width, initial_indent='%-53s ' % left, subsequent_indent=' ' * 54)
+    lines += textwrap.wrap(text + default, width, initial_indent='%-*s ' % (_LEFT_WIDTH, left),
+                           subsequent_indent=' ' * (_LEFT_WIDTH + 1))
   return '\n'.join(lines)
 
 
