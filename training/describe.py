@@ -34,7 +34,7 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   if program.averaged.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
-  lines.append('memory: estimated %s per tower, besides variables'
+  lines.append('memory: estimated at least %s per tower, besides variables'
                % estimate_memory(program).describe())
   return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
 

@@ -95,6 +95,6 @@ def _explain_memory(error, text, when, program):
   runs = plan.accumulate * 2
   if plan.batch_size % runs == 0 and plan.batch_size // runs >= plan.num_towers:
     advice.insert(0, 'the same batch in more runs (--accumulate=%d)' % runs)
-  return ('Out of memory %s: %s, at %d examples per tower. A tower is estimated to take %s. Try %s, numbers of 16 bits '
-          'in the model, or more towers with the same batch.'
+  return ('Out of memory %s: %s, at %d examples per tower. A tower is estimated to take at least %s. Try %s, numbers '
+          'of 16 bits in the model, or more towers with the same batch.'
           % (when, where, largest, estimate_memory(program).describe(), ', '.join(advice)))

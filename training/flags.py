@@ -13,10 +13,10 @@ from usage_error import UsageError
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
     list: flags.DEFINE_list}
+# Columns of a flag's name and choices in the help; choices that need more stand beside it.
+_LEFT = 53
 # absl's own names for it; all show the same page, which fits a screen.
 _HELP = ('help', 'helpshort', 'helpfull')
-# Columns of the help before the words; longer lists of choices stand among these.
-_LEFT_WIDTH = 53
 
 
 def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
@@ -59,15 +59,15 @@ def format_help(program: str, width: int = 120) -> str:
       group = setting.group
       lines.append('%s:' % group)
     left, text = '  --%s' % field.name, setting.help
-    if len(left + '=' + '|'.join(setting.choices)) > _LEFT_WIDTH:
-      text += ': ' + ', '.join(setting.choices)
-    elif setting.choices:
+    if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
       left += '=' + '|'.join(setting.choices)
+    elif setting.choices:
+      text += ': ' + ', '.join(setting.choices)
     default = '' if field.default in (None, (), False) or setting.choices else ' (%s)' % field.default
     if setting.choices:
       default = ' (%s)' % field.default
-    lines += textwrap.wrap(text + default, width, initial_indent='%-*s ' % (_LEFT_WIDTH, left),
-                           subsequent_indent=' ' * (_LEFT_WIDTH + 1))
+    lines += textwrap.wrap(text + default, width, initial_indent=left.ljust(_LEFT) + ' ',
+                           subsequent_indent=' ' * (_LEFT + 1))
   return '\n'.join(lines)
 
 

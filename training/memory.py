@@ -5,7 +5,8 @@
   batches       the one that is computed on, and those that wait in the staging area
 
 Variables and what the optimizer keeps for them are counted where they stand, in the table of devices. Workspace of
-kernels, fragmentation and TensorFlow itself (some 0.3 GB on a GPU) come on top.
+kernels, gradients on their way back and TensorFlow itself come on top, so it is the least that is needed:
+peak memory of `convnet` on two CPU towers grew by 0.51 MB an example, where this says 0.27 MB.
 """
 
 from typing import Any, Dict, NamedTuple

@@ -65,9 +65,10 @@ def run_program(program: Program, *, config: Config, bad_records: Optional[BadRe
                           input_wait_seconds=lambda: steps.input_wait_seconds)
       if checkpoints:
         checkpoints.warn = progress.write
-      signals.leave_to_run(progress.seconds_per_step)
       with watch_records(bad_records, progress):
         steps.start(step)
+        # Before, there is nothing to save, and a signal ends the process at once.
+        signals.leave_to_run(progress.seconds_per_step)
         outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
                            history=history, signals=signals, unwatched=watchdog.paused)
       examples_seen = session.run(towers.get_examples_seen())

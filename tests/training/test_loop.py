@@ -235,7 +235,7 @@ def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
   assert saved_steps(tmp_path / 'parts') == [best, 12]
 
 
-@pytest.mark.parametrize('validation_tower', [False, True])
+@pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.slow), True])
 def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
   options = dict(total_steps=40, validate_every=2, patience=3, save_every=3)
