@@ -112,8 +112,8 @@ def train(config, data_set, startup, signals):
   if devices.notice:
     print('main.py: %s' % devices.notice, file=sys.stderr)
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
-    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none: no CPU convolves in this format. Use '
-                     'data_format=NHWC, whose weights and checkpoints are the same.')
+    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
+                     'checkpoints are the same.')
   graph = tf.get_default_graph()
   startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
   model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)

@@ -25,7 +25,7 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
             num_steps: int = 2, num_examples: int = NUM_EXAMPLES) -> Dict[str, Any]:
   """Trains some steps in this process; returns a line of the table.
 
-  The first step is not timed: it also makes the kernels' buffers and rewrites the graph.
+  The first step is not timed: it also starts the kernels and makes their buffers.
   """
   import data
   import models

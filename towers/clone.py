@@ -80,7 +80,7 @@ class Pattern:
     _check_outside(self._inside, nodes, made, batch, tower.scope)
 
     self._graph_def = tf.GraphDef(versions=graph_def.versions)
-    self._outside_inputs: Dict[str, Any] = {}
+    self._outside_inputs: Set[str] = set()
     self._control_inputs: Dict[str, List[str]] = {}
     self._on_device: List[Any] = []
     self._frames: List[Any] = []
@@ -109,7 +109,7 @@ class Pattern:
         self._control_inputs.setdefault(node.name, []).append(op_name)
       else:
         node.input.append(name)
-        self._outside_inputs[name] = None
+        self._outside_inputs.add(name if ':' in name else name + ':0')
     on_device = original.name in recording.on_device
     if '_class' in node.attr:
       partners = [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]
@@ -136,14 +136,10 @@ class Pattern:
     for node, frame in self._frames:
       node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
-    input_map = {}
-    for name in self._outside_inputs:
-      full_name = name if ':' in name else name + ':0'
-      tensor = replaced.get(full_name)
-      input_map[full_name] = graph.get_tensor_by_name(full_name) if tensor is None else tensor
+    input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+                 for name in self._outside_inputs}
     inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]
     with tf.name_scope('tower_%d' % number) as scope:
-      # Colocations within the clone keep devices; those with what stands outside are devices already.
       found = tf.import_graph_def(self._graph_def, input_map=input_map, name=scope,
                                   return_elements=[tensor.name.replace(self._tower.scope, '') for tensor in inside])
     for name, sources in self._control_inputs.items():

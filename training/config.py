@@ -76,7 +76,7 @@ class Config:
   device: str = _setting(str, 'auto', 'auto: GPUs when there are any, else virtual CPU devices',
                          ('auto', 'gpu', 'cpu'))
   model: str = _setting(str, 'convnet', 'what each tower computes', MODELS)
-  data_format: str = _setting(str, 'NHWC', 'of the layers in the model; only GPUs run NCHW, faster', DATA_FORMATS)
+  data_format: str = _setting(str, 'NHWC', 'of the layers in the model; NCHW is for GPUs', DATA_FORMATS)
   tower_build: str = _setting(str, 'auto', 'call the model for each tower, or clone the first; auto: clone deep models',
                               ('reuse', 'clone', 'auto'))
   graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
@@ -137,7 +137,7 @@ class Config:
     _refuse(any(epoch <= 0 for epoch in self.decay_epochs) or sorted(set(self.decay_epochs)) != list(self.decay_epochs),
             'decay_epochs=%s: they must be above 0 and rise.' % ','.join('%g' % epoch for epoch in self.decay_epochs))
     _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
-            'data_format=NCHW with %s: only GPUs convolve in this format; use data_format=NHWC, whose weights and '
+            'data_format=NCHW with %s: this format is for GPUs; use data_format=NHWC, whose weights and '
             'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
     for name in ('validate_every', 'checkpoint_every'):
       _, unit = parse_interval(name, getattr(self, name))

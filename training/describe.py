@@ -55,13 +55,12 @@ def describe_batch(plan: Plan) -> str:
   return sentence
 
 
-def _count(number: Any, noun: str) -> str:
-  return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')
-
-
 def describe_ops(graph: Any, num_towers: int) -> str:
   """Returns how many ops a graph's towers have."""
   ops = graph.get_operations()
   in_towers = sum(op.name.startswith('tower_') for op in ops)
-  return '{} tower{} of {:,} ops, {:,} in all'.format(
-      num_towers, 's' if num_towers > 1 else '', in_towers // num_towers, len(ops))
+  return '{} of {:,} ops, {:,} in all'.format(_count(num_towers, 'tower'), in_towers // num_towers, len(ops))
+
+
+def _count(number: Any, noun: str) -> str:
+  return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')

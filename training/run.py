@@ -75,8 +75,9 @@ def run_program(program: Program, *, config: Config, bad_records: Optional[BadRe
       steps.activity = 'the end'
     except tf.errors.OpError as error:
       raise explain(error, steps) from None
-  if progress.input_wait and advise(config, progress.input_wait):
-    print(advise(config, progress.input_wait))
+  advice = advise(config, progress.input_wait or 0.0)
+  if advice:
+    print(advice)
 
   return dict(
       global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),

@@ -1,6 +1,6 @@
 """NCHW is NHWC with other strides in memory: the same weights, checkpoints and logits.
 
-No CPU of either target convolves in NCHW. So the graph is built as for a GPU, and then every op that works in NCHW is
+TensorFlow 1.14 convolves in NCHW on no CPU. So the graph is built as for a GPU, and then every op that works in NCHW is
 put between two transposes: what is run is what the graph says, but for the kernels.
 """
 
