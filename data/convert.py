@@ -35,8 +35,9 @@ from data.image_folder import find_image_files
 from data.image_header import check_is_whole, read_image_header
 from data.labelled_example import encode_labelled
 from data.npy import load_npy
-from data.tfrecord import FileIndex, keep_index, load_index, write_record, write_whole
+from data.tfrecord import FileIndex, keep_index, load_index, write_record
 from data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
+from data.whole_file import write_whole
 from usage_error import UsageError
 
 SOURCES = ('images', 'idx', 'npy') + tuple(CIFARS)

@@ -30,6 +30,7 @@ import numpy as np
 
 from data.bad_records import BadRecordError, BadRecords
 from data.crc32c import crc32c_of, mask
+from data.whole_file import write_whole
 from usage_error import UsageError
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -166,16 +167,6 @@ def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> Non
       return
     except OSError:  # The next place, or none: then the next run scans again.
       continue
-
-
-def write_whole(path: str, content: bytes) -> None:
-  """Writes a file so that no one ever sees half of it, killed or not."""
-  temporary = os.path.join(os.path.dirname(path), '.{}.{}.tmp'.format(os.path.basename(path), os.getpid()))
-  with open(temporary, 'wb') as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
 
 
 def _index_paths(path: str) -> Tuple[str, str]:

@@ -20,12 +20,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
+from data.whole_file import write_whole
 from tensorflow_v1 import tf
 from towers import get_global_step
 from training.history import HISTORY, History
 from training.reason import find_reason
 from training.run_error import RunError
-from training.whole_file import write_whole
 from usage_error import UsageError
 
 _PREFIX = 'model.ckpt'
@@ -173,7 +173,7 @@ class Checkpoints:
       self._writer = self._writer or _Writer(self._variables)
       self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
       if notes is not None:
-        write_whole(os.path.join(self.folder, HISTORY), notes[0])
+        write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
       path = self._path(snapshot.step)
       for suffix in (_DATA, _INDEX):
         os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
@@ -235,8 +235,9 @@ class Checkpoints:
     kept += [step for step in best_first if step in steps][:1]
     names = ['%s-%d' % (_PREFIX, step) for step in sorted(set(kept))]
     newest = '%s-%d' % (_PREFIX, written)
-    write_whole(os.path.join(self.folder, 'checkpoint'), 'model_checkpoint_path: "%s"\n' % newest + ''.join(
-        'all_model_checkpoint_paths: "%s"\n' % name for name in names))
+    state = 'model_checkpoint_path: "%s"\n' % newest + ''.join(
+        'all_model_checkpoint_paths: "%s"\n' % name for name in names)
+    write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
       for suffix in (_INDEX, _DATA):
         os.remove(self._path(step) + suffix)

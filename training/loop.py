@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from data import BadRecords
+from data.whole_file import write_whole
 from tensorflow_v1 import tf
 from towers import get_global_step
 from towers.plan import Plan
@@ -22,7 +23,6 @@ from training.progress import Progress
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
 from training.steps import NotFinite, Steps, ValidationPass
-from training.whole_file import write_whole
 from usage_error import UsageError
 
 # So many steps in a row that are not finite are no longer an accident.
@@ -321,7 +321,7 @@ class _Loop:
       path = self._checkpoints.restore(self._session)
       to = int(self._session.run(get_global_step()))
       self._history.roll_back(steps.step, to)
-      write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format())
+      write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format().encode())
       self._progress.write('WARNING: %s; back to %s, with %g of the learning rate'
                            % (what, path, self._history.rate_factor))
       self._running = self._measured = None

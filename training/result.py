@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, Dict, Optional
 
-from training.whole_file import write_whole
+from data.whole_file import write_whole
 from usage_error import UsageError
 
 
@@ -21,7 +21,7 @@ def check_result_file(path: Optional[str]) -> None:
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
   """Writes one JSON object, whole or not at all."""
-  write_whole(path, json.dumps(result, indent=2) + '\n')
+  write_whole(path, (json.dumps(result, indent=2) + '\n').encode())
 
 
 def format_result(result: Dict[str, Any], seconds: float) -> str:

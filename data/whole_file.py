@@ -4,7 +4,7 @@ import os
 import tempfile
 
 
-def write_whole(path: str, text: str) -> None:
+def write_whole(path: str, content: bytes) -> None:
   """Writes a file under another name in the same folder, then renames it; a link of that name is not followed.
 
   Raises:
@@ -13,8 +13,8 @@ def write_whole(path: str, text: str) -> None:
   folder = os.path.dirname(os.path.abspath(path))
   handle, temporary = tempfile.mkstemp(prefix='.writing-', dir=folder)
   try:
-    with os.fdopen(handle, 'w', encoding='utf-8') as file:
-      file.write(text)
+    with os.fdopen(handle, 'wb') as file:
+      file.write(content)
       file.flush()
       os.fsync(file.fileno())
     # mkstemp lets only the owner read.
