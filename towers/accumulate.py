@@ -68,7 +68,8 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
   def clear():
     clears = [run.assign(0, read_value=False)]
     for total in sums:
-      with tf.device(total.variable.device):
+      # A step that is not done does not ask for every sum: what nothing waits for might still be added afterwards.
+      with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):
         clears.append(total.variable.assign(tf.zeros(total.variable.shape, total.variable.dtype.base_dtype),
                                             read_value=False))
     return tf.group(*clears, name='clear')

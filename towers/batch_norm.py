@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Sequence
 
 from models.batch_norm import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
 from tensorflow_v1 import tf
+from towers.sums import add_all
 from usage_error import UsageError
 
 BATCH_NORMS = ('first', 'mean', 'sync')
@@ -93,4 +94,4 @@ def _add_up(identities, weights, device):
       weight = tf.cast(weight, part.dtype)
       # 0 times a number that is none is none.
       parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))
-    return tf.add_n(parts)
+    return add_all(parts)

@@ -8,6 +8,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
+from towers.sums import add_all
 from towers.tower import Tower
 
 
@@ -84,16 +85,9 @@ def _scale(gradient, scale):
   return gradient * scale
 
 
-def add_all(tensors: Sequence[Any]) -> Any:
-  """Returns the sum of tensors, without an op for one alone."""
-  return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
-
-
 def _sum_shares(shares):
-  if len(shares) == 1:
-    return shares[0]
-  if all(isinstance(share, tf.IndexedSlices) for share in shares):
+  if len(shares) > 1 and all(isinstance(share, tf.IndexedSlices) for share in shares):
     # The optimizer adds up rows with the same index; adding tensors here would make the gradient dense.
     return tf.IndexedSlices(tf.concat([share.values for share in shares], 0),
                             tf.concat([share.indices for share in shares], 0), shares[0].dense_shape)
-  return tf.add_n([tf.convert_to_tensor(share) for share in shares])
+  return add_all(shares)

@@ -20,6 +20,7 @@ from towers.batch_norm import check_batch_norms, join_batch_norms
 from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
 from towers.randomness import get_run_in_step, seed_tower
+from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_shared
 from usage_error import UsageError
 
@@ -148,6 +149,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     # Where all rows of a global batch were damaged and left out, 0 / 0 would be no number.
     share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
+  keep_order(ops)
   seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
@@ -160,12 +162,15 @@ def _differentiate(tower, batch, *, place, is_first):
   apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
   variables = tf.trainable_variables()
+  graph = tf.get_default_graph()
+  num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
     own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables)]
+    keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
     gradients = [gradient if penalty is None else
-                 tf.add_n([tf.convert_to_tensor(part) for part in (gradient, penalty) if part is not None])
+                 add_all([part for part in (gradient, penalty) if part is not None])
                  for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables))]
   return tower._replace(gradients=gradients), own
 
@@ -205,7 +210,7 @@ def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
   if all(batch.is_static for batch in batches):
     return sum(counts)
   with tf.device(HOST), tf.name_scope('count_examples'):
-    return tf.add_n(counts)
+    return add_all(counts)
 
 
 def _sum_loss(loss, batch):

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
-from towers.gradients import add_all
 from towers.inputs import HOST
+from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore
 from usage_error import UsageError

@@ -2,12 +2,13 @@
 
 import functools
 import itertools
+import time
 
 import numpy as np
 import pytest
 
 import towers
-from models.batch_norm import batch_norm
+from models.batch_norm import BATCH_MOMENTS, batch_norm
 from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
@@ -83,6 +84,30 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
     assert run.counters() == [3, 24] and all(np.isfinite(value).all() for value in after.values())
     changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
     assert set(run.weights()) <= set(changed)
+
+
+def slowly_normed(batch, is_training):
+  """The moments come last, long after the gradients."""
+
+  def wait(moments):
+    time.sleep(0.05)
+    return moments
+
+  losses = normed(batch, is_training)
+  for moments in tf.get_collection(BATCH_MOMENTS):
+    late = tf.py_func(wait, [moments.op.inputs[0]], tf.float32)
+    late.set_shape(moments.shape)
+    moments.op._update_input(0, late)
+  return losses
+
+
+def test_what_a_step_that_is_not_done_adds_last_is_cleared_as_well():
+  with Run(num_towers=1, accumulate=2, model=slowly_normed, train=faults.poison(TRAIN, ROW)) as run:
+    run.steps.train()
+    before = everything(run)
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    assert_unchanged(everything(run), before)
 
 
 def test_the_tower_and_the_first_variable_are_named():
