@@ -28,27 +28,19 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
   The first step is not timed: it also starts the kernels and makes their buffers.
   """
   import data
-  import models
-  import towers
-  from main import build_program
+  from benchmarks.program import open_program
   from tensorflow_v1 import tf
   from training.config import Config
-  from training.steps import Steps
 
   data_set = data.load_synthetic(num_train=num_examples, num_validation=10)
   config = Config(batch_size=batch_size, accumulate=accumulate, validation='none', model=model)
-  with tf.Graph().as_default():
-    devices = towers.build_devices(num_towers, 'cpu')
-    program = build_program(config, models.build_classifier(model, num_classes=10), data_set, devices.names)
-    with tf.Session(config=towers.build_session_config(devices)) as session:
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      steps = Steps(session, program)
-      steps.start(0)
-      losses = [float(steps.train())]
-      started = time.monotonic()
-      losses += [float(steps.train()) for _ in range(num_steps - 1)]
-      seconds = time.monotonic() - started
-    sizes = [program.train.inputs.plan.size_at(step) for step in range(1, num_steps)]
+  with open_program(config, data_set, num_towers=num_towers) as steps:
+    steps.start(0)
+    losses = [float(steps.train())]
+    started = time.monotonic()
+    losses += [float(steps.train()) for _ in range(num_steps - 1)]
+    seconds = time.monotonic() - started
+    sizes = [steps.program.train.inputs.plan.size_at(step) for step in range(1, num_steps)]
   return dict(batch_size=batch_size, accumulate=accumulate, losses=losses, examples_per_second=sum(sizes) / seconds,
               peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, tensorflow_version=tf.__version__)
 

@@ -46,45 +46,37 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
   Args:
     noise: share that initial weights are changed by, up or down.
   """
-  import models
-  import towers
-  from main import build_program
-  from tensorflow_v1 import tf
+  from benchmarks.program import open_program
   from training.config import Config
-  from training.steps import Steps
 
   config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05, weight_decay=1e-4,
                   warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)
-  with tf.Graph().as_default():
-    devices = towers.build_devices(num_towers, 'cpu')
-    program = build_program(config, models.build_classifier(model, num_classes=data_set.num_classes), data_set,
-                            devices.names)
-    total_steps = config.count_steps(program.train.inputs.plan.steps_per_epoch)
-    curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[],
-                                 accuracy=[])
-    with tf.Session(config=towers.build_session_config(devices)) as session:
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      if noise:
-        _disturb(session, tf.trainable_variables(), noise)
-      steps = Steps(session, program)
-      steps.start(0)
-      losses: List[float] = []
-      started = time.monotonic()
-      for step in range(1, total_steps + 1):
-        losses.append(float(steps.train()))
-        if step % measure_every == 0 or step == total_steps:
-          validation = steps.begin_pass(step)
-          steps.validate(validation)
-          curve['steps'].append(step)
-          curve['loss'].append(float(np.mean(losses)))
-          curve['accuracy'].append(validation.means()['accuracy'])
-          losses = []
-      curve['seconds'] = time.monotonic() - started
+  curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[],
+                               accuracy=[])
+  with open_program(config, data_set, num_towers=num_towers) as steps:
+    if noise:
+      _disturb(steps.session, noise)
+    steps.start(0)
+    total_steps = config.count_steps(steps.program.train.inputs.plan.steps_per_epoch)
+    losses: List[float] = []
+    started = time.monotonic()
+    for step in range(1, total_steps + 1):
+      losses.append(float(steps.train()))
+      if step % measure_every == 0 or step == total_steps:
+        validation = steps.begin_pass(step)
+        steps.validate(validation)
+        curve['steps'].append(step)
+        curve['loss'].append(float(np.mean(losses)))
+        curve['accuracy'].append(validation.means()['accuracy'])
+        losses = []
+    curve['seconds'] = time.monotonic() - started
   return curve
 
 
-def _disturb(session, variables, noise):
+def _disturb(session, noise):
   """Changes all weights by a share of `noise`, up or down."""
+  from tensorflow_v1 import tf
+  variables = tf.trainable_variables()
   random = np.random.RandomState(0)
   values = {variable.initial_value: value * (1 + noise * random.choice([-1, 1], size=value.shape))
             for variable, value in zip(variables, session.run(variables))}

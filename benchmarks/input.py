@@ -137,10 +137,9 @@ def build_nothing_model() -> Any:
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
   """Measures one combination in this process; returns a line of the table."""
   import towers
-  from main import build_program
+  from benchmarks.program import open_program
   from tensorflow_v1 import tf
   from training.config import Config
-  from training.steps import Steps
 
   batch_size = BATCH_SIZE if kind == 'tfrecord' else CIFAR_BATCH_SIZE
   config = Config(batch_size=batch_size, validation='none', input_mode=mode, learning_rate=1e-9, drop_remainder=True)
@@ -161,10 +160,7 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
         session.run(inputs.initializer, inputs.feeds(0))
         rates = _rate(session.make_callable(step), batch_size, seconds)
     else:
-      program = build_program(config, build_nothing_model(), data_set, devices.names)
-      with tf.Session(config=towers.build_session_config(devices)) as session:
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-        steps = Steps(session, program)
+      with open_program(config, data_set, num_towers=num_towers, model=build_nothing_model()) as steps:
         steps.start(0)
         rates = _rate(steps.train, batch_size, seconds)
   peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -186,11 +182,8 @@ def _rate(step, batch_size, seconds):
 def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
   """Trains two steps from an array beyond 2 GB in this process; returns a line with the peak of its memory."""
   import data
-  import towers
-  from main import build_program
-  from tensorflow_v1 import tf
+  from benchmarks.program import open_program
   from training.config import Config
-  from training.steps import Steps
 
   images = np.zeros([int(num_gb * 1e9) // (SIZE * SIZE * 3), SIZE, SIZE, 3], np.uint8)
   images[:, ::8] = 1  # Touches every page: memory that is only promised would not count.
@@ -198,12 +191,9 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
   held_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   examples = data.from_arrays(images, labels, name='large')
   data_set = data.DataSet(examples, data.from_arrays(images[:64], labels[:64], name='validation'), images.shape[1:], 10)
-  devices = towers.build_devices(num_towers, 'cpu')
-  program = build_program(Config(batch_size=64, input_mode=mode), build_nothing_model(), data_set, devices.names)
-  graph_bytes = tf.get_default_graph().as_graph_def().ByteSize()
-  with tf.Session(config=towers.build_session_config(devices)) as session:
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    steps = Steps(session, program)
+  config = Config(batch_size=64, input_mode=mode)
+  with open_program(config, data_set, num_towers=num_towers, model=build_nothing_model()) as steps:
+    graph_bytes = steps.session.graph.as_graph_def().ByteSize()
     steps.start(0)
     losses = [float(steps.train()) for _ in range(2)]
   assert np.isfinite(losses).all()

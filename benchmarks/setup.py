@@ -9,6 +9,7 @@ easier task: a constant batch instead of an input, and no Estimator around it. I
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -35,49 +36,44 @@ def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str
   """
   from tensorflow_v1 import tf
   imported = time.time()
-  step, session = (_start_mirrored if build == 'mirrored' else _start_towers)(model, num_towers, build)
-  prepared = time.time()
-  losses = [float(step())]
-  first = time.time()
-  times: List[float] = []
-  used = time.process_time()
-  for _ in range(_LATER_STEPS):
-    begin = time.time()
-    losses.append(float(step()))
-    times.append(time.time() - begin)
-  used = (time.process_time() - used) / _LATER_STEPS
-  usage = resource.getrusage(resource.RUSAGE_SELF)
+  with contextlib.ExitStack() as opened:
+    start = _start_mirrored if build == 'mirrored' else _start_towers
+    step, session = start(opened, model, num_towers, build)
+    prepared = time.time()
+    losses = [float(step())]
+    first = time.time()
+    times: List[float] = []
+    used = time.process_time()
+    for _ in range(_LATER_STEPS):
+      begin = time.time()
+      losses.append(float(step()))
+      times.append(time.time() - begin)
+    used = (time.process_time() - used) / _LATER_STEPS
+    num_ops = len(session.graph.get_operations())
+  peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   return dict(model=model, num_towers=num_towers, build=build, tensorflow_version=tf.__version__,
               setup_seconds=first - started, import_seconds=imported - started,
               build_and_start_seconds=prepared - imported, first_step_seconds=first - prepared,
-              step_seconds=sorted(times)[len(times) // 2], step_cpu_seconds=used,
-              num_ops=len(session.graph.get_operations()), peak_bytes=usage.ru_maxrss * 1024, losses=losses)
+              step_seconds=sorted(times)[len(times) // 2], step_cpu_seconds=used, num_ops=num_ops,
+              peak_bytes=peak_bytes, losses=losses)
 
 
-def _start_towers(model, num_towers, build):
+def _start_towers(opened, model, num_towers, build):
   """Returns what takes a step and returns its loss, of the program of main.py, and its session."""
   import data
-  import models
-  import towers
-  from main import build_program
-  from tensorflow_v1 import tf
+  from benchmarks.program import open_program
   from training.config import Config
-  from training.steps import Steps
 
   config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers, tower_build=build,
                   learning_rate=LEARNING_RATE, schedule='constant', validation='none', drop_remainder=True)
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
                                  num_train=8 * config.batch_size, num_validation=config.batch_size)
-  devices = towers.build_devices(num_towers, 'cpu')
-  program = build_program(config, models.build_classifier(model, num_classes=NUM_CLASSES), data_set, devices.names)
-  session = tf.Session(config=towers.build_session_config(devices))
-  session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-  steps = Steps(session, program)
+  steps = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
   steps.start(0)
-  return steps.train, session
+  return steps.train, steps.session
 
 
-def _start_mirrored(model, num_towers, build):
+def _start_mirrored(opened, model, num_towers, build):
   """The same for MirroredStrategy, as a user of graph mode runs it."""
   del build
   import models
@@ -85,7 +81,7 @@ def _start_mirrored(model, num_towers, build):
 
   session_config = tf.ConfigProto(device_count={'CPU': num_towers})
   # Virtual devices must be there before the strategy looks for them.
-  session = tf.Session(config=session_config)
+  session = opened.enter_context(tf.Session(config=session_config))
   strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
   model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
 
