@@ -73,7 +73,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
     accumulate: runs of a full step, each with random numbers of its own.
     build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the same static shapes)
-      or 'auto', which clones where a tower has so many ops that it saves time. The results are the same to the bit.
+      or 'auto', which clones where it can be done and a tower has so many ops that it saves time. The results are the
+      same to the bit.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
@@ -104,7 +105,12 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0)
     towers.append(tower)
     if _is_pattern(build, batches[number + 1:], batch, recording):
-      patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed))
+      try:
+        patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed))
+      except UsageError:
+        if build == 'clone':
+          raise
+        build = 'reuse'
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=[tower.num_examples for tower in towers])

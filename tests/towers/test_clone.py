@@ -123,14 +123,21 @@ def test_auto_clones_deep_models_alone():
   assert image_run('lenet', 'auto')[3] == image_run('lenet', 'reuse')[3]
 
 
-def test_what_stands_outside_of_the_scope_is_refused_rather_than_shared():
-  def model(batch, is_training):
-    with tf.name_scope(None):
-      features = tf.identity(batch[0], name='escaped')
-    return small.model((features, batch[1]), is_training)
+def escaping_model(batch, is_training):
+  with tf.name_scope(None):
+    features = tf.identity(batch[0], name='escaped')
+  return small.model((features, batch[1]), is_training)
 
+
+def test_what_stands_outside_of_the_scope_is_refused_rather_than_shared():
   with pytest.raises(UsageError, match='escaped outside of the name scope.*tower_build=reuse'):
-    Run(model=model, num_towers=2, tower_build='clone')
+    Run(model=escaping_model, num_towers=2, tower_build='clone')
+
+
+def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
+  monkeypatch.setattr('towers.tower._OPS_WORTH_CLONING', 10)
+  assert_same(outcome('auto', model=escaping_model, num_towers=3),
+              outcome('reuse', model=escaping_model, num_towers=3))
 
 
 def test_an_unknown_build_is_refused():
