@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import load_keras, tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from usage_error import UsageError
+
+keras = load_keras()
 
 
 def losses_of(logits, labels):
@@ -60,15 +62,10 @@ def test_plain_variables_and_a_validation_tower():
     assert aside.validate()[0] == pytest.approx(switched.validate()[0], abs=1e-5)
 
 
-needs_keras_2 = pytest.mark.skipif(int(tf.__version__.split('.')[0]) > 1,
-                                   reason='Keras 3 does not build graphs; tf-keras is not among the pins')
-
-
-@needs_keras_2
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_keras_layers_made_once_are_shared(num_towers):
   def run(num_towers):
-    layers = [tf.keras.layers.Dense(4, activation='tanh', name='hidden'), tf.keras.layers.Dense(3, name='logits')]
+    layers = [keras.layers.Dense(4, activation='tanh', name='hidden'), keras.layers.Dense(3, name='logits')]
 
     def model(batch, is_training):
       del is_training
@@ -84,21 +81,19 @@ def test_keras_layers_made_once_are_shared(num_towers):
     assert_same_weights(ours.weights(), one.weights())
 
 
-@needs_keras_2
 def test_keras_layers_made_in_every_tower_are_refused_by_name():
   def model(batch, is_training):
     del is_training
     features, labels = batch
-    return losses_of(tf.keras.layers.Dense(3)(features), labels)
+    return losses_of(keras.layers.Dense(3)(features), labels)
 
   with pytest.raises(UsageError) as error:
     Run(model=model, num_towers=2)
   assert 'dense_1/kernel' in str(error.value) and 'once, outside of the model function' in str(error.value)
 
 
-@needs_keras_2
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():
-  layer = tf.keras.layers.Dense(3, name='logits')
+  layer = keras.layers.Dense(3, name='logits')
 
   def model(batch, is_training):
     del is_training
