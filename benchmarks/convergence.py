@@ -20,10 +20,10 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 
 from benchmarks.colour_fashion import SIZE, colour
+from benchmarks.picture import Curve, draw
 from usage_error import UsageError
 
 NOISE = 1e-6
-COLOURS = ('#1b6ca8', '#d1495b', '#3c8d40', '#8a5a99')
 
 
 def load(name: str, num_train: int, num_validation: int) -> Any:
@@ -94,39 +94,6 @@ def format_table(curves: Sequence[Dict[str, Any]]) -> str:
   return '\n'.join(lines)
 
 
-def draw(curves: Sequence[Dict[str, Any]], title: str, path: str) -> None:
-  """Writes a picture of the curves as SVG, which needs no package.
-
-  Later curves are thinner, so that curves that lie on each other are all seen.
-  """
-  width, height, left, top, bottom = 720, 400, 64, 48, 52
-  last = curves[0]['steps'][-1]
-
-  def place(step, accuracy):
-    return '%.1f,%.1f' % (left + step / last * (width - left - 24),
-                          height - bottom - accuracy * (height - top - bottom))
-
-  parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">'
-           % (width, height), '<rect width="100%" height="100%" fill="white"/>',
-           '<text x="%d" y="24" font-size="15">%s</text>' % (left, title)]
-  for tick in range(6):
-    x, y = place(0, tick / 5).split(',')
-    parts += ['<path d="M%s,%s H%d" stroke="#ddd"/>' % (x, y, width - 24),
-              '<text x="%d" y="%.1f" text-anchor="end">%d %%</text>' % (left - 8, float(y) + 4, 20 * tick)]
-    x, y = place(last * tick / 5, 0).split(',')
-    parts.append('<text x="%s" y="%d" text-anchor="middle">%d</text>' % (x, height - bottom + 20, last * tick // 5))
-  parts.append('<text x="%d" y="%d" text-anchor="middle">steps</text>' % ((left + width - 24) // 2, height - 12))
-  for number, curve in enumerate(curves):
-    style = 'stroke="%s" stroke-width="%.1f"' % (COLOURS[number % len(COLOURS)], 2 + 3 * (len(curves) - 1 - number))
-    points = ' '.join(place(step, accuracy) for step, accuracy in zip(curve['steps'], curve['accuracy']))
-    y = height - bottom - 20 * (len(curves) - number)
-    parts += ['<polyline fill="none" %s points="%s"/>' % (style, points),
-              '<path d="M%d,%d h28" %s/>' % (width - 150, y, style),
-              '<text x="%d" y="%d">%s</text>' % (width - 112, y + 4, _count_towers(curve['name']))]
-  with open(path, 'w', encoding='utf-8') as file:
-    file.write('\n'.join(parts + ['</svg>', '']))
-
-
 def _count_towers(name):
   return '1 tower' + name[1:] if name[0] == '1' else name + ' towers'
 
@@ -164,7 +131,9 @@ def main() -> None:
     with open(flags.output + '.json', 'w', encoding='utf-8') as file:
       json.dump(dict(title=title, curves=curves), file, indent=1)
       file.write('\n')
-    draw(curves, 'Validation accuracy: ' + title, flags.output + '.svg')
+    draw([Curve(_count_towers(curve['name']), curve['steps'], curve['accuracy']) for curve in curves],
+         title='Validation accuracy: ' + title, x_label='steps', y_format='{:.0%}', y_last=1.0,
+         path=flags.output + '.svg')
 
 
 if __name__ == '__main__':

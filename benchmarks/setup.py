@@ -4,8 +4,9 @@
   python -m benchmarks.setup --models=resnet50 --towers=1,8 --builds=clone,reuse,mirrored --repeats=3
 
 Every line is a process of its own. Ours builds the whole straight line of main.py, with input, staging and guard.
-MirroredStrategy gets the same model function, optimizer, towers and batch sizes in the same kind of graph, and has an
-easier task: a constant batch instead of an input, and no Estimator around it. Its variables are copied to each device.
+MirroredStrategy gets the same model function, optimizer, towers and batch sizes, and keeps a copy of the variables on
+each device: `mirrored` in a bare session with a constant batch, the easier task, `estimator` inside of the Estimator
+that it was made for, which TensorFlow 2.16 and later no longer have.
 """
 
 import argparse
@@ -13,15 +14,22 @@ import contextlib
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
+
+from benchmarks.picture import Curve, draw
 
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
 LEARNING_RATE = 0.001
+LABELS = {'clone': 'towers, cloned', 'reuse': 'towers, built', 'mirrored': 'MirroredStrategy',
+          'estimator': 'MirroredStrategy + Estimator'}
+BUILDS = tuple(LABELS)
 _LATER_STEPS = 3
 
 
@@ -31,31 +39,46 @@ def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str
   Args:
     model: one of models.MODELS.
     num_towers: on virtual CPU devices.
-    build: 'clone', 'reuse' or 'mirrored'.
+    build: one of BUILDS.
     started: time.time() when the process was started.
   """
   from tensorflow_v1 import tf
   imported = time.time()
-  with contextlib.ExitStack() as opened:
-    start = _start_mirrored if build == 'mirrored' else _start_towers
-    step, session = start(opened, model, num_towers, build)
-    prepared = time.time()
-    losses = [float(step())]
-    first = time.time()
-    times: List[float] = []
-    used = time.process_time()
-    for _ in range(_LATER_STEPS):
-      begin = time.time()
-      losses.append(float(step()))
-      times.append(time.time() - begin)
-    used = (time.process_time() - used) / _LATER_STEPS
-    num_ops = len(session.graph.get_operations())
-  peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  run = _Run()
+  if build == 'estimator':
+    _run_estimator(run, model, num_towers)
+  else:
+    with contextlib.ExitStack() as opened:
+      start = _start_mirrored if build == 'mirrored' else _start_towers
+      step, session = start(opened, model, num_towers, build)
+      run.begin(session.graph)
+      for _ in range(1 + _LATER_STEPS):
+        run.end_step(step())
+  ends, used = zip(*run.ends)
+  later = sorted(after - before for before, after in zip(ends[1:], ends[2:]))
   return dict(model=model, num_towers=num_towers, build=build, tensorflow_version=tf.__version__,
-              setup_seconds=first - started, import_seconds=imported - started,
-              build_and_start_seconds=prepared - imported, first_step_seconds=first - prepared,
-              step_seconds=sorted(times)[len(times) // 2], step_cpu_seconds=used, num_ops=num_ops,
-              peak_bytes=peak_bytes, losses=losses)
+              setup_seconds=ends[1] - started, import_seconds=imported - started,
+              build_and_start_seconds=ends[0] - imported, first_step_seconds=ends[1] - ends[0],
+              setup_cpu_seconds=used[1], step_seconds=later[len(later) // 2],
+              step_cpu_seconds=(used[-1] - used[1]) / _LATER_STEPS, num_ops=run.num_ops,
+              peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, losses=run.losses)
+
+
+class _Run:
+  """When a run was ready for its first step and when each step ended, by the clock and in CPU seconds."""
+
+  def __init__(self):
+    self.ends: List[Tuple[float, float]] = []
+    self.losses: List[float] = []
+    self.num_ops = 0
+
+  def begin(self, graph):
+    self.num_ops = len(graph.get_operations())
+    self.ends.append((time.time(), time.process_time()))
+
+  def end_step(self, loss):
+    self.losses.append(float(loss))
+    self.ends.append((time.time(), time.process_time()))
 
 
 def _start_towers(opened, model, num_towers, build):
@@ -85,21 +108,9 @@ def _start_mirrored(opened, model, num_towers, build):
   strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
   model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
 
-  def own_averages(getter, *args, **kwargs):
-    """As Keras makes moving averages for this strategy: each device its own, the mean of them when they are read."""
-    if kwargs.get('trainable') is False:
-      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN)
-    return getter(*args, **kwargs)
-
   def step():
     images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
-    labels = tf.zeros([IMAGES_PER_TOWER], tf.int32)
-    with tf.variable_scope('', custom_getter=own_averages):
-      losses, _ = model_function((images, labels), True)
-    loss = tf.reduce_mean(losses)
-    optimizer = tf.train.MomentumOptimizer(LEARNING_RATE, 0.9)
-    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-      train_op = optimizer.minimize(loss / num_towers, global_step=tf.train.get_or_create_global_step())
+    loss, train_op = _build_update(model_function, (images, tf.zeros([IMAGES_PER_TOWER], tf.int32)))
     with tf.control_dependencies([train_op]):
       return tf.identity(loss)
 
@@ -111,6 +122,56 @@ def _start_mirrored(opened, model, num_towers, build):
   return session.make_callable(loss), session
 
 
+def _build_update(model_function, batch):
+  """Returns the loss and the train op of a replica, as a user of MirroredStrategy writes them."""
+  from tensorflow_v1 import tf
+
+  def own_averages(getter, *args, **kwargs):
+    """As Keras makes moving averages for this strategy: each device its own, the mean of them when they are read."""
+    if kwargs.get('trainable') is False:
+      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN)
+    return getter(*args, **kwargs)
+
+  with tf.variable_scope('', custom_getter=own_averages):
+    losses, _ = model_function(batch, True)
+  loss = tf.reduce_mean(losses)
+  optimizer = tf.train.MomentumOptimizer(LEARNING_RATE, 0.9)
+  with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+    return loss, optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+
+
+def _run_estimator(run, model, num_towers):
+  """MirroredStrategy as it was mostly used: by an Estimator, with its input, summaries and checkpoint."""
+  import models
+  from tensorflow_v1 import tf
+
+  if not hasattr(tf, 'estimator'):
+    raise SystemExit('TensorFlow %s has no Estimator' % tf.__version__)
+  strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
+  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
+
+  def build(features, labels, mode):
+    loss, train_op = _build_update(model_function, (features, labels))
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+  def load():
+    images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
+    return tf.data.Dataset.from_tensors((images, tf.zeros([IMAGES_PER_TOWER], tf.int32))).repeat()
+
+  class Watch(tf.train.SessionRunHook):
+
+    def after_create_session(self, session, coord):
+      run.begin(session.graph)
+
+    def after_run(self, run_context, run_values):
+      run.end_step(float('nan'))
+
+  with tempfile.TemporaryDirectory() as folder:
+    config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy,
+                                    session_config=tf.ConfigProto(device_count={'CPU': num_towers}))
+    tf.estimator.Estimator(build, config=config).train(load, hooks=[Watch()], steps=1 + _LATER_STEPS)
+
+
 def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
   """Measures in a process of its own; returns its line, with 'error' where it ended badly."""
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -118,7 +179,7 @@ def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
   child = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
                          capture_output=True, text=True)
   if child.returncode:
-    return dict(model=model, num_towers=num_towers, build=build, error=child.stderr.strip().splitlines()[-1:])
+    return dict(model=model, num_towers=num_towers, build=build, error=(child.stderr.strip().splitlines() or ['?'])[-1])
   return json.loads(child.stdout.strip().splitlines()[-1])
 
 
@@ -128,8 +189,9 @@ def format_line(line: Dict[str, Any]) -> str:
   if 'error' in line:
     return '%s %s' % (head, line['error'])
   return head + ('{setup_seconds:8.1f} s to the first step (imports {import_seconds:.1f}, build and start '
-                 '{build_and_start_seconds:.1f}, step {first_step_seconds:.1f})  then {step_seconds:6.2f} s a step  '
-                 '{num_ops:>7,} ops  {gigabytes:.2f} GB').format(gigabytes=line['peak_bytes'] / 1e9, **line)
+                 '{build_and_start_seconds:.1f}, step {first_step_seconds:.1f}; CPU {setup_cpu_seconds:.1f})  '
+                 'then {step_seconds:6.2f} s a step (CPU {step_cpu_seconds:.2f})  {num_ops:>7,} ops  '
+                 '{gigabytes:.2f} GB').format(gigabytes=line['peak_bytes'] / 1e9, **line)
 
 
 def main() -> None:
@@ -137,9 +199,10 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--models', default='nasnet_large,resnet50')
   parser.add_argument('--towers', default='1,2,4,8')
-  parser.add_argument('--builds', default='clone,reuse,mirrored')
+  parser.add_argument('--builds', default='clone,reuse,mirrored', help='of ' + ','.join(BUILDS))
   parser.add_argument('--repeats', type=int, default=1)
   parser.add_argument('--json', help='file to write all lines to')
+  parser.add_argument('--picture', help='SVG file to draw the first model to')
   parser.add_argument('--line', help=argparse.SUPPRESS)
   flags = parser.parse_args()
   if flags.line:
@@ -156,6 +219,25 @@ def main() -> None:
   if flags.json:
     with open(flags.json, 'w', encoding='utf-8') as file:
       json.dump(lines, file, indent=1)
+      file.write('\n')
+  if flags.picture:
+    draw_lines(lines, flags.models.split(',')[0], flags.picture)
+
+
+def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:
+  """Writes a picture of the seconds to the first step over the number of towers, a curve for each build."""
+  curves = []
+  for build in BUILDS:
+    seconds: Dict[int, List[float]] = {}
+    for line in lines:
+      if line['model'] == model and line['build'] == build and 'error' not in line:
+        seconds.setdefault(line['num_towers'], []).append(line['setup_seconds'])
+    if seconds:
+      curves.append(Curve(LABELS[build], sorted(seconds), [statistics.median(seconds[towers])
+                                                           for towers in sorted(seconds)]))
+  version = next(line['tensorflow_version'] for line in lines if 'error' not in line)
+  draw(curves, title='From process start to the end of the first step: %s, TensorFlow %s' % (model, version),
+       x_label='towers', y_format='{:.0f} s', path=path)
 
 
 if __name__ == '__main__':
