@@ -1,0 +1,27 @@
+"""The same switch, with every example taken once.  python -m examples.migrating.switch_after"""
+import towers
+from tensorflow_v1 import tf
+
+NUM_GPUS, BATCH_SIZE = 2, 4
+
+
+def load(name):
+  return towers.Examples(1000, lambda: tf.data.Dataset.range(1000), name=name)
+
+devices = towers.build_devices(NUM_GPUS, 'cpu')
+plan = towers.build_plan(num_examples=1000, batch_size=BATCH_SIZE, num_towers=NUM_GPUS)
+train, validation = [towers.build_feed(towers.build_inputs(load(name), plan=plan), devices=devices.names)
+                     for name in ('train', 'validation')]
+is_validating = tf.placeholder_with_default(False, [])
+batches = towers.build_switched_batches(train, validation, is_validating=is_validating)
+taken = []
+for batch, device in zip(batches, devices.names):
+  with tf.device(device):
+    taken.append(tf.identity(batch.tensors))  # What the tower's model would be built on.
+with tf.Session(config=towers.build_session_config(devices)) as session:
+  train.start(session)
+  validation.start(session)
+  for what, feed in (('training', train), ('training', train), ('validation', validation)):
+    numbers = session.run(taken + feed.put_ops, {is_validating: feed is validation})
+    print('%s: %s' % (what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
+                                      for tower in range(NUM_GPUS))))
