@@ -35,25 +35,18 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there.
   forward_passes = [tower.loss for tower in averaged.towers]
   update_ops = list(averaged.towers[0].update_ops)
-  with tf.name_scope('apply') as scope:
+  with tf.name_scope('apply'):
 
     def update():
-      # Without the branch's own name scope, so that Adam's variables are called the same with and without a guard.
-      with tf.name_scope(scope):
-        gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
-        with tf.control_dependencies(forward_passes + update_ops):
-          applied = optimizer.apply_gradients(gradients, global_step=get_global_step())
-        # The learning rate may read this counter, and what is not ordered runs in any order.
-        with tf.control_dependencies([applied]), tf.device(HOST):
-          count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
-        return tf.group(applied, count, name='step')
+      gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
+      with tf.control_dependencies(forward_passes + update_ops):
+        applied = optimizer.apply_gradients(gradients, global_step=get_global_step())
+      # The learning rate may read this counter, and what is not ordered runs in any order.
+      with tf.control_dependencies([applied]), tf.device(HOST):
+        count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
+      return tf.group(applied, count, name='step')
 
-    if guard:
-      # Made before the branch: a variable that is made inside of one could not be initialised.
-      get_global_step(), get_examples_seen()
-      done = run_guarded(build_is_finite(averaged), update, update_ops)
-    else:
-      done = update()
+    done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else update()
     if averaged.clear is None:
       return done
     # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.

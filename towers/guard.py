@@ -59,16 +59,19 @@ def run_guarded(is_finite: Any, update: Callable[[], Any], update_ops: Sequence[
       loss itself waits for cannot, and is left as it is.
   """
   waiting = _not_before(is_finite.op, update_ops)
-
-  def run():
-    # An op inside of the branch; what waits for it has no part in a run that takes the other branch.
-    gate = tf.no_op('gate')
-    for op in waiting:
-      op._add_control_input(gate)
-    with tf.control_dependencies([update()]):
-      return tf.constant(True)
-
-  return tf.cond(is_finite, run, lambda: tf.constant(False), strict=True)
+  # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would put a switch before
+  # every gradient, variable and slot: for a deep net thousands of ops, and seconds to build them.
+  with tf.device(is_finite.device):
+    no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
+    gate = tf.identity(yes, name='gate')
+  for op in waiting:
+    op._add_control_input(gate.op)
+  with tf.control_dependencies([gate]):
+    done = update()
+  with tf.device(is_finite.device):
+    with tf.control_dependencies([done]):
+      done = tf.identity(gate)
+    return tf.raw_ops.Merge(inputs=[done, tf.identity(no)])[0]
 
 
 def _not_before(op, update_ops):
