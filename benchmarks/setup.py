@@ -178,6 +178,9 @@ def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
   line = '%s,%d,%s,%r' % (model, num_towers, build, time.time())
   child = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
                          capture_output=True, text=True)
+  if child.returncode < 0:
+    return dict(model=model, num_towers=num_towers, build=build,
+                error='killed by signal %d (9: the machine has no memory left)' % -child.returncode)
   if child.returncode:
     return dict(model=model, num_towers=num_towers, build=build, error=(child.stderr.strip().splitlines() or ['?'])[-1])
   return json.loads(child.stdout.strip().splitlines()[-1])

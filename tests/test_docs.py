@@ -1,5 +1,6 @@
 """Every command in the docs is run, every file they name exists, and the package installs what they promise."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -10,12 +11,14 @@ import zipfile
 
 import pytest
 
+import data
+import towers
 from data.idx_folder import DEBIAN_FASHION_MNIST_DIR
 from tests.data.pictures import jpegs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCS = ('README.md', 'BUILD.md') + tuple(sorted(
-    os.path.join('docs', name) for name in os.listdir(os.path.join(ROOT, 'docs')) if name.endswith('.md')))
+DOCS = sorted(os.path.join(folder, name) for folder in ('', 'docs') for name in os.listdir(os.path.join(ROOT, folder))
+              if name.endswith('.md'))
 
 
 def read(name):
@@ -47,6 +50,8 @@ def translate(command):
     # As many steps as it takes to see it work.
     flags = [flag for flag in flags if not flag.startswith('--epochs=')] + ['--steps=2', '--model=linear']
     return [sys.executable, 'main.py'] + flags
+  if 'pdoc' in words and importlib.util.find_spec('pdoc') is None:
+    pytest.skip('pdoc is among the pins of tf2 alone')
   assert words[0] == 'python', 'No test knows how to run %r.' % command
   return [sys.executable] + words[1:]
 
@@ -72,12 +77,25 @@ def test_every_flag_and_file_in_the_docs_exists():
                                  text=True).stdout for program in (['main.py'], ['-m', 'data.convert'])) + '--help'
   for name in DOCS:
     text = read(name)
-    for flag in re.findall(r'--(\w+)', re.sub(r'`?pip [^`\n]*', '', text)):
+    for flag in re.findall(r'--(\w+)', re.sub(r'`?(?:pip|python -m pdoc) [^`\n]*', '', text)):
       assert '--%s' % flag in flags, '%s: --%s' % (name, flag)
     for path in re.findall(r'`((?:towers|staging|models|data|training|tests|examples|requirements)/[\w/.-]+)`', text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', '%s: %s' % (name, path)
     for link in re.findall(r'\]\(([^)#]+)\)', text):
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), '%s: %s' % (name, link)
+
+
+def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
+  pytest.importorskip('pdoc')
+  subprocess.run([sys.executable, '-m', 'pdoc', '--docformat=google', '-o', str(tmp_path), 'towers', 'data'], cwd=ROOT,
+                 check=True, timeout=120, stderr=subprocess.DEVNULL)
+  for module in (towers, data):
+    page = (tmp_path / ('%s.html' % module.__name__)).read_text(encoding='utf-8')
+    for name in module.__all__:
+      [_, entry] = page.split('<section id="%s">' % name)
+      # Up to what belongs to its attributes.
+      entry = entry.split('</section>')[0].split('class="classattr"')[0]
+      assert 'class="docstring"' in entry, '%s.%s' % (module.__name__, name)
 
 
 def test_the_tour_names_every_room():

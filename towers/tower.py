@@ -28,9 +28,9 @@ TOWER_BUILDS = ('reuse', 'clone', 'auto')
 # Below, calling the model again takes less than making a pattern of the first tower.
 _OPS_WORTH_CLONING = 1000
 
-# A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value
-# per example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`.
 Model = Callable[[Any, Any], Union[Any, Tuple[Any, Dict[str, Any]]]]
+"""A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value
+per example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`."""
 
 
 class Tower(NamedTuple):
