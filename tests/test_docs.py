@@ -1,6 +1,7 @@
 """Every command in the docs is run, every file they name exists, and the package installs what they promise."""
 
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -95,7 +96,10 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
       [_, entry] = page.split('<section id="%s">' % name)
       # Up to what belongs to its attributes.
       entry = entry.split('</section>')[0].split('class="classattr"')[0]
-      assert 'class="docstring"' in entry, '%s.%s' % (module.__name__, name)
+      # An alias of a type keeps its text where it is made.
+      thing = getattr(module, name)
+      if inspect.isclass(thing) or inspect.isfunction(thing):
+        assert 'class="docstring"' in entry, '%s.%s' % (module.__name__, name)
 
 
 def test_the_tour_names_every_room():
