@@ -10,6 +10,7 @@ from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
+from towers.slots import make_slots
 
 
 def get_examples_seen() -> Any:
@@ -36,6 +37,7 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   forward_passes = [tower.loss for tower in averaged.towers]
   update_ops = list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
+    make_slots(optimizer, [variable for _, variable in averaged.gradients])
 
     def update():
       gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]

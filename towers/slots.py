@@ -1,0 +1,72 @@
+"""Slots: the variables that an optimizer keeps for each weight, such as momenta, made all at once.
+
+An optimizer makes one slot after the other, at eight ops each, which Python takes milliseconds to build; a deep net has
+a thousand of them. Here the optimizer is asked which slots of zeros it wants, and their ops come as one GraphDef. What
+stands in the graph is the same as if it had made them: names, devices, initial values.
+"""
+
+from typing import Any, List, Sequence, Tuple
+
+from tensorflow_v1 import tf
+
+
+def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
+  """Makes the slots that `optimizer` starts with zeros; others it makes itself when gradients are applied.
+
+  Args:
+    optimizer: a `tf.train.Optimizer`.
+    variables: that it will update.
+  """
+  asked: List[Tuple[Any, str, str]] = []
+  optimizer._zeros_slot = lambda variable, slot, name: asked.append((variable, slot, name))
+  try:
+    with tf.init_scope():
+      optimizer._create_slots(list(variables))
+  finally:
+    del optimizer._zeros_slot
+  if not asked:
+    return
+  names = []
+  for variable, _, name in asked:
+    # Opened for its name alone, which counts up where it was used before.
+    with tf.variable_scope(None, '%s/%s' % (variable.op.name, name)) as scope:
+      names.append(scope.name)
+  graph_def = tf.GraphDef()
+  graph_def.versions.producer = tf.get_default_graph().graph_def_versions.producer
+  for (variable, _, _), name in zip(asked, names):
+    _add_zeros(graph_def, name, variable)
+  with tf.init_scope():
+    tf.import_graph_def(graph_def, name='')
+  for (variable, slot, _), name in zip(asked, names):
+    definition = variable.to_proto()
+    definition.trainable = False
+    definition.variable_name, definition.initializer_name = name + ':0', name + '/Assign'
+    definition.snapshot_name = name + '/Read/ReadVariableOp:0'
+    definition.initial_value_name = name + '/Initializer/zeros:0'
+    made = type(variable).from_proto(definition)
+    tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, made)
+    optimizer._slot_dict(slot)[variable.op.graph, variable.op.name] = made
+
+
+def _add_zeros(graph_def, name, variable):
+  """Adds a variable of zeros, shaped and placed as `variable` is."""
+  dtype, shape = variable.dtype.base_dtype, variable.shape
+
+  def add(op, suffix, *inputs, **attributes):
+    node = graph_def.node.add(name=name + suffix, op=op, input=[name + other for other in inputs],
+                              device=variable.device)
+    for key, value in attributes.items():
+      node.attr[key].CopyFrom(value)
+
+  type_of = tf.AttrValue(type=dtype.as_datatype_enum)
+  add('VarHandleOp', '', dtype=type_of, shape=tf.AttrValue(shape=shape.as_proto()),
+      shared_name=tf.AttrValue(s=name.encode()))
+  add('VarIsInitializedOp', '/IsInitialized/VarIsInitializedOp', '')
+  add('Const', '/Initializer/shape', dtype=tf.AttrValue(type=tf.int32.as_datatype_enum),
+      value=tf.AttrValue(tensor=tf.make_tensor_proto(shape.as_list(), tf.int32, [shape.ndims])))
+  add('Const', '/Initializer/zero', dtype=type_of,
+      value=tf.AttrValue(tensor=tf.make_tensor_proto(0, dtype)))
+  add('Fill', '/Initializer/zeros', '/Initializer/shape', '/Initializer/zero', T=type_of,
+      index_type=tf.AttrValue(type=tf.int32.as_datatype_enum))
+  add('AssignVariableOp', '/Assign', '', '/Initializer/zeros', dtype=type_of)
+  add('ReadVariableOp', '/Read/ReadVariableOp', '', dtype=type_of)
