@@ -3,16 +3,21 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 
+import data
 from data.idx_folder import DEBIAN_FASHION_MNIST_DIR
+from tests.data.pictures import jpegs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCS = ('README.md', 'BUILD.md')
+DOCS = ('README.md', 'BUILD.md') + tuple(sorted(
+    os.path.join('docs', name) for name in os.listdir(os.path.join(ROOT, 'docs')) if name.endswith('.md')))
 
 
 def read(name):
@@ -48,24 +53,40 @@ def translate(command):
   return [sys.executable] + words[1:]
 
 
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A folder with what the docs presume to be there; a command also finds what those before it have left."""
+  folder = tmp_path_factory.mktemp('docs')
+  for number, image in enumerate(jpegs(4)):
+    (folder / 'photos' / 'train' / ('class_%d' % (number % 2))).mkdir(parents=True, exist_ok=True)
+    (folder / 'photos' / 'train' / ('class_%d' % (number % 2)) / ('%d.jpg' % number)).write_bytes(image)
+  shutil.copytree(str(folder / 'photos' / 'train'), str(folder / 'photos' / 'validation'))
+  np.save(str(folder / 'images.npy'), data.load('sample').validation.arrays[0][:10])
+  return folder
+
+
 @pytest.mark.parametrize('command', commands())
-def test_every_command_runs(command):
-  done = subprocess.run(translate(command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                        text=True)
+def test_every_command_runs(command, folder):
+  words = translate(command)
+  # main.py and tests are found by their paths.
+  where = ROOT if 'pytest' in words else str(folder)
+  words = [os.path.join(ROOT, word) if word == 'main.py' else word for word in words]
+  done = subprocess.run(words, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, text=True,
+                        env=dict(os.environ, PYTHONPATH=ROOT))
   assert done.returncode == 0, done.stdout
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = subprocess.run([sys.executable, 'main.py', '--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
-                         text=True).stdout + '--help'
+  flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
+                                 text=True).stdout for program in (['main.py'], ['-m', 'data.convert'])) + '--help'
   for name in DOCS:
     text = read(name)
-    for flag in re.findall(r'--(\w+)', re.sub(r'`?pip [^`\n]*', '', text)):
+    for flag in re.findall(r'--(\w+)', re.sub(r'`?(pip|tensorboard) [^`\n]*', '', text)):
       assert '--%s' % flag in flags, '%s: --%s' % (name, flag)
     for path in re.findall(r'`((?:towers|staging|models|data|training|tests|examples|requirements)/[\w/.-]+)`', text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', '%s: %s' % (name, path)
     for link in re.findall(r'\]\(([^)#]+)\)', text):
-      assert os.path.exists(os.path.join(ROOT, link)), '%s: %s' % (name, link)
+      assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), '%s: %s' % (name, link)
 
 
 def test_the_tour_names_every_room():

@@ -115,6 +115,14 @@ class Config:
   check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
+  _group('to look at')
+  summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
+  summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
+
+  _group('to use')
+  export_dir: Optional[str] = _setting(str, None, 'folder for the best weights as a SavedModel')
+  predict: Optional[str] = _setting(str, None, '.npy file or folder of images to classify, instead of training')
+
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
@@ -139,12 +147,17 @@ class Config:
     _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
             'data_format=NCHW with %s: this format is for GPUs; use data_format=NHWC, whose weights and '
             'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
-    for name in ('validate_every', 'checkpoint_every'):
+    for name in ('validate_every', 'checkpoint_every', 'summary_every'):
       _, unit = parse_interval(name, getattr(self, name))
-      _refuse(name == 'validate_every' and unit == 'seconds',
-              'validate_every=%s: say how many steps or epochs, since runs shall repeat.' % self.validate_every)
+      _refuse(name != 'checkpoint_every' and unit == 'seconds',
+              '%s=%s: say how many steps or epochs, since runs shall repeat.' % (name, getattr(self, name)))
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
             'on_nan=rollback needs a checkpoint_dir to go back to.')
+    _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,
+            'export_dir=%s needs a checkpoint_dir: the best checkpoint is what is exported.' % self.export_dir)
+    _refuse(self.predict is not None and (self.export_dir is None) == (self.checkpoint_dir is None),
+            'predict=%s needs either checkpoint_dir, a run\'s folder, or export_dir, that of an exported model.'
+            % self.predict)
     _refuse(self.early_stopping is not None and self.validation == 'none',
             'early_stopping=%s needs validation, which is none: use validation=switch.' % self.early_stopping)
 
@@ -175,6 +188,11 @@ class Config:
     if self.steps is not None:
       return self.steps
     return max(1, round((5 if self.epochs is None else self.epochs) * steps_per_epoch))
+
+  @property
+  def keeps_curves(self) -> bool:
+    """Whether a step is measured now and then."""
+    return self.summary_dir is not None
 
   def peak_learning_rate(self) -> float:
     """Returns the rate after warm-up and before any decay."""

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from towers.plan import Plan
+from training.samples import Samples
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
@@ -24,7 +25,11 @@ _SHOWN_WAIT = 0.05
 
 
 class Progress:
-  """Shows a training run, step by step."""
+  """Shows a training run, step by step.
+
+  Attributes:
+    samples: is told of every step as well, if there is somebody who keeps them.
+  """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
                on_first_step: Callable[[], None] = lambda: None,
@@ -50,6 +55,7 @@ class Progress:
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
     self._input_wait_seconds = input_wait_seconds
+    self.samples: Optional[Samples] = None
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
@@ -79,6 +85,8 @@ class Progress:
     else:
       self._train_seconds += now - self._mark
     self._step, self._mark = step, now
+    if self.samples is not None:
+      self.samples.step(step=step, loss=loss, train_seconds=self._train_seconds)
     if now >= self._next_show or step == self._total_steps:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
@@ -89,6 +97,8 @@ class Progress:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
     self.write('validation after step {:,}: {} ({:,} examples)'.format(
         step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
+    if self.samples is not None:
+      self.samples.validation(step=step, metrics=metrics)
 
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
@@ -102,6 +112,8 @@ class Progress:
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+    if self.samples is not None:
+      self.samples.rewind(step)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
