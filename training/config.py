@@ -117,6 +117,7 @@ class Config:
 
   _group('to look at')
   summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
+  report: Optional[str] = _setting(str, None, 'page of HTML to write: curves, times, devices, settings')
   summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
 
   _group('to use')
@@ -192,7 +193,7 @@ class Config:
   @property
   def keeps_curves(self) -> bool:
     """Whether a step is measured now and then."""
-    return self.summary_dir is not None
+    return self.summary_dir is not None or self.report is not None
 
   def peak_learning_rate(self) -> float:
     """Returns the rate after warm-up and before any decay."""

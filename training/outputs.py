@@ -5,7 +5,7 @@ import os
 from training.config import Config
 from usage_error import UsageError
 
-_FILES = ('result_file',)
+_FILES = ('result_file', 'report')
 _FOLDERS = ('summary_dir', 'export_dir')
 
 

@@ -72,6 +72,7 @@ class Progress:
     self._train_seconds = 0.0
     self._shown_step, self._shown_train_seconds = first_step, 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
+    self._paused_seconds = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
     """Takes note that `step` steps are over; shows it when it is time to."""
@@ -102,6 +103,8 @@ class Progress:
 
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
+    if self.samples is not None and text.startswith('WARNING'):
+      self.samples.warning(text)
     with self._lock:
       clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
@@ -118,10 +121,17 @@ class Progress:
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """What happens within is no training, and does not count for its speed."""
+    began = self._clock()
     try:
       yield
     finally:
       self._mark = self._clock()
+      self._paused_seconds += self._mark - began
+
+  def seconds(self) -> Dict[str, float]:
+    """Returns how long this process has done what, since its first step."""
+    since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
+    return {'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds}
 
   @property
   def examples_per_second(self) -> Optional[float]:

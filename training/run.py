@@ -70,7 +70,9 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
         checkpoints.warn = progress.write
       with watch_records(bad_records, progress), contextlib.ExitStack() as closing:
         if config.keeps_curves:
-          listeners = build_listeners(config, first_step=step, description=description, warn=progress.write)
+          listeners = build_listeners(
+              config, first_step=step, description=description, notice=devices.notice, warn=progress.write,
+              read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
           progress.samples = Samples(
               steps, plan=plan, every=count_interval('summary_every', config.summary_every, plan.steps_per_epoch),
               first_step=step, listeners=listeners, has_validated=history.has_validated)
@@ -88,17 +90,20 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   if advice:
     print(advice)
 
-  return dict(
+  result = dict(
       global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
       input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
       tensorflow_version=tf.__version__)
+  if progress.samples is not None:
+    progress.samples.finish(result)
+  return result
 
 
-def build_listeners(config: Config, *, first_step: int, description: str, warn: Callable[[str], None]
-                    ) -> List[Listener]:
+def build_listeners(config: Config, *, first_step: int, description: str, notice: str, warn: Callable[[str], None],
+                    read_seconds: Callable[[], Dict[str, float]]) -> List[Listener]:
   """Returns who keeps a run's curves."""
   listeners: List[Listener] = []
   if config.summary_dir:
@@ -106,4 +111,9 @@ def build_listeners(config: Config, *, first_step: int, description: str, warn: 
     listeners.append(Summaries(
         config.summary_dir, first_step=first_step, graph=tf.get_default_graph(), warn=warn,
         texts=dict(configuration=format_settings(config), run=format_verbatim(description))))
+  if config.report:
+    from training.report import Report, find_versions
+    listeners.append(Report(
+        config.report, config=config, first_step=first_step, description=description, versions=find_versions(),
+        warnings=[notice] if notice else [], read_seconds=read_seconds, warn=warn))
   return listeners

@@ -7,7 +7,7 @@ Which steps are measured follows from their number, so that a resumed run measur
 would have. Only they compute the gradient norm, and nothing is fetched between two steps.
 """
 
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from towers.plan import Plan
 from training.steps import Steps
@@ -44,8 +44,14 @@ class Listener:
   def rewind(self, step: int) -> None:
     """Forgets what came after `step`, since it will happen again."""
 
+  def warning(self, text: str) -> None:
+    """Takes a line that warns the user; from any thread."""
+
+  def finish(self, result: Dict[str, Any]) -> None:
+    """Takes the result of a run that has come to its end."""
+
   def close(self) -> None:
-    """Ends."""
+    """Ends, whatever the run has come to."""
 
 
 class Samples:
@@ -103,6 +109,16 @@ class Samples:
     for listener in self._listeners:
       listener.rewind(step)
     self._begin(step)
+
+  def warning(self, text: str) -> None:
+    """Tells of a line that warns the user."""
+    for listener in self._listeners:
+      listener.warning(text)
+
+  def finish(self, result: Dict[str, Any]) -> None:
+    """Tells the result."""
+    for listener in self._listeners:
+      listener.finish(result)
 
   def close(self) -> None:
     """Ends all listeners."""
