@@ -15,6 +15,9 @@ from data.bad_records import POLICIES
 from models import DATA_FORMATS, MODELS
 from usage_error import UsageError
 
+# No viewer opens many more.
+_MOST_TRACED = 100
+
 
 class Setting(NamedTuple):
   """What the command line must know of a field.
@@ -119,6 +122,8 @@ class Config:
   summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
   report: Optional[str] = _setting(str, None, 'page of HTML to write: curves, times, devices, settings')
   summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
+  trace_steps: Optional[str] = _setting(str, None, 'steps whose every op is traced, as 10:12')
+  trace_file: str = _setting(str, 'trace.json', 'file of the trace, for chrome://tracing or Perfetto')
 
   _group('to use')
   export_dir: Optional[str] = _setting(str, None, 'folder for the best weights as a SavedModel')
@@ -152,6 +157,8 @@ class Config:
       _, unit = parse_interval(name, getattr(self, name))
       _refuse(name != 'checkpoint_every' and unit == 'seconds',
               '%s=%s: say how many steps or epochs, since runs shall repeat.' % (name, getattr(self, name)))
+    if self.trace_steps is not None:
+      parse_trace_steps(self.trace_steps)
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
             'on_nan=rollback needs a checkpoint_dir to go back to.')
     _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,
@@ -220,6 +227,21 @@ def count_interval(name: str, text: str, steps_per_epoch: int) -> int:
   """Returns the steps, at least 1, of an interval such as '500steps' or '2epochs'."""
   number, unit = parse_interval(name, text)
   return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))
+
+
+def parse_trace_steps(text: str) -> Tuple[int, int]:
+  """Returns (10, 12) from '10:12', or (10, 10) from '10'.
+
+  Raises:
+    UsageError: text that is no such range, or one of too many steps.
+  """
+  match = re.match(r'^(\d+)(?::(\d+))?$', text)
+  first = int(match.group(1)) if match else 0
+  last = int(match.group(2) or first) if match else 0
+  if not 1 <= first <= last or last - first >= _MOST_TRACED:
+    raise UsageError('trace_steps=%s: say the first and the last step to trace, as 10:12, from 1 on and at most %d.'
+                     % (text, _MOST_TRACED))
+  return first, last
 
 
 def _refuse(is_wrong: bool, message: str) -> None:

@@ -15,7 +15,7 @@ def check_outputs(config: Config) -> None:
   Raises:
     UsageError: a file or folder cannot be written; names the flag and the path.
   """
-  for name in _FILES:
+  for name in _FILES + (('trace_file',) if config.trace_steps else ()):
     path = getattr(config, name)
     if path is not None:
       folder = os.path.dirname(os.path.abspath(path))

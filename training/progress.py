@@ -11,10 +11,9 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from towers.plan import Plan
-from training.samples import Samples
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
@@ -24,11 +23,27 @@ _SHORTEST_BAR = 5
 _SHOWN_WAIT = 0.05
 
 
+class Follower:
+  """Who is told what progress is told; what is not overridden does nothing."""
+
+  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+    """Takes the means of a pass over the validation split, for the weights after `step` updates."""
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step."""
+
+  def warning(self, text: str) -> None:
+    """Takes a line that warns the user; from any thread."""
+
+
 class Progress:
   """Shows a training run, step by step.
 
   Attributes:
-    samples: is told of every step as well, if there is somebody who keeps them.
+    followers: are told of every step as well.
   """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
@@ -55,7 +70,7 @@ class Progress:
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
     self._input_wait_seconds = input_wait_seconds
-    self.samples: Optional[Samples] = None
+    self.followers: List[Follower] = []
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
@@ -86,8 +101,8 @@ class Progress:
     else:
       self._train_seconds += now - self._mark
     self._step, self._mark = step, now
-    if self.samples is not None:
-      self.samples.step(step=step, loss=loss, train_seconds=self._train_seconds)
+    for follower in self.followers:
+      follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
     if now >= self._next_show or step == self._total_steps:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
@@ -98,13 +113,14 @@ class Progress:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
     self.write('validation after step {:,}: {} ({:,} examples)'.format(
         step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
-    if self.samples is not None:
-      self.samples.validation(step=step, metrics=metrics)
+    for follower in self.followers:
+      follower.validation(step=step, metrics=metrics)
 
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
-    if self.samples is not None and text.startswith('WARNING'):
-      self.samples.warning(text)
+    if text.startswith('WARNING'):
+      for follower in self.followers:
+        follower.warning(text)
     with self._lock:
       clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
@@ -115,8 +131,8 @@ class Progress:
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
-    if self.samples is not None:
-      self.samples.rewind(step)
+    for follower in self.followers:
+      follower.rewind(step)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

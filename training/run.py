@@ -7,7 +7,7 @@ import towers
 from data import BadRecords
 from tensorflow_v1 import tf
 from training.checkpoints import Checkpoints
-from training.config import Config, count_interval
+from training.config import Config, count_interval, parse_trace_steps
 from training.failure import explain
 from training.history import History
 from training.loop import build_schedule, check_resume, run_loop, watch_records
@@ -69,14 +69,21 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       if checkpoints:
         checkpoints.warn = progress.write
       with watch_records(bad_records, progress), contextlib.ExitStack() as closing:
+        if config.trace_steps:
+          from training.timeline import Timeline
+          first, last = parse_trace_steps(config.trace_steps)
+          timeline = Timeline(config.trace_file, steps, first=first, last=last, first_step=step, warn=progress.write)
+          progress.followers.append(timeline)
+          closing.callback(timeline.close)
         if config.keeps_curves:
           listeners = build_listeners(
               config, first_step=step, description=description, notice=devices.notice, warn=progress.write,
               read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
-          progress.samples = Samples(
+          samples = Samples(
               steps, plan=plan, every=count_interval('summary_every', config.summary_every, plan.steps_per_epoch),
               first_step=step, listeners=listeners, has_validated=history.has_validated)
-          closing.callback(progress.samples.close)
+          progress.followers.append(samples)
+          closing.callback(samples.close)
         steps.start(step)
         # Before, there is nothing to save, and a signal ends the process at once.
         signals.leave_to_run(progress.seconds_per_step)
@@ -97,8 +104,8 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
       input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
       tensorflow_version=tf.__version__)
-  if progress.samples is not None:
-    progress.samples.finish(result)
+  if config.keeps_curves:
+    samples.finish(result)
   return result
 
 

@@ -10,6 +10,7 @@ would have. Only they compute the gradient norm, and nothing is fetched between 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from towers.plan import Plan
+from training.progress import Follower
 from training.steps import Steps
 
 
@@ -54,7 +55,7 @@ class Listener:
     """Ends, whatever the run has come to."""
 
 
-class Samples:
+class Samples(Follower):
   """Measures a step now and then, and tells the listeners."""
 
   def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int, listeners: Sequence[Listener],
@@ -138,4 +139,4 @@ class Samples:
     if step == before or seconds <= 0:
       return None, None
     examples = self._plan.examples_before(step) - self._plan.examples_before(before)
-    return examples / seconds, min((self._steps.input_wait_seconds - waited_before) / seconds, 1.0)
+    return examples / seconds, min(float(self._steps.input_wait_seconds - waited_before) / seconds, 1.0)

@@ -55,8 +55,9 @@ def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=
       told.append(Report(str(report), config=run.config, first_step=step, description='<two> towers', versions={},
                          read_seconds=progress.seconds, warn=progress.write))
     if told:
-      progress.samples = Samples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
+      samples = Samples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
                                  listeners=told, has_validated=history.has_validated)
+      progress.followers.append(samples)
     show = progress.step
 
     def step_or_die(*, step, loss):
@@ -75,5 +76,5 @@ def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=
     finally:
       # As `kill -9` would leave it.
       if told and kill_after is None:
-        progress.samples.close()
+        samples.close()
   return stream.getvalue()
