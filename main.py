@@ -163,6 +163,12 @@ def export(config, data_set):
   print('exported to %s' % export(config, data_set))
 
 
+def examine():
+  """Looks at this machine; returns whether nothing is at fault."""
+  from training.doctor import examine
+  return examine()
+
+
 def predict(config):
   """Names the classes of the examples that --predict gives."""
   from training.predict import predict
@@ -172,8 +178,8 @@ def predict(config):
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
-  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 3 a run that could not go on, 130 and 143
-  ended by Ctrl-C and SIGTERM.
+  0 is done, 1 towers that --check found to differ or a fault that --doctor found, 2 a mistake to correct, 3 a run that
+  could not go on, 130 and 143 ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
   with Signals() as signals, Startup(started) as startup:
@@ -181,6 +187,8 @@ def main(arguments):
       config = parse_flags(arguments)
       if config is None:
         return 0
+      if config.doctor:
+        return 0 if examine() else 1
       check_outputs(config)
       if config.predict:
         predict(config)

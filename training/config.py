@@ -126,6 +126,7 @@ class Config:
   trace_file: str = _setting(str, 'trace.json', 'file of the trace, for chrome://tracing or Perfetto')
 
   _group('to use')
+  doctor: bool = _setting(bool, False, 'look at this machine, say what does not fit, and train nothing')
   export_dir: Optional[str] = _setting(str, None, 'folder for the best weights as a SavedModel')
   predict: Optional[str] = _setting(str, None, '.npy file or folder of images to classify, instead of training')
 
