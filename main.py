@@ -201,12 +201,12 @@ def main(arguments):
           result = measure_input(config, data_set)
         else:
           result = train(config, data_set, startup, signals)
+        if config.result_file:
+          write_result(config.result_file, result)
+        if not config.input_only:
+          print(format_result(result, time.monotonic() - started))
           if config.export_dir:
             export(config, data_set)
-      if config.result_file:
-        write_result(config.result_file, result)
-      if not config.input_only:
-        print(format_result(result, time.monotonic() - started))
     except UsageError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
       return 2

@@ -8,6 +8,7 @@ An array's examples are called by their number, files of a folder by their name.
 """
 
 import os
+import sys
 from typing import Any, Iterable, Iterator, List, Tuple
 
 import numpy as np
@@ -38,15 +39,19 @@ def predict(config: Config) -> None:
         config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields}))
   if not os.path.exists(config.predict):
     raise UsageError('predict=%s does not exist: give a .npy file, or a folder of JPEGs and PNGs.' % config.predict)
+  lines = ['example,class,probability']
   with opened as (session, serving, _):
-    lines = ['example,class,probability']
     for name, label, probability in classify(session, serving, _read(config, serving)):
       lines.append('%s,%d,%.6f' % (_quote(name), label, probability))
-      if config.result_file is None:
-        print('\n'.join(lines))
-        lines = []
+  text = '\n'.join(lines + [''])
   if config.result_file is not None:
-    write_whole(config.result_file, '\n'.join(lines + ['']).encode())
+    write_whole(config.result_file, text.encode())
+    return
+  try:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+  except BrokenPipeError:  # Whoever reads has seen enough, as `head` does; Python would try once more at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def classify(session: Any, serving: Serving, batches: Iterable[Tuple[List[str], np.ndarray]]

@@ -119,7 +119,7 @@ def test_nothing_of_training_is_in_it(served):
 @pytest.mark.parametrize('flags', [
     ['--input_mode=shard', '--num_gpus=3', '--batch_norm=sync'],
     ['--input_mode=next', '--num_gpus=2', '--batch_norm=mean'],
-    ['--num_gpus=3', '--validation=tower'],
+    pytest.param(['--num_gpus=3', '--validation=tower'], marks=pytest.mark.slow),
     pytest.param(['--num_gpus=1'], marks=pytest.mark.slow),
     pytest.param(['--num_gpus=8', '--staging_depth=2', '--tower_build=clone'], marks=pytest.mark.slow)])
 def test_every_way_to_train_exports_what_it_validated(flags, tmp_path, monkeypatch):
@@ -150,6 +150,13 @@ def test_a_checkpoint_and_its_export_say_the_same_and_the_newest_is_taken_withou
   assert len(shown[0].splitlines()) == 8 and shown == [shown[0]] * 3
   assert find_best(str(served / 'saved'), 'loss') == int(name)
   assert find_best(str(served / 'saved'), 'no such metric') == 10
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(served):
+  shell = '%s main.py --predict=%s --export_dir=%s | head -1' % (
+      sys.executable, served / 'images.npy', served / 'served')
+  done = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
+  assert done.stdout == 'example,class,probability\n' and done.stderr == ''
 
 
 def test_a_folder_of_images_is_read_as_validation_reads_it(tmp_path, monkeypatch):

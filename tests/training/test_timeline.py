@@ -50,7 +50,8 @@ def read(path):
 
 
 @pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('num_towers, depth, accumulate', [(1, 0, 1), (3, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize('num_towers, depth, accumulate', [
+    (1, 0, 1), (2, 1, 2), pytest.param(3, 1, 1, marks=pytest.mark.slow), pytest.param(2, 2, 2, marks=pytest.mark.slow)])
 def test_lanes_stand_in_the_order_of_the_line(tmp_path, mode, num_towers, depth, accumulate):
   traced(tmp_path / 'trace.json', mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate)
   bars = read(tmp_path / 'trace.json')
