@@ -13,7 +13,8 @@ import data
 import models
 from training.flags import parse_flags
 from training.lock import lock_folder
-from training.result import check_result_file, format_result, write_result
+from training.outputs import check_outputs
+from training.result import format_result, write_result
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
 from training.startup import Startup
@@ -70,6 +71,7 @@ def build_program(config, model, data_set, devices):
   averaged = towers.average_gradients(all_towers)
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
+  gradient_norm = towers.build_gradient_norm(averaged) if config.keeps_curves else None
   if config.clip_norm:
     averaged = towers.clip_gradients(averaged, config.clip_norm)
 
@@ -89,7 +91,7 @@ def build_program(config, model, data_set, devices):
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation, input_wait=input_wait, add_wait=add_wait)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm)
 
 
 def train(config, data_set, startup, signals):
@@ -119,9 +121,10 @@ def train(config, data_set, startup, signals):
   model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
   program = build_program(config, model, data_set, devices.names)
   startup.note(describe_ops(graph, len(devices.names)))
-  print(describe_run(config, data_set, devices, program))
-  return run_program(program, config=config, bad_records=data_set.bad_records, devices=devices, startup=startup,
-                     signals=signals)
+  description = describe_run(config, data_set, devices, program)
+  print(description)
+  return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
+                     devices=devices, startup=startup, signals=signals)
 
 
 def check(config, data_set):
@@ -154,11 +157,29 @@ def measure_input(config, data_set):
   return speeds
 
 
+def export(config, data_set):
+  """Writes the model with the best weights of a run that has ended."""
+  from training.export import export
+  print('exported to %s' % export(config, data_set))
+
+
+def examine():
+  """Looks at this machine; returns whether nothing is at fault."""
+  from training.doctor import examine
+  return examine()
+
+
+def predict(config):
+  """Names the classes of the examples that --predict gives."""
+  from training.predict import predict
+  predict(config)
+
+
 def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
-  0 is done, 1 towers that --check found to differ, 2 a mistake to correct, 3 a run that could not go on, 130 and 143
-  ended by Ctrl-C and SIGTERM.
+  0 is done, 1 towers that --check found to differ or a fault that --doctor found, 2 a mistake to correct, 3 a run that
+  could not go on, 130 and 143 ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
   with Signals() as signals, Startup(started) as startup:
@@ -166,7 +187,12 @@ def main(arguments):
       config = parse_flags(arguments)
       if config is None:
         return 0
-      check_result_file(config.result_file)
+      if config.doctor:
+        return 0 if examine() else 1
+      check_outputs(config)
+      if config.predict:
+        predict(config)
+        return 0
       with lock_folder(config.checkpoint_dir):
         data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:
@@ -175,10 +201,12 @@ def main(arguments):
           result = measure_input(config, data_set)
         else:
           result = train(config, data_set, startup, signals)
-      if config.result_file:
-        write_result(config.result_file, result)
-      if not config.input_only:
-        print(format_result(result, time.monotonic() - started))
+        if config.result_file:
+          write_result(config.result_file, result)
+        if not config.input_only:
+          print(format_result(result, time.monotonic() - started))
+          if config.export_dir:
+            export(config, data_set)
     except UsageError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
       return 2

@@ -1,4 +1,4 @@
-"""Memory and file handles over many steps, with validation and checkpoints on: nothing may grow.
+"""Memory and file handles over many steps, with validation, checkpoints, summaries and report on: nothing may grow.
 
   python -m benchmarks.endurance                  # 100,000 steps of a linear model; some minutes
   python -m benchmarks.endurance --steps=20000
@@ -42,7 +42,10 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     code = job.main(['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--batch_size=16',
                      '--steps=%d' % flags.steps, '--validate_every=%dsteps' % max(1, flags.steps // 100),
-                     '--checkpoint_every=%dsteps' % max(1, flags.steps // 200), '--checkpoint_dir=' + folder])
+                     '--checkpoint_every=%dsteps' % max(1, flags.steps // 200),
+                     '--checkpoint_dir=' + os.path.join(folder, 'checkpoints'),
+                     '--summary_dir=' + os.path.join(folder, 'summaries'), '--summary_every=10steps',
+                     '--report=' + os.path.join(folder, 'run.html')])
     print('%7d steps  %6.0f s  %s' % (flags.steps, time.monotonic() - started, measure()), file=sys.stderr)
   sys.exit(code)
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Tuple
 
 from usage_error import UsageError
 
-__all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier']
+__all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 
 # For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and what else that takes.
 MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
@@ -37,9 +37,8 @@ MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 DATA_FORMATS = ('NHWC', 'NCHW')
 
 
-def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
-                     ) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
-  """Returns a model function over batches of (images, labels).
+def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC') -> Callable[[Any, Any], Any]:
+  """Returns a model's function from images to logits.
 
   Args:
     name: one of `MODELS`.
@@ -47,9 +46,8 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
     data_format: of the layers inside, one of `DATA_FORMATS`; images are NHWC, and weights the same, in both.
 
   Returns:
-    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metrics 'accuracy'
-    and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are `[batch, height, width, channels]` uint8 or
-    float32, labels `[batch]` int32.
+    `logits(images, is_training)`: float32 `[batch, num_classes]`, of images `[batch, height, width, channels]` uint8 or
+    float32.
 
   Raises:
     UsageError: an unknown name or data format.
@@ -59,12 +57,31 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
   if data_format not in DATA_FORMATS:
     raise UsageError("There is no data format '{}'; choose one of {}.".format(data_format, ', '.join(DATA_FORMATS)))
   module, settings = MODELS[name]
-  build_logits = importlib.import_module('models.' + module).build_logits
+  build = importlib.import_module('models.' + module).build_logits
+  return lambda images, is_training: build(images, is_training, num_classes, data_format=data_format, **settings)
+
+
+def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
+                     ) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
+  """Returns a model function over batches of (images, labels).
+
+  Args:
+    name, num_classes, data_format: as for `build_logits`.
+
+  Returns:
+    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metrics 'accuracy'
+    and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are `[batch, height, width, channels]` uint8 or
+    float32, labels `[batch]` int32.
+
+  Raises:
+    UsageError: an unknown name or data format.
+  """
+  build = build_logits(name, num_classes=num_classes, data_format=data_format)
 
   def model(batch, is_training):
     from tensorflow_v1 import tf
     images, labels = batch
-    logits = build_logits(images, is_training, num_classes, data_format=data_format, **settings)
+    logits = build(images, is_training)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
     if num_classes > 5:

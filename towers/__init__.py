@@ -12,7 +12,7 @@ from towers.batch import Batch
 from towers.check import Report, check
 from towers.devices import Devices, build_devices, build_session_config
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
-from towers.gradients import Averaged, average_gradients, clip_gradients
+from towers.gradients import Averaged, average_gradients, build_gradient_norm, clip_gradients
 from towers.guard import Diagnosis, build_diagnosis
 from towers.input_wait import build_input_wait
 from towers.inputs import Inputs, build_inputs
@@ -25,8 +25,8 @@ from usage_error import UsageError
 __all__ = [
     'Averaged', 'Batch', 'Devices', 'Diagnosis', 'Examples', 'Feed', 'Inputs', 'Model', 'Plan', 'Report', 'Tower',
     'UsageError', 'Validation', 'VariableStore', 'accumulate_gradients', 'average_gradients', 'build_batches',
-    'build_devices', 'build_diagnosis', 'build_feed', 'build_input_wait', 'build_inputs', 'build_plan',
-    'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation',
-    'build_validation_tower', 'build_variable_store', 'check', 'clip_gradients', 'format_device_table',
-    'get_examples_seen', 'get_global_step',
+    'build_devices', 'build_diagnosis', 'build_feed', 'build_gradient_norm', 'build_input_wait', 'build_inputs',
+    'build_plan', 'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op',
+    'build_validation', 'build_validation_tower', 'build_variable_store', 'check', 'clip_gradients',
+    'format_device_table', 'get_examples_seen', 'get_global_step',
 ]

@@ -59,10 +59,7 @@ def average_gradients(towers: Sequence[Tower]) -> Averaged:
 def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
-    gradients = []
-    for gradient, variable in averaged.gradients:
-      with tf.device(variable.device):
-        gradients.append(_merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+    gradients = _merge_all_rows(averaged)
     with tf.device(HOST):
       scale = tf.minimum(max_norm / tf.maximum(tf.global_norm(gradients), 1e-30), 1.0)
     clipped = []
@@ -70,6 +67,22 @@ def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
       with tf.device(variable.device):
         clipped.append((_scale(gradient, scale), variable))
   return averaged._replace(gradients=clipped)
+
+
+def build_gradient_norm(averaged: Averaged) -> Any:
+  """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs without it."""
+  with tf.name_scope('gradient_norm'):
+    gradients = _merge_all_rows(averaged)
+    with tf.device(HOST):
+      return tf.global_norm(gradients)
+
+
+def _merge_all_rows(averaged):
+  gradients = []
+  for gradient, variable in averaged.gradients:
+    with tf.device(variable.device):
+      gradients.append(_merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+  return gradients
 
 
 def _merge_rows(slices):

@@ -97,7 +97,7 @@ class Checkpoints:
         reader = tf.train.load_checkpoint(path)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         # Before any tensor is read: what a strange file claims is never allocated.
-        _check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}, ours)
+        check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}, ours)
         self._saver.restore(session, path)
       except UsageError:
         raise
@@ -143,7 +143,7 @@ class Checkpoints:
     self.wait()
     if not self.has_saved(snapshot.step):
       raise RunError(self.error or 'the checkpoint of step %d could not be written' % snapshot.step)
-    return self._path(snapshot.step)
+    return path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
     """Whether the newest checkpoint that this run restored, wrote or is writing is that of `step`."""
@@ -174,7 +174,7 @@ class Checkpoints:
       self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
       if notes is not None:
         write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
-      path = self._path(snapshot.step)
+      path = path_of(self.folder, snapshot.step)
       for suffix in (_DATA, _INDEX):
         os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
@@ -194,18 +194,9 @@ class Checkpoints:
       if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)
 
-  def _path(self, step):
-    return os.path.join(self.folder, '%s-%d' % (_PREFIX, step))
-
-  def _steps(self):
-    """Returns the steps of all checkpoints of ours that have an index, the newest first."""
-    pattern = re.compile(r'%s-(\d+)%s$' % (re.escape(_PREFIX), re.escape(_INDEX)))
-    matches = [pattern.match(name) for name in os.listdir(self.folder)]
-    return sorted((int(match.group(1)) for match in matches if match), reverse=True)
-
   def _find(self):
     """Returns the paths of all checkpoints, the newest first; the state file may name some that are not ours."""
-    paths = [self._path(step) for step in self._steps()]
+    paths = [path_of(self.folder, step) for step in list_steps(self.folder)]
     try:
       state = tf.train.get_checkpoint_state(self.folder)
     except (ValueError, tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
@@ -230,7 +221,7 @@ class Checkpoints:
     One that is newer than what was just written is damaged, or the run would have gone on from it; it is no reason to
     delete one that is whole.
     """
-    steps = [step for step in self._steps() if step <= written]
+    steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
     kept += [step for step in best_first if step in steps][:1]
     names = ['%s-%d' % (_PREFIX, step) for step in sorted(set(kept))]
@@ -240,7 +231,7 @@ class Checkpoints:
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
       for suffix in (_INDEX, _DATA):
-        os.remove(self._path(step) + suffix)
+        os.remove(path_of(self.folder, step) + suffix)
 
   def _clean_up(self):
     """Removes what a killed run left half written."""
@@ -280,6 +271,18 @@ class _Writer:
       _sync(path + suffix)
 
 
+def path_of(folder: str, step: int) -> str:
+  """Returns the path of a step's checkpoint, as TensorFlow takes it: without the endings of its files."""
+  return os.path.join(folder, '%s-%d' % (_PREFIX, step))
+
+
+def list_steps(folder: str) -> List[int]:
+  """Returns the steps of all checkpoints of ours in a folder that have an index, the newest first."""
+  pattern = re.compile(r'%s-(\d+)%s$' % (re.escape(_PREFIX), re.escape(_INDEX)))
+  matches = [pattern.match(name) for name in os.listdir(folder)]
+  return sorted((int(match.group(1)) for match in matches if match), reverse=True)
+
+
 def _sync(path):
   handle = os.open(path, os.O_RDONLY)
   try:
@@ -288,7 +291,7 @@ def _sync(path):
     os.close(handle)
 
 
-def _check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:
+def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:
   """Raises a UsageError that lists what the checkpoint and the program do not have in common."""
   def show(entry, other=None):
     # The dtype only where it makes the difference.

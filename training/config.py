@@ -15,6 +15,9 @@ from data.bad_records import POLICIES
 from models import DATA_FORMATS, MODELS
 from usage_error import UsageError
 
+# No viewer opens many more.
+_MOST_TRACED = 100
+
 
 class Setting(NamedTuple):
   """What the command line must know of a field.
@@ -115,6 +118,18 @@ class Config:
   check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
+  _group('to look at')
+  summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
+  report: Optional[str] = _setting(str, None, 'page of HTML to write: curves, times, devices, settings')
+  summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
+  trace_steps: Optional[str] = _setting(str, None, 'steps whose every op is traced, as 10:12')
+  trace_file: str = _setting(str, 'trace.json', 'file of the trace, for chrome://tracing or Perfetto')
+
+  _group('to use')
+  doctor: bool = _setting(bool, False, 'look at this machine, say what does not fit, and train nothing')
+  export_dir: Optional[str] = _setting(str, None, 'folder for the best weights as a SavedModel')
+  predict: Optional[str] = _setting(str, None, '.npy file or folder of images to classify, instead of training')
+
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
@@ -139,12 +154,19 @@ class Config:
     _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
             'data_format=NCHW with %s: this format is for GPUs; use data_format=NHWC, whose weights and '
             'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
-    for name in ('validate_every', 'checkpoint_every'):
+    for name in ('validate_every', 'checkpoint_every', 'summary_every'):
       _, unit = parse_interval(name, getattr(self, name))
-      _refuse(name == 'validate_every' and unit == 'seconds',
-              'validate_every=%s: say how many steps or epochs, since runs shall repeat.' % self.validate_every)
+      _refuse(name != 'checkpoint_every' and unit == 'seconds',
+              '%s=%s: say how many steps or epochs, since runs shall repeat.' % (name, getattr(self, name)))
+    if self.trace_steps is not None:
+      parse_trace_steps(self.trace_steps)
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
             'on_nan=rollback needs a checkpoint_dir to go back to.')
+    _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,
+            'export_dir=%s needs a checkpoint_dir: the best checkpoint is what is exported.' % self.export_dir)
+    _refuse(self.predict is not None and (self.export_dir is None) == (self.checkpoint_dir is None),
+            'predict=%s needs either checkpoint_dir, a run\'s folder, or export_dir, that of an exported model.'
+            % self.predict)
     _refuse(self.early_stopping is not None and self.validation == 'none',
             'early_stopping=%s needs validation, which is none: use validation=switch.' % self.early_stopping)
 
@@ -176,6 +198,11 @@ class Config:
       return self.steps
     return max(1, round((5 if self.epochs is None else self.epochs) * steps_per_epoch))
 
+  @property
+  def keeps_curves(self) -> bool:
+    """Whether a step is measured now and then."""
+    return self.summary_dir is not None or self.report is not None
+
   def peak_learning_rate(self) -> float:
     """Returns the rate after warm-up and before any decay."""
     if self.learning_rate is not None:
@@ -201,6 +228,21 @@ def count_interval(name: str, text: str, steps_per_epoch: int) -> int:
   """Returns the steps, at least 1, of an interval such as '500steps' or '2epochs'."""
   number, unit = parse_interval(name, text)
   return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))
+
+
+def parse_trace_steps(text: str) -> Tuple[int, int]:
+  """Returns (10, 12) from '10:12', or (10, 10) from '10'.
+
+  Raises:
+    UsageError: text that is no such range, or one of too many steps.
+  """
+  match = re.match(r'^(\d+)(?::(\d+))?$', text)
+  first = int(match.group(1)) if match else 0
+  last = int(match.group(2) or first) if match else 0
+  if not 1 <= first <= last or last - first >= _MOST_TRACED:
+    raise UsageError('trace_steps=%s: say the first and the last step to trace, as 10:12, from 1 on and at most %d.'
+                     % (text, _MOST_TRACED))
+  return first, last
 
 
 def _refuse(is_wrong: bool, message: str) -> None:

@@ -15,8 +15,12 @@ _DEFINE: Dict[type, Callable[..., Any]] = {
     list: flags.DEFINE_list}
 # Columns of a flag's name and choices in the help; choices that need more stand beside it.
 _LEFT = 53
-# absl's own names for it; all show the same page, which fits a screen.
-_HELP = ('help', 'helpshort', 'helpfull')
+# absl's own names for it.
+_HELP = {'help': 'show all flags', 'helpshort': 'show those that are used most', 'helpfull': 'show all flags'}
+# They fit a screen.
+COMMON = ('data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus', 'device', 'model',
+          'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps', 'validation', 'validate_every',
+          'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'doctor', 'export_dir', 'predict')
 
 
 def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
@@ -29,31 +33,39 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
     UsageError: an unknown flag, with the nearest one named, a value of the wrong kind, or what `Config` refuses.
   """
   values = flags.FlagValues()
-  for name in _HELP:
-    flags.DEFINE_boolean(name, False, 'show this help', flag_values=values, allow_hide_cpp=True)
+  for name, text in _HELP.items():
+    flags.DEFINE_boolean(name, False, text, flag_values=values, allow_hide_cpp=True)
   for field in dataclasses.fields(Config):
     setting = field.metadata['setting']
     _DEFINE[setting.kind](field.name, field.default, setting.help, flag_values=values)
   try:
     left = values(list(arguments))[1:]
   except flags.Error as error:
-    raise UsageError('%s\nAll flags: python main.py --help' % error) from None
+    raise UsageError('%s\nFlags: python main.py --helpshort, or --help for all' % error) from None
   if left:
     raise UsageError('%s: what is this? Flags begin with --, as --%s.' % (' '.join(left), left[0].lstrip('-')))
   if any(values[name].value for name in _HELP):
-    print(format_help(arguments[0]))
+    print(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
   given: Dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
   given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
   return Config(**given)
 
 
-def format_help(program: str, width: int = 120) -> str:
-  """Returns the help: flags in groups, in the order in which data runs through the program."""
+def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
+  """Returns the help: flags in groups, in the order in which data runs through the program.
+
+  Args:
+    program: `sys.argv[0]`.
+    names: of the flags to show; None for all.
+    width: of a line, in columns.
+  """
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU, in plain view.',
                       'usage: python %s [--flag=value ...]' % os.path.basename(program)]
   group = None
   for field in dataclasses.fields(Config):
+    if names is not None and field.name not in names:
+      continue
     setting = field.metadata['setting']
     if setting.group != group:
       group = setting.group
@@ -68,6 +80,8 @@ def format_help(program: str, width: int = 120) -> str:
       default = ' (%s)' % field.default
     lines += textwrap.wrap(text + default, width, initial_indent=left.ljust(_LEFT) + ' ',
                            subsequent_indent=' ' * (_LEFT + 1))
+  if names is not None:
+    lines.append('all flags: python %s --help' % os.path.basename(program))
   return '\n'.join(lines)
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from towers.plan import Plan
 
@@ -23,8 +23,28 @@ _SHORTEST_BAR = 5
 _SHOWN_WAIT = 0.05
 
 
+class Follower:
+  """Who is told what progress is told; what is not overridden does nothing."""
+
+  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+    """Takes the means of a pass over the validation split, for the weights after `step` updates."""
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step."""
+
+  def warning(self, text: str) -> None:
+    """Takes a line that warns the user; from any thread."""
+
+
 class Progress:
-  """Shows a training run, step by step."""
+  """Shows a training run, step by step.
+
+  Attributes:
+    followers: are told of every step as well.
+  """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
                on_first_step: Callable[[], None] = lambda: None,
@@ -50,6 +70,7 @@ class Progress:
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
     self._input_wait_seconds = input_wait_seconds
+    self.followers: List[Follower] = []
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
@@ -66,6 +87,7 @@ class Progress:
     self._train_seconds = 0.0
     self._shown_step, self._shown_train_seconds = first_step, 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
+    self._paused_seconds = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
     """Takes note that `step` steps are over; shows it when it is time to."""
@@ -79,6 +101,8 @@ class Progress:
     else:
       self._train_seconds += now - self._mark
     self._step, self._mark = step, now
+    for follower in self.followers:
+      follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
     if now >= self._next_show or step == self._total_steps:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
@@ -89,9 +113,14 @@ class Progress:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
     self.write('validation after step {:,}: {} ({:,} examples)'.format(
         step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
+    for follower in self.followers:
+      follower.validation(step=step, metrics=metrics)
 
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
+    if text.startswith('WARNING'):
+      for follower in self.followers:
+        follower.warning(text)
     with self._lock:
       clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
@@ -102,14 +131,23 @@ class Progress:
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+    for follower in self.followers:
+      follower.rewind(step)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """What happens within is no training, and does not count for its speed."""
+    began = self._clock()
     try:
       yield
     finally:
       self._mark = self._clock()
+      self._paused_seconds += self._mark - began
+
+  def seconds(self) -> Dict[str, float]:
+    """Returns how long this process has done what, since its first step."""
+    since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
+    return {'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds}
 
   @property
   def examples_per_second(self) -> Optional[float]:

@@ -1,22 +1,9 @@
 """The result of a run, as a line for people and as JSON for programs."""
 
 import json
-import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from data.whole_file import write_whole
-from usage_error import UsageError
-
-
-def check_result_file(path: Optional[str]) -> None:
-  """Raises a UsageError now if a result could not be written to `path` at the end."""
-  if path is None:
-    return
-  folder = os.path.dirname(os.path.abspath(path))
-  if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-    raise UsageError('result_file=%s cannot be written: %s. Choose a file in a folder that exists and can be written.'
-                     % (path, 'it is a folder' if os.path.isdir(path) else 'there is no folder %s that can be written'
-                        % folder))
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:

@@ -1,30 +1,33 @@
 """A run: a program in a session, from the first variable to the result."""
 
-from typing import Any, Dict, Optional
+import contextlib
+from typing import Any, Callable, Dict, List, Optional
 
 import towers
 from data import BadRecords
 from tensorflow_v1 import tf
 from training.checkpoints import Checkpoints
-from training.config import Config
+from training.config import Config, count_interval, parse_trace_steps
 from training.failure import explain
 from training.history import History
 from training.loop import build_schedule, check_resume, run_loop, watch_records
 from training.measure_input import advise
 from training.progress import Progress
+from training.samples import Listener, Samples
 from training.signals import Signals
 from training.startup import Startup
 from training.steps import Program, Steps
 from training.watchdog import Watchdog
 
 
-def run_program(program: Program, *, config: Config, bad_records: Optional[BadRecords], devices: towers.Devices,
-                startup: Startup, signals: Signals) -> Dict[str, Any]:
+def run_program(program: Program, *, config: Config, description: str, bad_records: Optional[BadRecords],
+                devices: towers.Devices, startup: Startup, signals: Signals) -> Dict[str, Any]:
   """Runs a program from where its checkpoints end to its last step; returns what `--result_file` holds.
 
   Args:
     program: built in the default graph.
     config: that it was built from.
+    description: of the run, some lines.
     bad_records: what was found damaged in the data, or None where nothing can be.
     devices: that it stands on.
     startup: entered; finished with the first step.
@@ -65,7 +68,22 @@ def run_program(program: Program, *, config: Config, bad_records: Optional[BadRe
                           input_wait_seconds=lambda: steps.input_wait_seconds)
       if checkpoints:
         checkpoints.warn = progress.write
-      with watch_records(bad_records, progress):
+      with watch_records(bad_records, progress), contextlib.ExitStack() as closing:
+        if config.trace_steps:
+          from training.timeline import Timeline
+          first, last = parse_trace_steps(config.trace_steps)
+          timeline = Timeline(config.trace_file, steps, first=first, last=last, first_step=step, warn=progress.write)
+          progress.followers.append(timeline)
+          closing.callback(timeline.close)
+        if config.keeps_curves:
+          listeners = build_listeners(
+              config, first_step=step, description=description, notice=devices.notice, warn=progress.write,
+              read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
+          samples = Samples(
+              steps, plan=plan, every=count_interval('summary_every', config.summary_every, plan.steps_per_epoch),
+              first_step=step, listeners=listeners, has_validated=history.has_validated)
+          progress.followers.append(samples)
+          closing.callback(samples.close)
         steps.start(step)
         # Before, there is nothing to save, and a signal ends the process at once.
         signals.leave_to_run(progress.seconds_per_step)
@@ -79,10 +97,30 @@ def run_program(program: Program, *, config: Config, bad_records: Optional[BadRe
   if advice:
     print(advice)
 
-  return dict(
+  result = dict(
       global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
       input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
       tensorflow_version=tf.__version__)
+  if config.keeps_curves:
+    samples.finish(result)
+  return result
+
+
+def build_listeners(config: Config, *, first_step: int, description: str, notice: str, warn: Callable[[str], None],
+                    read_seconds: Callable[[], Dict[str, float]]) -> List[Listener]:
+  """Returns who keeps a run's curves."""
+  listeners: List[Listener] = []
+  if config.summary_dir:
+    from training.summaries import Summaries, format_settings, format_verbatim
+    listeners.append(Summaries(
+        config.summary_dir, first_step=first_step, graph=tf.get_default_graph(), warn=warn,
+        texts=dict(configuration=format_settings(config), run=format_verbatim(description))))
+  if config.report:
+    from training.report import Report, find_versions
+    listeners.append(Report(
+        config.report, config=config, first_step=first_step, description=description, versions=find_versions(),
+        warnings=[notice] if notice else [], read_seconds=read_seconds, warn=warn))
+  return listeners

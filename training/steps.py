@@ -32,6 +32,7 @@ class Program(NamedTuple):
     validation: what a run on validation batches fetches, or None.
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `averaged.add_op`.
+    gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
   """
   train: Feed
   averaged: Averaged
@@ -40,6 +41,13 @@ class Program(NamedTuple):
   validation: Optional[Validation] = None
   input_wait: Any = None
   add_wait: Any = None
+  gradient_norm: Any = None
+
+
+class Update(NamedTuple):
+  """What a measured step tells besides its loss: the global norm of its gradients, and its learning rate."""
+  gradient_norm: float
+  learning_rate: float
 
 
 class ValidationPass:
@@ -118,6 +126,7 @@ class Steps:
     runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
     input_wait_seconds: that the training steps so far have waited for input.
     activity: what is being done, in words.
+    update: of the last step that was measured, or None.
   """
 
   def __init__(self, session: Any, program: Program):
@@ -127,9 +136,10 @@ class Steps:
     self._validation = program.validation
     self._put_ops = list(program.train.put_ops)
     train = [program.averaged.loss, program.train_op, program.input_wait] + self._put_ops
-    self._train = session.make_callable(train)
+    # What the runs of a training step fetch, by name.
+    self._fetches: Dict[str, List[Any]] = dict(train=train)
     if program.averaged.add_op is not None:
-      self._accumulate = session.make_callable([program.add_wait, program.averaged.add_op] + self._put_ops)
+      self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op] + self._put_ops
     self._plan = program.train.inputs.plan
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
@@ -137,14 +147,19 @@ class Steps:
     self.runs = 0
     self.input_wait_seconds = 0.0
     self.activity = 'set-up'
+    self.update: Optional[Update] = None
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
       if self.has_validation_tower:
         self._measure = session.make_callable(measure)
-        self._measure_and_train = session.make_callable(measure[:1] + train + measure[1:])
+        self._fetches['measure_and_train'] = measure[:1] + train + measure[1:]
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
+    self._calls = self._plain_calls = self._prepare(session.make_callable)
+    self._measured_calls: Dict[str, Callable[[], Any]] = {}
+    self._is_measured = False
+    self._run_instead: Optional[Callable[[List[Any]], Any]] = None
 
   @property
   def program(self) -> Program:
@@ -177,6 +192,49 @@ class Steps:
       self.runs += 1
     self.activity = 'the first step'
 
+  def measure(self, is_measured: bool) -> None:
+    """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
+    self._is_measured = is_measured
+    self._choose_calls()
+
+  def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
+    """Has the next steps' fetches run by `run(fetches)`, which does what `session.run` does; None for the session."""
+    self._run_instead = run
+    self._choose_calls()
+
+  def _choose_calls(self):
+    run = self._run_instead
+    if run is not None:
+      self._calls = self._prepare(lambda fetches: lambda: run(fetches), self._is_measured)
+    elif self._is_measured:
+      # Another set of fetches takes the session some time to prepare, so it is kept.
+      self._measured_calls = self._measured_calls or self._prepare(self._session.make_callable, True)
+      self._calls = self._measured_calls
+    else:
+      self._calls = self._plain_calls
+
+  def _prepare(self, make, is_measured=False):
+    """Returns for each kind of run the function that does it, from `make(fetches)`."""
+    calls = {}
+    for name, fetches in self._fetches.items():
+      if is_measured and name != 'accumulate':
+        calls[name] = self._with_update(make, fetches)
+      else:
+        calls[name] = make(fetches)
+    return calls
+
+  def _with_update(self, make, fetches):
+    rate = self._program.learning_rate
+    call = make(fetches + [self._program.gradient_norm] + ([] if isinstance(rate, float) else [rate]))
+
+    def run():
+      results = call()
+      told = results[len(fetches):]
+      self.update = Update(float(told[0]), rate if isinstance(rate, float) else float(told[1]))
+      return results
+
+    return run
+
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
@@ -184,7 +242,7 @@ class Steps:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     self._accumulate_runs()
-    loss, is_done, waited = self._train()[:3]
+    loss, is_done, waited = self._calls['train']()[:3]
     self.runs += 1
     self.input_wait_seconds += waited
     self.activity = 'training'
@@ -205,7 +263,7 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
-    sums, loss, is_done, waited = self._measure_and_train()[:4]
+    sums, loss, is_done, waited = self._calls['measure_and_train']()[:4]
     self.runs += 1
     self.input_wait_seconds += waited
     self.activity = 'training'
@@ -218,7 +276,7 @@ class Steps:
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
     for _ in range(self._plan.num_runs(self.step) - 1):
-      self.input_wait_seconds += self._accumulate()[0]
+      self.input_wait_seconds += self._calls['accumulate']()[0]
       self.runs += 1
 
   def retry(self) -> Finding:
@@ -242,6 +300,7 @@ class Steps:
       finite.append(results[1])
     is_done = bool(results[3])
     self.step += is_done
+    self.update = None
     return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names)
 
   def skip(self) -> None:

@@ -57,7 +57,7 @@ class Run:
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None, validation=None, model=model,
                shuffle=False, validation_tower=False, validation_kind=None, **settings):
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
-    config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
+    self.config = config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
                     validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
     data_set = DataSet(train or random_examples(13), validation or random_examples(11, 'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)

@@ -8,7 +8,7 @@ import towers.devices
 import towers.inputs
 import towers.variables
 from training.config import Config, count_interval
-from training.flags import format_help, parse_flags
+from training.flags import COMMON, parse_flags
 from usage_error import UsageError
 
 
@@ -100,9 +100,15 @@ def test_wrong_command_lines_are_named(arguments, words):
     assert word in str(error.value)
 
 
-def test_help_names_every_flag_and_fits_a_screen(capsys):
+def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   assert parse_flags(['main.py', '--help']) is None
   shown = capsys.readouterr().out
   assert all('--' + field.name in shown for field in dataclasses.fields(Config))
-  lines = format_help('main.py').splitlines()
-  assert len(lines) < 70 and max(map(len, lines)) <= 120
+  assert parse_flags(['main.py', '--helpshort']) is None
+  short = capsys.readouterr().out
+  assert [name for name in COMMON if '  --' + name not in short] == []
+  assert 24 <= len(short.splitlines()) <= 40 and max(map(len, (shown + short).splitlines())) <= 120
+  # Both in the order of the straight line.
+  groups = [line for line in shown.splitlines() if line.endswith(':')]
+  assert groups[:5] == ['data:', 'inputs:', 'towers:', 'weight update:', 'loop:']
+  assert [line for line in short.splitlines() if line.endswith(':')] == groups

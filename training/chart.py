@@ -1,0 +1,98 @@
+"""Chart: curves as inline SVG, drawn in plain Python; colours come from the page, so that it may be light or dark.
+
+   2.5 ┤╲                       a `Curve` is a name and points (x, y); what is no number is a gap
+   1.5 ┤ ╲__•
+   0.5 ┤    ╲____•____
+       └─────┬──────┬──
+            100    200
+"""
+
+import html
+import math
+from typing import List, NamedTuple, Sequence, Tuple
+
+_WIDTH, _HEIGHT = 560, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26
+NUM_COLOURS = 6
+
+
+class Curve(NamedTuple):
+  """One line of a chart.
+
+  Attributes:
+    name: for the legend, and for those who point at a dot.
+    points: (x, y), x at least 0 and rising.
+    colour: a number from 0, which the page has a colour for (class `c0`, `c1`, …).
+    has_dots: whether every point is drawn, thick; otherwise a thin line.
+  """
+  name: str
+  points: Sequence[Tuple[float, float]]
+  colour: int
+  has_dots: bool = False
+
+
+def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) -> str:
+  """Returns a figure with a legend, or '' where no curve has a point.
+
+  Args:
+    title: of the figure.
+    curves: to draw over one another.
+    from_zero: whether the axis begins at 0, as that of a speed should.
+  """
+  curves = [curve._replace(points=[(x, y) for x, y in curve.points if math.isfinite(y)]) for curve in curves]
+  curves = [curve for curve in curves if curve.points]
+  if not curves:
+    return ''
+  # From 0 on, so that all charts of a run stand under one another.
+  xs = [0.0] + [x for curve in curves for x, _ in curve.points]
+  ys = [y for curve in curves for _, y in curve.points]
+  x_ticks = find_ticks(min(xs), max(xs), 6)
+  y_ticks = find_ticks(0.0 if from_zero else min(ys), max(ys), 4)
+  left, right = min(xs), max(xs)
+  bottom, top = min(min(ys), y_ticks[0]), max(max(ys), y_ticks[-1])
+
+  def place(x, y):
+    across = (x - left) / (right - left) if right > left else 0.5
+    up = (y - bottom) / (top - bottom) if top > bottom else 0.5
+    return (_LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM))
+
+  parts = []
+  for y in y_ticks:
+    _, down = place(left, y)
+    parts.append('<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s'
+                 '</text>' % (_LEFT, _WIDTH - _RIGHT, down, down, _LEFT - 6, down + 4, format_number(y)))
+  for x in x_ticks:
+    if left <= x <= right:
+      parts.append('<text x="%.1f" y="%d" text-anchor="middle">%s</text>'
+                   % (place(x, bottom)[0], _HEIGHT - 8, format_number(x)))
+  for curve in curves:
+    line = ' '.join('%.1f,%.1f' % place(x, y) for x, y in curve.points)
+    parts.append('<polyline class="c%d%s" points="%s"/>'
+                 % (curve.colour % NUM_COLOURS, ' thick' if curve.has_dots else '', line))
+    if curve.has_dots or len(curve.points) == 1:
+      for x, y in curve.points:
+        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, step %s: %s</title></circle>' % (
+            (curve.colour % NUM_COLOURS,) + place(x, y) + (html.escape(curve.name), format_number(x), '%.4g' % y)))
+  legend = ''.join('<span class="c%d">%s %s</span>'
+                   % (curve.colour % NUM_COLOURS, '●' if curve.has_dots else '━', html.escape(curve.name))
+                   for curve in curves)
+  return ('<figure><figcaption>%s <small>%s</small></figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">%s'
+          '</svg></figure>' % (html.escape(title), legend, _WIDTH, _HEIGHT, html.escape(title), ''.join(parts)))
+
+
+def find_ticks(least: float, most: float, count: int) -> List[float]:
+  """Returns about `count` round numbers from at or below `least` to at or above `most`."""
+  if most <= least:
+    return [least]
+  rough = (most - least) / count
+  power = 10.0 ** math.floor(math.log10(rough))
+  step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+  first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
+  return [number * step for number in range(first, last + 1)]
+
+
+def format_number(value: float) -> str:
+  """Returns 0, 0.25, 1,500 or 2e-05."""
+  if value == 0 or 1e-3 <= abs(value) < 1e7:
+    return '{:,.10g}'.format(round(value, 6))
+  return '%.3g' % value
