@@ -6,17 +6,20 @@
 TensorFlow is imported after flags and files have been read, so that a mistake in them is told at once.
 """
 
+import os
 import sys
 import time
 
 import data
 import models
+from training.autotune import autotune
 from training.flags import parse_flags
 from training.lock import lock_folder
 from training.result import check_result_file, format_result, write_result
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
 from training.startup import Startup
+from training.xla import set_xla
 from usage_error import UsageError
 
 
@@ -67,7 +70,8 @@ def build_program(config, model, data_set, devices):
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
                                    batch_norm=config.batch_norm, accumulate=config.accumulate,
                                    build=config.tower_build)
-  averaged = towers.average_gradients(all_towers)
+  averaged = towers.average_gradients(all_towers, collective=config.collective,
+                                      pack_bytes=int(config.pack_megabytes * 1e6))
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
   if config.clip_norm:
@@ -89,7 +93,7 @@ def build_program(config, model, data_set, devices):
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation, input_wait=input_wait, add_wait=add_wait)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait, copies=towers.build_copies())
 
 
 def train(config, data_set, startup, signals):
@@ -168,6 +172,9 @@ def main(arguments):
         return 0
       check_result_file(config.result_file)
       with lock_folder(config.checkpoint_dir):
+        if config.autotune:
+          config = autotune(config, program=__file__)
+        set_xla(config.xla, os.environ)
         data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:
           return 0 if check(config, data_set) else 1

@@ -174,6 +174,7 @@ with contextlib.ExitStack() as _quiet:
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not _is_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
+  from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
 
@@ -209,6 +210,20 @@ def use_deterministic_kernels() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
+def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int, kind: str) -> Any:
+  """Returns the sum of the shares of a group, on every device that one stands on.
+
+  Args:
+    share: on this device; of one shape and dtype in the whole group.
+    group_size: how many shares, each on a device of its own.
+    group_key: the same for all sums over these devices.
+    instance_key: the same for all shares of one sum.
+    kind: 'ring' or 'nccl'. TensorFlow 1.14 knows no choice for a single sum: there the session's config makes it.
+  """
+  hint = {} if _is_1 else {'communication_hint': kind}
+  return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
+
+
 def plain_data_options() -> Any:
   """Returns options with which tf.data runs a pipeline as it was written.
 
@@ -225,4 +240,4 @@ def plain_data_options() -> Any:
   return options
 
 
-__all__ = ['StagingArea', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels']
+__all__ = ['StagingArea', 'all_reduce', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels']

@@ -21,7 +21,7 @@ from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
-from towers.variables import VariableStore, check_shared
+from towers.variables import VariableStore, check_reads, check_shared, stand_in
 from usage_error import UsageError
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -47,6 +47,7 @@ class Tower(NamedTuple):
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
+    variables: the trainable variables that these are the gradients of: the tower's own copies, or those of all towers.
   """
   device: str
   scope: str
@@ -57,6 +58,7 @@ class Tower(NamedTuple):
   penalties: List[Any]
   num_global_examples: Union[int, Any]
   gradients: List[Any] = []
+  variables: List[Any] = []
 
 
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
@@ -90,25 +92,37 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
-      towers.append(pattern.clone(batch, number=number, device=device))
+      tower = pattern.clone(batch, number=number, device=device, copies=store.copies.get(number, {}))
+      towers.append(tower._replace(variables=_own_variables(store, number)))
       continue
     recording = record_tower(device)
+    copies = store.copies.get(number, {})
+    getter, creator = stand_in(store, copies)
     with layers():
       tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
-                            total=total, creator=store.creator, store=store, run=run, reuse=number > 0)
+                            total=total, creator=creator, getter=getter, store=store, run=run, reuse=number > 0)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
     check_shared(shared, tf.global_variables(), tower=number)
+    check_reads(store, copies, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
+    tower = tower._replace(variables=_own_variables(store, number))
     tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0)
     towers.append(tower)
     if _is_pattern(build, batches[number + 1:], batch, recording):
-      patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed))
+      patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
+                              copied={name for copies in store.copies.values() for name in copies}))
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=[tower.num_examples for tower in towers])
   return towers
+
+
+def _own_variables(store, number):
+  """Returns the trainable variables as tower `number` reads them."""
+  copies = store.copies.get(number, {})
+  return [copies.get(variable.op.name, variable) for variable in tf.trainable_variables()]
 
 
 def _is_pattern(build, later, batch, recording):
@@ -161,7 +175,7 @@ def _differentiate(tower, batch, *, place, is_first):
   Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
   apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
-  variables = tf.trainable_variables()
+  variables = tower.variables
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):

@@ -12,8 +12,7 @@ from towers.feed import Feed, build_batches
 from towers.inputs import HOST
 from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
-from towers.variables import VariableStore
-from usage_error import UsageError
+from towers.variables import VariableStore, check_reads, stand_in
 
 
 class Validation(NamedTuple):
@@ -68,25 +67,9 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
                              for name, variable in store.made.items()], name='take')
 
-  def getter(getter, name, *args, **kwargs):
-    return snapshots[getter(name, *args, **kwargs).op.name]
-
-  def creator(next_creator, **kwargs):
-    return snapshots[store.creator(next_creator, **kwargs).op.name]
-
+  getter, creator = stand_in(store, snapshots)
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
                         creator=creator, getter=getter, store=store, run=run_reader(), reuse=True)
-  _check_reads_snapshots(tower, store)
+  # The others change the variables themselves meanwhile.
+  check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None)._replace(snapshot_op=snapshot_op)
-
-
-def _check_reads_snapshots(tower, store):
-  """Raises if the tower reads weights that the others change meanwhile, as a layer does that holds its variables."""
-  handles = {variable.handle.op: name for name, variable in store.made.items()}
-  for op in tf.get_default_graph().get_operations():
-    if op.name.startswith(tower.scope):
-      for tensor in op.inputs:
-        if tensor.op in handles:
-          raise UsageError('The op %s reads the variable %s itself, which the other towers change meanwhile, instead '
-                           'of asking for it by name as tf.get_variable does: use validation=switch.'
-                           % (op.name, handles[tensor.op]))

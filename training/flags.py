@@ -15,7 +15,7 @@ _DEFINE: Dict[type, Callable[..., Any]] = {
     list: flags.DEFINE_list}
 # Columns of a flag's name and choices in the help; choices that need more stand beside it.
 _LEFT = 53
-# absl's own names for it; all show the same page, which fits a screen.
+# absl's own names for it; all show the same page, which is one page.
 _HELP = ('help', 'helpshort', 'helpfull')
 
 
@@ -46,6 +46,20 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
   given: Dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
   given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
   return Config(**given)
+
+
+def format_flags(settings: Dict[str, Any]) -> List[str]:
+  """Returns the flags that give these settings, without those that are a setting's default anyway."""
+  found = []
+  for field in dataclasses.fields(Config):
+    value = settings.get(field.name, field.default)
+    if value == field.default:
+      continue
+    if isinstance(value, bool):
+      found.append('--%s%s' % ('' if value else 'no', field.name))
+    else:
+      found.append('--%s=%s' % (field.name, ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value))
+  return found
 
 
 def format_help(program: str, width: int = 120) -> str:

@@ -13,8 +13,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
+from towers import Averaged, Copies, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
 from training.learning_rate import get_rate_factor
+from training.run_error import RunError
+
+_FIRST_LOSSES = 5
 
 
 class NotFinite(Exception):
@@ -32,6 +35,7 @@ class Program(NamedTuple):
     validation: what a run on validation batches fetches, or None.
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `averaged.add_op`.
+    copies: of the variables on every tower, or None where all towers share them.
   """
   train: Feed
   averaged: Averaged
@@ -40,6 +44,7 @@ class Program(NamedTuple):
   validation: Optional[Validation] = None
   input_wait: Any = None
   add_wait: Any = None
+  copies: Optional[Copies] = None
 
 
 class ValidationPass:
@@ -117,6 +122,7 @@ class Steps:
     step: steps done, which is the number of the one that is next.
     runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
     input_wait_seconds: that the training steps so far have waited for input.
+    first_losses: of the first few steps of this process, to compare runs by.
     activity: what is being done, in words.
   """
 
@@ -136,6 +142,7 @@ class Steps:
     self.step = 0
     self.runs = 0
     self.input_wait_seconds = 0.0
+    self.first_losses: List[float] = []
     self.activity = 'set-up'
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
@@ -167,9 +174,14 @@ class Steps:
     return self._validation is not None and self._validation.is_validating is None
 
   def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
+
+    Copies of variables are set to what was initialised or restored.
+    """
     self.step = step
     self.activity = 'warm-up'
+    if self._program.copies is not None:
+      self._session.run(self._program.copies.spread_op)
     self._program.train.start(self._session, step=step)
     self.runs += 1
     if self._validation is not None:
@@ -185,13 +197,7 @@ class Steps:
     """
     self._accumulate_runs()
     loss, is_done, waited = self._train()[:3]
-    self.runs += 1
-    self.input_wait_seconds += waited
-    self.activity = 'training'
-    # An op without a guard gives None.
-    if is_done is not None and not is_done:
-      raise NotFinite
-    self.step += 1
+    self._end_step(loss, is_done, waited)
     return loss
 
   def begin_pass(self, step: int) -> ValidationPass:
@@ -206,14 +212,21 @@ class Steps:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
     sums, loss, is_done, waited = self._measure_and_train()[:4]
+    validation_pass.add(sums)
+    self._end_step(loss, is_done, waited)
+    return loss
+
+  def _end_step(self, loss, is_done, waited):
+    """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
     self.runs += 1
     self.input_wait_seconds += waited
     self.activity = 'training'
-    validation_pass.add(sums)
+    if len(self.first_losses) < _FIRST_LOSSES:
+      self.first_losses.append(float(loss))
+    # An op without a guard gives None.
     if is_done is not None and not is_done:
       raise NotFinite
     self.step += 1
-    return loss
 
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
@@ -255,6 +268,23 @@ class Steps:
     while not validation_pass.is_complete and goes_on():
       validation_pass.add(self._measure()[0])
       self.runs += 1
+
+  def check_copies(self) -> None:
+    """Makes sure that all towers have the same weights.
+
+    Raises:
+      RunError: names the first variable that differs, and the tower.
+    """
+    copies = self._program.copies
+    if copies is None:
+      return
+    same = self._session.run(copies.same)
+    if not same.all():
+      first = int(np.argmin(same))
+      raise RunError('After step %d tower %d has another %s than tower 0 (%d of %d copies differ), so what it computes '
+                     'is worth nothing, and is not saved. A device gives other results than its peers: start again '
+                     'from the checkpoint before, and use --variables=first if it happens again.'
+                     % (self.step, copies.towers[first], copies.names[first], np.sum(~same), len(same)))
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""

@@ -1,0 +1,28 @@
+"""XLA: TensorFlow's compiler, which is switched on before TensorFlow is loaded.
+
+  on      ops that can be compiled together are found in the graph, and compiled before the first run
+  off     nothing is
+  auto    what TF_XLA_FLAGS says, if you set it; else off, since compiling a net takes long and may gain nothing
+
+The session's own setting (`global_jit_level`) compiles nothing on CPUs, on neither target; flags in the environment do.
+"""
+
+from typing import MutableMapping
+
+XLA = ('auto', 'on', 'off')
+_FLAGS = 'TF_XLA_FLAGS'
+_ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1'
+
+
+def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
+  """Sets what TensorFlow reads when it is loaded; flags of XLA that say so themselves stay as they are.
+
+  Args:
+    kind: one of `XLA`.
+    environ: of the process.
+  """
+  given = environ.get(_FLAGS, '')
+  if kind == 'on' and 'tf_xla_auto_jit' not in given:
+    environ[_FLAGS] = ('%s %s' % (given, _ON)).strip()
+  elif kind == 'off' and given and 'tf_xla_auto_jit' not in given:
+    environ[_FLAGS] = '%s %s' % (given, _OFF)
