@@ -67,11 +67,14 @@ def build_program(config, model, data_set, devices):
     batches = towers.build_batches(train)
 
   store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
+  precision = towers.build_precision(config.precision, devices=train_devices, loss_scale=config.loss_scale)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
                                    batch_norm=config.batch_norm, accumulate=config.accumulate,
-                                   build=config.tower_build)
+                                   build=config.tower_build, precision=precision)
   averaged = towers.average_gradients(all_towers, collective=config.collective,
                                       pack_bytes=int(config.pack_megabytes * 1e6))
+  if precision is not None:
+    averaged = towers.unscale_gradients(averaged, precision.loss_scale)
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
   if config.clip_norm:
@@ -91,9 +94,11 @@ def build_program(config, model, data_set, devices):
   if config.validation == 'switch':
     validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
-    validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
+    validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store,
+                                               precision=precision)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation, input_wait=input_wait, add_wait=add_wait, copies=towers.build_copies())
+                 validation=validation, input_wait=input_wait, add_wait=add_wait, copies=towers.build_copies(),
+                 precision=precision)
 
 
 def train(config, data_set, startup, signals):

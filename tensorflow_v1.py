@@ -203,6 +203,15 @@ def load_keras() -> Any:
   return tf.keras
 
 
+def get_compute_capabilities() -> List[Tuple[int, int]]:
+  """Returns that of each GPU, as (8, 0) for Ampere; nothing where this TensorFlow does not tell, as 1.14."""
+  if not hasattr(tf.config.experimental, 'get_device_details'):
+    return []
+  found = [tf.config.experimental.get_device_details(device).get('compute_capability')
+           for device in tf.config.experimental.list_physical_devices('GPU')]
+  return [capability for capability in found if capability is not None]
+
+
 def use_deterministic_kernels() -> None:
   """Choose kernels that repeat to the bit, before the first session: cuDNN's on 1.14, all that have one on 2.x."""
   os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
@@ -240,4 +249,7 @@ def plain_data_options() -> Any:
   return options
 
 
-__all__ = ['StagingArea', 'all_reduce', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels']
+__all__ = [
+    'StagingArea', 'all_reduce', 'get_compute_capabilities', 'load_keras', 'plain_data_options', 'tf',
+    'use_deterministic_kernels',
+]

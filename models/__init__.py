@@ -65,6 +65,7 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
     from tensorflow_v1 import tf
     images, labels = batch
     logits = build_logits(images, is_training, num_classes, data_format=data_format, **settings)
+    logits = tf.cast(logits, tf.float32)  # Whatever the layers compute in.
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
     if num_classes > 5:

@@ -13,11 +13,12 @@ from towers.check import Report, check
 from towers.collectives import Exchange
 from towers.devices import Devices, build_devices, build_session_config
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
-from towers.gradients import Averaged, average_gradients, clip_gradients
+from towers.gradients import Averaged, average_gradients, clip_gradients, unscale_gradients
 from towers.guard import Diagnosis, build_diagnosis
 from towers.input_wait import build_input_wait
 from towers.inputs import Inputs, build_inputs
 from towers.plan import Plan, build_plan
+from towers.precision import LossScale, Precision, build_precision
 from towers.replicas import Copies, build_copies
 from towers.tower import Model, Tower, build_towers
 from towers.validation import Validation, build_validation, build_validation_tower
@@ -25,10 +26,11 @@ from towers.variables import VariableStore, build_variable_store, format_device_
 from usage_error import UsageError
 
 __all__ = [
-    'Averaged', 'Batch', 'Copies', 'Devices', 'Diagnosis', 'Examples', 'Exchange', 'Feed', 'Inputs', 'Model', 'Plan',
-    'Report', 'Tower', 'UsageError', 'Validation', 'VariableStore', 'accumulate_gradients', 'average_gradients',
-    'build_batches', 'build_copies', 'build_devices', 'build_diagnosis', 'build_feed', 'build_input_wait',
-    'build_inputs', 'build_plan', 'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op',
-    'build_validation', 'build_validation_tower', 'build_variable_store', 'check', 'clip_gradients',
-    'format_device_table', 'get_examples_seen', 'get_global_step',
+    'Averaged', 'Batch', 'Copies', 'Devices', 'Diagnosis', 'Examples', 'Exchange', 'Feed', 'Inputs', 'LossScale',
+    'Model', 'Plan', 'Precision', 'Report', 'Tower', 'UsageError', 'Validation', 'VariableStore',
+    'accumulate_gradients', 'average_gradients', 'build_batches', 'build_copies', 'build_devices', 'build_diagnosis',
+    'build_feed', 'build_input_wait', 'build_inputs', 'build_plan', 'build_precision', 'build_session_config',
+    'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation', 'build_validation_tower',
+    'build_variable_store', 'check', 'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step',
+    'unscale_gradients',
 ]

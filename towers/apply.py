@@ -10,6 +10,7 @@ from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
+from towers.precision import build_growth
 from towers.replicas import slot_creator
 
 
@@ -46,8 +47,10 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
           applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients), global_step=get_global_step())
         # The learning rate may read this counter, and what is not ordered runs in any order.
         with tf.control_dependencies([applied]), tf.device(HOST):
-          count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
-        return tf.group(applied, count, name='step')
+          ends = [get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)]
+          if averaged.loss_scale is not None:
+            ends.append(build_growth(averaged.loss_scale))
+        return tf.group(applied, *ends, name='step')
 
     if guard:
       # Made before the branch: a variable that is made inside of one could not be initialised.

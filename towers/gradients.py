@@ -12,6 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 from tensorflow_v1 import tf
 from towers.collectives import PACK_BYTES, Exchange, choose_collective, sum_packed
 from towers.inputs import HOST
+from towers.precision import LossScale
 from towers.sums import add_all
 from towers.tower import Tower
 
@@ -29,6 +30,7 @@ class Averaged(NamedTuple):
       are the same in every tower have none.
     copies: for each later tower that has copies of its own the same gradients on its device, with these copies.
     exchange: what it took to sum the gradients for all copies, or None.
+    loss_scale: that the gradients were scaled by and are no longer, or None.
     add_op: with accumulation, what all runs of a step but the last one run.
     clear: with accumulation, builds the op that ends a step.
   """
@@ -40,6 +42,7 @@ class Averaged(NamedTuple):
   partly_without_gradient: List[Any]
   copies: Sequence[List[Any]] = ()
   exchange: Optional[Exchange] = None
+  loss_scale: Optional[LossScale] = None
   add_op: Any = None
   clear: Optional[Callable[[], Any]] = None
 
@@ -86,6 +89,13 @@ def average_gradients(towers: Sequence[Tower], *, collective: str = 'auto', pack
       partly_without_gradient=[variables[number] for number in known
                                if any(share is None for share in by_variable[number])],
       copies=copies, exchange=exchange)
+
+
+def unscale_gradients(averaged: Averaged, loss_scale: LossScale) -> Averaged:
+  """Divides the averaged gradients by what the towers' losses were multiplied by."""
+  with tf.name_scope('unscale'):
+    return averaged.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
+        loss_scale=loss_scale)
 
 
 def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:

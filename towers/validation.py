@@ -5,11 +5,12 @@ tower measures while the others train on, in the same run: on a snapshot of all 
 validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
 from towers.inputs import HOST
+from towers.precision import Precision
 from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore, check_reads, stand_in
@@ -49,7 +50,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any)
     return Validation(feed, names, add_all(vectors), is_validating)
 
 
-def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore) -> Validation:
+def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore,
+                           precision: Optional[Precision] = None) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -57,6 +59,7 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     feed: of the validation split, to one device, where the tower and the snapshot will stand.
     number: of the tower.
     store: made the variables of the training towers, which must be built already.
+    precision: as theirs.
   """
   [batch], [device] = build_batches(feed), feed.devices
   snapshots: Dict[str, Any] = {}
@@ -69,7 +72,8 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
 
   getter, creator = stand_in(store, snapshots)
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
-                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True)
+                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True,
+                        precision=precision)
   # The others change the variables themselves meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None)._replace(snapshot_op=snapshot_op)

@@ -89,6 +89,9 @@ class Config:
   collective: str = _setting(str, 'auto', 'sums gradients of replicated variables; auto: nccl on GPUs, else ring',
                              ('auto', 'ring', 'nccl'))
   pack_megabytes: float = _setting(float, 4.0, 'of gradients that one collective sums; 0: each by itself')
+  precision: str = _setting(str, 'float32', 'of what towers compute; mixed: half, on float32 weights',
+                            ('float32', 'mixed'))
+  loss_scale: Optional[float] = _setting(float, None, 'of mixed precision; default: adapted, for bfloat16 1')
   batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
 
   _group('weight update')
@@ -130,7 +133,7 @@ class Config:
                    'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
     self._at_least(2, 'num_classes')
     self._at_least(0, 'pack_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
-    self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
+    self._above_zero('loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
     _refuse(self.steps is not None and self.epochs is not None,
@@ -151,6 +154,8 @@ class Config:
       _, unit = parse_interval(name, getattr(self, name))
       _refuse(name == 'validate_every' and unit == 'seconds',
               'validate_every=%s: say how many steps or epochs, since runs shall repeat.' % self.validate_every)
+    _refuse(self.loss_scale is not None and self.precision != 'mixed',
+            'loss_scale=%s has no meaning with precision=%s: use precision=mixed.' % (self.loss_scale, self.precision))
     _refuse(self.autotune and (self.check or self.input_only),
             'autotune with %s, which trains nothing: give one of them.' % ('check' if self.check else 'input_only'))
     _refuse(self.collective != 'auto' and self.variables != 'replicated',

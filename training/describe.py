@@ -4,7 +4,7 @@ from typing import Any
 
 from data import DataSet
 from tensorflow_v1 import tf
-from towers import Devices, Exchange, Plan, format_device_table
+from towers import Devices, Exchange, Plan, Precision, format_device_table
 from training.config import Config
 from training.memory import estimate_memory, format_bytes
 from training.steps import Program
@@ -26,6 +26,8 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
       'model: {}, {:,} weights; {}, {} schedule, peak rate {:g}'.format(
           config.model, num_weights, config.optimizer, config.schedule, config.peak_learning_rate()),
   ]
+  if program.precision is not None:
+    lines.append(describe_precision(program.precision))
   if data_set.source:
     lines.insert(2, '  {}; damaged records: {}'.format(data_set.source, config.on_bad_record))
   if program.averaged.without_gradient:
@@ -40,6 +42,13 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
                % estimate_memory(program).describe())
   variables = tf.global_variables() + (program.copies.variables if program.copies is not None else [])
   return '\n'.join(lines + [format_device_table(devices.names, variables, roles)])
+
+
+def describe_precision(precision: Precision) -> str:
+  """Returns the sentence that says in what towers compute, and how the loss is scaled."""
+  is_adapted = precision.loss_scale.variable is not None
+  return 'precision: %s, on weights of float32; loss scale %s' % (
+      precision.dtype.name, 'adapted' if is_adapted else '%g' % tf.get_static_value(precision.loss_scale.value))
 
 
 def describe_exchange(exchange: Exchange) -> str:

@@ -13,7 +13,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Copies, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
+from towers import Averaged, Copies, Diagnosis, Feed, Precision, Validation
+from towers.apply import get_examples_seen, get_global_step
+from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
 from training.run_error import RunError
 
@@ -36,6 +38,7 @@ class Program(NamedTuple):
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `averaged.add_op`.
     copies: of the variables on every tower, or None where all towers share them.
+    precision: that towers compute in, or None for float32.
   """
   train: Feed
   averaged: Averaged
@@ -45,6 +48,7 @@ class Program(NamedTuple):
   input_wait: Any = None
   add_wait: Any = None
   copies: Optional[Copies] = None
+  precision: Optional[Precision] = None
 
 
 class ValidationPass:
@@ -192,6 +196,8 @@ class Steps:
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
+    Where the loss is finite and was only scaled too much, nothing is updated either: the step is skipped.
+
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
@@ -224,9 +230,24 @@ class Steps:
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
     # An op without a guard gives None.
-    if is_done is not None and not is_done:
+    if is_done is None or is_done:
+      self.step += 1
+    elif np.isfinite(loss) and self._lower_loss_scale():
+      self.skip()
+    else:
       raise NotFinite
-    self.step += 1
+
+  def _lower_loss_scale(self) -> bool:
+    """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
+    scale = self._program.averaged.loss_scale
+    if scale is None or scale.variable is None:
+      return False
+    value = self._session.run(scale.variable)
+    if value <= 1:
+      return False
+    scale.variable.load(value / 2, self._session)
+    scale.good_steps.load(0, self._session)
+    return True
 
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""

@@ -7,6 +7,7 @@ import pytest
 import towers.collectives
 import towers.devices
 import towers.inputs
+import towers.precision
 import towers.variables
 from training.config import Config, count_interval
 from training.flags import format_flags, format_help, parse_flags
@@ -29,6 +30,8 @@ from usage_error import UsageError
     (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
     (dict(collective='ring'), ['collective=ring', 'variables=host', 'variables=replicated']),
     (dict(pack_megabytes=-1.0), ['pack_megabytes=-1.0', 'at least 0']),
+    (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
+    (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
     (dict(xla='maybe'), ['xla=maybe', 'auto, on, off']),
     (dict(inter_threads=0), ['inter_threads=0', 'at least 1']),
     (dict(intra_threads=0), ['intra_threads=0', 'at least 1']),
@@ -81,6 +84,7 @@ def test_choices_are_those_of_the_library():
   choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
   assert choices['input_mode'] == towers.inputs.INPUT_MODES
   assert choices['variables'] == towers.variables.PLACEMENTS
+  assert choices['precision'] == towers.precision.PRECISIONS
   assert choices['collective'] == towers.collectives.COLLECTIVES
   assert choices['device'] == towers.devices.DEVICE_KINDS
 
