@@ -19,7 +19,7 @@ from training.result import check_result_file, format_result, write_result
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
 from training.startup import Startup
-from training.xla import set_xla
+from training.xla import check_xla, set_xla
 from usage_error import UsageError
 
 
@@ -123,6 +123,7 @@ def train(config, data_set, startup, signals):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
+  check_xla(config.xla, devices)
   graph = tf.get_default_graph()
   startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
   model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)

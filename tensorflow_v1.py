@@ -203,6 +203,11 @@ def load_keras() -> Any:
   return tf.keras
 
 
+def can_compile_for_several_cpus() -> bool:
+  """Whether XLA compiles for graphs on several virtual CPU devices: 2.21 ends in an error, "Multiple CPU devices"."""
+  return _is_1
+
+
 def get_compute_capabilities() -> List[Tuple[int, int]]:
   """Returns that of each GPU, as (8, 0) for Ampere; nothing where this TensorFlow does not tell, as 1.14."""
   if not hasattr(tf.config.experimental, 'get_device_details'):
@@ -250,6 +255,6 @@ def plain_data_options() -> Any:
 
 
 __all__ = [
-    'StagingArea', 'all_reduce', 'get_compute_capabilities', 'load_keras', 'plain_data_options', 'tf',
-    'use_deterministic_kernels',
+    'StagingArea', 'all_reduce', 'can_compile_for_several_cpus', 'get_compute_capabilities', 'load_keras',
+    'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

@@ -49,9 +49,9 @@ def translate(command):
 
 
 @pytest.mark.parametrize('command', commands())
-def test_every_command_runs(command):
+def test_every_command_runs(command, tmp_path):
   done = subprocess.run(translate(command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                        text=True)
+                        text=True, env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)))
   assert done.returncode == 0, done.stdout
 
 

@@ -7,7 +7,9 @@
 The session's own setting (`global_jit_level`) compiles nothing on CPUs, on neither target; flags in the environment do.
 """
 
-from typing import MutableMapping
+from typing import Any, MutableMapping
+
+from usage_error import UsageError
 
 XLA = ('auto', 'on', 'off')
 _FLAGS = 'TF_XLA_FLAGS'
@@ -26,3 +28,11 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
     environ[_FLAGS] = ('%s %s' % (given, _ON)).strip()
   elif kind == 'off' and given and 'tf_xla_auto_jit' not in given:
     environ[_FLAGS] = '%s %s' % (given, _OFF)
+
+
+def check_xla(kind: str, devices: Any) -> None:
+  """Raises a UsageError where TensorFlow cannot compile for these towers.Devices."""
+  from tensorflow_v1 import can_compile_for_several_cpus, tf
+  if kind == 'on' and devices.kind == 'CPU' and len(devices.names) > 1 and not can_compile_for_several_cpus():
+    raise UsageError('xla=on with %d towers on virtual CPU devices: XLA of TensorFlow %s compiles for one CPU device '
+                     'alone. Use num_gpus=1, or xla=off.' % (len(devices.names), tf.__version__))

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.test_main import run_with_result
+from tensorflow_v1 import can_compile_for_several_cpus
+from tests.test_main import run, run_with_result
 from training.xla import set_xla
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -54,9 +55,15 @@ def test_on_compiles_and_off_does_not(kind, compiles):
   assert (int(done.stdout) > 0) == compiles
 
 
-def test_compiled_towers_compute_the_same(tmp_path):
-  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--num_gpus=2', '--noshuffle']
-  on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)
-  off, _ = run_with_result(tmp_path, '--xla=off', *flags)
+@pytest.mark.parametrize('num_gpus', [1, 2])
+def test_compiled_towers_compute_the_same(num_gpus, tmp_path):
+  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--variables=replicated', '--noshuffle']
+  off, _ = run_with_result(tmp_path, '--xla=off', '--num_gpus=1', *flags)
+  flags += ['--xla=on', '--num_gpus=%d' % num_gpus]
+  if num_gpus > 1 and not can_compile_for_several_cpus():
+    done = run(*flags)
+    assert done.returncode == 2 and 'xla=on with 2 towers on virtual CPU devices' in done.stderr
+    return
+  on, _ = run_with_result(tmp_path, *flags)
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
     assert on[key] == pytest.approx(off[key], abs=1e-4)
