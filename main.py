@@ -6,11 +6,13 @@
 TensorFlow is imported after flags and files have been read, so that a mistake in them is told at once.
 """
 
+import os
 import sys
 import time
 
 import data
 import models
+from training.autotune import autotune
 from training.flags import parse_flags
 from training.lock import lock_folder
 from training.outputs import check_outputs
@@ -18,6 +20,7 @@ from training.result import format_result, write_result
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
 from training.startup import Startup
+from training.xla import check_xla, set_xla
 from usage_error import UsageError
 
 
@@ -65,10 +68,14 @@ def build_program(config, model, data_set, devices):
     batches = towers.build_batches(train)
 
   store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
+  precision = towers.build_precision(config.precision, devices=train_devices, loss_scale=config.loss_scale)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
                                    batch_norm=config.batch_norm, accumulate=config.accumulate,
-                                   build=config.tower_build)
-  averaged = towers.average_gradients(all_towers)
+                                   build=config.tower_build, precision=precision)
+  averaged = towers.average_gradients(all_towers, collective=config.collective,
+                                      pack_bytes=int(config.pack_megabytes * 1e6))
+  if precision is not None:
+    averaged = towers.unscale_gradients(averaged, precision.loss_scale)
   if config.accumulate > 1:
     averaged = towers.accumulate_gradients(averaged)
   gradient_norm = towers.build_gradient_norm(averaged) if config.keeps_curves else None
@@ -89,9 +96,11 @@ def build_program(config, model, data_set, devices):
   if config.validation == 'switch':
     validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
   elif has_validation_tower:
-    validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store)
+    validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store,
+                                               precision=precision)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
-                 validation=validation, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm)
+                 validation=validation, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm,
+                 copies=towers.build_copies(), precision=precision)
 
 
 def train(config, data_set, startup, signals):
@@ -116,6 +125,7 @@ def train(config, data_set, startup, signals):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
+  check_xla(config.xla, devices)
   graph = tf.get_default_graph()
   startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
   model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
@@ -194,6 +204,9 @@ def main(arguments):
         predict(config)
         return 0
       with lock_folder(config.checkpoint_dir):
+        if config.autotune:
+          config = autotune(config, program=__file__)
+        set_xla(config.xla, os.environ)
         data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:
           return 0 if check(config, data_set) else 1

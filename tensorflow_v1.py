@@ -174,6 +174,7 @@ with contextlib.ExitStack() as _quiet:
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not _is_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
+  from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
 
@@ -202,11 +203,39 @@ def load_keras() -> Any:
   return tf.keras
 
 
+def can_compile_for_several_cpus() -> bool:
+  """Whether XLA compiles for graphs on several virtual CPU devices: 2.21 ends in an error, "Multiple CPU devices"."""
+  return _is_1
+
+
+def get_compute_capabilities() -> List[Tuple[int, int]]:
+  """Returns that of each GPU, as (8, 0) for Ampere; nothing where this TensorFlow does not tell, as 1.14."""
+  if not hasattr(tf.config.experimental, 'get_device_details'):
+    return []
+  found = [tf.config.experimental.get_device_details(device).get('compute_capability')
+           for device in tf.config.experimental.list_physical_devices('GPU')]
+  return [capability for capability in found if capability is not None]
+
+
 def use_deterministic_kernels() -> None:
   """Choose kernels that repeat to the bit, before the first session: cuDNN's on 1.14, all that have one on 2.x."""
   os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
   if hasattr(tf.config.experimental, 'enable_op_determinism'):
     tf.config.experimental.enable_op_determinism()
+
+
+def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int, kind: str) -> Any:
+  """Returns the sum of the shares of a group, on every device that one stands on.
+
+  Args:
+    share: on this device; of one shape and dtype in the whole group.
+    group_size: how many shares, each on a device of its own.
+    group_key: the same for all sums over these devices.
+    instance_key: the same for all shares of one sum.
+    kind: 'ring' or 'nccl'. TensorFlow 1.14 knows no choice for a single sum: there the session's config makes it.
+  """
+  hint = {} if _is_1 else {'communication_hint': kind}
+  return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
 
 
 def plain_data_options() -> Any:
@@ -225,4 +254,7 @@ def plain_data_options() -> Any:
   return options
 
 
-__all__ = ['StagingArea', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels']
+__all__ = [
+    'StagingArea', 'all_reduce', 'can_compile_for_several_cpus', 'get_compute_capabilities', 'load_keras',
+    'plain_data_options', 'tf', 'use_deterministic_kernels',
+]

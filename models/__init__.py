@@ -81,7 +81,7 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
   def model(batch, is_training):
     from tensorflow_v1 import tf
     images, labels = batch
-    logits = build(images, is_training)
+    logits = tf.cast(build(images, is_training), tf.float32)  # Whatever the layers compute in.
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
     if num_classes > 5:

@@ -65,14 +65,16 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
   Returns:
     A tensor of the same shape.
   """
+  # Sums, moments and what is learned are of float32, whatever x is of.
   channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]
   epsilon = max(epsilon, _MIN_EPSILON)
   with tf.variable_scope(name):
-    offset = tf.get_variable('offset', [channels], initializer=tf.zeros_initializer())
-    factor = (tf.get_variable('scale', [channels], initializer=tf.ones_initializer()) if scale
-              else tf.ones([channels], x.dtype))
-    moving_mean = tf.get_variable('moving_mean', [channels], initializer=tf.zeros_initializer(), trainable=False)
-    moving_variance = tf.get_variable('moving_variance', [channels], initializer=tf.ones_initializer(),
+    offset = tf.get_variable('offset', [channels], tf.float32, initializer=tf.zeros_initializer())
+    factor = (tf.get_variable('scale', [channels], tf.float32, initializer=tf.ones_initializer()) if scale
+              else tf.ones([channels]))
+    moving_mean = tf.get_variable('moving_mean', [channels], tf.float32, initializer=tf.zeros_initializer(),
+                                  trainable=False)
+    moving_variance = tf.get_variable('moving_variance', [channels], tf.float32, initializer=tf.ones_initializer(),
                                       trainable=False)
     averages = [tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)]
     if x.shape.ndims == 4 and not _joined[-1]:
@@ -85,7 +87,9 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
         # A branch, so that the kernels know which of the two they compute: measured moments cost time.
         y, *moments = tf.cond(is_training, kernel.by_batch, lambda: kernel.by_averages(averages))
     else:
-      y, *moments = _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_format)
+      y, *moments = _normalize_by_sums(tf.cast(x, tf.float32), is_training, factor, offset, averages, epsilon,
+                                       data_format)
+      y = tf.cast(y, x.dtype)
     if is_training is not False:
       _move_averages([moving_mean, moving_variance], averages, moments, momentum)
     return y

@@ -70,21 +70,23 @@ class Layers(NamedTuple):
   data_format: str = 'NHWC'
 
   def normalize(self, images):
-    """Turns images of either dtype into float32: uint8 becomes [0, 1], float32 stays as the reader made it.
+    """Turns images of either dtype into what weights are of: uint8 becomes [0, 1], others stay as the reader made them.
 
     It stands in the model, hence on the tower's device, since uint8 crosses to the device in a quarter of the bytes.
 
     Args:
-      images: `[batch, height, width, channels]`, uint8 or float32.
+      images: `[batch, height, width, channels]`, uint8 or the variable scope's dtype, which is float32 unless somebody
+        has opened it with another.
     Returns:
-      float32 x.
+      x of this dtype.
     Raises:
       TypeError: any other dtype, whose range nobody can know.
     """
-    if images.dtype not in (tf.float32, tf.uint8):
-      raise TypeError('images are {}; models take uint8 (0 ... 255) or float32'.format(images.dtype.name))
+    dtype = tf.get_variable_scope().dtype
+    if images.dtype not in (dtype, tf.uint8):
+      raise TypeError('images are {}; models take uint8 (0 ... 255) or {}'.format(images.dtype.name, dtype.name))
     x = images if self.data_format == 'NHWC' else tf.transpose(images, [0, 3, 1, 2])
-    return x if x.dtype == tf.float32 else tf.cast(x, tf.float32) * (1 / 255)
+    return x if x.dtype == dtype else tf.cast(tf.cast(x, tf.float32) * (1 / 255), dtype)
 
   def conv(self, x, filters, size, *, name, stride=1, padding='SAME', activation=tf.nn.relu, has_biases=True,
            initializer=None, bias=0.0):
@@ -216,8 +218,8 @@ class Layers(NamedTuple):
     """
     if self.is_training is False:
       return x
-    keep = 1 - (rate if self.is_training is True else tf.cast(self.is_training, x.dtype) * rate)
-    return x / keep * tf.floor(tf.random.uniform([tf.shape(x)[0], 1, 1, 1]) + keep)
+    keep = 1 - (rate if self.is_training is True else tf.cast(self.is_training, tf.float32) * rate)
+    return x / tf.cast(keep, x.dtype) * tf.cast(tf.floor(tf.random.uniform([tf.shape(x)[0], 1, 1, 1]) + keep), x.dtype)
 
   @property
   def _channel_axis(self):

@@ -11,8 +11,8 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
-    'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait', 'setup_seconds',
-    'tensorflow_version']
+    'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait', 'first_losses',
+    'setup_seconds', 'tensorflow_version']
 QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--schedule=constant']
 
 

@@ -48,13 +48,13 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
     seen = add(tf.ones([]), HOST, 'num_examples')
     num_examples = tf.maximum(seen, 1.0)  # All of them may have been damaged and left out.
     loss = add(averaged.loss, HOST, 'loss') / num_examples
-    gradients = []
-    for gradient, variable in averaged.gradients:
-      name = variable.op.name
+
+    def accumulate(gradient, variable):
       if isinstance(gradient, tf.IndexedSlices):
-        gradients.append((_add_rows(gradient, variable, count, sums, num_examples), variable))
-      else:
-        gradients.append((add(gradient, variable.device, name) / tf.cast(num_examples, gradient.dtype), variable))
+        return _add_rows(gradient, variable, count, sums, num_examples)
+      return add(gradient, variable.device, variable.op.name) / tf.cast(num_examples, gradient.dtype)
+
+    accumulated = averaged.map_gradients(accumulate)
     for number, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
       if moments.op.name.startswith(averaged.towers[0].scope):
         mean = add(moments.op.inputs[0], averaged.towers[0].device, 'moments_%d' % number) / num_examples
@@ -74,8 +74,7 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
                                             read_value=False))
     return tf.group(*clears, name='clear')
 
-  return averaged._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), gradients=gradients, add_op=add_op,
-                           clear=clear)
+  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op, clear=clear)
 
 
 def _add_rows(slices, variable, count, sums, num_examples):

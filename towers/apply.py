@@ -10,6 +10,8 @@ from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
+from towers.precision import build_growth
+from towers.replicas import slot_creator
 from towers.slots import make_slots
 
 
@@ -40,13 +42,15 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
     make_slots(optimizer, [variable for _, variable in averaged.gradients])
 
     def update():
-      gradients = [(_decay(gradient, variable, weight_decay), variable) for gradient, variable in averaged.gradients]
-      with tf.control_dependencies(forward_passes + update_ops):
-        applied = optimizer.apply_gradients(gradients, global_step=get_global_step())
+      decayed = averaged.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
+      with tf.control_dependencies(forward_passes + update_ops), tf.variable_creator_scope(slot_creator):
+        applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients), global_step=get_global_step())
       # The learning rate may read this counter, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):
-        count = get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)
-      return tf.group(applied, count, name='step')
+        ends = [get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)]
+        if averaged.loss_scale is not None:
+          ends.append(build_growth(averaged.loss_scale))
+      return tf.group(applied, *ends, name='step')
 
     done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else update()
     if averaged.clear is None:
@@ -65,5 +69,4 @@ def get_global_step() -> Any:
 def _decay(gradient, variable, weight_decay):
   if not weight_decay or variable.shape.ndims < 2:
     return gradient
-  with tf.device(variable.device):
-    return tf.convert_to_tensor(gradient) + weight_decay * variable.read_value()
+  return tf.convert_to_tensor(gradient) + weight_decay * variable.read_value()

@@ -6,7 +6,8 @@ clone holds what the loss, the metrics and the gradients of its pattern need, un
   tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model put the op elsewhere itself
   batch of tower 0     ──►  batch of tower 3
   a key of dropout     ──►  the key that (seed, tower 3, name) gives
-  variables, is_training, run: shared, as they stand outside of the tower
+  a variable           ──►  tower 3's copy, if it has one
+  is_training, run, all other variables: shared, as they stand outside of the tower
 
 What a tower would be if the model were called, a clone is too, to the bit. What only one tower needs (updates of moving
 averages, penalties, summaries) is left out.
@@ -60,13 +61,20 @@ def record_tower(device: str) -> Recording:
 class Pattern:
   """A built tower in a form that copies are made from."""
 
-  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int):
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int, copied: Set[str]):
     """Takes a tower with its gradients, before anything joins it to others.
+
+    Args:
+      tower: to copy.
+      batch: that it computes on.
+      recording: of it.
+      seed: of the run.
+      copied: the names of the variables of which later towers have copies of their own.
 
     Raises:
       UsageError: the model made ops outside of its name scope that cannot be told from shared ones.
     """
-    self._tower, self._batch, self._seed = tower, batch, seed
+    self._tower, self._batch, self._seed, self._copied = tower, batch, seed, copied
     self._collected = _find_collected(recording, tower.scope)
     self._roots: List[Any] = []
     for value in [tower.loss, list(tower.sums.values()), tower.gradients,
@@ -110,24 +118,29 @@ class Pattern:
       else:
         node.input.append(name)
         self._outside_inputs.add(name if ':' in name else name + ':0')
-    on_device = original.name in recording.on_device
+    # A variable is read where it stands: a copy on the clone's device.
+    on_device = original.name in recording.on_device or any(_op_name(name) in self._copied for name in original.input)
     if '_class' in node.attr:
       partners = [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]
-      on_device = on_device or any(name in recording.on_device for name in partners)
+      on_device = on_device or any(name in recording.on_device or name in self._copied for name in partners)
       partners = [name.replace(scope, '') for name in partners if name in self._inside]
       del node.attr['_class']
       if partners:
         node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
     if on_device:
+      recording.on_device.add(original.name)  # What is colocated with it follows.
       self._on_device.append(node)
     if 'frame_name' in node.attr:
       self._frames.append((node, node.attr['frame_name'].s.decode()))
 
-  def clone(self, batch: Batch, *, number: int, device: str) -> Any:
+  def clone(self, batch: Batch, *, number: int, device: str, copies: Dict[str, Any]) -> Any:
     """Returns tower `number` on `device`, computing on `batch`.
 
     Args:
       batch: of the same structure, dtypes and static shapes as the pattern's.
+      number: of the tower.
+      device: where it stands.
+      copies: the variables that it reads instead of the pattern's, by the names of these.
     """
     graph = tf.get_default_graph()
     for node in self._on_device:
@@ -136,6 +149,7 @@ class Pattern:
     for node, frame in self._frames:
       node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
+    replaced.update((name + ':0', variable.handle) for name, variable in copies.items())
     input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
                  for name in self._outside_inputs}
     inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]

@@ -4,9 +4,11 @@ Without a GPU the same towers stand on virtual CPU devices, so that a program is
 `auto` says so, and fewer GPUs than asked for is an error before anything is built.
 """
 
+import os
 from typing import Any, List, NamedTuple, Optional
 
 from tensorflow_v1 import tf
+from towers.inputs import count_cores
 from usage_error import UsageError
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
@@ -64,7 +66,8 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
   return Devices('CPU', ['/device:CPU:%d' % tower for tower in range(num_towers)], notice)
 
 
-def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto') -> Any:
+def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
+                         inter_threads: Optional[int] = None, intra_threads: Optional[int] = None) -> Any:
   """Returns the `tf.ConfigProto` of a session that has all towers' devices.
 
   Args:
@@ -72,6 +75,10 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto') -> A
     graph_rewriter: 'on', 'off', or 'auto': whether TensorFlow rewrites the graph before its first run. On GPUs it
       chooses layouts, and mixed precision rests on it. On CPUs it made no step faster where it was measured, and
       the first step of a deep net several times slower: 'auto' leaves it out there.
+    collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
+    inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; or one for
+      each tower if these are more, so that no tower that waits holds up another.
+    intra_threads: threads inside of one op; None for what TF_NUM_INTRAOP_THREADS says, or one on each core.
 
   Raises:
     UsageError: an unknown value.
@@ -79,6 +86,12 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto') -> A
   if graph_rewriter not in GRAPH_REWRITERS:
     raise UsageError('graph_rewriter is %r: choose one of %s.' % (graph_rewriter, ', '.join(GRAPH_REWRITERS)))
   config = tf.ConfigProto()
+  # 0 leaves it to TensorFlow: what its environment says, or the number of cores.
+  config.intra_op_parallelism_threads = intra_threads or 0
+  config.inter_op_parallelism_threads = inter_threads or (
+      0 if 'TF_NUM_INTEROP_THREADS' in os.environ else max(count_cores(), len(devices.names)))
+  # On CPUs it ends the process, asked for or not.
+  config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.

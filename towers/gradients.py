@@ -1,4 +1,7 @@
-"""Gradients: the towers' shares summed on each variable's device, which makes them the mean over the global batch.
+"""Gradients: the towers' shares summed, which makes them the mean over the global batch.
+
+  variables that all towers share     the shares meet on the variable's device
+  copies of them on every tower       an all-reduce gives the sum to every tower (see `collectives`)
 
 Every tower divided by the number of examples in the global batch already (see `tower`), so there is nothing left to
 divide here, and nothing to weight.
@@ -7,7 +10,9 @@ divide here, and nothing to weight.
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
+from towers.collectives import PACK_BYTES, Exchange, choose_collective, sum_packed
 from towers.inputs import HOST
+from towers.precision import LossScale
 from towers.sums import add_all
 from towers.tower import Tower
 
@@ -23,6 +28,9 @@ class Averaged(NamedTuple):
     without_gradient: the trainable variables that it does not depend on, in any tower.
     partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
       are the same in every tower have none.
+    copies: for each later tower that has copies of its own the same gradients on its device, with these copies.
+    exchange: what it took to sum the gradients for all copies, or None.
+    loss_scale: that the gradients were scaled by and are no longer, or None.
     add_op: with accumulation, what all runs of a step but the last one run.
     clear: with accumulation, builds the op that ends a step.
   """
@@ -32,57 +40,129 @@ class Averaged(NamedTuple):
   gradients: List[Any]
   without_gradient: List[Any]
   partly_without_gradient: List[Any]
+  copies: Sequence[List[Any]] = ()
+  exchange: Optional[Exchange] = None
+  loss_scale: Optional[LossScale] = None
   add_op: Any = None
   clear: Optional[Callable[[], Any]] = None
 
+  def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'Averaged':
+    """Returns the same with `change(gradient, variable)`, built on the variable's device, for every gradient."""
+    def change_all(gradients):
+      changed = []
+      for gradient, variable in gradients:
+        with tf.device(variable.device):
+          changed.append((change(gradient, variable), variable))
+      return changed
 
-def average_gradients(towers: Sequence[Tower]) -> Averaged:
-  """Sums the towers' losses and gradients; sparse gradients stay sparse."""
+    return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
+
+
+def average_gradients(towers: Sequence[Tower], *, collective: str = 'auto', pack_bytes: int = PACK_BYTES) -> Averaged:
+  """Sums the towers' losses and gradients; sparse gradients stay sparse.
+
+  Args:
+    towers: all of them.
+    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the variables.
+    pack_bytes: of gradients that are summed together there.
+
+  Raises:
+    UsageError: a collective that these devices do not have, or gradients that none can sum.
+  """
+  variables = towers[0].variables
+  by_variable = list(zip(*[tower.gradients for tower in towers]))
+  known = [number for number, shares in enumerate(by_variable) if any(share is not None for share in shares)]
+  exchange = None
   with tf.name_scope('average'):
-    gradients: List[Any] = []
-    without_gradient, partly_without_gradient = [], []
-    for variable, shares in zip(tf.trainable_variables(), zip(*[tower.gradients for tower in towers])):
-      # A tower whose loss does not depend on a variable has a gradient of zero.
-      found = [share for share in shares if share is not None]
-      if not found:
-        without_gradient.append(variable)
-        continue
-      if len(found) < len(shares):
-        partly_without_gradient.append(variable)
-      with tf.device(variable.device):
-        gradients.append((_sum_shares(found), variable))
+    if towers[-1].variables == variables:
+      sums = [[_sum_shared(by_variable[number], variables[number]) for number in known]]
+    else:
+      kind = choose_collective(collective, [tower.device for tower in towers])
+      sums, exchange = _sum_for_copies(towers, known, kind, pack_bytes)
+    gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
+                          for tower, of_tower in zip(towers, sums)]
     with tf.device(HOST):
       loss = add_all([tower.loss for tower in towers])
-  return Averaged(towers, towers[0].num_global_examples, loss, gradients, without_gradient, partly_without_gradient)
+  return Averaged(
+      towers, towers[0].num_global_examples, loss, gradients,
+      without_gradient=[variable for number, variable in enumerate(variables) if number not in known],
+      partly_without_gradient=[variables[number] for number in known
+                               if any(share is None for share in by_variable[number])],
+      copies=copies, exchange=exchange)
+
+
+def unscale_gradients(averaged: Averaged, loss_scale: LossScale) -> Averaged:
+  """Divides the averaged gradients by what the towers' losses were multiplied by."""
+  with tf.name_scope('unscale'):
+    return averaged.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
+        loss_scale=loss_scale)
 
 
 def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
-    gradients = _merge_all_rows(averaged)
+    merged = _merge_all_rows(averaged)
     with tf.device(HOST):
-      scale = tf.minimum(max_norm / tf.maximum(tf.global_norm(gradients), 1e-30), 1.0)
-    clipped = []
-    for gradient, (_, variable) in zip(gradients, averaged.gradients):
-      with tf.device(variable.device):
-        clipped.append((_scale(gradient, scale), variable))
-  return averaged._replace(gradients=clipped)
+      scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
+    return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
 
 
 def build_gradient_norm(averaged: Averaged) -> Any:
   """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs without it."""
-  with tf.name_scope('gradient_norm'):
-    gradients = _merge_all_rows(averaged)
-    with tf.device(HOST):
-      return tf.global_norm(gradients)
+  with tf.name_scope('gradient_norm'), tf.device(HOST):
+    return _find_norm(_merge_all_rows(averaged))
 
 
 def _merge_all_rows(averaged):
-  gradients = []
-  for gradient, variable in averaged.gradients:
-    with tf.device(variable.device):
-      gradients.append(_merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
-  return gradients
+  return averaged.map_gradients(
+      lambda gradient, _: _merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+
+
+def _find_norm(averaged):
+  return tf.global_norm([gradient for gradient, _ in averaged.gradients])
+
+
+def _sum_shared(shares, variable):
+  """Returns the sum of the towers' shares of a gradient, on the variable's device."""
+  with tf.device(variable.device):
+    # A tower whose loss does not depend on a variable has a gradient of zero.
+    return _sum_shares([share for share in shares if share is not None])
+
+
+def _sum_for_copies(towers, known, kind, pack_bytes):
+  """Returns for each tower the sums of the gradients `known`, and what was exchanged.
+
+  The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those with the same index
+  and hands them on, so that every tower gets the same bits.
+  """
+  sums = [[None] * len(known) for _ in towers]
+  dense = []
+  for place, number in enumerate(known):
+    found = [tower.gradients[number] for tower in towers if tower.gradients[number] is not None]
+    if all(isinstance(share, tf.IndexedSlices) for share in found):
+      with tf.device(towers[0].device):
+        rows = _merge_rows(_sum_shares(found))
+      for of_tower in sums:
+        of_tower[place] = rows
+    else:
+      dense.append((place, number))
+  shares = []
+  for tower in towers:
+    with tf.device(tower.device):
+      shares.append([_make_dense(tower.gradients[number], tower.variables[number]) for _, number in dense])
+  totals, exchange = sum_packed(shares, devices=[tower.device for tower in towers], kind=kind, pack_bytes=pack_bytes)
+  for of_tower, found in zip(sums, totals):
+    for (place, _), total in zip(dense, found):
+      of_tower[place] = total
+  return sums, exchange._replace(num_gathered=len(known) - len(dense))
+
+
+def _make_dense(gradient, variable):
+  if gradient is None:
+    return tf.zeros(variable.shape, variable.dtype.base_dtype)
+  gradient = tf.convert_to_tensor(gradient)
+  gradient.set_shape(variable.shape)
+  return gradient
 
 
 def _merge_rows(slices):

@@ -19,9 +19,10 @@ from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms
 from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
+from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
-from towers.variables import VariableStore, check_shared
+from towers.variables import VariableStore, check_reads, check_shared, stand_in
 from usage_error import UsageError
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -47,6 +48,7 @@ class Tower(NamedTuple):
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
+    variables: the trainable variables that these are the gradients of: the tower's own copies, or those of all towers.
   """
   device: str
   scope: str
@@ -57,11 +59,12 @@ class Tower(NamedTuple):
   penalties: List[Any]
   num_global_examples: Union[int, Any]
   gradients: List[Any] = []
+  variables: List[Any] = []
 
 
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
-                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1,
-                 build: str = 'reuse') -> List[Tower]:
+                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
+                 precision: Optional[Precision] = None) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -75,6 +78,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the same static shapes)
       or 'auto', which clones where it can be done and a tower has so many ops that it saves time. The results are the
       same to the bit.
+    precision: what makes the towers compute in half precision, or None. Their gradients are then those of the scaled
+      loss, see `unscale_gradients`.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
@@ -91,22 +96,32 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
-      towers.append(pattern.clone(batch, number=number, device=device))
+      tower = pattern.clone(batch, number=number, device=device, copies=store.copies.get(number, {}))
+      towers.append(tower._replace(variables=_own_variables(store, number)))
       continue
     recording = record_tower(device)
+    copies = store.copies.get(number, {})
+    getter, creator = stand_in(store, copies)
     with layers():
       tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
-                            total=total, creator=store.creator, store=store, run=run, reuse=number > 0)
+                            total=total, creator=creator, getter=getter, store=store, run=run, reuse=number > 0,
+                            precision=precision)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
+      if precision is not None:
+        _check_float32(tf.trainable_variables(), precision)
     check_shared(shared, tf.global_variables(), tower=number)
-    tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0)
+    check_reads(store, copies, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
+    tower = tower._replace(variables=_own_variables(store, number))
+    tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0,
+                                          loss_scale=None if precision is None else precision.loss_scale.value)
     towers.append(tower)
     if _is_pattern(build, batches[number + 1:], batch, recording):
       try:
-        patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed))
+        patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
+                                copied={name for copies in store.copies.values() for name in copies}))
       except UsageError:
         if build == 'clone':
           raise
@@ -115,6 +130,21 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=[tower.num_examples for tower in towers])
   return towers
+
+
+def _check_float32(variables, precision):
+  """Raises where weights themselves are of half precision, in which small updates are lost."""
+  halves = [variable.op.name for variable in variables if variable.dtype.base_dtype == precision.dtype]
+  if halves:
+    raise UsageError('precision=mixed, but %s and %d more weights are of %s themselves, in which small updates are '
+                     'lost: make them with tf.get_variable, or use precision=float32.'
+                     % (halves[0], len(halves) - 1, precision.dtype.name))
+
+
+def _own_variables(store, number):
+  """Returns the trainable variables as tower `number` reads them."""
+  copies = store.copies.get(number, {})
+  return [copies.get(variable.op.name, variable) for variable in tf.trainable_variables()]
 
 
 def _is_pattern(build, later, batch, recording):
@@ -126,7 +156,8 @@ def _is_pattern(build, later, batch, recording):
 
 def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
                   creator: Callable[..., Any], store: VariableStore, run: Callable[[], Any], reuse: bool,
-                  place: Any = None, getter: Optional[Callable[..., Any]] = None) -> Tower:
+                  place: Any = None, getter: Optional[Callable[..., Any]] = None,
+                  precision: Optional[Precision] = None) -> Tower:
   """Builds a tower without gradients.
 
   Args:
@@ -145,9 +176,14 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   outer = tf.get_variable_scope()
   store.begin_tower()
   with tf.device(place or device), tf.name_scope('tower_%d' % number) as scope:
+    tensors, half = batch.tensors, {}
+    if precision is not None:
+      tensors = cast_inputs(tensors, precision.dtype)
+      half = dict(custom_getter=float32_getter(scope), dtype=precision.dtype)
     with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter, auxiliary_name_scope=False), \
+        tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False, **half), \
         tf.variable_creator_scope(creator):
-      returned = model(batch.tensors, is_training)
+      returned = model(tensors, is_training)
     loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
@@ -161,23 +197,26 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
 
 
-def _differentiate(tower, batch, *, place, is_first):
+def _differentiate(tower, batch, *, place, is_first, loss_scale):
   """Returns the tower with the gradients of its loss and, for the first one, of the penalties.
 
   Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
   apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
-  variables = tf.trainable_variables()
+  def scale_of(losses):
+    return None if loss_scale is None else [tf.cast(loss_scale, loss.dtype) for loss in losses]
+
+  variables = tower.variables
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
-    own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables)]
+    own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables, scale_of([tower.loss]))]
     keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
     gradients = [gradient if penalty is None else
                  add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables))]
+                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scale_of(tower.penalties)))]
   return tower._replace(gradients=gradients), own
 
 
@@ -224,6 +263,7 @@ def _sum_loss(loss, batch):
   if loss.shape.ndims == 1:
     return _sum_examples('loss', loss, batch)
   if loss.shape.ndims == 0:
+    loss = tf.cast(loss, tf.float32)
     return _zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype), batch)
   raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over '
                    'the batch.' % (loss.shape,))

@@ -5,15 +5,15 @@ tower measures while the others train on, in the same run: on a snapshot of all 
 validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
 from towers.inputs import HOST
+from towers.precision import Precision
 from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
-from towers.variables import VariableStore
-from usage_error import UsageError
+from towers.variables import VariableStore, check_reads, stand_in
 
 
 class Validation(NamedTuple):
@@ -50,7 +50,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any)
     return Validation(feed, names, add_all(vectors), is_validating)
 
 
-def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore) -> Validation:
+def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore,
+                           precision: Optional[Precision] = None) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -58,6 +59,7 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     feed: of the validation split, to one device, where the tower and the snapshot will stand.
     number: of the tower.
     store: made the variables of the training towers, which must be built already.
+    precision: as theirs.
   """
   [batch], [device] = build_batches(feed), feed.devices
   snapshots: Dict[str, Any] = {}
@@ -68,25 +70,10 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
                              for name, variable in store.made.items()], name='take')
 
-  def getter(getter, name, *args, **kwargs):
-    return snapshots[getter(name, *args, **kwargs).op.name]
-
-  def creator(next_creator, **kwargs):
-    return snapshots[store.creator(next_creator, **kwargs).op.name]
-
+  getter, creator = stand_in(store, snapshots)
   tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
-                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True)
-  _check_reads_snapshots(tower, store)
+                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True,
+                        precision=precision)
+  # The others change the variables themselves meanwhile.
+  check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None)._replace(snapshot_op=snapshot_op)
-
-
-def _check_reads_snapshots(tower, store):
-  """Raises if the tower reads weights that the others change meanwhile, as a layer does that holds its variables."""
-  handles = {variable.handle.op: name for name, variable in store.made.items()}
-  for op in tf.get_default_graph().get_operations():
-    if op.name.startswith(tower.scope):
-      for tensor in op.inputs:
-        if tensor.op in handles:
-          raise UsageError('The op %s reads the variable %s itself, which the other towers change meanwhile, instead '
-                           'of asking for it by name as tf.get_variable does: use validation=switch.'
-                           % (op.name, handles[tensor.op]))

@@ -6,20 +6,22 @@ of this at one place, so that models need not know:
   host       all on the CPU: right where devices reach each other only through it
   first      all on the first tower's device: right for one tower, or fast links
   balanced   each on the tower's device that holds the fewest bytes so far: spreads the traffic and the memory
+  replicated a copy of all weights on every tower's device: nothing is read over a link (see `replicas`)
 
 `tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so miss resource
 variables; a creator misses none. A name never holds a tower's, so that checkpoints fit any number of towers.
 """
 
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
 from towers.randomness import find_random_ops, seed_initial_value
+from towers.replicas import make_copy
 from usage_error import UsageError
 
-PLACEMENTS = ('host', 'first', 'balanced')
+PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
 
 
 class VariableStore(NamedTuple):
@@ -31,12 +33,14 @@ class VariableStore(NamedTuple):
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
+    copies: for each later tower that has copies of its own, these by the name of the first tower's variable.
   """
   creator: Callable[..., Any]
   begin_tower: Callable[[], None]
   made: Dict[str, Any]
   initial_ops: Set[Any]
   seed: int
+  copies: Dict[int, Dict[str, Any]]
 
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0) -> VariableStore:
@@ -47,11 +51,14 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   """
   if placement not in PLACEMENTS:
     raise UsageError('variables is %r: choose one of %s.' % (placement, ', '.join(PLACEMENTS)))
-  candidates = {'host': [HOST], 'first': [devices[0]], 'balanced': list(devices)}[placement]
+  candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
   bytes_on = dict.fromkeys(candidates, 0)
   made: Dict[str, Any] = {}
   initial_ops: Set[Any] = set()
   asked: Dict[str, int] = {}
+  # What is not trained, as a moving average, is changed by one tower for all: it stands once.
+  copies: Dict[int, Dict[str, Any]] = {
+      tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
 
   def creator(next_creator, **kwargs):
     scope = tf.get_default_graph().get_name_scope()
@@ -70,13 +77,49 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     bytes_on[device] += variable_bytes(variable)
     leave_out(variable.initial_value)
     seed_initial_value(variable.initial_value, seed, name)
+    if variable.trainable:
+      for tower, of_tower in copies.items():
+        of_tower[name] = make_copy(next_creator, kwargs, variable, tower=tower, device=devices[tower])
     return variable
 
   def leave_out(initial_value):
     if isinstance(initial_value, tf.Tensor):
       initial_ops.update(find_random_ops(initial_value))
 
-  return VariableStore(creator, asked.clear, made, initial_ops, seed)
+  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies)
+
+
+def stand_in(store: VariableStore, instead: Dict[str, Any]) -> Tuple[Callable[..., Any], Callable[..., Any]]:
+  """Returns a custom getter and a creator that give variables of `instead` for those of the store with their names."""
+  def replace(variable):
+    return instead.get(variable.op.name, variable) if instead else variable
+
+  def getter(getter, name, *args, **kwargs):
+    return replace(getter(name, *args, **kwargs))
+
+  def creator(next_creator, **kwargs):
+    return replace(store.creator(next_creator, **kwargs))
+
+  return getter, creator
+
+
+def check_reads(store: VariableStore, instead: Dict[str, Any], *, scope: str, fix: str) -> None:
+  """Raises if a tower reads variables themselves for which others stand in, as a layer does that holds its variables.
+
+  Args:
+    store: made the variables.
+    instead: what stands in for them, by name.
+    scope: the tower's name scope.
+    fix: what to do about it.
+
+  Raises:
+    UsageError: names the op and the variable.
+  """
+  for name in instead:
+    for op in store.made[name].handle.consumers():
+      if op.name.startswith(scope):
+        raise UsageError('The op %s reads the variable %s itself instead of asking for it by name, as tf.get_variable '
+                         'does, so that it cannot be given the one that stands in for it: %s.' % (op.name, name, fix))
 
 
 def variable_bytes(variable: Any) -> int:

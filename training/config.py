@@ -84,7 +84,17 @@ class Config:
                               ('reuse', 'clone', 'auto'))
   graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
                                  ('auto', 'on', 'off'))
-  variables: str = _setting(str, 'host', 'where variables stand', ('host', 'first', 'balanced'))
+  xla: str = _setting(str, 'auto', 'compile what can be; auto: as TF_XLA_FLAGS says, else not', ('auto', 'on', 'off'))
+  inter_threads: Optional[int] = _setting(int, None, 'ops at a time; default: one on each core, or tower if more')
+  intra_threads: Optional[int] = _setting(int, None, 'threads inside of one op; default: one on each core')
+  variables: str = _setting(str, 'host', 'where variables stand; replicated: a copy on every tower',
+                            ('host', 'first', 'balanced', 'replicated'))
+  collective: str = _setting(str, 'auto', 'sums gradients of replicated variables; auto: nccl on GPUs, else ring',
+                             ('auto', 'ring', 'nccl'))
+  pack_megabytes: float = _setting(float, 4.0, 'of gradients that one collective sums; 0: each by itself')
+  precision: str = _setting(str, 'float32', 'of what towers compute; mixed: half, on float32 weights',
+                            ('float32', 'mixed'))
+  loss_scale: Optional[float] = _setting(float, None, 'of mixed precision; default: adapted, for bfloat16 1')
   batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
 
   _group('weight update')
@@ -115,6 +125,7 @@ class Config:
   stall_seconds: float = _setting(float, 300.0, 'without any progress, after which the run ends and tells why')
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
+  autotune: bool = _setting(bool, False, 'find the fastest settings for this run in trials, and train with them')
   check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
@@ -134,10 +145,10 @@ class Config:
     for field in dataclasses.fields(self):
       self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
     self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping',
-                   'image_size', 'input_threads', 'max_image_pixels')
+                   'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
     self._at_least(2, 'num_classes')
-    self._at_least(0, 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
-    self._above_zero('learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
+    self._at_least(0, 'pack_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
+    self._above_zero('loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
     _refuse(self.steps is not None and self.epochs is not None,
@@ -160,6 +171,15 @@ class Config:
               '%s=%s: say how many steps or epochs, since runs shall repeat.' % (name, getattr(self, name)))
     if self.trace_steps is not None:
       parse_trace_steps(self.trace_steps)
+    _refuse(self.loss_scale is not None and self.precision != 'mixed',
+            'loss_scale=%s has no meaning with precision=%s: use precision=mixed.' % (self.loss_scale, self.precision))
+    _refuse(self.autotune and (self.check or self.input_only),
+            'autotune with %s, which trains nothing: give one of them.' % ('check' if self.check else 'input_only'))
+    _refuse(self.collective != 'auto' and self.variables != 'replicated',
+            'collective=%s has no meaning with variables=%s, which are shared: use variables=replicated.'
+            % (self.collective, self.variables))
+    _refuse(self.collective == 'nccl' and self.device == 'cpu',
+            'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
             'on_nan=rollback needs a checkpoint_dir to go back to.')
     _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,

@@ -4,9 +4,9 @@ from typing import Any
 
 from data import DataSet
 from tensorflow_v1 import tf
-from towers import Devices, Plan, format_device_table
+from towers import Devices, Exchange, Plan, Precision, format_device_table
 from training.config import Config
-from training.memory import estimate_memory
+from training.memory import estimate_memory, format_bytes
 from training.steps import Program
 
 
@@ -26,6 +26,8 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
       'model: {}, {:,} weights; {}, {} schedule, peak rate {:g}'.format(
           config.model, num_weights, config.optimizer, config.schedule, config.peak_learning_rate()),
   ]
+  if program.precision is not None:
+    lines.append(describe_precision(program.precision))
   if data_set.source:
     lines.insert(2, '  {}; damaged records: {}'.format(data_set.source, config.on_bad_record))
   if program.averaged.without_gradient:
@@ -34,9 +36,30 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   if program.averaged.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
                  + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
+  if program.averaged.exchange is not None:
+    lines.append(describe_exchange(program.averaged.exchange))
   lines.append('memory: estimated at least %s per tower, besides variables'
                % estimate_memory(program).describe())
-  return '\n'.join(lines + [format_device_table(devices.names, tf.global_variables(), roles)])
+  variables = tf.global_variables() + (program.copies.variables if program.copies is not None else [])
+  return '\n'.join(lines + [format_device_table(devices.names, variables, roles)])
+
+
+def describe_precision(precision: Precision) -> str:
+  """Returns the sentence that says in what towers compute, and how the loss is scaled."""
+  is_adapted = precision.loss_scale.variable is not None
+  return 'precision: %s, on weights of float32; loss scale %s' % (
+      precision.dtype.name, 'adapted' if is_adapted else '%g' % tf.get_static_value(precision.loss_scale.value))
+
+
+def describe_exchange(exchange: Exchange) -> str:
+  """Returns the sentence that says into how many collectives the gradients are packed."""
+  sentence = 'exchange: {} of {}, packed into {} of {} on average ({})'.format(
+      _count(exchange.num_gradients, 'gradient'), format_bytes(exchange.num_bytes),
+      _count(exchange.num_collectives, 'all-reduce'),
+      format_bytes(exchange.num_bytes / max(exchange.num_collectives, 1)), exchange.kind)
+  if exchange.num_gathered:
+    sentence += '; %s gathered row by row' % _count(exchange.num_gathered, 'sparse gradient')
+  return sentence
 
 
 def describe_batch(plan: Plan) -> str:

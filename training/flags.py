@@ -52,6 +52,20 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
   return Config(**given)
 
 
+def format_flags(settings: Dict[str, Any]) -> List[str]:
+  """Returns the flags that give these settings, without those that are a setting's default anyway."""
+  found = []
+  for field in dataclasses.fields(Config):
+    value = settings.get(field.name, field.default)
+    if value == field.default:
+      continue
+    if isinstance(value, bool):
+      found.append('--%s%s' % ('' if value else 'no', field.name))
+    else:
+      found.append('--%s=%s' % (field.name, ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value))
+  return found
+
+
 def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
   """Returns the help: flags in groups, in the order in which data runs through the program.
 

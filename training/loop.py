@@ -210,6 +210,7 @@ class _Loop:
     if (saves or is_over) and not self._has_saved():
       self._save()
     if is_over:
+      self._steps.check_copies()
       self._check_saved(step)
     return is_over
 
@@ -246,6 +247,7 @@ class _Loop:
   def _save(self):
     if self._checkpoints is not None:
       with self._progress.paused():
+        self._steps.check_copies()
         self._write(self._checkpoints.take(self._session))
 
   def _write(self, snapshot):

@@ -47,7 +47,9 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
                               stop_on_full_disk=config.on_full_disk == 'stop')
   plan = program.train.inputs.plan
   schedule = build_schedule(config, plan)
-  session_config = towers.build_session_config(devices, graph_rewriter=config.graph_rewriter)
+  session_config = towers.build_session_config(devices, graph_rewriter=config.graph_rewriter,
+                                               collective=config.collective, inter_threads=config.inter_threads,
+                                               intra_threads=config.intra_threads)
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   startup.begin('variables', 'starting the variables')
   with watchdog, tf.Session(config=session_config) as session:
@@ -102,7 +104,8 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
-      input_wait=progress.input_wait, setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
+      input_wait=progress.input_wait, first_losses=steps.first_losses,
+      setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
       tensorflow_version=tf.__version__)
   if config.keeps_curves:
     samples.finish(result)

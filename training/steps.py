@@ -13,8 +13,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Diagnosis, Feed, Validation, build_diagnosis, get_examples_seen, get_global_step
+from towers import Averaged, Copies, Diagnosis, Feed, Precision, Validation
+from towers.apply import get_examples_seen, get_global_step
+from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
+from training.run_error import RunError
+
+_FIRST_LOSSES = 5
 
 
 class NotFinite(Exception):
@@ -33,6 +38,8 @@ class Program(NamedTuple):
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `averaged.add_op`.
     gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
+    copies: of the variables on every tower, or None where all towers share them.
+    precision: that towers compute in, or None for float32.
   """
   train: Feed
   averaged: Averaged
@@ -42,6 +49,8 @@ class Program(NamedTuple):
   input_wait: Any = None
   add_wait: Any = None
   gradient_norm: Any = None
+  copies: Optional[Copies] = None
+  precision: Optional[Precision] = None
 
 
 class Update(NamedTuple):
@@ -125,6 +134,7 @@ class Steps:
     step: steps done, which is the number of the one that is next.
     runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
     input_wait_seconds: that the training steps so far have waited for input.
+    first_losses: of the first few steps of this process, to compare runs by.
     activity: what is being done, in words.
     update: of the last step that was measured, or None.
   """
@@ -146,6 +156,7 @@ class Steps:
     self.step = 0
     self.runs = 0
     self.input_wait_seconds = 0.0
+    self.first_losses: List[float] = []
     self.activity = 'set-up'
     self.update: Optional[Update] = None
     if self._validation is not None:
@@ -182,9 +193,14 @@ class Steps:
     return self._validation is not None and self._validation.is_validating is None
 
   def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
+
+    Copies of variables are set to what was initialised or restored.
+    """
     self.step = step
     self.activity = 'warm-up'
+    if self._program.copies is not None:
+      self._session.run(self._program.copies.spread_op)
     self._program.train.start(self._session, step=step)
     self.runs += 1
     if self._validation is not None:
@@ -238,18 +254,14 @@ class Steps:
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
+    Where the loss is finite and was only scaled too much, nothing is updated either: the step is skipped.
+
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     self._accumulate_runs()
     loss, is_done, waited = self._calls['train']()[:3]
-    self.runs += 1
-    self.input_wait_seconds += waited
-    self.activity = 'training'
-    # An op without a guard gives None.
-    if is_done is not None and not is_done:
-      raise NotFinite
-    self.step += 1
+    self._end_step(loss, is_done, waited)
     return loss
 
   def begin_pass(self, step: int) -> ValidationPass:
@@ -264,14 +276,36 @@ class Steps:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
     sums, loss, is_done, waited = self._calls['measure_and_train']()[:4]
+    validation_pass.add(sums)
+    self._end_step(loss, is_done, waited)
+    return loss
+
+  def _end_step(self, loss, is_done, waited):
+    """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
     self.runs += 1
     self.input_wait_seconds += waited
     self.activity = 'training'
-    validation_pass.add(sums)
-    if is_done is not None and not is_done:
+    if len(self.first_losses) < _FIRST_LOSSES:
+      self.first_losses.append(float(loss))
+    # An op without a guard gives None.
+    if is_done is None or is_done:
+      self.step += 1
+    elif np.isfinite(loss) and self._lower_loss_scale():
+      self.skip()
+    else:
       raise NotFinite
-    self.step += 1
-    return loss
+
+  def _lower_loss_scale(self) -> bool:
+    """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
+    scale = self._program.averaged.loss_scale
+    if scale is None or scale.variable is None:
+      return False
+    value = self._session.run(scale.variable)
+    if value <= 1:
+      return False
+    scale.variable.load(value / 2, self._session)
+    scale.good_steps.load(0, self._session)
+    return True
 
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
@@ -314,6 +348,23 @@ class Steps:
     while not validation_pass.is_complete and goes_on():
       validation_pass.add(self._measure()[0])
       self.runs += 1
+
+  def check_copies(self) -> None:
+    """Makes sure that all towers have the same weights.
+
+    Raises:
+      RunError: names the first variable that differs, and the tower.
+    """
+    copies = self._program.copies
+    if copies is None:
+      return
+    same = self._session.run(copies.same)
+    if not same.all():
+      first = int(np.argmin(same))
+      raise RunError('After step %d tower %d has another %s than tower 0 (%d of %d copies differ), so what it computes '
+                     'is worth nothing, and is not saved. A device gives other results than its peers: start again '
+                     'from the checkpoint before, and use --variables=first if it happens again.'
+                     % (self.step, copies.towers[first], copies.names[first], np.sum(~same), len(same)))
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""

@@ -12,7 +12,7 @@ from training.steps import Steps
 MODES = ('split', 'next', 'shard')
 TOWERS = (1, 2, 3, 4, 8)
 DEPTHS = (0, 1, 2)
-PLACEMENTS = ('host', 'first', 'balanced')
+PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
 
 NUM_FEATURES = 5
 NUM_CLASSES = 3

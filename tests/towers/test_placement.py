@@ -74,6 +74,22 @@ def test_a_session_has_all_towers_and_no_others():
   assert not config.allow_soft_placement
 
 
+def test_threads_are_as_many_as_towers_at_least_and_what_the_user_set_wins(monkeypatch):
+  monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+
+  def threads(num_towers, **settings):
+    config = towers.build_session_config(towers.build_devices(num_towers, 'cpu'), **settings)
+    return config.inter_op_parallelism_threads, config.intra_op_parallelism_threads
+
+  assert threads(2) == (4, 0)
+  assert threads(8) == (8, 0)
+  assert threads(8, inter_threads=3, intra_threads=1) == (3, 1)
+  monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
+  assert threads(8) == (0, 0)
+  assert threads(8, inter_threads=3) == (3, 0)
+
+
 def test_the_device_table_adds_up():
   with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
     table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),

@@ -4,11 +4,13 @@ import dataclasses
 
 import pytest
 
+import towers.collectives
 import towers.devices
 import towers.inputs
+import towers.precision
 import towers.variables
 from training.config import Config, count_interval
-from training.flags import COMMON, parse_flags
+from training.flags import COMMON, format_flags, parse_flags
 from usage_error import UsageError
 
 
@@ -25,6 +27,15 @@ from usage_error import UsageError
     (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
+    (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
+    (dict(collective='ring'), ['collective=ring', 'variables=host', 'variables=replicated']),
+    (dict(pack_megabytes=-1.0), ['pack_megabytes=-1.0', 'at least 0']),
+    (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
+    (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
+    (dict(xla='maybe'), ['xla=maybe', 'auto, on, off']),
+    (dict(inter_threads=0), ['inter_threads=0', 'at least 1']),
+    (dict(intra_threads=0), ['intra_threads=0', 'at least 1']),
+    (dict(autotune=True, check=True), ['autotune', 'check', 'one of them']),
     (dict(staging_depth=3), ['staging_depth=3', '0, 1 or 2']),
     (dict(input_threads=0), ['input_threads=0', 'at least 1']),
     (dict(num_classes=1), ['num_classes=1', 'at least 2']),
@@ -73,6 +84,8 @@ def test_choices_are_those_of_the_library():
   choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
   assert choices['input_mode'] == towers.inputs.INPUT_MODES
   assert choices['variables'] == towers.variables.PLACEMENTS
+  assert choices['precision'] == towers.precision.PRECISIONS
+  assert choices['collective'] == towers.collectives.COLLECTIVES
   assert choices['device'] == towers.devices.DEVICE_KINDS
 
 
@@ -83,6 +96,14 @@ def test_flags_become_a_config_and_defaults_are_the_configs():
       '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
   ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
                schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+
+
+def test_settings_become_flags_and_come_back():
+  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
+                  schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+  assert parse_flags(['main.py'] + format_flags(dataclasses.asdict(config))) == config
+  assert format_flags(dataclasses.asdict(Config())) == []
+  assert format_flags(dict(xla='on', shuffle=False)) == ['--noshuffle', '--xla=on']
 
 
 @pytest.mark.parametrize('arguments, words', [

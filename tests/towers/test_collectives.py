@@ -1,0 +1,94 @@
+"""Packing: every gradient travels once, few packs do, and what comes out is the sum, whatever was packed with what."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests.towers.small import Run, assert_same_weights
+from towers.collectives import choose_collective, plan_packs, sum_packed
+from training.describe import describe_exchange
+from usage_error import UsageError
+
+# A net's: weights and biases in turn, large and small.
+LAYERS = [('float32', size) for size in (432, 64, 9216, 128, 4000000, 2000, 8000, 40)]
+
+
+def test_small_and_large_gradients_side_by_side_are_packed_the_last_first():
+  packs = plan_packs(LAYERS, 4000000)
+  assert packs == [[7, 6, 5], [4], [3, 2, 1, 0]]
+  assert plan_packs(LAYERS, 0) == [[number] for number in reversed(range(8))]
+  assert plan_packs(LAYERS, 10 ** 9) == [[7, 6, 5, 4, 3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_every_gradient_is_in_one_pack_of_its_dtype_below_the_limit(seed):
+  random = np.random.RandomState(seed)
+  sizes = [(('float16', 'float32', 'float64')[random.randint(3)], int(random.randint(1, 1000))) for _ in range(40)]
+  packs = plan_packs(sizes, 1500)
+  assert sorted(itertools.chain(*packs)) == list(range(40))
+  for pack in packs:
+    assert len({sizes[number][0] for number in pack}) == 1
+    assert sum(sizes[number][1] for number in pack) <= 1500
+    assert pack == sorted(pack, reverse=True)
+  assert len(packs) < 25
+
+
+@pytest.mark.parametrize('num_towers, pack_bytes', [(2, 0), (3, 60), (4, 4000000), (8, 100)])
+def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes):
+  random = np.random.RandomState(0)
+  shapes = [(3, 2), (), (5,), (0, 4), (1, 2, 3), (17,)]
+  dtypes = [np.float32, np.float32, np.float64, np.float32, np.float32, np.float64]
+  values = [[np.asarray(random.randn(*shape), dtype) for shape, dtype in zip(shapes, dtypes)]
+            for _ in range(num_towers)]
+  devices = ['/device:CPU:%d' % tower for tower in range(num_towers)]
+  with tf.Graph().as_default():
+    shares = [[tf.constant(value) for value in of_tower] for of_tower in values]
+    # Twice in one graph, as for two sets of gradients: the keys of the sums must differ.
+    sums, exchange = sum_packed(shares, devices=devices, kind='ring', pack_bytes=pack_bytes)
+    doubled, _ = sum_packed(sums, devices=devices, kind='ring', pack_bytes=pack_bytes)
+    for of_tower, device in zip(sums, devices):
+      assert all(total.device == device for total in of_tower)
+    with tf.Session(config=tf.ConfigProto(device_count={'CPU': num_towers})) as session:
+      found, found_doubled = session.run([sums, doubled])
+  assert exchange.num_gradients == 6
+  assert exchange.num_bytes == sum(value.nbytes for value in values[0])
+  assert exchange.num_collectives == {0: 6, 60: 3, 100: 3, 4000000: 2}[pack_bytes]
+  for of_tower in found:
+    for number, total in enumerate(of_tower):
+      expected = sum(of_other[number].astype(np.float64) for of_other in values)
+      np.testing.assert_allclose(total, expected, rtol=0, atol=1e-5)
+      assert total.tobytes() == found[0][number].tobytes()
+  np.testing.assert_allclose(found_doubled[-1][0], num_towers * found[0][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize('pack_megabytes', [0.0, 0.0001, 4.0])
+def test_training_does_not_depend_on_packs(pack_megabytes):
+  with Run(num_towers=3, placement='replicated', pack_megabytes=pack_megabytes) as run, Run(num_towers=1) as one:
+    assert run.program.averaged.exchange.num_collectives == {0.0: 4, 0.0001: 2, 4.0: 1}[pack_megabytes]
+    assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]) == (
+        3 * run.program.averaged.exchange.num_collectives)
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
+    assert_same_weights(run.weights(), one.weights())
+    if pack_megabytes == 4.0:
+      assert describe_exchange(run.program.averaged.exchange) == (
+          'exchange: 4 gradients of 156 bytes, packed into 1 all-reduce of 156 bytes on average (ring)')
+
+
+def test_the_collective_follows_the_devices():
+  cpus, gpus = ['/device:CPU:0', '/device:CPU:1'], ['/device:GPU:0', '/device:GPU:1']
+  assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective('ring', gpus) == 'ring'
+  assert choose_collective('auto', gpus) == choose_collective('nccl', gpus) == 'nccl'
+  with pytest.raises(UsageError, match='nccl, which runs on GPUs alone.*CPU:0.*collective=ring'):
+    choose_collective('nccl', cpus)
+  with pytest.raises(UsageError, match='choose one of auto, ring, nccl'):
+    choose_collective('tree', cpus)
+
+
+def test_what_no_collective_can_sum_is_refused():
+  with tf.Graph().as_default():
+    shares = [[tf.constant([1, 2], tf.float16, name='wave')]] * 2
+    with pytest.raises(UsageError, match='wave is of float16.*variables=host'):
+      sum_packed(shares, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring')
