@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tensorflow_v1 import tf
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -42,6 +44,15 @@ def test_what_has_migrated_learns_as_before(name):
                    for when in ('before', 'after')]
   # ln 10 = 2.3 is chance. Initial weights differ, so that the numbers cannot be the same.
   assert before < 1.2 and after < 1.2
+
+
+def test_what_an_estimator_trained_towers_train():
+  def accuracy(name):
+    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', run_example(name)).group(1))
+
+  assert accuracy('estimator_after') > 0.75  # 0.1 is chance.
+  if hasattr(tf, 'estimator'):
+    assert accuracy('estimator_before') > 0.7
 
 
 def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers():
