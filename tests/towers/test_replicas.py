@@ -132,9 +132,8 @@ def test_repeats_are_bit_identical():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_towers', [4, 8])
-def test_ten_repeats_are_bit_identical(num_towers):
-  assert len(repeat(10, num_towers)) == 1
+def test_five_repeats_of_eight_towers_are_bit_identical():
+  assert len(repeat(5, 8)) == 1
 
 
 @pytest.mark.parametrize('ours, other', [
