@@ -33,10 +33,11 @@ _SECONDS = 4.0  # That a trial of the plain settings takes for its steps.
 _LIMIT_SECONDS, _LIMIT_FACTOR = 60.0, 4.0
 _WORTH = 1.03  # What is less faster may be chance.
 _TOLERANCE = 1e-3
-# What a trial does without, since it is thrown away.
+# What a trial does without, since it is thrown away: nobody looks at it, and nothing of it is used.
 _LEFT_OUT: Dict[str, Any] = dict(
     autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None, on_nan='stop',
-    best_metric='loss')
+    best_metric='loss', **{field.name: field.default for field in dataclasses.fields(Config)
+                           if field.metadata['setting'].group in ('to look at', 'to use')})
 # What neither the speed nor the losses of the first steps depend on.
 _NOT_IN_FINGERPRINT = set(_LEFT_OUT) - {'validation'} | {
     'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints', 'on_full_disk', 'stall_seconds'}

@@ -146,6 +146,26 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(tmp_path
     assert autotune._recall(str(path)) is None
 
 
+def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
+  commands = []
+
+  def run(command, **_):
+    commands.append(command)
+    [path] = [flag.split('=')[1] for flag in command if flag.startswith('--result_file=')]
+    with open(path, 'w') as file:
+      json.dump(dict(first_losses=[1.0], examples_per_second=1.0, num_towers=2), file)
+    return subprocess.CompletedProcess(command, 0)
+
+  monkeypatch.setattr('training.autotune.subprocess.run', run)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  mine = str(tmp_path / 'mine')
+  config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine, trace_steps='2:3', trace_file=mine,
+                  export_dir=mine, result_file=mine)
+  tuned = autotune.autotune(config, program='main.py')
+  assert commands and not [command for command in commands if mine in ' '.join(command)]
+  assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir, tuned.autotune) == (mine, mine, mine, False)
+
+
 def test_it_tunes_and_trains(tmp_path):
   flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1', '--model=linear',
            '--steps=3', '--result_file=' + str(tmp_path / 'result.json')]
