@@ -88,7 +88,8 @@ def test_every_command_runs(name, tmp_path):
 def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
                                  text=True).stdout
-                  for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'])) + '--help --helpshort'
+                  for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report']))
+  flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)
     for flag in re.findall(r'--(\w+)', re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
