@@ -12,7 +12,6 @@ import time
 
 import data
 import models
-from training.autotune import autotune
 from training.flags import parse_flags
 from training.lock import lock_folder
 from training.outputs import check_outputs
@@ -167,6 +166,12 @@ def measure_input(config, data_set):
   return speeds
 
 
+def tune(config):
+  """Returns the config with the fastest settings."""
+  from training.autotune import autotune
+  return autotune(config, program=__file__)
+
+
 def export(config, data_set):
   """Writes the model with the best weights of a run that has ended."""
   from training.export import export
@@ -205,7 +210,7 @@ def main(arguments):
         return 0
       with lock_folder(config.checkpoint_dir):
         if config.autotune:
-          config = autotune(config, program=__file__)
+          config = tune(config)
         set_xla(config.xla, os.environ)
         data_set = data.load(config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields})
         if config.check:

@@ -30,6 +30,7 @@ import numpy as np
 
 from data.bad_records import BadRecordError, BadRecords
 from data.crc32c import crc32c_of, mask
+from data.user_cache import find_in_cache
 from data.whole_file import write_whole
 from usage_error import UsageError
 
@@ -171,9 +172,8 @@ def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> Non
 
 def _index_paths(path: str) -> Tuple[str, str]:
   folder, name = os.path.split(os.path.abspath(path))
-  cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
   digest = hashlib.sha256(folder.encode(errors='surrogateescape')).hexdigest()[:16]
-  return os.path.join(folder, _INDEX_DIR, name), os.path.join(cache, 'towers', 'index', digest, name)
+  return os.path.join(folder, _INDEX_DIR, name), find_in_cache('index', digest, name)
 
 
 def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIndex]:

@@ -22,6 +22,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
+from data.user_cache import find_in_cache
 from data.whole_file import write_whole
 from training.config import Config
 from training.flags import format_flags
@@ -209,8 +210,7 @@ def _run_trial(program, config, changes, steps, limit_seconds):
 
 
 def _cache_path(config):
-  cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-  return os.path.join(cache, 'towers', 'autotune', fingerprint(config) + '.json')
+  return find_in_cache('autotune', fingerprint(config) + '.json')
 
 
 def fingerprint(config: Config) -> str:
