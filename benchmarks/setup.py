@@ -23,6 +23,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
+from benchmarks.mirrored import build_update, open_mirrored
 from benchmarks.picture import Curve, draw
 
 IMAGES_PER_TOWER = 2
@@ -100,47 +101,17 @@ def _start_towers(opened, model, num_towers, build):
 
 
 def _start_mirrored(opened, model, num_towers, build):
-  """The same for MirroredStrategy, as a user of graph mode runs it."""
+  """The same for MirroredStrategy."""
   del build
   import models
+
+  return open_mirrored(opened, models.build_classifier(model, num_classes=NUM_CLASSES), image_shape=IMAGE_SHAPE,
+                       dtype='float32', batch_size=IMAGES_PER_TOWER, num_towers=num_towers, optimizer=_make_optimizer)
+
+
+def _make_optimizer():
   from tensorflow_v1 import tf
-
-  session_config = tf.ConfigProto(device_count={'CPU': num_towers})
-  # Virtual devices must be there before the strategy looks for them.
-  session = opened.enter_context(tf.Session(config=session_config))
-  strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
-  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
-
-  def step():
-    images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
-    loss, train_op = _build_update(model_function, (images, tf.zeros([IMAGES_PER_TOWER], tf.int32)))
-    with tf.control_dependencies([train_op]):
-      return tf.identity(loss)
-
-  with strategy.scope():
-    run = getattr(strategy, 'run', None) or strategy.experimental_run_v2
-    loss = strategy.reduce(tf.distribute.ReduceOp.MEAN, run(step), axis=None)
-    init = tf.global_variables_initializer()
-  session.run(init)
-  return session.make_callable(loss), session
-
-
-def _build_update(model_function, batch):
-  """Returns the loss and the train op of a replica, as a user of MirroredStrategy writes them."""
-  from tensorflow_v1 import tf
-
-  def own_averages(getter, *args, **kwargs):
-    """As Keras makes moving averages for this strategy: each device its own, the mean of them when they are read."""
-    if kwargs.get('trainable') is False:
-      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN)
-    return getter(*args, **kwargs)
-
-  with tf.variable_scope('', custom_getter=own_averages):
-    losses, _ = model_function(batch, True)
-  loss = tf.reduce_mean(losses)
-  optimizer = tf.train.GradientDescentOptimizer(LEARNING_RATE)
-  with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-    return loss, optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+  return tf.train.GradientDescentOptimizer(LEARNING_RATE)
 
 
 def _run_estimator(run, model, num_towers):
@@ -154,7 +125,7 @@ def _run_estimator(run, model, num_towers):
   model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
 
   def build(features, labels, mode):
-    loss, train_op = _build_update(model_function, (features, labels))
+    loss, train_op = build_update(model_function, (features, labels), _make_optimizer())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
   def load():

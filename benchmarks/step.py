@@ -18,6 +18,8 @@ import statistics
 import time
 from typing import Any, Callable, Dict, List
 
+from benchmarks.mirrored import open_mirrored
+
 NUM_EXAMPLES = 4096
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
@@ -85,22 +87,11 @@ def build_mirrored(opened: contextlib.ExitStack, model: str, batch_size: int, nu
   import models
   from tensorflow_v1 import tf
 
-  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
   opened.enter_context(tf.Graph().as_default())
-  session = opened.enter_context(tf.Session(config=tf.ConfigProto(device_count={'CPU': num_towers})))
-  strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
-
-  def replica():
-    batch = tf.zeros((batch_size,) + IMAGE_SHAPE, tf.uint8), tf.zeros([batch_size], tf.int32)
-    loss = tf.reduce_mean(model_function(batch, True)[0])
-    with tf.control_dependencies([tf.train.MomentumOptimizer(LEARNING_RATE, 0.9).minimize(loss)]):
-      return tf.identity(loss)
-
-  with strategy.scope():
-    run = getattr(strategy, 'run', None) or strategy.experimental_run_v2
-    loss = strategy.reduce(tf.distribute.ReduceOp.MEAN, run(replica), axis=None)
-    session.run(tf.global_variables_initializer())
-  return session.make_callable(loss)
+  step, _ = open_mirrored(
+      opened, models.build_classifier(model, num_classes=NUM_CLASSES), image_shape=IMAGE_SHAPE, dtype='uint8',
+      batch_size=batch_size, num_towers=num_towers, optimizer=lambda: tf.train.MomentumOptimizer(LEARNING_RATE, 0.9))
+  return step
 
 
 BUILDERS = {'towers': build_ours, 'by hand': build_by_hand, 'mirrored': build_mirrored}
