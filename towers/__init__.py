@@ -15,6 +15,7 @@ from towers.devices import Devices, build_devices, build_session_config
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.gradients import Averaged, average_gradients, build_gradient_norm, clip_gradients, unscale_gradients
 from towers.guard import Diagnosis, build_diagnosis
+from towers.input_check import check_inputs
 from towers.input_wait import build_input_wait
 from towers.inputs import Inputs, build_inputs
 from towers.plan import Plan, build_plan
@@ -31,6 +32,6 @@ __all__ = [
     'accumulate_gradients', 'average_gradients', 'build_batches', 'build_copies', 'build_devices', 'build_diagnosis',
     'build_feed', 'build_gradient_norm', 'build_input_wait', 'build_inputs', 'build_plan', 'build_precision',
     'build_session_config', 'build_switched_batches', 'build_towers', 'build_train_op', 'build_validation',
-    'build_validation_tower', 'build_variable_store', 'check', 'clip_gradients', 'format_device_table',
-    'get_examples_seen', 'get_global_step', 'unscale_gradients',
+    'build_validation_tower', 'build_variable_store', 'check', 'check_inputs', 'clip_gradients',
+    'format_device_table', 'get_examples_seen', 'get_global_step', 'unscale_gradients',
 ]
