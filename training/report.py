@@ -243,7 +243,7 @@ def _format_value(value):
   if value is None:
     return '–'
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return ', '.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ', '.join(map(_format_value, value)) if isinstance(value, (list, tuple)) else str(value)
   return '{:,}'.format(value) if isinstance(value, int) else '{:,.6g}'.format(value)
 
 
