@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
+from cores import count_cores
 from usage_error import UsageError
 
 _QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
@@ -122,7 +123,7 @@ def check_python(version: Sequence[int]) -> Finding:
 
 def check_machine() -> List[Finding]:
   """Tells cores and memory."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+  cores = count_cores()
   available = None
   try:
     with open('/proc/meminfo') as file:

@@ -18,6 +18,7 @@ import re
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from cores import count_cores
 from data.whole_file import write_whole
 from training.chart import NUM_COLOURS, Curve, draw_chart
 from training.config import Config
@@ -136,7 +137,6 @@ def find_versions() -> Dict[str, str]:
   import numpy
 
   from tensorflow_v1 import tf
-  from towers.inputs import count_cores
   return dict(TensorFlow=tf.__version__, Python=platform.python_version(), numpy=numpy.__version__,
               system='%s, %d cores' % (platform.platform(), count_cores()), host=platform.node())
 
