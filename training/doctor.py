@@ -20,6 +20,8 @@ from usage_error import UsageError
 
 _SECONDS_TO_ANSWER = 60.0
 _LEAST_MEMORY = 2e9
+
+
 def examine(write: Callable[[str], Any] = print) -> bool:
   """Looks at everything and writes what it finds; returns whether nothing is at fault."""
   findings: List[Finding] = []
