@@ -1,5 +1,7 @@
 """A small program for the laws: random features, a model of two layers, every part of the straight line."""
 
+import itertools
+
 import numpy as np
 
 import towers
@@ -16,6 +18,16 @@ PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
 
 NUM_FEATURES = 5
 NUM_CLASSES = 3
+
+
+def thin(*axes):
+  """Returns a third of a grid, in which any values of all axes but one meet, whichever that one is.
+
+  Each axis has three values or more. A point is there if the positions of its values add up to a multiple of 3.
+  """
+  assert all(len(axis) >= 3 for axis in axes)
+  return [tuple(value for _, value in point) for point in itertools.product(*map(enumerate, axes))
+          if sum(position for position, _ in point) % 3 == 0]
 
 
 def id_examples(num_examples, name='train'):

@@ -33,14 +33,17 @@ def loss(batch, tower=0, use_resource=True, reuse=True):
     return tf.reduce_mean(tf.nn.dropout(batch * weights, rate=0.5))
 
 
-@pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('depth', small.DEPTHS)
-@pytest.mark.parametrize('settings', [
-    dict(validation_kind='switch'), dict(validation_kind='tower'), dict(validation_kind='none', accumulate=2),
-    dict(validation_kind='switch', placement='replicated', tower_build='clone', batch_size=9),
-], ids=['switch', 'tower', 'accumulated', 'clones with copies'])
-def test_every_program_that_main_builds_is_right(mode, depth, settings):
-  with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS, **settings) as run, run.graph.as_default():
+PROGRAMS = {
+    'switch': dict(validation_kind='switch'),
+    'tower': dict(validation_kind='tower'),
+    'accumulated': dict(validation_kind='none', accumulate=2),
+    'clones with copies': dict(placement='replicated', tower_build='clone', batch_size=9),
+}
+
+
+@pytest.mark.parametrize('mode, depth, kind', small.thin(small.MODES, small.DEPTHS, sorted(PROGRAMS)), ids=str)
+def test_every_program_that_main_builds_is_right(mode, depth, kind):
+  with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS, **PROGRAMS[kind]) as run, run.graph.as_default():
     program = run.program
     losses = [tower.loss for tower in program.averaged.towers]
     assert towers.check_inputs(losses, [program.train_op, program.input_wait, program.train.put_ops]) == []
