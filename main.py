@@ -23,7 +23,7 @@ from training.xla import check_xla, set_xla
 from usage_error import UsageError
 
 
-def build_program(config, model, data_set, devices):
+def build_program(config, model, data_set, devices, worker=0, num_workers=1):
   """Builds the graph: dataset → input mode → staging → switch → towers → average → apply.
 
   Args:
@@ -31,6 +31,8 @@ def build_program(config, model, data_set, devices):
     model: towers.Model.
     data_set: data.DataSet.
     devices: for each tower its device; with `--validation=tower` the last one validates.
+    worker: the number of this worker, whose towers these are.
+    num_workers: that train together.
   Returns:
     training.steps.Program.
   """
@@ -40,15 +42,19 @@ def build_program(config, model, data_set, devices):
   from training.optimizer import build_optimizer
   from training.steps import Program
 
+  workers = towers.Workers(num_workers, worker)
   has_validation_tower = config.validation == 'tower'
   if has_validation_tower and len(devices) < 2:
     raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to train: use num_gpus '
                      'of at least 2, or validation=switch.')
+  if config.collective != 'auto' and config.variables != 'replicated' and num_workers == 1:
+    raise UsageError('collective=%s has no meaning with variables=%s, which are shared, and one worker: use '
+                     'variables=replicated.' % (config.collective, config.variables))
   train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
 
   def feed(examples, devices, batch_size, *, shuffle=False, **settings):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
-                             name=examples.name, **settings)
+                             num_workers=num_workers, worker=worker, name=examples.name, **settings)
     inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed,
                                  parallel_calls=config.input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
@@ -66,17 +72,16 @@ def build_program(config, model, data_set, devices):
   else:
     batches = towers.build_batches(train)
 
-  store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
+  store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed,
+                                      worker=worker)
   precision = towers.build_precision(config.precision, devices=train_devices, loss_scale=config.loss_scale)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
                                    batch_norm=config.batch_norm, accumulate=config.accumulate,
-                                   build=config.tower_build, precision=precision)
-  averaged = towers.average_gradients(all_towers, collective=config.collective,
-                                      pack_bytes=int(config.pack_megabytes * 1e6))
+                                   build=config.tower_build, precision=precision, workers=workers)
+  averaged = towers.average_gradients(all_towers, accumulate=config.accumulate, workers=workers,
+                                      collective=config.collective, pack_bytes=int(config.pack_megabytes * 1e6))
   if precision is not None:
     averaged = towers.unscale_gradients(averaged, precision.loss_scale)
-  if config.accumulate > 1:
-    averaged = towers.accumulate_gradients(averaged)
   gradient_norm = towers.build_gradient_norm(averaged) if config.keeps_curves else None
   if config.clip_norm:
     averaged = towers.clip_gradients(averaged, config.clip_norm)
@@ -93,13 +98,14 @@ def build_program(config, model, data_set, devices):
 
   validation = None
   if config.validation == 'switch':
-    validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
+    validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating, workers=workers)
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store,
-                                               precision=precision)
+                                               precision=precision, workers=workers)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
                  validation=validation, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm,
-                 copies=towers.build_copies(), precision=precision)
+                 copies=towers.build_copies(), precision=precision,
+                 spread=towers.build_spread(workers) if num_workers > 1 else None)
 
 
 def train(config, data_set, startup, signals):

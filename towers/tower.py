@@ -4,9 +4,9 @@
   batch of each ─┼─ tower_1 ─                                  ├─► average
                  └─ tower_2 ─                                  ─┘
 
-A tower adds up the losses of its examples and divides by the number of examples in the *global* batch. Then the towers'
-losses and gradients sum to exactly those of one tower on the whole batch, whatever share each tower got; the mean of
-the towers' means is right only where all shares are equal.
+A tower adds up the losses of its examples and divides by the number of examples in the *global* batch (of several
+workers: in this one's part of it). Then the towers' losses and gradients sum to exactly those of one tower on the whole
+batch, whatever share each tower got; the mean of the towers' means is right only where all shares are equal.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_reads, check_shared, stand_in
+from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -64,7 +65,7 @@ class Tower(NamedTuple):
 
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
                  is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
-                 precision: Optional[Precision] = None) -> List[Tower]:
+                 precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -80,6 +81,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       same to the bit.
     precision: what makes the towers compute in half precision, or None. Their gradients are then those of the scaled
       loss, see `unscale_gradients`.
+    workers: whose towers batch normalisation joins, these being one's.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
@@ -92,7 +94,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   towers: List[Tower] = []
   patterns: List[Pattern] = []
   shared: List[Any] = []
-  layers = joined_sums if batch_norm == 'sync' and len(devices) > 1 else contextlib.nullcontext
+  layers = joined_sums if batch_norm == 'sync' and len(devices) * workers.count > 1 else contextlib.nullcontext
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
@@ -121,6 +123,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     if _is_pattern(build, batches[number + 1:], batch, recording):
       try:
         patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
+                                first_tower=store.first_tower,
                                 copied={name for copies in store.copies.values() for name in copies}))
       except UsageError:
         if build == 'clone':
@@ -128,7 +131,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
         build = 'reuse'
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
-                   counts=[tower.num_examples for tower in towers])
+                   counts=[tower.num_examples for tower in towers], workers=workers)
   return towers
 
 
@@ -192,7 +195,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
-  seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
+  seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
 

@@ -175,9 +175,6 @@ class Config:
             'loss_scale=%s has no meaning with precision=%s: use precision=mixed.' % (self.loss_scale, self.precision))
     _refuse(self.autotune and (self.check or self.input_only),
             'autotune with %s, which trains nothing: give one of them.' % ('check' if self.check else 'input_only'))
-    _refuse(self.collective != 'auto' and self.variables != 'replicated',
-            'collective=%s has no meaning with variables=%s, which are shared: use variables=replicated.'
-            % (self.collective, self.variables))
     _refuse(self.collective == 'nccl' and self.device == 'cpu',
             'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,

@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Copies, Diagnosis, Feed, Precision, Validation
+from towers import Averaged, Copies, Diagnosis, Feed, Precision, Spread, Validation
+from towers.exchange import REQUESTS
 from towers.apply import get_examples_seen, get_global_step
 from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
@@ -40,6 +41,7 @@ class Program(NamedTuple):
     gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
     copies: of the variables on every tower, or None where all towers share them.
     precision: that towers compute in, or None for float32.
+    spread: how the chief's state becomes that of all workers; None for one worker.
   """
   train: Feed
   averaged: Averaged
@@ -51,6 +53,7 @@ class Program(NamedTuple):
   gradient_norm: Any = None
   copies: Optional[Copies] = None
   precision: Optional[Precision] = None
+  spread: Optional[Spread] = None
 
 
 class Update(NamedTuple):
@@ -73,6 +76,10 @@ class ValidationPass:
     """Adds a run's sums, `[len(names) + 1]` with the number of examples last."""
     self._sums += sums
     self._steps_left -= 1
+
+  def sum_up(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Replaces the sums by `change` of them, which adds what others have measured."""
+    self._sums = change(self._sums)
 
   @property
   def is_complete(self) -> bool:
@@ -98,12 +105,14 @@ class Finding(NamedTuple):
     losses: `[runs, towers]` float32: the shares of the mean loss.
     finite: `[runs, towers + 1, variables]` bool, of the gradients, those of all towers together last.
     names: of the variables.
+    has_other_workers: which tell of their own towers.
   """
   loss: float
   is_done: bool
   losses: np.ndarray
   finite: np.ndarray
   names: List[str]
+  has_other_workers: bool = False
 
   def describe(self) -> str:
     """Returns which towers' losses and which variables' gradients are not finite, the first ones by name."""
@@ -120,6 +129,8 @@ class Finding(NamedTuple):
         clauses.append('in tower %d %s' % (tower, ' and '.join(told)))
     if clauses:
       return '; '.join(clauses)
+    if self.has_other_workers:
+      return 'every tower of this worker is finite, so it is another worker that tells the tower'
     finite = self.finite[:, -1].all(0)
     if not finite.all():
       return ('every tower is finite, but the sum of their gradients of %s is not'
@@ -145,7 +156,9 @@ class Steps:
     self._program = program
     self._validation = program.validation
     self._put_ops = list(program.train.put_ops)
-    train = [program.averaged.loss, program.train_op, program.input_wait] + self._put_ops
+    agreement = self._agreement = program.averaged.agreement
+    told = [] if agreement is None else [agreement.told]
+    train = [program.averaged.loss, program.train_op, program.input_wait] + told + self._put_ops
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
     if program.averaged.add_op is not None:
@@ -171,6 +184,8 @@ class Steps:
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+    self._requests = dict.fromkeys(REQUESTS, False)
+    self._agreed = dict.fromkeys(REQUESTS, False)
 
   @property
   def program(self) -> Program:
@@ -195,7 +210,7 @@ class Steps:
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
 
-    Copies of variables are set to what was initialised or restored.
+    Copies of variables are set to what was initialised or restored, here and, once before, by `spread`.
     """
     self.step = step
     self.activity = 'warm-up'
@@ -207,6 +222,28 @@ class Steps:
       self._validation.feed.start(self._session)
       self.runs += 1
     self.activity = 'the first step'
+
+  def spread(self) -> None:
+    """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.all_op)
+
+  def agree(self, request: str, wants: bool) -> bool:
+    """Returns whether this worker, or any other that trains with it, wants what `towers.exchange.REQUESTS` names.
+
+    What others want is known once a step has told of it; so is what this worker wants, if it is not alone.
+    """
+    if self._agreement is None:
+      return wants
+    if wants != self._requests[request]:
+      self._requests[request] = wants
+      self._agreement.requests.load([float(self._requests[name]) for name in REQUESTS], self._session)
+    return self._agreed[request]
+
+  @property
+  def has_other_workers(self) -> bool:
+    """Whether other workers take every step as well."""
+    return self._agreement is not None
 
   def measure(self, is_measured: bool) -> None:
     """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
@@ -260,13 +297,15 @@ class Steps:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     self._accumulate_runs()
-    loss, is_done, waited = self._calls['train']()[:3]
-    self._end_step(loss, is_done, waited)
-    return loss
+    results = self._calls['train']()
+    self._end_step(results)
+    return results[0]
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.untrained_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
@@ -275,14 +314,17 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
-    sums, loss, is_done, waited = self._calls['measure_and_train']()[:4]
+    sums, *results = self._calls['measure_and_train']()
     validation_pass.add(sums)
-    self._end_step(loss, is_done, waited)
-    return loss
+    self._end_step(results)
+    return results[0]
 
-  def _end_step(self, loss, is_done, waited):
+  def _end_step(self, results):
     """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
+    loss, is_done, waited = results[:3]
     self.runs += 1
+    if self._agreement is not None:
+      self._take_agreement(results[3])
     self.input_wait_seconds += waited
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
@@ -294,6 +336,15 @@ class Steps:
       self.skip()
     else:
       raise NotFinite
+
+  def _take_agreement(self, told):
+    """Takes note of what all workers have told in a step."""
+    is_same_step, *wanted = told
+    if not is_same_step:
+      raise RunError('The workers are not at the same step: this one has done %d. One of them was started again by '
+                     'itself, or from other checkpoints. Nothing was updated or saved in this step: end all workers, '
+                     'and start all of them again.' % self.step)
+    self._agreed = {name: count > 0 for name, count in zip(REQUESTS, wanted)}
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
@@ -335,7 +386,8 @@ class Steps:
     is_done = bool(results[3])
     self.step += is_done
     self.update = None
-    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names)
+    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
+                   self.has_other_workers)
 
   def skip(self) -> None:
     """Counts the step as done without updating any weight; the input stands behind its examples already."""
@@ -344,9 +396,16 @@ class Steps:
       counter.load(value, self._session)
 
   def validate(self, validation_pass: ValidationPass, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Measures all batches that are left of the pass, without training, as long as `goes_on()`."""
-    while not validation_pass.is_complete and goes_on():
+    """Measures all batches that are left of the pass, without training, as long as `goes_on()`.
+
+    Several workers end a pass together, and none before its end.
+    """
+    while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
       validation_pass.add(self._measure()[0])
+      self.runs += 1
+    sum_workers = self._validation and self._validation.sum_workers
+    if validation_pass.is_complete and sum_workers:
+      validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
       self.runs += 1
 
   def check_copies(self) -> None:
