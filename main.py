@@ -12,6 +12,7 @@ import time
 
 import data
 import models
+from training.cluster import check_port, read_cluster
 from training.flags import parse_flags
 from training.lock import lock_folder
 from training.outputs import check_outputs
@@ -108,11 +109,12 @@ def build_program(config, model, data_set, devices, worker=0, num_workers=1):
                  spread=towers.build_spread(workers) if num_workers > 1 else None)
 
 
-def train(config, data_set, startup, signals):
+def train(config, cluster, data_set, startup, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
 
   Args:
     config: training.config.Config.
+    cluster: training.cluster.Cluster.
     data_set: data.DataSet.
     startup: training.startup.Startup, entered.
     signals: training.signals.Signals, entered.
@@ -121,6 +123,7 @@ def train(config, data_set, startup, signals):
   from tensorflow_v1 import tf, use_deterministic_kernels
   from training.describe import describe_ops, describe_run
   from training.run import run_program
+  from training.worker import join_workers
 
   if config.deterministic:
     use_deterministic_kernels()
@@ -131,15 +134,18 @@ def train(config, data_set, startup, signals):
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
   check_xla(config.xla, devices)
-  graph = tf.get_default_graph()
-  startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-  model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
-  program = build_program(config, model, data_set, devices.names)
-  startup.note(describe_ops(graph, len(devices.names)))
-  description = describe_run(config, data_set, devices, program)
-  print(description)
-  return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
-                     devices=devices, startup=startup, signals=signals)
+  facts = dict(towers=len(devices.names), tensorflow=tf.__version__, training_examples=data_set.train.num_examples,
+               validation_examples=data_set.validation.num_examples)
+  with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker:
+    graph = tf.get_default_graph()
+    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+    model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
+    program = build_program(config, model, data_set, devices.names, cluster.worker, len(cluster.addresses))
+    startup.note(describe_ops(graph, len(devices.names)))
+    description = describe_run(config, data_set, devices, program)
+    print(description)
+    return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
+                       devices=devices, startup=startup, signals=signals, worker=worker)
 
 
 def check(config, data_set):
@@ -200,7 +206,7 @@ def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
   0 is done, 1 towers that --check found to differ or a fault that --doctor found, 2 a mistake to correct, 3 a run that
-  could not go on, 130 and 143 ended by Ctrl-C and SIGTERM.
+  could not go on, 75 another worker is gone (by `training.peers`), 130 and 143 ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
   with Signals() as signals, Startup(started) as startup:
@@ -210,11 +216,15 @@ def main(arguments):
         return 0
       if config.doctor:
         return 0 if examine() else 1
-      check_outputs(config)
       if config.predict:
+        check_outputs(config)
         predict(config)
         return 0
-      with lock_folder(config.checkpoint_dir):
+      cluster = read_cluster(os.environ)
+      config = config.for_worker(cluster)
+      check_outputs(config)
+      check_port(cluster)
+      with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
         if config.autotune:
           config = tune(config)
         set_xla(config.xla, os.environ)
@@ -224,7 +234,7 @@ def main(arguments):
         if config.input_only:
           result = measure_input(config, data_set)
         else:
-          result = train(config, data_set, startup, signals)
+          result = train(config, cluster, data_set, startup, signals)
         if config.result_file:
           write_result(config.result_file, result)
         if not config.input_only:

@@ -61,13 +61,13 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
       its batch, and has no part.
     workers: whose towers are joined, these being one's.
   """
-  if len(scopes) * workers.count == 1:
+  if len(scopes) * workers.num_workers == 1:
     return
   if kind == 'sync':
     # A gradient of no examples may be anything, so it is left out as well.
     weights = [tf.minimum(count, 1) for count in counts]
     # Gradients are those of a worker's mean loss, and are weighted by its examples only in the end.
-    is_even = workers.count == 1 or all(isinstance(count, int) for count in counts)
+    is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
     examples = None if is_even else tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
     for collection, scale in ((BATCH_SUMS, None), (BATCH_SUM_GRADIENTS, examples)):
       for identities in _match(collection, scopes):

@@ -12,7 +12,7 @@ The keys of collectives are numbered in the order in which a graph is built, and
 same: TensorFlow tells by them which runs of different workers belong together.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from tensorflow_v1 import all_reduce, broadcast, tf
 from usage_error import UsageError
@@ -142,9 +142,15 @@ def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind:
   return sums, Exchange(kind, len(sizes), len(packs), sum(size for _, size in sizes))
 
 
-def sum_of_workers(value: Any, *, num_workers: int) -> Any:
-  """Returns the sum of the workers' tensors, on the device where it is called."""
-  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=_next_key(),
+def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -> Any:
+  """Returns the sum of the workers' tensors, on the device where it is called.
+
+  Args:
+    value: this worker's.
+    num_workers: that call it.
+    key: in a graph beside that of the program, one that no other graph has.
+  """
+  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key or _next_key(),
                     kind='ring')
 
 

@@ -101,9 +101,9 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   config.allow_soft_placement = devices.kind == 'GPU'
   config.graph_options.rewrite_options.disable_meta_optimizer = (
       graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU'))
-  if workers.count > 1:
+  if workers.num_workers > 1:
     # A worker's session sees its own devices alone; with others the first run would wait for their sessions.
-    config.device_filters.append('/job:worker/task:%d' % workers.index)
+    config.device_filters.append('/job:worker/task:%d' % workers.worker)
     # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait for ever.
     config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
   return config

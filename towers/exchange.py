@@ -55,10 +55,10 @@ def exchange_gradients(averaged: Averaged, *, workers: Workers = ALONE, collecti
     UsageError: a collective that the devices do not have, or gradients that none can sum.
   """
   has_copies = bool(averaged.copies)
-  if workers.count == 1 and not has_copies:
+  if workers.num_workers == 1 and not has_copies:
     return averaged
   with tf.name_scope('exchange'):
-    if workers.count == 1:
+    if workers.num_workers == 1:
       # Sparse gradients have been gathered on every tower already.
       dense = [place for place, (gradient, _) in enumerate(averaged.gradients)
                if not isinstance(gradient, tf.IndexedSlices)]
@@ -104,19 +104,19 @@ def _average_workers(averaged, workers, collective, pack_bytes):
         sent += [tf.zeros_like(tensor) for tensor in tensors] if is_told else tensors
       shares.append(sent)
   totals, exchange = sum_packed(shares, devices=devices, kind=choose_collective(collective, devices),
-                                pack_bytes=pack_bytes, num_workers=workers.count)
+                                pack_bytes=pack_bytes, num_workers=workers.num_workers)
   with tf.device(HOST):
     loss, count, steps, squares, leave, save = tf.unstack(totals[0][0])
     # Equal numbers, and no others, have a mean square that is the square of their mean.
-    is_same = tf.equal(workers.count * squares, tf.square(steps))
+    is_same = tf.equal(workers.num_workers * squares, tf.square(steps))
     loss = tf.cast(tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan')), averaged.loss.dtype)
     agreement = Agreement(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
-    scale = 1.0 / workers.count if is_even else 1.0 / tf.maximum(count, 1.0)
+    scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
   gradients, *copies = [_put_together(of_tower, found[1:], scale, device)
                         for of_tower, found, device in zip(pairs, totals, devices)]
   return averaged._replace(
       loss=loss, gradients=gradients, copies=copies, agreement=agreement, exchange=exchange,
-      num_examples=averaged.num_examples * workers.count if is_even else tf.cast(count, tf.int64))
+      num_examples=averaged.num_examples * workers.num_workers if is_even else tf.cast(count, tf.int64))
 
 
 def _find_device(averaged):

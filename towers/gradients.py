@@ -126,7 +126,7 @@ def _find_shares(towers, known):
   The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those with the same index
   and hands them on, so that every tower gets the same bits.
   """
-  shares = [[] for _ in towers]
+  shares: List[List[Any]] = [[] for _ in towers]
   for number in known:
     found = [tower.gradients[number] for tower in towers if tower.gradients[number] is not None]
     if all(isinstance(share, tf.IndexedSlices) for share in found):

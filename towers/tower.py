@@ -94,7 +94,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   towers: List[Tower] = []
   patterns: List[Pattern] = []
   shared: List[Any] = []
-  layers = joined_sums if batch_norm == 'sync' and len(devices) * workers.count > 1 else contextlib.nullcontext
+  layers = joined_sums if batch_norm == 'sync' and len(devices) * workers.num_workers > 1 else contextlib.nullcontext
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:

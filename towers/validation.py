@@ -55,7 +55,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
     with tf.device(tower.device), tf.name_scope('measure'):
       vectors.append(tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)]))
   with tf.device(HOST), tf.name_scope('validation'):
-    sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.count > 1 else None
+    sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
 
 

@@ -19,8 +19,8 @@ from towers.inputs import HOST
 
 class Workers(NamedTuple):
   """How many workers there are, and which of them this is; worker 0 is the chief."""
-  count: int = 1
-  index: int = 0
+  num_workers: int = 1
+  worker: int = 0
 
 
 ALONE = Workers()
@@ -39,7 +39,7 @@ class Spread(NamedTuple):
 
 def sum_over_workers(value: Any, workers: Workers) -> Any:
   """Returns the sum of all workers' tensors of one static shape, on the device where it is called."""
-  return value if workers.count == 1 else sum_of_workers(value, num_workers=workers.count)
+  return value if workers.num_workers == 1 else sum_of_workers(value, num_workers=workers.num_workers)
 
 
 def build_sum_of_numbers(size: int, workers: Workers) -> Callable[[Any, np.ndarray], np.ndarray]:
@@ -65,10 +65,11 @@ def _broadcast(variables, workers):
   values = [variable.read_value() for variable in variables]
   # 1.14 hands out no bools.
   values = [tf.cast(value, tf.int32) if value.dtype.is_bool else value for value in values]
+  is_source = workers.worker == 0
   ops = []
   for numbers in plan_packs(sizes_of(values), PACK_BYTES):
-    is_source = workers.index == 0
-    handed = hand_out(pack([values[number] for number in numbers]), num_workers=workers.count, is_source=is_source)
+    packed = pack([values[number] for number in numbers])
+    handed = hand_out(packed, num_workers=workers.num_workers, is_source=is_source)
     if is_source:
       ops.append(handed.op)
       continue

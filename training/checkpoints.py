@@ -246,6 +246,46 @@ class Checkpoints:
         self.warn('WARNING: %s has no index, and cannot be used' % path)
 
 
+class ChiefsCheckpoints:
+  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but not by this one.
+
+  Attributes:
+    folder, error, warn: as of `Checkpoints`.
+  """
+
+  folder = None
+  error = ''
+
+  def __init__(self) -> None:
+    """Prepares."""
+    self.warn: Callable[[str], None] = print
+    self._saved_step: Optional[int] = None
+
+  def restore(self, session: Any) -> str:
+    """Restores nothing, and says who does, which then hands it out."""
+    del session
+    return 'the chief\'s checkpoint'
+
+  def take(self, session: Any) -> Snapshot:
+    """Returns what tells the step alone."""
+    return Snapshot(int(session.run(get_global_step())), [])
+
+  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
+    """Takes note that the chief saves a step."""
+    del history
+    self._saved_step = snapshot.step
+
+  def has_saved(self, step: int) -> bool:
+    """Whether the newest checkpoint of the chief that this run knows of is that of `step`."""
+    return step == self._saved_step
+
+  def wait(self) -> None:
+    """Nothing is being written here."""
+
+  def close(self) -> None:
+    """Nothing is to be given back."""
+
+
 class _Writer:
   """A small graph and session of its own that writes host values, beside those that train."""
 

@@ -22,17 +22,17 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: of all workers, as 'host:port', the chief's first.
-    index: this worker's; of an evaluator 0.
+    worker: the number of this one; of an evaluator 0.
     is_evaluator: whether this process follows checkpoints instead of training.
   """
   addresses: List[str]
-  index: int = 0
+  worker: int = 0
   is_evaluator: bool = False
 
   @property
   def is_chief(self) -> bool:
     """Whether this process saves, and tells of the run."""
-    return self.index == 0 and not self.is_evaluator
+    return self.worker == 0 and not self.is_evaluator
 
   @property
   def trains_together(self) -> bool:
@@ -125,7 +125,7 @@ def check_port(cluster: Cluster) -> None:
   """
   if not cluster.trains_together:
     return
-  port = int(cluster.addresses[cluster.index].rpartition(':')[2])
+  port = int(cluster.addresses[cluster.worker].rpartition(':')[2])
   with socket.socket() as probe:
     # What an ended run has left waiting is no hindrance.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -134,7 +134,7 @@ def check_port(cluster: Cluster) -> None:
     except OSError as error:
       raise UsageError('%s cannot listen on port %d of this machine: %s. Is it running already? End what uses the '
                        'port (ss -ltnp shows it), or name another in %s on all workers.'
-                       % (cluster.describe(cluster.index), port, error.strerror, VARIABLE)) from None
+                       % (cluster.describe(cluster.worker), port, error.strerror, VARIABLE)) from None
 
 
 def _refusal(what):

@@ -69,6 +69,10 @@ def describe_batch(plan: Plan) -> str:
     shares = '{:,} per tower x {}'.format(sizes[0], _count(plan.num_towers, 'tower'))
   else:
     shares = '%s on %d towers' % (' + '.join(map(str, sizes)), plan.num_towers)
+  if plan.num_workers > 1:
+    shares += ' x %d workers' % plan.num_workers
+    if plan.run_size % plan.num_workers:
+      shares += ' in turn'
   if plan.accumulate > 1:
     shares += ' x %d runs' % plan.accumulate
   sentence = 'batch: {} = {:,} global, {} per epoch'.format(

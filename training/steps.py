@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from towers import Averaged, Copies, Diagnosis, Feed, Precision, Spread, Validation
-from towers.exchange import REQUESTS
 from towers.apply import get_examples_seen, get_global_step
+from towers.exchange import REQUESTS
 from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
 from training.run_error import RunError
@@ -235,10 +235,12 @@ class Steps:
     """
     if self._agreement is None:
       return wants
+    is_agreed, self._agreed[request] = self._agreed[request], False
+    wants = wants and not is_agreed  # What is agreed is not asked for again.
     if wants != self._requests[request]:
       self._requests[request] = wants
       self._agreement.requests.load([float(self._requests[name]) for name in REQUESTS], self._session)
-    return self._agreed[request]
+    return is_agreed
 
   @property
   def has_other_workers(self) -> bool:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import socket
 
-import towers
 from tensorflow_v1 import tf
 from tests.towers.small import Run
 
@@ -35,7 +34,7 @@ class Team:
         return self._servers[-1].target
       return serve
 
-    self.runs = [Run(workers=towers.Workers(num_workers, worker), serve=serve_as(worker), **settings)
+    self.runs = [Run(worker=worker, num_workers=num_workers, serve=serve_as(worker), **settings)
                  for worker in range(num_workers)]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 

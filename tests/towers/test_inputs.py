@@ -50,7 +50,7 @@ def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
   assert len({str(epoch) for epoch in epochs}) > 1
 
 
-# (examples, global batch, towers of a worker), workers: even and odd ones, and some that leave workers without examples.
+# (examples, global batch, towers of a worker), workers: even and odd ones, and some that leave a worker without any.
 @pytest.mark.parametrize('shuffle', [False, True])
 @pytest.mark.parametrize('size, num_workers', [((16, 8, 2), 2), ((13, 8, 2), 2), ((23, 7, 1), 3), ((17, 8, 2), 3)],
                          ids=str)
@@ -60,7 +60,7 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, siz
   steps_per_epoch = -(-num_examples // batch_size)
   of_worker = [take(mode, size, num_steps=2 * steps_per_epoch + 1, shuffle=shuffle, num_workers=num_workers,
                     worker=worker) for worker in range(num_workers)]
-  for worker, (plan, steps) in enumerate(of_worker):
+  for worker, (_, steps) in enumerate(of_worker):
     assert {id for step in steps for ids in step for id in ids} == set(range(worker, num_examples, num_workers))
     resumed = take(mode, size, num_steps=2, first_step=steps_per_epoch - 1, shuffle=shuffle, num_workers=num_workers,
                    worker=worker)[1]

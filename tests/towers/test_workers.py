@@ -2,10 +2,8 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weights
 from tests.towers.team import Team

@@ -1,0 +1,128 @@
+"""Peers: whether the other workers of a cluster are still there, asked once a second.
+
+TensorFlow waits for ever for a worker that is gone: neither time limits nor closing the session free a collective. But
+every worker's server greets whoever connects, without being asked (the first frame of HTTP/2), so that a peer's state
+is told without a port or a message of our own:
+
+  connection refused           ─► the process has ended
+  connected, and no greeting   ─► it is stopped, or its machine has no time for it
+  no connection                ─► its machine, or the network between, is gone
+
+The first is believed when it is seen twice, the others after a time. As long as steps go forward nobody is missed.
+"""
+
+import concurrent.futures
+import os
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from training.cluster import Cluster
+
+# EX_TEMPFAIL: to be started again, all workers together.
+EXIT_CODE = 75
+_SECONDS_TO_GREET = 2.0
+_GREETING = 4  # HTTP/2's SETTINGS, the fourth byte of its frame.
+_REFUSED = 'refused'
+_MOST_AT_A_TIME = 16
+_STDERR = 2
+
+
+def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
+  """Returns '' if a TensorFlow server greets at 'host:port', or what happens instead: 'refused' or a sentence's end."""
+  host, _, port = address.rpartition(':')
+  try:
+    with socket.create_connection((host.strip('[]'), int(port)), seconds) as connection:
+      connection.settimeout(seconds)
+      greeting = connection.recv(9)
+  except (ConnectionRefusedError, ConnectionResetError):
+    return _REFUSED
+  except socket.timeout:
+    return 'does not answer'
+  except OSError as error:
+    return 'cannot be reached: %s' % error
+  if not greeting:
+    return _REFUSED
+  return '' if len(greeting) > 3 and greeting[3] == _GREETING else 'is no TensorFlow server'
+
+
+def find_faults(cluster: Cluster) -> Dict[int, str]:
+  """Returns for each other worker what `find_fault` finds; asks many at a time."""
+  others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.worker]
+  with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(others))) as threads:
+    return dict(zip(others, threads.map(lambda worker: find_fault(cluster.addresses[worker]), others)))
+
+
+class Peers:
+  """While entered, the other workers must be there; they must have been met before.
+
+  Attributes:
+    is_busy: tells that something goes forward, so that nobody is missed.
+  """
+
+  def __init__(self, cluster: Cluster, *, limit_seconds: float, on_gone: Optional[Callable[[str], Any]] = None,
+               clock: Callable[[], float] = time.monotonic, ask: Callable[[Cluster], Dict[int, str]] = find_faults):
+    """Prepares.
+
+    Args:
+      cluster: of which this process is a worker.
+      limit_seconds: how long a worker may be silent whose process has not ended, as far as is known.
+      on_gone: is called with the reason, in a thread; None writes it and ends the process.
+      clock: seconds.
+      ask: as `find_faults`.
+    """
+    self.is_busy: Callable[[], bool] = lambda: False
+    self._cluster = cluster
+    self._limit_seconds = limit_seconds
+    self._on_gone = on_gone or _end_process
+    self._clock = clock
+    self._ask = ask
+    self._has_ended = threading.Event()
+    # Since when, and how often in a row, a worker was not as it should be.
+    self._since: Dict[int, float] = {}
+    self._times: Dict[int, int] = {}
+
+  def __enter__(self) -> 'Peers':
+    self._thread = threading.Thread(target=self._watch, name='peers', daemon=True)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.stop()
+
+  def stop(self) -> None:
+    """Asks no more: from now on others may leave."""
+    self._has_ended.set()
+
+  def _watch(self):
+    # A connection from each to each is nothing for a few, and is spread over time for many.
+    seconds = max(1.0, len(self._cluster.addresses) / _MOST_AT_A_TIME)
+    while not self._has_ended.wait(seconds):
+      gone = self.find_gone()
+      if gone and not self.is_busy() and not self._has_ended.is_set():
+        self._on_gone('%s. A step needs all workers, so this one ends. Nothing is lost but what came after the last '
+                      'checkpoint: start all workers again.' % '; '.join(gone))
+        return
+
+  def find_gone(self) -> List[str]:
+    """Asks all others; returns in words which are gone by now, the surest first."""
+    now, refused, silent = self._clock(), [], []
+    for worker, fault in self._ask(self._cluster).items():
+      if not fault:
+        self._since.pop(worker, None)
+        self._times.pop(worker, None)
+        continue
+      since = self._since.setdefault(worker, now)
+      self._times[worker] = self._times.get(worker, 0) + 1 if fault == _REFUSED else 0
+      if self._times[worker] >= 2:
+        refused.append('%s has ended' % self._cluster.describe(worker))
+      elif now - since >= self._limit_seconds:
+        silent.append('%s %s for %.0f s (worker_seconds)' % (self._cluster.describe(worker), fault, now - since))
+    return refused + silent
+
+
+def _end_process(reason: str) -> None:
+  # Not by print, whose lock the main thread may hold; and no thread of TensorFlow's is waited for.
+  os.write(_STDERR, ('\nmain.py: error: %s\n' % reason).encode())
+  os._exit(EXIT_CODE)
