@@ -17,6 +17,7 @@ from data import DataSet
 from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
+from training.checkpoints import Checkpoints
 
 ROW = 5
 FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4', '--schedule=constant', '--model=linear',
@@ -91,6 +92,17 @@ def marked_model(batch, is_training):
   return small.model((marked, labels), is_training)
 
 
+def save_slowly():
+  write = Checkpoints._write
+
+  def slow_write(*args):
+    say('saving')
+    time.sleep(1)
+    write(*args)
+
+  Checkpoints._write = slow_write
+
+
 def huge_model(batch, is_training):
   """Asks for 16 GB, where no more than 12 GB of addresses are left; threads take up some of them."""
   faults.limit_memory(12 * 2 ** 30)
@@ -120,6 +132,8 @@ def run(fault, flags):
     model = slow_to_build
   elif fault == 'steps are marked':
     model = marked_model
+  elif fault == 'saving is slow':
+    save_slowly()
   elif fault == 'no number':
     train = faults.poison(train, ROW)
   elif fault == 'out of memory':
