@@ -1,4 +1,4 @@
-"""Peers: whether the other workers of a cluster are still there, asked once a second.
+"""Peers: whether the other workers of a cluster are still there, asked twice a second.
 
 TensorFlow waits for ever for a worker that is gone: neither time limits nor closing the session free a collective. But
 every worker's server greets whoever connects, without being asked (the first frame of HTTP/2), so that a peer's state
@@ -8,7 +8,9 @@ is told without a port or a message of our own:
   connected, and no greeting   ─► it is stopped, or its machine has no time for it
   no connection                ─► its machine, or the network between, is gone
 
-The first is believed when it is seen twice, the others after a time. As long as steps go forward nobody is missed.
+The first is believed at once and for good, since a worker that is started again alone takes a second to listen again,
+and cannot go on in the middle of a step. The others are believed after a time. As long as steps go forward nobody is
+missed.
 """
 
 import concurrent.futures
@@ -16,15 +18,17 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from training.cluster import Cluster
 
 # EX_TEMPFAIL: to be started again, all workers together.
 EXIT_CODE = 75
+# Of a process that does not listen, or not any more.
+REFUSED = 'refused'
 _SECONDS_TO_GREET = 2.0
 _GREETING = 4  # HTTP/2's SETTINGS, the fourth byte of its frame.
-_REFUSED = 'refused'
+_SECONDS_BETWEEN = 0.5
 _MOST_AT_A_TIME = 16
 _STDERR = 2
 
@@ -37,13 +41,13 @@ def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
       connection.settimeout(seconds)
       greeting = connection.recv(9)
   except (ConnectionRefusedError, ConnectionResetError):
-    return _REFUSED
+    return REFUSED
   except socket.timeout:
     return 'does not answer'
   except OSError as error:
     return 'cannot be reached: %s' % error
   if not greeting:
-    return _REFUSED
+    return REFUSED
   return '' if len(greeting) > 3 and greeting[3] == _GREETING else 'is no TensorFlow server'
 
 
@@ -79,9 +83,8 @@ class Peers:
     self._clock = clock
     self._ask = ask
     self._has_ended = threading.Event()
-    # Since when, and how often in a row, a worker was not as it should be.
-    self._since: Dict[int, float] = {}
-    self._times: Dict[int, int] = {}
+    self._ended: Set[int] = set()
+    self._silent_since: Dict[int, float] = {}
 
   def __enter__(self) -> 'Peers':
     self._thread = threading.Thread(target=self._watch, name='peers', daemon=True)
@@ -96,9 +99,7 @@ class Peers:
     self._has_ended.set()
 
   def _watch(self):
-    # A connection from each to each is nothing for a few, and is spread over time for many.
-    seconds = max(1.0, len(self._cluster.addresses) / _MOST_AT_A_TIME)
-    while not self._has_ended.wait(seconds):
+    while not self._has_ended.wait(_SECONDS_BETWEEN):
       gone = self.find_gone()
       if gone and not self.is_busy() and not self._has_ended.is_set():
         self._on_gone('%s. A step needs all workers, so this one ends. Nothing is lost but what came after the last '
@@ -107,19 +108,17 @@ class Peers:
 
   def find_gone(self) -> List[str]:
     """Asks all others; returns in words which are gone by now, the surest first."""
-    now, refused, silent = self._clock(), [], []
+    now, silent = self._clock(), []
     for worker, fault in self._ask(self._cluster).items():
-      if not fault:
-        self._since.pop(worker, None)
-        self._times.pop(worker, None)
+      if fault == REFUSED:
+        self._ended.add(worker)
+      if not fault or worker in self._ended:
+        self._silent_since.pop(worker, None)
         continue
-      since = self._since.setdefault(worker, now)
-      self._times[worker] = self._times.get(worker, 0) + 1 if fault == _REFUSED else 0
-      if self._times[worker] >= 2:
-        refused.append('%s has ended' % self._cluster.describe(worker))
-      elif now - since >= self._limit_seconds:
+      since = self._silent_since.setdefault(worker, now)
+      if now - since >= self._limit_seconds:
         silent.append('%s %s for %.0f s (worker_seconds)' % (self._cluster.describe(worker), fault, now - since))
-    return refused + silent
+    return ['%s has ended' % self._cluster.describe(worker) for worker in sorted(self._ended)] + silent
 
 
 def _end_process(reason: str) -> None:

@@ -21,7 +21,7 @@ from tensorflow_v1 import tf
 from towers.collectives import sum_of_workers
 from training.cluster import Cluster
 from training.config import Config
-from training.peers import Peers, find_faults
+from training.peers import REFUSED, Peers, find_faults
 from training.reason import find_reason
 from training.run_error import RunError
 from training.startup import Startup
@@ -75,25 +75,32 @@ class Worker:
     """Gives the server back, while what it needs for that is there: TensorFlow 1.14's complains at the very end."""
     del self._server
 
-  def meet(self, limit_seconds: float, *, ask: Callable[[Cluster], Dict[int, str]] = find_faults,
+  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print, ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
-    """Waits until all workers are there.
+    """Waits until all workers are there, and tells for whom.
 
     Raises:
       RunError: one is not within `limit_seconds`; names it.
     """
     until = clock() + limit_seconds
+    never_seen = set(self.missing)
+    has_told = False
     while True:
       faults = {worker: fault for worker, fault in ask(self.cluster).items() if fault}
-      self.missing = sorted(faults)
+      never_seen &= set(faults)
+      # Who was there and is not any more has had its own reason, such as that another is missing.
+      self.missing = sorted(never_seen or faults)
       if not faults:
         return
+      if not has_told:
+        tell('waiting for the other workers: %s not there yet' % self.describe_missing())
+        has_told = True
       if clock() >= until:
         raise RunError('%s not there after %g s (start_seconds): %s. Start the same command on every machine of '
                        'TF_CONFIG, and see that each can reach the ports of the others.'
                        % (self.describe_missing(), limit_seconds, '; '.join(
-                           'worker %d %s' % (worker, 'has no server that runs' if fault == 'refused' else fault)
-                           for worker, fault in sorted(faults.items()))))
+                           'worker %d %s' % (worker, 'does not listen' if faults[worker] == REFUSED
+                                             else faults[worker]) for worker in self.missing)))
       time.sleep(0.2)
 
   def describe_missing(self) -> str:
@@ -186,7 +193,7 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, f
       intra_threads=config.intra_threads, workers=towers.Workers(len(cluster.addresses), cluster.worker)),
                   worker_seconds=config.worker_seconds)
   startup.begin('workers', lambda: 'waiting for the other workers: %s not there yet' % worker.describe_missing())
-  worker.meet(config.start_seconds)
+  worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))
   with worker.peers:
     worker.compare('flags or data', dict(flags_of(config), **facts),
                    'Start all of them with the same flags, data and versions.')

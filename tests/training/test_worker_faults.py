@@ -72,11 +72,11 @@ def test_a_worker_that_dies_in_its_start_is_missed():
 
 
 def test_a_worker_that_never_comes_is_named_after_the_time():
-  with Crew(num_workers=3, absent=[1], flags=['--start_seconds=6']) as crew:
+  with Crew(num_workers=3, absent=[1], flags=['--start_seconds=8']) as crew:
     codes = crew.end(0, 2)
     assert set(codes) <= {3, EXIT_CODE} and 3 in codes
     text = crew.said(0) + crew.said(2)
-    assert 'worker 1 (%s) is not there after 6 s (start_seconds)' % crew.addresses[1] in text
+    assert 'worker 1 (%s) is not there after 8 s (start_seconds)' % crew.addresses[1] in text
     assert 'waiting for the other workers: worker 1 (%s) is not there yet' % crew.addresses[1] in text
 
 
