@@ -75,7 +75,8 @@ class Worker:
     """Gives the server back, while what it needs for that is there: TensorFlow 1.14's complains at the very end."""
     del self._server
 
-  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print, ask: Callable[[Cluster], Dict[int, str]] = find_faults,
+  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print,
+           ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
     """Waits until all workers are there, and tells for whom.
 

@@ -19,7 +19,7 @@ def write_config(addresses, worker, job='worker'):
 
 
 class Crew:
-  """Runs `python -m tests.training.child FAULT [flags]` as every worker; `faults` and `flags` are for each or for all."""
+  """Runs `python -m tests.training.child FAULT [flags]` as every worker; what differs is given by worker."""
 
   def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None, absent=(), addresses=None,
                prefixes=None):
