@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training import launch
-from training.child_process import Lines
+from training.child_process import ChildProcess, Lines, Output
 from training.orphans import follow
 from usage_error import UsageError
 
@@ -141,6 +141,9 @@ def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_as_it_wa
     shown += lines.add(b'\r%d %%' % percent)
   assert shown == [b'0 %', b'50 %']
   assert lines.add(b'\rdone\n') == [b'done']
+  now[0] = 100.0
+  # Half of an end of line draws nothing again.
+  assert lines.add(b'whole\r') == [] and lines.add(b'\n') == [b'whole']
 
 
 def test_a_line_without_end_takes_no_memory_without_end():
@@ -364,7 +367,8 @@ def test_what_a_worker_has_started_ends_with_it(start, end):
   launcher = start(PARENT % '' + end, '--workers=2', '--restarts=0')
   launcher.end()
   pids = [int(line) for line in launcher.notes('pid')]
-  assert pids and not any(map(is_alive, pids))
+  assert pids
+  wait_until(lambda: not any(map(is_alive, pids)))  # SIGKILL has been sent, and takes a moment.
 
 
 def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
@@ -373,6 +377,15 @@ def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
     assert launcher.end() == 0 and launcher.stdout == 'worker 0 │ last\n'
   finally:
     os.kill(int(launcher.notes('pid')[1]), signal.SIGKILL)
+
+
+def test_what_a_child_has_written_last_is_shown_before_it_has_ended(tmp_path):
+  with open(str(tmp_path / 'output'), 'w', encoding='utf-8') as file, open(os.devnull, 'wb') as orphans:
+    child = ChildProcess('worker 0', [sys.executable, '-c', 'print("last " * 10000)'], environment=dict(os.environ),
+                         cores=[], number=0, orphans=orphans, outputs=[Output(file), Output(file)])
+    wait_until(lambda: child.poll() or child.returncode is not None)  # Nothing has been read until then.
+    assert child.returncode == 0 and child.descriptors == []
+  assert (tmp_path / 'output').read_text(encoding='utf-8') == 'worker 0 │ %s\n' % ('last ' * 10000)
 
 
 def test_groups_that_have_ended_are_not_killed():
@@ -428,11 +441,13 @@ def test_gpus_and_cores_are_shared_out(monkeypatch):
 
 
 def test_a_worker_gets_the_gpus_and_cores_that_are_its_own(start):
-  launcher = start('note("own", "%s %s" % (os.environ["CUDA_VISIBLE_DEVICES"], os.sched_getaffinity(0)))',
-                   '--workers=1', '--gpus_per_worker=2', '--cores_per_worker=%d' % len(os.sched_getaffinity(0)),
-                   environment={'CUDA_VISIBLE_DEVICES': '3,4'})
+  cores = sorted(os.sched_getaffinity(0))[:2]
+  launcher = start('note("own", "%d %s %s" % (worker, os.environ["CUDA_VISIBLE_DEVICES"], os.sched_getaffinity(0)))',
+                   '--workers=%d' % len(cores), '--gpus_per_worker=1', '--cores_per_worker=1',
+                   environment={'CUDA_VISIBLE_DEVICES': '3,4,5'})
   assert launcher.end() == 0
-  assert launcher.notes('own') == ['3,4 %s' % os.sched_getaffinity(0)]
+  assert sorted(launcher.notes('own')) == [
+      '%d %d {%d}' % (worker, worker + 3, core) for worker, core in enumerate(cores)]
 
 
 COMMAND = ['--', sys.executable, '-c', '']
