@@ -136,7 +136,7 @@ def find_free_ports(count: int) -> List[int]:
   """Returns ports on which nothing listens.
 
   They are free at this moment; the workers take them when they have imported TensorFlow, and whoever is faster until
-  then gets them. The worker then fails, and all start again on other ports.
+  then gets them. The worker then ends and says so; another launch looks for others.
   """
   free: List[int] = []
   with contextlib.ExitStack() as sockets:
