@@ -21,6 +21,8 @@ _LAST_READ_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
 _SECONDS_BETWEEN_REDRAWN_LINES = 5.0
 _COLOURS = (36, 33, 35, 32, 34, 31)
+# Without those for real time, of which only the first and the last have names.
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
 
 class Lines:
@@ -188,7 +190,8 @@ class ChildProcess:
     """Returns how it ended, as the rest of a sentence that begins with its name."""
     assert self.returncode is not None
     if self.returncode < 0:
-      return '%s was killed by %s' % (self.name, signal.Signals(-self.returncode).name)
+      number = -self.returncode
+      return '%s was killed by %s' % (self.name, _SIGNAL_NAMES.get(number, 'signal %d' % number))
     return '%s ended with exit code %d' % (self.name, self.returncode)
 
   @property

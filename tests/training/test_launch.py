@@ -197,6 +197,8 @@ def test_ports_are_distinct_and_free():
 
 @pytest.mark.parametrize('end, code, told', [
     ('os.kill(os.getpid(), signal.SIGKILL)', 137, 'worker 1 was killed by SIGKILL'),
+    ('os.kill(os.getpid(), signal.SIGRTMIN + 1)', 128 + signal.SIGRTMIN + 1,
+     'worker 1 was killed by signal %d' % (signal.SIGRTMIN + 1)),
     ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
 ])
 def test_one_that_fails_ends_all_and_is_named(start, end, code, told):
