@@ -206,7 +206,7 @@ def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
   0 is done, 1 towers that --check found to differ or a fault that --doctor found, 2 a mistake to correct, 3 a run that
-  could not go on, 75 another worker is gone (by `training.peers`), 130 and 143 ended by Ctrl-C and SIGTERM.
+  could not go on, 75 one that another worker has left alone, 130 and 143 ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
   with Signals() as signals, Startup(started) as startup:
@@ -246,7 +246,7 @@ def main(arguments):
       return 2
     except RunError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
-      return 3
+      return error.exit_code
     except Interrupted as interrupted:
       print('main.py: %s' % interrupted, file=sys.stderr)
       return interrupted.exit_code

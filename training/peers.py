@@ -21,14 +21,14 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from training.cluster import Cluster
+from training.run_error import WorkerGone
 
-# EX_TEMPFAIL: to be started again, all workers together.
-EXIT_CODE = 75
 # Of a process that does not listen, or not any more.
 REFUSED = 'refused'
 _SECONDS_TO_GREET = 2.0
 _GREETING = 4  # HTTP/2's SETTINGS, the fourth byte of its frame.
 _SECONDS_BETWEEN = 0.5
+_SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
 _STDERR = 2
 
@@ -83,6 +83,7 @@ class Peers:
     self._clock = clock
     self._ask = ask
     self._has_ended = threading.Event()
+    self._gone: List[str] = []
     self._ended: Set[int] = set()
     self._silent_since: Dict[int, float] = {}
 
@@ -100,11 +101,23 @@ class Peers:
 
   def _watch(self):
     while not self._has_ended.wait(_SECONDS_BETWEEN):
-      gone = self.find_gone()
-      if gone and not self.is_busy() and not self._has_ended.is_set():
-        self._on_gone('%s. A step needs all workers, so this one ends. Nothing is lost but what came after the last '
-                      'checkpoint: start all workers again.' % '; '.join(gone))
+      self._gone = self.find_gone()
+      if self._gone and not self.is_busy() and not self._has_ended.is_set():
+        self._on_gone(self._explain())
         return
+
+  def explain(self, error: Exception) -> Optional[WorkerGone]:
+    """Returns what an error of a step means if it is that another worker is gone, as newer TensorFlow tells itself."""
+    if 'ollective' not in str(error):
+      return None
+    until = self._clock() + _SECONDS_TO_SEE
+    while not self._gone and self._clock() < until:
+      time.sleep(0.1)
+    return WorkerGone(self._explain()) if self._gone else None
+
+  def _explain(self):
+    return ('%s. A step needs all workers, so this one ends. Nothing is lost but what came after the last checkpoint: '
+            'start all workers again.' % '; '.join(self._gone))
 
   def find_gone(self) -> List[str]:
     """Asks all others; returns in words which are gone by now, the surest first."""
@@ -124,4 +137,4 @@ class Peers:
 def _end_process(reason: str) -> None:
   # Not by print, whose lock the main thread may hold; and no thread of TensorFlow's is waited for.
   os.write(_STDERR, ('\nmain.py: error: %s\n' % reason).encode())
-  os._exit(EXIT_CODE)
+  os._exit(WorkerGone.exit_code)

@@ -117,7 +117,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       examples_seen = session.run(towers.get_examples_seen())
       steps.activity = 'the end'
     except tf.errors.OpError as error:
-      raise explain(error, steps) from None
+      raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
   advice = advise(config, progress.input_wait or 0.0)
   if advice:
     print(advice)

@@ -127,7 +127,11 @@ class Worker:
       given = tf.placeholder(tf.int32, numbers.shape)
       total = sum_of_workers(given, num_workers=len(self.cluster.addresses), key=key)
     with tf.Session(self.target, graph=graph, config=self.session_config) as session:
-      return session.run(total, {given: numbers})
+      try:
+        return session.run(total, {given: numbers})
+      except tf.errors.OpError as error:
+        raise self.peers.explain(error) or RunError('The workers cannot exchange what they must agree on: %s'
+                                                    % find_reason(error)) from None
 
   def compare(self, what: str, facts: Dict[str, Any], fix: str) -> None:
     """Makes sure that all workers have the same facts.

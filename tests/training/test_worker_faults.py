@@ -12,8 +12,9 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.training.crew import Crew
-from training.peers import EXIT_CODE
+from training.run_error import WorkerGone
 
+EXIT_CODE = WorkerGone.exit_code
 # Two times a second's look, and what a busy machine takes.
 GONE_SECONDS = 15
 
