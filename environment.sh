@@ -171,7 +171,8 @@ make_environment() {
 take_lock() {
   waited_seconds=0
   until mkdir "$lock" 2>/dev/null; do
-    [ -w "$root" ] || fail "cannot write to $root, where $lock would stand while the environment is made."
+    [ -w "$root" ] || fail "cannot write to $root, where the environment ${venv##*/} is to be made: make the folder \
+writable, or copy it to where you may write."
     owner_process='' owner_host=''
     [ ! -f "$lock/owner" ] || read -r owner_process owner_host <"$lock/owner" || :
     if owner_is_gone && mkdir "$lock/heir" 2>/dev/null; then
@@ -234,7 +235,8 @@ size_of_download() {
 # PIP_USER, which some machines set, would install beside the environment.
 install() {
   (cd "$root/requirements" && PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >&2) || {
-    say "pip could not install into $venv, see above; the next start tries anew"
+    say "pip could not install into $venv: the reason stands above. It needs $(size_of_download) from the network, or \
+from an index or a folder of your own (PIP_INDEX_URL, PIP_FIND_LINKS), and room on the disk. The next start tries anew."
     exit 1
   }
 }

@@ -143,7 +143,8 @@ def train(config, cluster, data_set, startup, signals):
     program = build_program(config, model, data_set, devices.names, cluster.worker, len(cluster.addresses))
     startup.note(describe_ops(graph, len(devices.names)))
     description = describe_run(config, data_set, devices, program)
-    print(description)
+    print(description if cluster.is_chief else '%s of %d; %s tells of the run' % (
+        cluster.describe(cluster.worker), len(cluster.addresses), cluster.describe(0)))
     return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
                        devices=devices, startup=startup, signals=signals, worker=worker)
 
@@ -238,7 +239,8 @@ def main(arguments):
         if config.result_file:
           write_result(config.result_file, result)
         if not config.input_only:
-          print(format_result(result, time.monotonic() - started))
+          if cluster.is_chief:
+            print(format_result(result, time.monotonic() - started))
           if config.export_dir:
             export(config, data_set)
     except UsageError as error:

@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 
 from benchmarks.colour_fashion import SIZE, colour
-from benchmarks.picture import Curve, draw
+from training.chart import Curve, write_chart
 from usage_error import UsageError
 
 NOISE = 1e-6
@@ -131,9 +131,9 @@ def main() -> None:
     with open(flags.output + '.json', 'w', encoding='utf-8') as file:
       json.dump(dict(title=title, curves=curves), file, indent=1)
       file.write('\n')
-    draw([Curve(_count_towers(curve['name']), curve['steps'], curve['accuracy']) for curve in curves],
-         title='Validation accuracy: ' + title, x_label='steps', y_format='{:.0%}', y_last=1.0,
-         path=flags.output + '.svg')
+    write_chart(flags.output + '.svg', 'Validation accuracy: ' + title,
+                [Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), number)
+                 for number, curve in enumerate(curves)], x_label='steps', most=1.0, format_y='{:.0%}'.format)
 
 
 if __name__ == '__main__':

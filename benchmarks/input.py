@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from cores import count_cores
+
 PHOTOS = '/usr/share/backgrounds/*.jpg'
 TOWERS = (1, 2, 4, 8)
 MODES = ('split', 'next', 'shard')
@@ -87,7 +89,6 @@ def load(kind: str, data_dir: str) -> Any:
 def build_bare(kind: str, data_dir: str) -> Any:
   """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops."""
   from tensorflow_v1 import plain_data_options, tf
-  from towers.inputs import count_cores
 
   def parse_photo(record):
     features = tf.io.parse_single_example(record, {'image/encoded': tf.FixedLenFeature([], tf.string),

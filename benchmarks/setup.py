@@ -24,7 +24,7 @@ import time
 from typing import Any, Dict, List, Tuple
 
 from benchmarks.mirrored import build_update, open_mirrored
-from benchmarks.picture import Curve, draw
+from training.chart import Curve, write_chart
 
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
@@ -210,11 +210,11 @@ def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:
       if line['model'] == model and line['build'] == build and 'error' not in line:
         seconds.setdefault(line['num_towers'], []).append(line['setup_seconds'])
     if seconds:
-      curves.append(Curve(LABELS[build], sorted(seconds), [statistics.median(seconds[towers])
-                                                           for towers in sorted(seconds)]))
+      curves.append(Curve(LABELS[build], [(towers, statistics.median(seconds[towers])) for towers in sorted(seconds)],
+                          len(curves)))
   version = next(line['tensorflow_version'] for line in lines if 'error' not in line)
-  draw(curves, title='From process start to the end of the first step: %s, TensorFlow %s' % (model, version),
-       x_label='towers', y_format='{:.0f} s', path=path)
+  write_chart(path, 'From process start to the end of the first step: %s, TensorFlow %s' % (model, version), curves,
+              x_label='towers', format_y='{:.0f} s'.format)
 
 
 if __name__ == '__main__':

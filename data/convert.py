@@ -28,6 +28,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
+from cores import count_cores
 from data.bad_records import POLICIES, BadRecordError, BadRecords
 from data.cifar import CIFARS, load_cifar
 from data.idx_folder import load_idx_folder
@@ -137,7 +138,7 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, 
     print('{:,} of {:,} shards are there already and whole'.format(len(done), len(planned)), file=stream)
   if left and os.path.exists(os.path.join(to, DESCRIPTION)):
     os.remove(os.path.join(to, DESCRIPTION))
-  done.update(_write_shards(left, bad_records, processes or os.cpu_count() or 1, stream))
+  done.update(_write_shards(left, bad_records, processes or count_cores(), stream))
 
   description = dict(
       format=DESCRIPTION_FORMAT, converted_from=kind, num_classes=sources.num_classes, first_label=0,

@@ -62,3 +62,6 @@ def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_tow
   assert '```\n%s```' % before in docs and '```\n%s```' % after in docs
   assert 'tower 0 takes [8, 9, 10, 11], tower 1 takes [8, 9, 10, 11]' in before
   assert 'validation: tower 0 takes [0, 1], tower 1 takes [2, 3]' in after
+  # What is wrong is told: each split loses batches while the other is asked for, and both towers do the same.
+  assert before.count('the batch is lost') == 2 and before.count('compute on the same examples') == 1
+  assert 'no batch is lost' in after

@@ -6,7 +6,7 @@ import os
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOUNDATION = {'tensorflow_v1', 'usage_error'}
+FOUNDATION = {'cores', 'tensorflow_v1', 'usage_error'}
 # Each may import the foundation and what stands here.
 MAY_IMPORT = {
     'staging': {'staging'},
@@ -48,6 +48,14 @@ def test_imports_go_one_way(folder):
       if module.split('.')[0] in OURS:
         allowed = MAY_IMPORT[folder] | FOUNDATION
         assert any(module == name or module.startswith(name + '.') for name in allowed), '%s: %s' % (path, module)
+
+
+def test_cores_are_counted_in_one_place():
+  for folder in MAY_IMPORT:
+    for path in files(folder):
+      with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+        text = file.read()
+      assert 'cpu_count' not in text and 'sched_getaffinity' not in text, '%s: cores.count_cores knows' % path
 
 
 def test_every_folder_has_its_rule():

@@ -16,6 +16,7 @@ from towers.exchange import Agreement
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.gradients import Averaged, build_gradient_norm, clip_gradients, unscale_gradients
 from towers.guard import Diagnosis, build_diagnosis
+from towers.input_check import check_inputs
 from towers.input_wait import build_input_wait
 from towers.inputs import Inputs, build_inputs
 from towers.plan import Plan, build_plan
@@ -34,5 +35,6 @@ __all__ = [
     'build_diagnosis', 'build_feed', 'build_gradient_norm', 'build_input_wait', 'build_inputs', 'build_plan',
     'build_precision', 'build_session_config', 'build_spread', 'build_switched_batches', 'build_towers',
     'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'check',
-    'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step', 'unscale_gradients',
+    'check_inputs', 'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step',
+    'unscale_gradients',
 ]

@@ -7,8 +7,8 @@ Without a GPU the same towers stand on virtual CPU devices, so that a program is
 import os
 from typing import Any, List, NamedTuple, Optional
 
+from cores import count_cores
 from tensorflow_v1 import tf
-from towers.inputs import count_cores
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
 

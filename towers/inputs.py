@@ -18,9 +18,9 @@ before they are parsed.
   session.run(inputs.initializer, inputs.feeds(step=0))
 """
 
-import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from cores import count_cores
 from data.examples import Examples
 from tensorflow_v1 import plain_data_options, tf
 from towers.batch import Batch
@@ -126,11 +126,6 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
-
-
-def count_cores() -> int:
-  """Returns the cores that this process may use: fewer than the machine has, in a container or under taskset."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def _parse_batch_with(examples, arrays):

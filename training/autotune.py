@@ -22,6 +22,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
+from cores import count_cores
 from data.user_cache import find_in_cache
 from data.whole_file import write_whole
 from training.config import Config
@@ -155,7 +156,7 @@ def tune(config: Config, run: Callable[[Dict[str, Any]], Trial]) -> Tuned:
 def list_alternatives(config: Config, num_towers: int) -> List[List[Dict[str, Any]]]:
   """Returns what is tried, in this order: of each inner list one at most is taken."""
   default = {field.name: field.default for field in dataclasses.fields(Config)}
-  cores = os.cpu_count() or 1
+  cores = count_cores()
   found: List[List[Dict[str, Any]]] = [
       [dict(xla='on')],
       [dict(graph_rewriter='on'), dict(graph_rewriter='off')],
@@ -217,7 +218,7 @@ def fingerprint(config: Config) -> str:
   """Returns a digest of all that the fastest settings depend on: the run's settings, the machine, TensorFlow."""
   parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)
            if field.name not in _NOT_IN_FINGERPRINT}
-  parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), os.cpu_count(), _list_gpus()]
+  parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(), _list_gpus()]
   # The package is not imported here: its files stand for its version.
   spec = importlib.machinery.PathFinder.find_spec('tensorflow')
   files = [spec.origin, os.stat(spec.origin).st_mtime_ns] if spec and spec.origin else []

@@ -1,4 +1,6 @@
-"""Chart: curves as inline SVG, drawn in plain Python; colours come from the page, so that it may be light or dark.
+"""Chart: curves as SVG, drawn in plain Python, inside of a page or as a file.
+
+Inside of a page colours come from the page, so that it may be light or dark; a file has its own.
 
    2.5 ┤╲                       a `Curve` is a name and points (x, y); what is no number is a gap
    1.5 ┤ ╲__•
@@ -9,11 +11,14 @@
 
 import html
 import math
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 _WIDTH, _HEIGHT = 560, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26
 NUM_COLOURS = 6
+# Of a file: room above for title and legend, beneath for what the axis is.
+_HEAD, _FOOT = 44, 22
+_FILE_COLOURS = ('#1b6ca8', '#d1495b', '#3c8d40', '#8a5a99', '#b7791f', '#4a5568')
 
 
 class Curve(NamedTuple):
@@ -39,15 +44,64 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
     curves: to draw over one another.
     from_zero: whether the axis begins at 0, as that of a speed should.
   """
-  curves = [curve._replace(points=[(x, y) for x, y in curve.points if math.isfinite(y)]) for curve in curves]
-  curves = [curve for curve in curves if curve.points]
+  curves = _leave_gaps(curves)
   if not curves:
     return ''
+  legend = ''.join('<span class="c%d">%s %s</span>'
+                   % (curve.colour % NUM_COLOURS, _mark(curve), html.escape(curve.name)) for curve in curves)
+  return ('<figure><figcaption>%s <small>%s</small></figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">%s'
+          '</svg></figure>' % (html.escape(title), legend, _WIDTH, _HEIGHT, html.escape(title),
+                               _draw(curves, least=0.0 if from_zero else None)))
+
+
+def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str, most: Optional[float] = None,
+                format_y: Optional[Callable[[float], str]] = None) -> None:
+  """Writes a file of SVG; later curves are thinner, so that those that lie on each other are all seen.
+
+  Args:
+    path: to write to.
+    title: above them.
+    curves: to draw over one another, at least one with a point.
+    x_label: what the axis beneath is.
+    most: the upper end of the upright axis, which begins at 0; None for a round number that holds all.
+    format_y: of a number at the left; `format_number` if None.
+  """
+  curves = _leave_gaps(curves)
+  styles = ['.grid { stroke: #ddd; }'] + [
+      '.c%d { fill: %s; } polyline.c%d { fill: none; stroke: %s; stroke-width: %.1f; }'
+      % (number, colour, number, colour, 1.5 + max(0, len(curves) - 1 - number))
+      for number, colour in enumerate(_FILE_COLOURS)]
+  legend = '  '.join('<tspan class="c%d">%s %s</tspan>' % (curve.colour % NUM_COLOURS, _mark(curve),
+                                                           html.escape(curve.name)) for curve in curves)
+  lines = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">'
+           % (_WIDTH, _HEAD + _HEIGHT + _FOOT), '<style>%s</style>' % ' '.join(styles),
+           '<rect width="100%" height="100%" fill="white"/>',
+           '<text x="12" y="17">%s</text>' % html.escape(title),
+           '<text x="%d" y="35" xml:space="preserve">%s</text>' % (_LEFT, legend),
+           '<g transform="translate(0 %d)">%s</g>' % (_HEAD, _draw(curves, least=0.0, most=most, format_y=format_y)),
+           '<text x="%d" y="%d" text-anchor="middle">%s</text>'
+           % ((_LEFT + _WIDTH - _RIGHT) // 2, _HEAD + _HEIGHT + 10, html.escape(x_label)), '</svg>', '']
+  with open(path, 'w', encoding='utf-8') as file:
+    file.write('\n'.join(lines))
+
+
+def _leave_gaps(curves):
+  """Returns the curves that have points that are numbers, with these points alone."""
+  curves = [curve._replace(points=[(x, y) for x, y in curve.points if math.isfinite(y)]) for curve in curves]
+  return [curve for curve in curves if curve.points]
+
+
+def _mark(curve):
+  return '●' if curve.has_dots else '━'
+
+
+def _draw(curves, *, least=None, most=None, format_y=None):
+  """Returns the inside of an SVG of `_WIDTH` by `_HEIGHT`: grid, numbers at both axes, curves."""
   # From 0 on, so that all charts of a run stand under one another.
   xs = [0.0] + [x for curve in curves for x, _ in curve.points]
   ys = [y for curve in curves for _, y in curve.points]
   x_ticks = find_ticks(min(xs), max(xs), 6)
-  y_ticks = find_ticks(0.0 if from_zero else min(ys), max(ys), 4)
+  y_ticks = find_ticks(min(ys) if least is None else least, max(ys) if most is None else most, 4)
   left, right = min(xs), max(xs)
   bottom, top = min(min(ys), y_ticks[0]), max(max(ys), y_ticks[-1])
 
@@ -60,7 +114,7 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
   for y in y_ticks:
     _, down = place(left, y)
     parts.append('<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s'
-                 '</text>' % (_LEFT, _WIDTH - _RIGHT, down, down, _LEFT - 6, down + 4, format_number(y)))
+                 '</text>' % (_LEFT, _WIDTH - _RIGHT, down, down, _LEFT - 6, down + 4, (format_y or format_number)(y)))
   for x in x_ticks:
     if left <= x <= right:
       parts.append('<text x="%.1f" y="%d" text-anchor="middle">%s</text>'
@@ -73,11 +127,7 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
       for x, y in curve.points:
         parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, step %s: %s</title></circle>' % (
             (curve.colour % NUM_COLOURS,) + place(x, y) + (html.escape(curve.name), format_number(x), '%.4g' % y)))
-  legend = ''.join('<span class="c%d">%s %s</span>'
-                   % (curve.colour % NUM_COLOURS, '●' if curve.has_dots else '━', html.escape(curve.name))
-                   for curve in curves)
-  return ('<figure><figcaption>%s <small>%s</small></figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">%s'
-          '</svg></figure>' % (html.escape(title), legend, _WIDTH, _HEIGHT, html.escape(title), ''.join(parts)))
+  return ''.join(parts)
 
 
 def find_ticks(least: float, most: float, count: int) -> List[float]:

@@ -137,6 +137,7 @@ class Config:
   result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
 
   _group('to look at')
+  quiet: bool = _setting(bool, False, 'no progress line; set-up, validation, warnings and the result are told')
   summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
   report: Optional[str] = _setting(str, None, 'page of HTML to write: curves, times, devices, settings')
   summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
@@ -231,7 +232,7 @@ class Config:
     if cluster.is_chief:
       return self
     nothing: Dict[str, Any] = dict.fromkeys(_CHIEFS)
-    return dataclasses.replace(self, **nothing)
+    return dataclasses.replace(self, quiet=True, **nothing)
 
   def count_steps(self, steps_per_epoch: int) -> int:
     """Returns the weight updates of the whole run."""

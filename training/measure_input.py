@@ -10,9 +10,10 @@ import time
 from typing import Any, Dict
 
 import towers
+from cores import count_cores
 from data import DataSet
 from tensorflow_v1 import tf
-from towers.inputs import INPUT_MODES, count_cores
+from towers.inputs import INPUT_MODES
 from training.config import Config
 
 _WARM_UP_RUNS = 5

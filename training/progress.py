@@ -1,6 +1,7 @@
 """Progress: where a run is, how fast, and how long it will still take.
 
-On a terminal one line is drawn again and again; anywhere else a plain line with the time is written now and then.
+On a terminal one line is drawn again and again, as much of it as there is room for; anywhere else a plain line with
+the time is written now and then.
 
   epoch 2/5 ━━━━━━━━━━━━━━────────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
   14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
@@ -18,7 +19,7 @@ from towers.plan import Plan
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
 _LONGEST_BAR = 30
-_SHORTEST_BAR = 5
+_SHORTEST_BAR = 8
 # A smaller share of the time that the towers wait for input is not worth the room on the line.
 _SHOWN_WAIT = 0.05
 
@@ -49,7 +50,7 @@ class Progress:
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
                on_first_step: Callable[[], None] = lambda: None,
                input_wait_seconds: Callable[[], float] = lambda: 0.0, stream: Any = None,
-               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None):
+               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None, is_quiet: bool = False):
     """Prepares to show; nothing is written yet.
 
     Args:
@@ -62,6 +63,7 @@ class Progress:
       stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
       clock: seconds.
       columns: of the terminal; asked for at each drawing if None.
+      is_quiet: neither a bar nor lines are written, but what is told of validation, and by others.
     """
     self._total_steps = total_steps
     self._total_epochs = -(-total_steps // plan.steps_per_epoch)
@@ -75,6 +77,7 @@ class Progress:
     self._is_terminal = self._stream.isatty()
     self._clock = clock
     self._columns = columns
+    self._is_quiet = is_quiet
     self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
     self._bar_is_drawn = False
     # A checkpoint that is written beside the loop may have something to say.
@@ -103,7 +106,7 @@ class Progress:
     self._step, self._mark = step, now
     for follower in self.followers:
       follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
-    if now >= self._next_show or step == self._total_steps:
+    if not self._is_quiet and (now >= self._next_show or step == self._total_steps):
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds
@@ -125,6 +128,13 @@ class Progress:
       clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
       self._put(clear + text + '\n')
+
+  def close(self) -> None:
+    """Ends the bar's line, so that what comes next, however the run has ended, stands in one of its own."""
+    with self._lock:
+      if self._bar_is_drawn:
+        self._bar_is_drawn = False
+        self._put('\n')
 
   def rewind(self, step: int) -> None:
     """Takes note that the run goes on from an earlier step; the speed is measured anew."""
@@ -171,33 +181,45 @@ class Progress:
     return examples / seconds if examples and seconds else None
 
   def _show(self, now, loss):
-    epoch = 'epoch %d/%d' % (self._plan.position(self._step - 1)[0] + 1, self._total_epochs)
-    count = 'step {:,}/{:,}'.format(self._step, self._total_steps)
-    facts = ['loss %.4f' % loss, 'rate %.3g' % self._learning_rate()]
+    facts = {'epoch': 'epoch %d/%d' % (self._plan.position(self._step - 1)[0] + 1, self._total_epochs),
+             'step': 'step {:,}/{:,}'.format(self._step, self._total_steps),
+             'loss': 'loss %.4f' % loss,
+             'rate': 'rate %.3g' % self._learning_rate()}
     speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
     if speed:
-      facts.append('{:,.0f} examples/s'.format(speed))
+      facts['speed'] = '{:,.0f} examples/s'.format(speed)
     waited = self._share_waited(self._shown_wait_seconds, self._train_seconds - self._shown_train_seconds)
     if waited and waited >= _SHOWN_WAIT:
-      facts.append('waits {:.0%}'.format(waited))
+      facts['wait'] = 'waits {:.0%}'.format(waited)
     if self._first_timed_step < self._step < self._total_steps:
       # With what validation and checkpoints took, since they will take it again.
       seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
-      facts.append('%s left' % format_seconds(seconds_per_step * (self._total_steps - self._step)))
+      facts['left'] = '%s left' % format_seconds(seconds_per_step * (self._total_steps - self._step))
     if not self._is_terminal:
-      return self.write('%s %s, %s: %s' % (time.strftime('%H:%M:%S'), count, epoch, ', '.join(facts)))
+      epoch, count = facts.pop('epoch'), facts.pop('step')
+      return self.write('%s %s, %s: %s' % (time.strftime('%H:%M:%S'), count, epoch, ', '.join(facts.values())))
 
-    columns = self._columns or shutil.get_terminal_size().columns
-    line = '  '.join([count] + facts)
-    room = min(_LONGEST_BAR, columns - len(epoch) - len(line) - 3)
-    if room >= _SHORTEST_BAR:
-      done = round(room * self._step / self._total_steps)
-      full, empty = self._bar_characters
-      line = full * done + empty * (room - done) + ' ' + line
+    line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
     with self._lock:
       self._bar_is_drawn = self._step != self._total_steps
-      self._put('\r\x1b[K' + (epoch + ' ' + line)[:columns - 1] + ('' if self._bar_is_drawn else '\n'))
+      self._put('\r\x1b[K' + line + ('' if self._bar_is_drawn else '\n'))
     return None
+
+  def _draw(self, facts, columns):
+    """Returns the line with a bar, if there is room for it; without what matters least, where there is little."""
+    for left_out in ('', 'rate', 'wait', 'speed', 'epoch', 'loss', 'left'):
+      facts = {name: fact for name, fact in facts.items() if name != left_out}
+      head, tail = facts.get('epoch', ''), '  '.join(fact for name, fact in facts.items() if name != 'epoch')
+      room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
+      if room >= _SHORTEST_BAR:
+        done = round(room * self._step / self._total_steps)
+        full, empty = self._bar_characters
+        return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
+      line = head + ' ' * bool(head) + tail
+      # The bar is worth more than the rate, and less than everything else.
+      if left_out and len(line) <= columns:
+        break
+    return line[:columns]
 
   def _put(self, text):
     # A terminal that is gone, or a log on a full disk, is no reason to end a run.

@@ -18,6 +18,7 @@ import re
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from cores import count_cores
 from data.whole_file import write_whole
 from training.chart import NUM_COLOURS, Curve, draw_chart
 from training.config import Config
@@ -136,7 +137,6 @@ def find_versions() -> Dict[str, str]:
   import numpy
 
   from tensorflow_v1 import tf
-  from towers.inputs import count_cores
   return dict(TensorFlow=tf.__version__, Python=platform.python_version(), numpy=numpy.__version__,
               system='%s, %d cores' % (platform.platform(), count_cores()), host=platform.node())
 
@@ -243,7 +243,7 @@ def _format_value(value):
   if value is None:
     return '–'
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return ', '.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ', '.join(map(_format_value, value)) if isinstance(value, (list, tuple)) else str(value)
   return '{:,}'.format(value) if isinstance(value, int) else '{:,.6g}'.format(value)
 
 

@@ -88,10 +88,11 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       watchdog.watch(steps)
       progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
                           learning_rate=steps.learning_rate, on_first_step=startup.finish,
-                          input_wait_seconds=lambda: steps.input_wait_seconds)
+                          input_wait_seconds=lambda: steps.input_wait_seconds, is_quiet=config.quiet)
       if checkpoints:
         checkpoints.warn = progress.write
       with watch_records(bad_records, progress), contextlib.ExitStack() as closing:
+        closing.callback(progress.close)
         if config.trace_steps:
           from training.timeline import Timeline
           first, last = parse_trace_steps(config.trace_steps)

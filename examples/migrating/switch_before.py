@@ -1,9 +1,10 @@
 """Training and validation in one graph, as it is often asked about.  python -m examples.migrating.switch_before"""
+import towers
 from tensorflow_v1 import tf
 
 NUM_GPUS, BATCH_SIZE = 2, 4
 
-is_validating = tf.placeholder(tf.bool, [])
+is_validating = tf.placeholder(tf.bool, [], 'is_validating')
 train = tf.data.make_one_shot_iterator(tf.data.Dataset.range(1000).batch(BATCH_SIZE))
 validation = tf.data.make_one_shot_iterator(tf.data.Dataset.range(1000).batch(BATCH_SIZE))
 train_batch, validation_batch = train.get_next(), validation.get_next()
@@ -17,3 +18,4 @@ with tf.Session(config=tf.ConfigProto(device_count={'CPU': NUM_GPUS})) as sessio
     numbers = session.run(taken, {is_validating: what == 'validation'})
     print('%s: %s' % (what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
                                       for tower in range(NUM_GPUS))))
+print('\n'.join(towers.check_inputs(taken)))

@@ -38,4 +38,4 @@ def test_several_towers_lie_on_the_curve_of_one(tmp_path, monkeypatch, capsys):
   assert one['loss'] != noisy['loss']
   np.testing.assert_allclose(one['accuracy'], two['accuracy'], atol=1 / 30 + 1e-6)
   picture = ElementTree.parse(str(tmp_path / 'curves.svg')).getroot()
-  assert len(picture.findall('{http://www.w3.org/2000/svg}polyline')) == 3
+  assert len(picture.findall('.//{http://www.w3.org/2000/svg}polyline')) == 3

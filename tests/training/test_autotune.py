@@ -96,7 +96,7 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch):
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
   different.append(fingerprint(Config()))
   monkeypatch.undo()
-  monkeypatch.setattr('os.cpu_count', lambda: 77)
+  monkeypatch.setattr('training.autotune.count_cores', lambda: 77)
   different.append(fingerprint(Config()))
   assert len(set(different)) == len(different)
 

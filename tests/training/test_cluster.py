@@ -101,7 +101,7 @@ def test_the_chief_alone_writes():
   config = Config(**outputs)
   assert config.for_worker(read(dict(worker=TWO), dict(type='worker', index=0))) is config
   other = config.for_worker(read(dict(worker=TWO), dict(type='worker', index=1)))
-  assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c']
+  assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c'] and other.quiet
 
 
 @pytest.mark.parametrize('name', ['autotune', 'check', 'input_only'])

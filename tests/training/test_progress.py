@@ -26,10 +26,11 @@ class Clock:
     return self.seconds
 
 
-def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100):
+def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100,
+        **settings):
   clock = Clock()
   progress = Progress(total_steps=steps, first_step=first_step, plan=PLAN, learning_rate=lambda: 0.1, stream=stream,
-                      clock=clock, columns=columns)
+                      clock=clock, columns=columns, **settings)
   clock.seconds = 50.0  # Set-up and the first step do not count.
   for step in range(first_step + 1, steps + 1):
     progress.step(step=step, loss=2.0 / step)
@@ -86,7 +87,38 @@ def test_a_bar_is_drawn_over_itself_within_the_terminal(columns):
   assert 'validation after step 12: loss 0.5000, accuracy 0.2500 (1,234 examples)\n' in drawings
   assert stream.getvalue().endswith('\n')
   if columns > 40:
-    assert '━' * 5 in drawings[-1] and '─' not in drawings[-1]
+    assert '━' * 8 in drawings[-1] and '─' not in drawings[-1]
+
+
+@pytest.mark.parametrize('columns, shown', [
+    (20, '━━━━──── step 10/20'), (30, 'step 10/20  0:10 left'), (40, 'step 10/20  loss 0.2000  0:10 left'),
+    (50, 'epoch 1/2 step 10/20  loss 0.2000  0:10 left'),
+    (60, 'epoch 1/2 step 10/20  loss 0.2000  10 examples/s  0:10 left'),
+    (72, 'epoch 1/2 ━━━━━━───── step 10/20  loss 0.2000  10 examples/s  0:10 left'),
+    (84, 'epoch 1/2 ━━━━━━─────── step 10/20  loss 0.2000  rate 0.1  10 examples/s  0:10 left')])
+def test_where_there_is_little_room_what_matters_least_is_left_out(columns, shown):
+  stream = Terminal()
+  run(stream, columns=columns)
+  assert shown in stream.getvalue().split('\r\x1b[K')
+
+
+@pytest.mark.parametrize('stream', [Terminal(), io.StringIO()], ids=['terminal', 'pipe'])
+def test_quiet_tells_of_validation_and_warnings_alone(stream):
+  progress = run(stream, pause_after=7, is_quiet=True)
+  progress.write('WARNING: something')
+  assert stream.getvalue() == ('validation after step 7: loss 0.5000, accuracy 0.2500 (1,234 examples)\n'
+                               'WARNING: something\n')
+  assert progress.examples_per_second == pytest.approx(10)
+
+
+def test_a_bar_that_does_not_reach_its_end_gives_its_line_up():
+  stream = Terminal()
+  progress = run(stream, steps=12)
+  progress.step(step=11, loss=0.5)
+  progress.close()
+  assert re.search(r'step 11/12 [^\n]*\n$', stream.getvalue())
+  progress.close()
+  assert stream.getvalue().count('\n') == 2
 
 
 def test_a_terminal_without_the_characters_gets_others():

@@ -14,7 +14,7 @@ from tests import faults
 from tests.towers.small import Run
 from tests.training.curves import CURVES, List, train
 from training import report
-from training.chart import Curve, draw_chart, find_ticks
+from training.chart import Curve, draw_chart, find_ticks, write_chart
 from training.report import format_page, read_runs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -173,3 +173,16 @@ def test_a_chart_draws_what_is_higher_higher_within_its_frame():
   assert 0 < left < across < right < 560 and 0 < high < middle < low < 210
   assert across - left == pytest.approx((right - left) * 7 / 20, abs=0.2)
   assert draw_chart('nothing', [Curve('a', [(1, float('nan'))], 0)]) == ''
+
+
+def test_a_chart_in_a_file_is_a_picture_by_itself(tmp_path):
+  curves = [Curve('<%d>' % number, [(0, 0.2), (10, 0.2 * number)], number) for number in range(3)]
+  write_chart(str(tmp_path / 'chart.svg'), 'a & b', curves, x_label='steps', most=1.0, format_y='{:.0%}'.format)
+  picture = xml.etree.ElementTree.parse(str(tmp_path / 'chart.svg')).getroot()
+  texts = [''.join(text.itertext()) for text in picture.iter('{http://www.w3.org/2000/svg}text')]
+  assert texts[0] == 'a & b' and texts[1].split() == ['━', '<0>', '━', '<1>', '━', '<2>']
+  assert texts[2:7] == ['0%', '25%', '50%', '75%', '100%'] and texts[-1] == 'steps'
+  assert len(list(picture.iter('{http://www.w3.org/2000/svg}polyline'))) == 3
+  style = picture.find('{http://www.w3.org/2000/svg}style').text
+  widths = [float(width) for width in re.findall(r'stroke-width: ([0-9.]+)', style)]
+  assert widths[:3] == [3.5, 2.5, 1.5]
