@@ -112,6 +112,8 @@ def build_program(config, model, data_set, devices, worker=0, num_workers=1):
 def train(config, cluster, data_set, startup, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
 
+  An evaluator follows the checkpoints of those that train instead, and has no result.
+
   Args:
     config: training.config.Config.
     cluster: training.cluster.Cluster.
@@ -140,11 +142,14 @@ def train(config, cluster, data_set, startup, signals):
     graph = tf.get_default_graph()
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
     model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
-    program = build_program(config, model, data_set, devices.names, cluster.worker, len(cluster.addresses))
+    program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)
     startup.note(describe_ops(graph, len(devices.names)))
     description = describe_run(config, data_set, devices, program)
+    if cluster.is_evaluator:
+      from training.evaluator import evaluate
+      return evaluate(program, config=config, devices=devices, startup=startup, signals=signals)
     print(description if cluster.is_chief else '%s of %d; %s tells of the run' % (
-        cluster.describe(cluster.worker), len(cluster.addresses), cluster.describe(0)))
+        cluster.describe(cluster.worker), cluster.num_workers, cluster.describe(0)))
     return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
                        devices=devices, startup=startup, signals=signals, worker=worker)
 
@@ -239,7 +244,7 @@ def main(arguments):
         if config.result_file:
           write_result(config.result_file, result)
         if not config.input_only:
-          if cluster.is_chief:
+          if cluster.is_chief:  # The others have told what is theirs.
             print(format_result(result, time.monotonic() - started))
           if config.export_dir:
             export(config, data_set)

@@ -115,7 +115,8 @@ def _average_workers(averaged, workers, collective, pack_bytes):
   gradients, *copies = [_put_together(of_tower, found[1:], scale, device)
                         for of_tower, found, device in zip(pairs, totals, devices)]
   return averaged._replace(
-      loss=loss, gradients=gradients, copies=copies, agreement=agreement, exchange=exchange,
+      loss=loss, gradients=gradients, copies=copies, agreement=agreement,
+      exchange=exchange._replace(num_gradients=len(gradients)),
       num_examples=averaged.num_examples * workers.num_workers if is_even else tf.cast(count, tf.int64))
 
 

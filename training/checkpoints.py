@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -89,16 +89,10 @@ class Checkpoints:
     """
     self.wait()
     self._clean_up()
-    ours = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-            for variable in self._variables}
     reasons: List[str] = []
     for path in self._find():
       try:
-        reader = tf.train.load_checkpoint(path)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        # Before any tensor is read: what a strange file claims is never allocated.
-        check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}, ours)
-        self._saver.restore(session, path)
+        restore_variables(session, self._saver, path, self._variables)
       except UsageError:
         raise
       except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -329,6 +323,22 @@ def _sync(path):
     os.fsync(handle)
   finally:
     os.close(handle)
+
+
+def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[Any]) -> None:
+  """Restores the checkpoint at a path.
+
+  Raises:
+    UsageError: it is of other variables.
+    tf.errors.OpError, ValueError, RuntimeError: it is damaged.
+  """
+  reader = tf.train.load_checkpoint(path)
+  shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+  # Before any tensor is read: what a strange file claims is never allocated.
+  check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()},
+                       {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+                        for variable in variables})
+  saver.restore(session, path)
 
 
 def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:

@@ -35,9 +35,14 @@ class Cluster(NamedTuple):
     return self.worker == 0 and not self.is_evaluator
 
   @property
+  def num_workers(self) -> int:
+    """The workers that this process trains with, itself included."""
+    return 1 if self.is_evaluator else len(self.addresses)
+
+  @property
   def trains_together(self) -> bool:
     """Whether this process is one of several workers."""
-    return len(self.addresses) > 1 and not self.is_evaluator
+    return self.num_workers > 1
 
   def describe(self, index: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""

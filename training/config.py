@@ -219,7 +219,7 @@ class Config:
       _refuse(value is not None and value <= 0, '%s=%s: it must be above 0.' % (name, value))
 
   def for_worker(self, cluster: Cluster) -> 'Config':
-    """Returns what one worker of a cluster is to do: to save and to tell of a run is the chief's.
+    """Returns what one process of a cluster is to do: to save and to tell of a run is the chief's.
 
     Raises:
       UsageError: what is done by one worker alone.
@@ -231,8 +231,10 @@ class Config:
                  if name == 'autotune' else ''))
     if cluster.is_chief:
       return self
-    nothing: Dict[str, Any] = dict.fromkeys(_CHIEFS)
-    return dataclasses.replace(self, quiet=True, **nothing)
+    changes: Dict[str, Any] = dict.fromkeys(_CHIEFS)
+    if cluster.is_evaluator:
+      changes.update(validation='switch', summary_dir=self.summary_dir)
+    return dataclasses.replace(self, quiet=True, **changes)
 
   def count_steps(self, steps_per_epoch: int) -> int:
     """Returns the weight updates of the whole run."""

@@ -218,10 +218,14 @@ class Steps:
       self._session.run(self._program.copies.spread_op)
     self._program.train.start(self._session, step=step)
     self.runs += 1
+    self.start_validation()
+    self.activity = 'the first step'
+
+  def start_validation(self) -> None:
+    """Starts the iterators of the validation split, and fills its staging areas."""
     if self._validation is not None:
       self._validation.feed.start(self._session)
       self.runs += 1
-    self.activity = 'the first step'
 
   def spread(self) -> None:
     """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""

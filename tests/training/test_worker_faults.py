@@ -1,17 +1,19 @@
 """Faults of several workers: nobody hangs, nobody trains or saves a mixed state, and all together they go on."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from tests.training.crew import Crew
+from tests.training.crew import ROOT, Crew
 from training.run_error import WorkerGone
 
 EXIT_CODE = WorkerGone.exit_code
@@ -63,6 +65,22 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, f
   assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
   history = (tmp_path / 'history.json').read_text()
   assert history == (uninterrupted / 'history.json').read_text()
+
+
+def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
+  launched = subprocess.run(
+      [sys.executable, '-m', 'training.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
+       '--', sys.executable, '-m', 'tests.training.child', 'dies once'] + FLAGS + ['--checkpoint_dir=%s' % tmp_path],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+  assert launched.returncode == 0, launched.stdout
+  assert 'worker 1 was killed by SIGKILL' in launched.stdout and launched.stdout.count('restart 1 of 2') == 1
+  assert 'restart 2' not in launched.stdout and 'resumed from' in launched.stdout
+  expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
+  assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+  # The evaluator, a worker of its own, has measured the last weights on the whole split.
+  [evaluated] = [row for row in json.loads((tmp_path / 'evaluations.json').read_text()) if row['step'] == 45]
+  [validated] = [row for row in json.loads((tmp_path / 'history.json').read_text())['validations'] if row['step'] == 45]
+  assert evaluated == pytest.approx(validated, abs=1e-5)
 
 
 def test_a_worker_that_dies_in_its_start_is_missed():
