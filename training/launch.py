@@ -25,6 +25,7 @@ import socket
 import sys
 from typing import List, NamedTuple, Optional, Sequence
 
+from cores import list_cores
 from training.child_process import ChildProcess
 from training.children import Children, say
 from training.signals import exit_code
@@ -116,10 +117,9 @@ def plan_members(given: argparse.Namespace) -> List[Member]:
       names = [name for name in visible.split(',') if name]
     gpus = _share('gpus_per_worker', given.gpus_per_worker, names, len(tasks), 'CUDA_VISIBLE_DEVICES has')
   if given.cores_per_worker is not None:
-    if not hasattr(os, 'sched_getaffinity'):
+    if not hasattr(os, 'sched_setaffinity'):
       raise UsageError('cores_per_worker needs Linux: leave it out.')
-    cores = _share('cores_per_worker', given.cores_per_worker, sorted(os.sched_getaffinity(0)), len(tasks),
-                   'this process may use')
+    cores = _share('cores_per_worker', given.cores_per_worker, list_cores(), len(tasks), 'this process may use')
   return [Member(*task, gpus=gpus[number], cores=cores[number]) for number, task in enumerate(tasks)]
 
 
