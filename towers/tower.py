@@ -191,8 +191,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
-    # Where all rows of a global batch were damaged and left out, 0 / 0 would be no number.
-    share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
+    share = sums['loss'] / _divisor(total)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
   seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
@@ -206,21 +205,28 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
   Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
   apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
-  def scale_of(losses):
-    return None if loss_scale is None else [tf.cast(loss_scale, loss.dtype) for loss in losses]
-
   variables = tower.variables
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
-    own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables, scale_of([tower.loss]))]
+    # Of the sum, from one number that says what share it has: shorter than through the division backwards.
+    weight = (1.0 if loss_scale is None else loss_scale) / _divisor(tower.num_global_examples)
+    total = tower.sums['loss']
+    own = [_zero_if_empty(gradient, batch)
+           for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
     keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
+    scales = None if loss_scale is None else [tf.cast(loss_scale, penalty.dtype) for penalty in tower.penalties]
     gradients = [gradient if penalty is None else
                  add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scale_of(tower.penalties)))]
+                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scales))]
   return tower._replace(gradients=gradients), own
+
+
+def _divisor(num_examples):
+  """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged and left out."""
+  return float(num_examples) if isinstance(num_examples, int) else tf.cast(tf.maximum(num_examples, 1), tf.float32)
 
 
 def _zero_if_empty(value, batch):

@@ -331,7 +331,8 @@ class Steps:
     self.runs += 1
     if self._agreement is not None:
       self._take_agreement(results[3])
-    self.input_wait_seconds += waited
+    if waited > 0:
+      self.input_wait_seconds += waited
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
@@ -367,7 +368,7 @@ class Steps:
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
     for _ in range(self._plan.num_runs(self.step) - 1):
-      self.input_wait_seconds += self._calls['accumulate']()[0]
+      self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
       self.runs += 1
 
   def retry(self) -> Finding:
