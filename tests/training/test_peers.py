@@ -70,6 +70,8 @@ def test_who_has_ended_has_ended_for_good():
   assert peers.find_gone() == ['worker 2 (c:1) has ended']
   faults[2] = ''
   assert peers.find_gone() == ['worker 2 (c:1) has ended']
+  faults[0] = REFUSED
+  assert peers.find_gone() == ['worker 0 (a:1) has ended', 'worker 2 (c:1) has ended']
 
 
 def test_who_is_silent_has_time_to_come_back():
