@@ -84,7 +84,7 @@ def main() -> None:
   parser.add_argument('--milliseconds', type=float, default=20.0)
   parser.add_argument('--json', help='file to write all lines to')
   flags = parser.parse_args()
-  print('%d towers, %g ms for a global batch, %g ms to compute' % (flags.towers, flags.milliseconds, flags.milliseconds))
+  print('{0} towers, {1:g} ms for a global batch, {1:g} ms to compute'.format(flags.towers, flags.milliseconds))
   lines = []
   for mode in ('split', 'next', 'shard'):
     for depth in (0, 1, 2):
