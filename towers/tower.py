@@ -18,6 +18,7 @@ from tensorflow_v1 import tf
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms
 from towers.clone import Pattern, has_same_shapes, record_tower
+from towers.garbage import uncollected
 from towers.inputs import HOST
 from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
@@ -63,6 +64,7 @@ class Tower(NamedTuple):
   variables: List[Any] = []
 
 
+@uncollected()
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
                  is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
                  precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
