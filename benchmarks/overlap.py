@@ -3,9 +3,9 @@
   python -m benchmarks.overlap                                     # a minute
   python -m benchmarks.overlap --towers=8 --milliseconds=50
 
-Input and towers sleep, so that neither takes a core from the other, and what a step takes is told by waiting alone: the
-sum of both where one waits for the other, no more than either where they overlap. A tower that sleeps holds a thread, as
-one on a GPU does not; so there are threads for all that may sleep at a time.
+Input and towers sleep, so that neither takes a core from the other, and what a step takes is told by waiting alone:
+the sum of both where one waits for the other, no more than either where they overlap. A tower that sleeps holds a
+thread, as one on a GPU does not; so there are threads for all that may sleep at a time.
 """
 
 import argparse
