@@ -8,6 +8,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests import faults
+from tests.data.test_skipped_steps import examples_without
 from tests.towers import small
 from tests.towers.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weights
 from tests.towers.team import Team
@@ -126,6 +127,15 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
       changed = np.any(run.weights()['table'] != run.initial_weights['table'], 1)
       expected = np.any(one.weights()['table'] != one.initial_weights['table'], 1)
       assert not changed.all() and (changed == expected).all()
+
+
+@pytest.mark.parametrize('bad', [[1, 2, 3, 9, 12], [1, 3, 5, 7]], ids=str)
+def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
+  # Of the second list, worker 1 has nothing left in the first step.
+  train = examples_without(bad)
+  with make_team((2, 2), train=train, mode='next') as team, Run(num_towers=1, depth=0, train=train) as one:
+    assert_one_tower(team, one, steps=4)
+    assert team.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
 def test_no_two_towers_of_all_workers_draw_the_same():
