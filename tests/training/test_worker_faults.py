@@ -48,9 +48,10 @@ def uninterrupted(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('dead, fault, moment, times', [
-    (1, 'steps are marked', '<training>', 30), (0, 'steps are marked', '<training>', 30),
-    (1, 'validation is slow', '<validation>', 14), (0, 'saving is slow', '<saving>', 2)])
+@pytest.mark.parametrize('dead, fault, moment, times', [(1, 'steps are marked', '<training>', 30)] + [
+    pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (0, 'steps are marked', '<training>', 30), (1, 'validation is slow', '<validation>', 14),
+        (0, 'saving is slow', '<saving>', 2))])
 def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, fault, moment, times, uninterrupted,
                                                                          tmp_path):
   flags = FLAGS + ['--checkpoint_dir=%s' % tmp_path]
@@ -67,6 +68,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, f
   assert history == (uninterrupted / 'history.json').read_text()
 
 
+@pytest.mark.slow
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
       [sys.executable, '-m', 'training.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
@@ -90,6 +92,7 @@ def test_a_worker_that_dies_in_its_start_is_missed():
     assert_gone(crew, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_comes_is_named_after_the_time():
   with Crew(num_workers=3, absent=[1], flags=['--start_seconds=8']) as crew:
     codes = crew.end(0, 2)
@@ -99,6 +102,7 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
     assert 'waiting for the other workers: worker 1 (%s) is not there yet' % crew.addresses[1] in text
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
   with Crew(fault='steps are marked', flags=['--steps=60']) as crew:
     crew.wait_for(1, '<training>', 20)
@@ -109,6 +113,7 @@ def test_a_worker_that_stands_still_for_a_while_is_waited_for():
     assert crew.end() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes():
   with Crew(fault='steps are marked', flags=['--worker_seconds=4']) as crew:
     crew.wait_for(1, '<training>', 20)
@@ -119,6 +124,7 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes
     assert_gone(crew, 1, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
   with Crew(fault='steps are marked', flags=['--start_seconds=8', '--checkpoint_every=10steps',
                                              '--checkpoint_dir=%s' % tmp_path]) as crew:
@@ -176,6 +182,7 @@ def has_namespaces():
   return made
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')
 def test_a_network_that_is_cut_ends_both_sides():
   names = ['towers-%d-%d' % (os.getpid(), worker) for worker in range(2)]
@@ -232,6 +239,7 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
   assert 40 in steps_of(folder) and len(steps_of(folder)) > 1
 
 
+@pytest.mark.slow
 def test_early_stopping_stops_all_at_the_same_step(tmp_path):
   said = run_crew(['--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
                    '--checkpoint_dir=%s' % tmp_path, '--checkpoint_every=1000steps'])
@@ -240,7 +248,8 @@ def test_early_stopping_stops_all_at_the_same_step(tmp_path):
   assert steps_of(tmp_path)[-1] < 400
 
 
-@pytest.mark.parametrize('policy', ['skip', 'rollback', 'stop'])
+@pytest.mark.parametrize('policy', ['skip'] + [
+    pytest.param(policy, marks=pytest.mark.slow) for policy in ('rollback', 'stop')])
 def test_a_number_that_is_none_is_handled_by_all_alike(policy, tmp_path):
   # Example 5 is of worker 1, in every epoch of 6 steps.
   said = run_crew(['--steps=20', '--checkpoint_every=3steps', '--on_nan=%s' % policy, '--checkpoint_dir=%s' % tmp_path],
