@@ -212,7 +212,7 @@ def test_a_network_that_is_cut_ends_both_sides():
 
 
 def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
-  assert set(steps_of(uninterrupted)) >= {10, 20, 30, 40, 45}
+  assert set(steps_of(uninterrupted)) >= {20, 30, 40, 45}  # The newest five, one of which may be the best.
   weights = read_weights(uninterrupted, 45)
   assert all(np.isfinite(value).all() for value in weights.values())
 
