@@ -35,13 +35,13 @@ def build_program(config, model, data_set, devices, worker=0, num_workers=1):
     worker: the number of this worker, whose towers these are.
     num_workers: that train together.
   Returns:
-    training.steps.Program.
+    training.program.Program.
   """
   import towers
   from tensorflow_v1 import tf
   from training.learning_rate import build_learning_rate
   from training.optimizer import build_optimizer
-  from training.steps import Program
+  from training.program import Program
 
   workers = towers.Workers(num_workers, worker)
   has_validation_tower = config.validation == 'tower'

@@ -7,7 +7,7 @@ from tensorflow_v1 import tf
 from towers import Devices, Exchange, Plan, Precision, format_device_table
 from training.config import Config
 from training.memory import estimate_memory, format_bytes
-from training.steps import Program
+from training.program import Program
 
 
 def describe_run(config: Config, data_set: DataSet, devices: Devices, program: Program) -> str:

@@ -19,10 +19,11 @@ from tensorflow_v1 import tf
 from training.checkpoints import list_steps, path_of, restore_variables
 from training.config import Config
 from training.history import History
+from training.program import Program
 from training.reason import find_reason
 from training.signals import Interrupted, Signals
 from training.startup import Startup
-from training.steps import Program, Steps
+from training.steps import Steps
 from usage_error import UsageError
 
 EVALUATIONS = 'evaluations.json'

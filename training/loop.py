@@ -20,10 +20,12 @@ from towers.plan import Plan
 from training.checkpoints import Checkpoints, ChiefsCheckpoints, Snapshot
 from training.config import Config, count_interval, parse_interval
 from training.history import HISTORY, MOST_ROLLBACKS, History
+from training.not_finite import NotFinite
 from training.progress import Progress
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
-from training.steps import NotFinite, Steps, ValidationPass
+from training.steps import Steps
+from training.validation_pass import ValidationPass
 from usage_error import UsageError
 
 # So many steps in a row that are not finite are no longer an accident.

@@ -12,11 +12,12 @@ from training.failure import explain
 from training.history import History
 from training.loop import build_schedule, check_resume, run_loop, watch_records
 from training.measure_input import advise
+from training.program import Program
 from training.progress import Progress
 from training.samples import Listener, Samples
 from training.signals import Signals
 from training.startup import Startup
-from training.steps import Program, Steps
+from training.steps import Steps
 from training.watchdog import Watchdog
 from training.worker import Worker, facts_of_graph
 

@@ -13,129 +13,23 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Copies, Diagnosis, Feed, Precision, Spread, Validation
+from towers import Diagnosis
 from towers.apply import get_examples_seen, get_global_step
 from towers.exchange import REQUESTS
 from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
+from training.not_finite import Finding, NotFinite
+from training.program import Program
 from training.run_error import RunError
+from training.validation_pass import ValidationPass
 
 _FIRST_LOSSES = 5
-
-
-class NotFinite(Exception):
-  """A step was not done, since its loss or gradients are not finite; weights, slots and counters are unchanged."""
-
-
-class Program(NamedTuple):
-  """The graph, from its feeds to the update: what a loop runs, and what a reader may want to look at.
-
-  Attributes:
-    train: the feed of the training split.
-    averaged: the towers, and their mean loss and gradients over the global batch.
-    learning_rate: of the next step, a scalar tensor or a float.
-    train_op: updates all weights once; with a guard, a scalar bool that says whether it did.
-    validation: what a run on validation batches fetches, or None.
-    input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
-    add_wait: with accumulation, the same of a run with `averaged.add_op`.
-    gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
-    copies: of the variables on every tower, or None where all towers share them.
-    precision: that towers compute in, or None for float32.
-    spread: how the chief's state becomes that of all workers; None for one worker.
-  """
-  train: Feed
-  averaged: Averaged
-  learning_rate: Any
-  train_op: Any
-  validation: Optional[Validation] = None
-  input_wait: Any = None
-  add_wait: Any = None
-  gradient_norm: Any = None
-  copies: Optional[Copies] = None
-  precision: Optional[Precision] = None
-  spread: Optional[Spread] = None
 
 
 class Update(NamedTuple):
   """What a measured step tells besides its loss: the global norm of its gradients, and its learning rate."""
   gradient_norm: float
   learning_rate: float
-
-
-class ValidationPass:
-  """One pass over the validation split, summed up batch by batch."""
-
-  def __init__(self, *, names: List[str], num_steps: int, step: int):
-    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step` updates."""
-    self.step = step
-    self._names = names
-    self._steps_left = num_steps
-    self._sums = np.zeros(len(names) + 1, np.float64)
-
-  def add(self, sums: np.ndarray) -> None:
-    """Adds a run's sums, `[len(names) + 1]` with the number of examples last."""
-    self._sums += sums
-    self._steps_left -= 1
-
-  def sum_up(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replaces the sums by `change` of them, which adds what others have measured."""
-    self._sums = change(self._sums)
-
-  @property
-  def is_complete(self) -> bool:
-    """Whether every example of the split has been measured."""
-    return self._steps_left == 0
-
-  @property
-  def num_examples(self) -> int:
-    """The number of examples measured so far."""
-    return int(self._sums[-1])
-
-  def means(self) -> Dict[str, float]:
-    """Returns each metric's mean over the examples measured so far."""
-    return {name: float(total / self._sums[-1]) for name, total in zip(self._names, self._sums)}
-
-
-class Finding(NamedTuple):
-  """What taking a step again that was not finite has shown.
-
-  Attributes:
-    loss: the mean loss over the global batch.
-    is_done: whether everything was finite this time, and the step is done.
-    losses: `[runs, towers]` float32: the shares of the mean loss.
-    finite: `[runs, towers + 1, variables]` bool, of the gradients, those of all towers together last.
-    names: of the variables.
-    has_other_workers: which tell of their own towers.
-  """
-  loss: float
-  is_done: bool
-  losses: np.ndarray
-  finite: np.ndarray
-  names: List[str]
-  has_other_workers: bool = False
-
-  def describe(self) -> str:
-    """Returns which towers' losses and which variables' gradients are not finite, the first ones by name."""
-    clauses = []
-    for tower in range(self.losses.shape[1]):
-      losses, finite = self.losses[:, tower], self.finite[:, tower].all(0)
-      told = []
-      if not np.isfinite(losses).all():
-        told.append('the loss is %s' % losses[~np.isfinite(losses)][0])
-      if not finite.all():
-        told.append('the gradient of %s is not finite (the first of %d variables out of %d)'
-                    % (self.names[int(np.argmin(finite))], int(np.sum(~finite)), len(self.names)))
-      if told:
-        clauses.append('in tower %d %s' % (tower, ' and '.join(told)))
-    if clauses:
-      return '; '.join(clauses)
-    if self.has_other_workers:
-      return 'every tower of this worker is finite, so it is another worker that tells the tower'
-    finite = self.finite[:, -1].all(0)
-    if not finite.all():
-      return ('every tower is finite, but the sum of their gradients of %s is not'
-              % self.names[int(np.argmin(finite))])
-    return 'the loss and gradients of every tower are finite, but their sum over the runs of the step is not'
 
 
 class Steps:

@@ -13,7 +13,7 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
 from tests.towers.small import Run
-from training.steps import NotFinite
+from training.not_finite import NotFinite
 
 TRAIN = small.random_examples(16)
 # Batches of 8 on 3 towers are 3, 3 and 2: rows 14 and 15 are tower 2's in the second step.

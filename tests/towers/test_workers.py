@@ -15,8 +15,8 @@ from tests.towers.team import Team
 from tests.towers.test_batch_norm import averages
 from tests.towers.test_batch_norm import model as batch_norm_model
 from towers.exchange import REQUESTS
+from training.not_finite import NotFinite
 from training.run_error import RunError
-from training.steps import NotFinite
 from usage_error import UsageError
 
 SHAPES = [(1, 4), (2, 2), (4, 1), (3, 1)]
