@@ -1,8 +1,16 @@
-"""Cores: how many this process may use. Everything counts them here, with and without TensorFlow."""
+"""Cores: which ones this process may use. Everything asks here, with and without TensorFlow."""
 
 import os
+from typing import List
+
+
+def list_cores() -> List[int]:
+  """Returns the numbers of the cores that this process may use; where the system does not tell, those of all."""
+  if hasattr(os, 'sched_getaffinity'):
+    return sorted(os.sched_getaffinity(0))
+  return list(range(os.cpu_count() or 1))
 
 
 def count_cores() -> int:
-  """Returns the cores that this process may use: fewer than the machine has, in a container's cpuset or by taskset."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+  """Returns how many these are: fewer than the machine has, in a container's cpuset or by taskset."""
+  return len(list_cores())

@@ -12,6 +12,7 @@ import time
 
 import data
 import models
+from training.cluster import check_port, read_cluster
 from training.flags import parse_flags
 from training.lock import lock_folder
 from training.outputs import check_outputs
@@ -23,7 +24,7 @@ from training.xla import check_xla, set_xla
 from usage_error import UsageError
 
 
-def build_program(config, model, data_set, devices):
+def build_program(config, model, data_set, devices, worker=0, num_workers=1):
   """Builds the graph: dataset → input mode → staging → switch → towers → average → apply.
 
   Args:
@@ -31,24 +32,30 @@ def build_program(config, model, data_set, devices):
     model: towers.Model.
     data_set: data.DataSet.
     devices: for each tower its device; with `--validation=tower` the last one validates.
+    worker: the number of this worker, whose towers these are.
+    num_workers: that train together.
   Returns:
-    training.steps.Program.
+    training.program.Program.
   """
   import towers
   from tensorflow_v1 import tf
   from training.learning_rate import build_learning_rate
   from training.optimizer import build_optimizer
-  from training.steps import Program
+  from training.program import Program
 
+  workers = towers.Workers(num_workers, worker)
   has_validation_tower = config.validation == 'tower'
   if has_validation_tower and len(devices) < 2:
     raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to train: use num_gpus '
                      'of at least 2, or validation=switch.')
+  if config.collective != 'auto' and config.variables != 'replicated' and num_workers == 1:
+    raise UsageError('collective=%s has no meaning with variables=%s, which are shared, and one worker: use '
+                     'variables=replicated.' % (config.collective, config.variables))
   train_devices, validation_devices = (devices[:-1], devices[-1:]) if has_validation_tower else (devices, devices)
 
   def feed(examples, devices, batch_size, *, shuffle=False, **settings):
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
-                             name=examples.name, **settings)
+                             num_workers=num_workers, worker=worker, name=examples.name, **settings)
     inputs = towers.build_inputs(examples, plan=plan, mode=config.input_mode, shuffle=shuffle, seed=config.seed,
                                  parallel_calls=config.input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=config.staging_depth)
@@ -66,17 +73,16 @@ def build_program(config, model, data_set, devices):
   else:
     batches = towers.build_batches(train)
 
-  store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed)
+  store = towers.build_variable_store(devices=train_devices, placement=config.variables, seed=config.seed,
+                                      worker=worker)
   precision = towers.build_precision(config.precision, devices=train_devices, loss_scale=config.loss_scale)
   all_towers = towers.build_towers(model, batches, devices=train_devices, store=store, is_training=is_training,
                                    batch_norm=config.batch_norm, accumulate=config.accumulate,
-                                   build=config.tower_build, precision=precision)
-  averaged = towers.average_gradients(all_towers, collective=config.collective,
-                                      pack_bytes=int(config.pack_megabytes * 1e6))
+                                   build=config.tower_build, precision=precision, workers=workers)
+  averaged = towers.average_gradients(all_towers, accumulate=config.accumulate, workers=workers,
+                                      collective=config.collective, pack_bytes=int(config.pack_megabytes * 1e6))
   if precision is not None:
     averaged = towers.unscale_gradients(averaged, precision.loss_scale)
-  if config.accumulate > 1:
-    averaged = towers.accumulate_gradients(averaged)
   gradient_norm = towers.build_gradient_norm(averaged) if config.keeps_curves else None
   if config.clip_norm:
     averaged = towers.clip_gradients(averaged, config.clip_norm)
@@ -93,20 +99,24 @@ def build_program(config, model, data_set, devices):
 
   validation = None
   if config.validation == 'switch':
-    validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
+    validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating, workers=workers)
   elif has_validation_tower:
     validation = towers.build_validation_tower(model, validate, number=len(train_devices), store=store,
-                                               precision=precision)
+                                               precision=precision, workers=workers)
   return Program(train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
                  validation=validation, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm,
-                 copies=towers.build_copies(), precision=precision)
+                 copies=towers.build_copies(), precision=precision,
+                 spread=towers.build_spread(workers) if num_workers > 1 else None)
 
 
-def train(config, data_set, startup, signals):
+def train(config, cluster, data_set, startup, signals):
   """Builds the program, and runs it to the last step; returns the result as `--result_file` holds it.
+
+  An evaluator follows the checkpoints of those that train instead, and has no result.
 
   Args:
     config: training.config.Config.
+    cluster: training.cluster.Cluster.
     data_set: data.DataSet.
     startup: training.startup.Startup, entered.
     signals: training.signals.Signals, entered.
@@ -115,6 +125,7 @@ def train(config, data_set, startup, signals):
   from tensorflow_v1 import tf, use_deterministic_kernels
   from training.describe import describe_ops, describe_run
   from training.run import run_program
+  from training.worker import join_workers
 
   if config.deterministic:
     use_deterministic_kernels()
@@ -125,15 +136,22 @@ def train(config, data_set, startup, signals):
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
   check_xla(config.xla, devices)
-  graph = tf.get_default_graph()
-  startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-  model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
-  program = build_program(config, model, data_set, devices.names)
-  startup.note(describe_ops(graph, len(devices.names)))
-  description = describe_run(config, data_set, devices, program)
-  print(description)
-  return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
-                     devices=devices, startup=startup, signals=signals)
+  facts = dict(towers=len(devices.names), tensorflow=tf.__version__, training_examples=data_set.train.num_examples,
+               validation_examples=data_set.validation.num_examples)
+  with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker:
+    graph = tf.get_default_graph()
+    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+    model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
+    program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)
+    startup.note(describe_ops(graph, len(devices.names)))
+    description = describe_run(config, data_set, devices, program)
+    if cluster.is_evaluator:
+      from training.evaluator import evaluate
+      return evaluate(program, config=config, devices=devices, startup=startup, signals=signals)
+    print(description if cluster.is_chief else '%s of %d; %s tells of the run' % (
+        cluster.describe(cluster.worker), cluster.num_workers, cluster.describe(0)))
+    return run_program(program, config=config, description=description, bad_records=data_set.bad_records,
+                       devices=devices, startup=startup, signals=signals, worker=worker)
 
 
 def check(config, data_set):
@@ -194,7 +212,7 @@ def main(arguments):
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
   0 is done, 1 towers that --check found to differ or a fault that --doctor found, 2 a mistake to correct, 3 a run that
-  could not go on, 130 and 143 ended by Ctrl-C and SIGTERM.
+  could not go on, 75 one that another worker has left alone, 130 and 143 ended by Ctrl-C and SIGTERM.
   """
   started = time.monotonic()
   with Signals() as signals, Startup(started) as startup:
@@ -204,11 +222,15 @@ def main(arguments):
         return 0
       if config.doctor:
         return 0 if examine() else 1
-      check_outputs(config)
       if config.predict:
+        check_outputs(config)
         predict(config)
         return 0
-      with lock_folder(config.checkpoint_dir):
+      cluster = read_cluster(os.environ)
+      config = config.for_worker(cluster)
+      check_outputs(config)
+      check_port(cluster)
+      with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
         if config.autotune:
           config = tune(config)
         set_xla(config.xla, os.environ)
@@ -218,11 +240,12 @@ def main(arguments):
         if config.input_only:
           result = measure_input(config, data_set)
         else:
-          result = train(config, data_set, startup, signals)
+          result = train(config, cluster, data_set, startup, signals)
         if config.result_file:
           write_result(config.result_file, result)
         if not config.input_only:
-          print(format_result(result, time.monotonic() - started))
+          if cluster.is_chief:  # The others have told what is theirs.
+            print(format_result(result, time.monotonic() - started))
           if config.export_dir:
             export(config, data_set)
     except UsageError as error:
@@ -230,7 +253,7 @@ def main(arguments):
       return 2
     except RunError as error:
       print('main.py: error: %s' % error, file=sys.stderr)
-      return 3
+      return error.exit_code
     except Interrupted as interrupted:
       print('main.py: %s' % interrupted, file=sys.stderr)
       return interrupted.exit_code

@@ -238,6 +238,18 @@ def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
 
 
+def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instance_key: int) -> Any:
+  """Returns the value of the one of a group that has it.
+
+  Args:
+    value: to hand out, or None to receive it.
+    like: a tensor of its static shape and dtype.
+    others: as for `all_reduce`.
+  """
+  group = (like.shape, like.dtype, group_size, group_key, instance_key)
+  return collective_ops.broadcast_recv(*group) if value is None else collective_ops.broadcast_send(value, *group)
+
+
 def plain_data_options() -> Any:
   """Returns options with which tf.data runs a pipeline as it was written.
 
@@ -255,6 +267,6 @@ def plain_data_options() -> Any:
 
 
 __all__ = [
-    'StagingArea', 'all_reduce', 'can_compile_for_several_cpus', 'get_compute_capabilities', 'load_keras',
+    'StagingArea', 'all_reduce', 'broadcast', 'can_compile_for_several_cpus', 'get_compute_capabilities', 'load_keras',
     'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

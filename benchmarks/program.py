@@ -26,6 +26,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     devices = towers.build_devices(num_towers, 'cpu')
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_program(config, model, data_set, devices.names)
-    with tf.Session(config=towers.build_session_config(devices)) as session:
+    session_config = towers.build_session_config(devices, inter_threads=config.inter_threads)
+    with tf.Session(config=session_config) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       yield Steps(session, program)

@@ -12,14 +12,9 @@ results are folded in pairs.
 """
 
 import functools
-from typing import Any, List, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
-
-try:
-  import google_crc32c
-except ImportError:  # Numpy does as well.
-  google_crc32c = None
 
 _POLYNOMIAL = 0x82F63B78
 _MAX_LANES = 512
@@ -29,9 +24,18 @@ _MASK_DELTA = 0xA282EAD8
 
 def crc32c_of(buffers: Sequence[bytes]) -> List[int]:
   """Returns the checksum of each buffer, 0 to 2^32 - 1."""
-  if google_crc32c is not None:
-    return [google_crc32c.value(buffer) for buffer in buffers]
-  return crc32c_by_numpy(buffers)
+  native = _find_native()
+  return crc32c_by_numpy(buffers) if native is None else [native(buffer) for buffer in buffers]
+
+
+@functools.lru_cache(maxsize=None)
+def _find_native() -> Optional[Callable[[bytes], int]]:
+  """Returns the package's function, or None without it; imported when first needed, since that may take 0.1 s."""
+  try:
+    import google_crc32c
+  except ImportError:
+    return None
+  return google_crc32c.value
 
 
 def mask(checksum: Any) -> Any:

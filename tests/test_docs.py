@@ -37,7 +37,7 @@ def commands(name):
 def translate(command):
   """Returns what to run for a command of the docs: in this environment, and no longer than it takes to see it work.
 
-  None for what cannot run here.
+  None for what cannot run here, or is run by a test of its own.
 
   `tests/test_environment.py` shows that the two scripts start main.py and pytest; CI runs both as they are written.
   """
@@ -59,6 +59,11 @@ def translate(command):
     return [sys.executable, 'main.py'] + flags
   if 'pdoc' in words:
     return None  # The test of the reference runs it.
+  if words[0] in ('kubectl', 'sbatch'):
+    return None  # They need a cluster; tests/test_deploy.py shows what their files start.
+  if words[:3] == ['python', '-m', 'training.launch'] and '--' in words:
+    flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
+    return [sys.executable] + flags + ['--'] + translate(' '.join(map(shlex.quote, command)))
   if words[:2] == ['python', '-m'] and words[2].startswith('examples.'):
     name = re.sub('_(before|after)$', '', words[2].split('.')[-1])
     assert re.search(r"['.]%s" % name, read('tests/test_examples.py')), '%s: tests/test_examples.py must run it' % name
@@ -113,13 +118,15 @@ def test_every_command_runs(name, tmp_path):
 def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
                                  text=True).stdout
-                  for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report']))
+                  for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
+                                  ['-m', 'training.launch'], ['-m', 'training.tf_config']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)
     for flag in re.findall(r'--(\w+)', re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
       assert '--%s' % flag in flags, '%s: --%s' % (name, flag)
-    for path in re.findall(r'`((?:towers|staging|models|data|training|tests|examples|requirements)/[\w/.-]+)`', text):
+    for path in re.findall(r'`((?:towers|staging|models|data|training|tests|examples|requirements|deploy)/[\w/.-]+)`',
+                           text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', '%s: %s' % (name, path)
     for link in re.findall(r'\]\(([^)#]+)\)', text):
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), '%s: %s' % (name, link)

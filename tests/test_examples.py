@@ -23,6 +23,18 @@ def test_a_model_of_ones_own_trains_in_thirty_lines():
   assert loss < 0.02  # ln 2 = 0.69 is chance.
 
 
+@pytest.mark.parametrize('num_workers', [1, 2])
+def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers):
+  command = [sys.executable, '-m', 'examples.several_workers']
+  if num_workers > 1:
+    command = [sys.executable, '-m', 'training.launch', '--workers=2', '--restarts=0', '--'] + command
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+  assert done.returncode == 0 and done.stderr == ''
+  losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', done.stdout)
+  assert len(losses) == num_workers and len(set(losses)) == 1
+  assert float(losses[0]) < 0.02
+
+
 def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties():
   done = subprocess.run([sys.executable, '-m', 'examples.keras_model'], cwd=ROOT, capture_output=True, text=True,
                         timeout=120)

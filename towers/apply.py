@@ -44,13 +44,16 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
     def update():
       decayed = averaged.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
       with tf.control_dependencies(forward_passes + update_ops), tf.variable_creator_scope(slot_creator):
-        applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients), global_step=get_global_step())
-      # The learning rate may read this counter, and what is not ordered runs in any order.
+        applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))
+      # The learning rate may read these counters, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):
-        ends = [get_examples_seen().assign_add(tf.cast(averaged.num_examples, tf.int64), read_value=False)]
+        seen = averaged.num_examples
+        seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
+        ends = [get_global_step().assign_add(1, read_value=False),
+                get_examples_seen().assign_add(seen, read_value=False)]
         if averaged.loss_scale is not None:
           ends.append(build_growth(averaged.loss_scale))
-      return tf.group(applied, *ends, name='step')
+      return tf.group(*ends, name='step')
 
     done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else update()
     if averaged.clear is None:

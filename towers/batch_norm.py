@@ -7,6 +7,9 @@
 For `sync`, what the layers of all towers sum over their batches is added up in the forward pass, and so are the
 gradients of these sums in the backward pass. The towers stand already when they are joined: every layer left an
 identity op in its graph (see `models.batch_norm`), and here its input becomes the sum over all towers.
+
+With several workers, `mean` and `sync` are over the towers of all. `first` is each worker's own first tower; before
+anything is measured the chief's averages become those of all (see `workers`).
 """
 
 from typing import Any, Dict, List, Sequence
@@ -14,6 +17,7 @@ from typing import Any, Dict, List, Sequence
 from models.batch_norm import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
 from tensorflow_v1 import tf
 from towers.sums import add_all
+from towers.workers import ALONE, Workers, sum_over_workers
 from usage_error import UsageError
 
 BATCH_NORMS = ('first', 'mean', 'sync')
@@ -45,7 +49,8 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      % (kind, averages[0] if averages else update_ops[0].name))
 
 
-def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str], counts: Sequence[Any]) -> None:
+def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str], counts: Sequence[Any],
+                     workers: Workers = ALONE) -> None:
   """Joins the batch normalisation of all towers, once they and their gradients are built.
 
   Args:
@@ -54,25 +59,32 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
     devices: the towers' devices.
     counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower of none holds a row that only fills
       its batch, and has no part.
+    workers: whose towers are joined, these being one's.
   """
-  if len(scopes) == 1:
+  if len(scopes) * workers.num_workers == 1:
     return
   if kind == 'sync':
     # A gradient of no examples may be anything, so it is left out as well.
     weights = [tf.minimum(count, 1) for count in counts]
-    for identities in _match(BATCH_SUMS, scopes) + _match(BATCH_SUM_GRADIENTS, scopes):
-      total = _add_up(identities, weights, devices[0])
-      for identity in identities:
-        identity.op._update_input(0, total)
+    # Gradients are those of a worker's mean loss, and are weighted by its examples only in the end.
+    is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
+    examples = None if is_even else tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
+    for collection, scale in ((BATCH_SUMS, None), (BATCH_SUM_GRADIENTS, examples)):
+      for identities in _match(collection, scopes):
+        total = _add_up(identities, weights, devices[0], workers, scale)
+        for identity in identities:
+          identity.op._update_input(0, total)
   elif kind == 'mean' or not all(isinstance(count, int) for count in counts):
     # Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
     with tf.device(devices[0]), tf.name_scope('weigh_towers'):
       examples = tf.cast(tf.stack(counts), tf.float32)
-      weights = (examples / tf.maximum(tf.reduce_sum(examples), 1.0) if kind == 'mean'
-                 else tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)))
+      if kind == 'mean':
+        weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
+      else:
+        weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)), ALONE
       weights = tf.unstack(weights)
     for identities in _match(BATCH_MOMENTS, scopes):
-      identities[0].op._update_input(0, _add_up(identities, weights, devices[0]))
+      identities[0].op._update_input(0, _add_up(identities, weights, devices[0], workers))
 
 
 def _match(collection, scopes) -> List[List[Any]]:
@@ -85,8 +97,11 @@ def _match(collection, scopes) -> List[List[Any]]:
   return list(by_layer.values())
 
 
-def _add_up(identities, weights, device):
-  """Returns the weighted sum of what goes into identities, without those whose weight is 0."""
+def _add_up(identities, weights, device, workers, scale=None):
+  """Returns the weighted sum of what goes into identities, those of all workers, without those whose weight is 0.
+
+  With a `scale` each worker's part is multiplied by its own, and the sum divided by that.
+  """
   with tf.device(device), tf.name_scope('join_batch_norm'):
     parts = []
     for identity, weight in zip(identities, weights):
@@ -94,4 +109,6 @@ def _add_up(identities, weights, device):
       weight = tf.cast(weight, part.dtype)
       # 0 times a number that is none is none.
       parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))
-    return add_all(parts)
+    if scale is None:
+      return sum_over_workers(add_all(parts), workers)
+    return sum_over_workers(add_all(parts) * scale, workers) / scale

@@ -15,9 +15,9 @@ from data.examples import Examples
 from models.batch_norm import BATCH_MOMENTS
 from tensorflow_v1 import tf
 from towers.apply import build_train_op
+from towers.average import average_gradients
 from towers.devices import build_devices, build_session_config
 from towers.feed import build_batches, build_feed
-from towers.gradients import average_gradients
 from towers.inputs import build_inputs
 from towers.plan import build_plan
 from towers.randomness import STATELESS_TYPES

@@ -61,7 +61,8 @@ def record_tower(device: str) -> Recording:
 class Pattern:
   """A built tower in a form that copies are made from."""
 
-  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int, copied: Set[str]):
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int, copied: Set[str],
+               first_tower: int = 0):
     """Takes a tower with its gradients, before anything joins it to others.
 
     Args:
@@ -69,12 +70,14 @@ class Pattern:
       batch: that it computes on.
       recording: of it.
       seed: of the run.
+      first_tower: as of the variable store.
       copied: the names of the variables of which later towers have copies of their own.
 
     Raises:
       UsageError: the model made ops outside of its name scope that cannot be told from shared ones.
     """
     self._tower, self._batch, self._seed, self._copied = tower, batch, seed, copied
+    self._first_tower = first_tower
     self._collected = _find_collected(recording, tower.scope)
     self._roots: List[Any] = []
     for value in [tower.loss, list(tower.sums.values()), tower.gradients,
@@ -145,7 +148,7 @@ class Pattern:
     graph = tf.get_default_graph()
     for node in self._on_device:
       node.device = device
-    seed_nodes(self._random, seed=self._seed, tower=number)
+    seed_nodes(self._random, seed=self._seed, tower=self._first_tower + number)
     for node, frame in self._frames:
       node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}

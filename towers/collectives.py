@@ -1,4 +1,4 @@
-"""Collectives: the towers' gradients summed by TensorFlow's own all-reduce, packed into few of them.
+"""Collectives: gradients of towers and workers summed by TensorFlow's own all-reduce, packed into few of them.
 
   tower 0   logits/biases logits/weights │ hidden/biases hidden/weights     the last layer first: it is known first,
   tower 1   logits/biases logits/weights │ hidden/biases hidden/weights     and travels while others are computed
@@ -7,17 +7,21 @@
 What stands side by side is packed, large or small, until a pack is full; a gradient that fills one alone is not copied.
 In a ring every part of a sum is added up once, in the order of the towers, and then handed on: all towers get the same
 bits, and the same in every run.
+
+The keys of collectives are numbered in the order in which a graph is built, and the graphs of all workers must have the
+same: TensorFlow tells by them which runs of different workers belong together.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tensorflow_v1 import all_reduce, tf
+from tensorflow_v1 import all_reduce, broadcast, tf
 from usage_error import UsageError
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 PACK_BYTES = 4000000
+# The keys of two groups: all devices that gradients are exchanged between, and one device of every worker.
+_EXCHANGE, _WORKERS = 1, 2
 _KEYS = 'collective_instance_keys'
-_TOWERS = 1  # The key of the group of all towers.
 _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no other.
 
 
@@ -28,7 +32,7 @@ class Exchange(NamedTuple):
     kind: 'ring' or 'nccl'.
     num_gradients: that are summed, each of which would be a collective of its own.
     num_collectives: that they are packed into.
-    num_bytes: of all of them, for one tower.
+    num_bytes: of all of them, for one tower or worker.
     num_gathered: sparse gradients, whose rows are gathered instead.
   """
   kind: str
@@ -73,48 +77,84 @@ def plan_packs(sizes: Sequence[Tuple[Any, int]], pack_bytes: int) -> List[List[i
   return packs
 
 
-def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str,
-               pack_bytes: int = PACK_BYTES) -> Tuple[List[List[Any]], Exchange]:
-  """Sums the towers' tensors; returns the sums as they are found on each tower's device, and what was exchanged.
+def _next_key():
+  keys = tf.get_collection_ref(_KEYS)
+  keys.append(len(keys) + 1)
+  return keys[-1]
 
-  Whoever asks for a sum on the first tower's device runs the collectives of all towers: one alone would wait for ever.
+
+def pack(values: Sequence[Any]) -> Any:
+  """Returns tensors of one dtype as one vector; one alone as it is."""
+  return values[0] if len(values) == 1 else tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+
+def unpack(packed: Any, shapes: Sequence[Any]) -> List[Any]:
+  """Returns the tensors of the static `shapes` that `pack` has packed."""
+  if len(shapes) == 1:
+    return [packed]
+  return [tf.reshape(part, shape)
+          for part, shape in zip(tf.split(packed, [shape.num_elements() for shape in shapes]), shapes)]
+
+
+def sizes_of(values: Sequence[Any]) -> List[Tuple[Any, int]]:
+  """Returns (dtype, bytes) of tensors of static shapes."""
+  return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
+
+
+def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str, pack_bytes: int = PACK_BYTES,
+               num_workers: int = 1) -> Tuple[List[List[Any]], Exchange]:
+  """Sums tensors of several devices; returns the sums as they are found on each device, and what was exchanged.
+
+  Whoever asks for a sum on the first device runs the collectives of all of them: one alone would wait for ever.
 
   Args:
-    shares: for each tower its tensors, of the same static shapes and dtypes in every tower.
-    devices: for each tower its device.
+    shares: for each device its tensors, of the same static shapes and dtypes on every device.
+    devices: of this worker.
     kind: 'ring' or 'nccl'.
     pack_bytes: see `plan_packs`.
+    num_workers: that have as many devices each, and sum the same.
 
   Raises:
     UsageError: a dtype that no all-reduce can sum.
   """
   for share in shares[0]:
     if share.dtype not in _DTYPES:
-      raise UsageError('%s is of %s, which no all-reduce can sum: use variables=host, first or balanced.'
-                       % (share.op.name, share.dtype.name))
-  sizes = [(share.dtype, share.shape.num_elements() * share.dtype.size) for share in shares[0]]
+      raise UsageError('%s is of %s, which no all-reduce can sum: use variables=host, first or balanced, and one '
+                       'worker.' % (share.op.name, share.dtype.name))
+  sizes = sizes_of(shares[0])
   packs = plan_packs(sizes, pack_bytes)
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
-  keys = tf.get_collection_ref(_KEYS)
-  for pack in packs:
-    keys.append(len(keys) + 1)
+  for numbers in packs:
+    key = _next_key()
     packed = []
-    for of_tower, device in zip(shares, devices):
-      with tf.device(device), tf.name_scope('all_reduce_%d' % keys[-1]):
-        values = [of_tower[number] for number in pack]
-        value = (tf.identity(values[0]) if len(pack) == 1
-                 else tf.concat([tf.reshape(value, [-1]) for value in values], 0))
-        packed.append(all_reduce(value, group_size=len(devices), group_key=_TOWERS, instance_key=keys[-1],
+    for of_device, device in zip(shares, devices):
+      with tf.device(device), tf.name_scope('all_reduce_%d' % key):
+        value = tf.identity(pack([of_device[number] for number in numbers]))
+        packed.append(all_reduce(value, group_size=len(devices) * num_workers, group_key=_EXCHANGE, instance_key=key,
                                  kind=kind))
-    for tower, (total, device) in enumerate(zip(packed, devices)):
-      with tf.device(device), tf.name_scope('unpack_%d' % keys[-1]):
-        if tower == 0:
+    for place, (total, device) in enumerate(zip(packed, devices)):
+      with tf.device(device), tf.name_scope('unpack_%d' % key):
+        if place == 0:
           with tf.control_dependencies([other.op for other in packed]):
             total = tf.identity(total)
-        shapes = [shares[0][number].shape for number in pack]
-        parts = [total] if len(pack) == 1 else [
-            tf.reshape(part, shape)
-            for part, shape in zip(tf.split(total, [shape.num_elements() for shape in shapes]), shapes)]
-      for number, part in zip(pack, parts):
-        sums[tower][number] = part
+        for number, part in zip(numbers, unpack(total, [shares[0][number].shape for number in numbers])):
+          sums[place][number] = part
   return sums, Exchange(kind, len(sizes), len(packs), sum(size for _, size in sizes))
+
+
+def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -> Any:
+  """Returns the sum of the workers' tensors, on the device where it is called.
+
+  Args:
+    value: this worker's.
+    num_workers: that call it.
+    key: in a graph beside that of the program, one that no other graph has.
+  """
+  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key or _next_key(),
+                    kind='ring')
+
+
+def hand_out(value: Any, *, num_workers: int, is_source: bool) -> Any:
+  """Returns the value of the one worker that is the source; the others' tells static shape and dtype."""
+  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS,
+                   instance_key=_next_key())

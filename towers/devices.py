@@ -9,6 +9,7 @@ from typing import Any, List, NamedTuple, Optional
 
 from cores import count_cores
 from tensorflow_v1 import tf
+from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
@@ -67,8 +68,9 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
 
 
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
-                         inter_threads: Optional[int] = None, intra_threads: Optional[int] = None) -> Any:
-  """Returns the `tf.ConfigProto` of a session that has all towers' devices.
+                         inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
+                         workers: Workers = ALONE) -> Any:
+  """Returns the `tf.ConfigProto` of a session, or of a worker's server, that has all towers' devices.
 
   Args:
     devices: where towers stand.
@@ -79,6 +81,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; or one for
       each tower if these are more, so that no tower that waits holds up another.
     intra_threads: threads inside of one op; None for what TF_NUM_INTRAOP_THREADS says, or one on each core.
+    workers: of which this is one.
 
   Raises:
     UsageError: an unknown value.
@@ -98,4 +101,9 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   config.allow_soft_placement = devices.kind == 'GPU'
   config.graph_options.rewrite_options.disable_meta_optimizer = (
       graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU'))
+  if workers.num_workers > 1:
+    # A worker's session sees its own devices alone; with others the first run would wait for their sessions.
+    config.device_filters.append('/job:worker/task:%d' % workers.worker)
+    # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait for ever.
+    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
   return config

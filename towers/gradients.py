@@ -1,7 +1,7 @@
-"""Gradients: the towers' shares summed, which makes them the mean over the global batch.
+"""Gradients: the towers' shares, summed where they meet.
 
-  variables that all towers share     the shares meet on the variable's device
-  copies of them on every tower       an all-reduce gives the sum to every tower (see `collectives`)
+  variables that all towers share     the shares meet on the variable's device, and are added up there
+  copies of them on every tower       the shares stay where they are; `exchange` adds them up for every tower
 
 Every tower divided by the number of examples in the global batch already (see `tower`), so there is nothing left to
 divide here, and nothing to weight.
@@ -10,7 +10,7 @@ divide here, and nothing to weight.
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
-from towers.collectives import PACK_BYTES, Exchange, choose_collective, sum_packed
+from towers.collectives import Exchange
 from towers.inputs import HOST
 from towers.precision import LossScale
 from towers.sums import add_all
@@ -18,7 +18,7 @@ from towers.tower import Tower
 
 
 class Averaged(NamedTuple):
-  """What the towers found together.
+  """What the towers found together; of copies of variables, only what `exchange` returns is the mean.
 
   Attributes:
     towers: that it came from.
@@ -30,6 +30,7 @@ class Averaged(NamedTuple):
       are the same in every tower have none.
     copies: for each later tower that has copies of its own the same gradients on its device, with these copies.
     exchange: what it took to sum the gradients for all copies, or None.
+    agreement: of several workers that the means are over, see `exchange`; or None.
     loss_scale: that the gradients were scaled by and are no longer, or None.
     add_op: with accumulation, what all runs of a step but the last one run.
     clear: with accumulation, builds the op that ends a step.
@@ -42,6 +43,7 @@ class Averaged(NamedTuple):
   partly_without_gradient: List[Any]
   copies: Sequence[List[Any]] = ()
   exchange: Optional[Exchange] = None
+  agreement: Any = None
   loss_scale: Optional[LossScale] = None
   add_op: Any = None
   clear: Optional[Callable[[], Any]] = None
@@ -58,27 +60,16 @@ class Averaged(NamedTuple):
     return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
 
 
-def average_gradients(towers: Sequence[Tower], *, collective: str = 'auto', pack_bytes: int = PACK_BYTES) -> Averaged:
-  """Sums the towers' losses and gradients; sparse gradients stay sparse.
-
-  Args:
-    towers: all of them.
-    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the variables.
-    pack_bytes: of gradients that are summed together there.
-
-  Raises:
-    UsageError: a collective that these devices do not have, or gradients that none can sum.
-  """
+def sum_towers(towers: Sequence[Tower]) -> Averaged:
+  """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients stay sparse."""
   variables = towers[0].variables
   by_variable = list(zip(*[tower.gradients for tower in towers]))
   known = [number for number, shares in enumerate(by_variable) if any(share is not None for share in shares)]
-  exchange = None
   with tf.name_scope('average'):
     if towers[-1].variables == variables:
       sums = [[_sum_shared(by_variable[number], variables[number]) for number in known]]
     else:
-      kind = choose_collective(collective, [tower.device for tower in towers])
-      sums, exchange = _sum_for_copies(towers, known, kind, pack_bytes)
+      sums = _find_shares(towers, known)
     gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
                           for tower, of_tower in zip(towers, sums)]
     with tf.device(HOST):
@@ -88,7 +79,7 @@ def average_gradients(towers: Sequence[Tower], *, collective: str = 'auto', pack
       without_gradient=[variable for number, variable in enumerate(variables) if number not in known],
       partly_without_gradient=[variables[number] for number in known
                                if any(share is None for share in by_variable[number])],
-      copies=copies, exchange=exchange)
+      copies=copies)
 
 
 def unscale_gradients(averaged: Averaged, loss_scale: LossScale) -> Averaged:
@@ -129,32 +120,25 @@ def _sum_shared(shares, variable):
     return _sum_shares([share for share in shares if share is not None])
 
 
-def _sum_for_copies(towers, known, kind, pack_bytes):
-  """Returns for each tower the sums of the gradients `known`, and what was exchanged.
+def _find_shares(towers, known):
+  """Returns for each tower its shares of the gradients `known`, dense ones not yet summed.
 
   The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those with the same index
   and hands them on, so that every tower gets the same bits.
   """
-  sums = [[None] * len(known) for _ in towers]
-  dense = []
-  for place, number in enumerate(known):
+  shares: List[List[Any]] = [[] for _ in towers]
+  for number in known:
     found = [tower.gradients[number] for tower in towers if tower.gradients[number] is not None]
     if all(isinstance(share, tf.IndexedSlices) for share in found):
       with tf.device(towers[0].device):
         rows = _merge_rows(_sum_shares(found))
-      for of_tower in sums:
-        of_tower[place] = rows
+      for of_tower in shares:
+        of_tower.append(rows)
     else:
-      dense.append((place, number))
-  shares = []
-  for tower in towers:
-    with tf.device(tower.device):
-      shares.append([_make_dense(tower.gradients[number], tower.variables[number]) for _, number in dense])
-  totals, exchange = sum_packed(shares, devices=[tower.device for tower in towers], kind=kind, pack_bytes=pack_bytes)
-  for of_tower, found in zip(sums, totals):
-    for (place, _), total in zip(dense, found):
-      of_tower[place] = total
-  return sums, exchange._replace(num_gathered=len(known) - len(dense))
+      for tower, of_tower in zip(towers, shares):
+        with tf.device(tower.device):
+          of_tower.append(_make_dense(tower.gradients[number], tower.variables[number]))
+  return shares
 
 
 def _make_dense(gradient, variable):

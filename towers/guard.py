@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.inputs import HOST
+from towers.sums import add_all
 
 
 class Diagnosis(NamedTuple):
@@ -71,7 +72,7 @@ def run_guarded(is_finite: Any, update: Callable[[], Any], update_ops: Sequence[
   with tf.device(is_finite.device):
     with tf.control_dependencies([done]):
       done = tf.identity(gate)
-    return tf.raw_ops.Merge(inputs=[done, tf.identity(no)])[0]
+    return tf.raw_ops.Merge(inputs=[done, no])[0]
 
 
 def _not_before(op, update_ops):
@@ -94,8 +95,8 @@ def _not_before(op, update_ops):
 def _all_finite(values):
   """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite numbers.
 
-  One pass without a copy: a sum is finite if all of its terms are. It overflows only where they are near the largest
-  number there is, which nobody wants to train with either.
+  One pass without a copy: a sum is finite if all of its terms are, and the sum of these sums as well. It overflows only
+  where they are near the largest number there is, which nobody wants to train with either.
   """
   by_dtype: Dict[Any, List[Any]] = {}
   for value in values:
@@ -105,8 +106,8 @@ def _all_finite(values):
     with tf.device(tensor.device):
       if tensor.dtype in (tf.float16, tf.bfloat16):
         tensor = tf.cast(tensor, tf.float32)
-      total = tf.reduce_sum(tensor)
+      total = tensor if tensor.shape.ndims == 0 else tf.reduce_sum(tensor)
     by_dtype.setdefault(total.dtype, []).append(total)
   with tf.device(HOST):
-    finite = [tf.reduce_all(tf.is_finite(tf.stack(totals))) for totals in by_dtype.values()]
+    finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
     return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)

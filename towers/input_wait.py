@@ -20,6 +20,8 @@ from towers.inputs import HOST
 def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any:
   """Returns the seconds that a run waited, a float64 scalar on the host; to be fetched with `after` and the put ops.
 
+  Below 0 the input was there so long before the towers were done, which is no wait either.
+
   Args:
     feed: of the training split.
     batches: that the towers took from it.
@@ -30,7 +32,7 @@ def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any
       with tf.control_dependencies([after]):
         computed = tf.timestamp()
       with tf.control_dependencies([feed.stage.put_op]):
-        return tf.maximum(tf.timestamp() - computed, 0.0)
+        return tf.timestamp() - computed
     began = tf.timestamp()
     tensors = [tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)]
     with tf.control_dependencies(tensors):

@@ -4,6 +4,9 @@
   next     one iterator over tower-sized batches, one get_next per tower
   shard    one iterator per tower over Dataset.shard, sharded before it is shuffled
 
+With several workers, each of which builds the inputs of its own towers, all of this is done over the worker's shard of
+the examples; `shard` divides that further.
+
 In every mode step s of an epoch takes the same global batch (see `plan`), so the modes differ in speed alone; only when
 a split is shuffled, `shard` draws each tower's examples from its own shard. Epochs repeat for ever, each shuffled by
 (seed, epoch): a get_next never meets the end of the data, and a resumed run enters at any step by skipping elements
@@ -72,11 +75,13 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     start_epoch = tf.placeholder(tf.int64, [], 'start_epoch')
     start_run = tf.placeholder(tf.int64, [], 'start_run')
 
-    num_shards = plan.num_towers if mode == 'shard' else 1
-    calls = -(-(parallel_calls or count_cores()) // num_shards)
+    num_iterators = plan.num_towers if mode == 'shard' else 1
+    num_shards = plan.num_workers * num_iterators
+    calls = -(-(parallel_calls or count_cores()) // num_iterators)
     iterators = []
     initializer = None
-    for shard in range(num_shards):
+    # Sharded by worker, then by tower.
+    for shard in range(plan.worker, num_shards, plan.num_workers):
       def epoch(number, shard=shard):
         first_run = tf.where(tf.equal(number, start_epoch), start_run, tf.zeros_like(start_run))
         elements = _order_elements(
@@ -87,12 +92,12 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
           elements = examples.read(elements, epoch=number, parallel_calls=calls)
         elif examples.parse_example:
           elements = elements.map(examples.parse_example, num_parallel_calls=calls)
-        if mode == 'shard':
-          batches = _deal_batches(elements, plan, shard, first_run)
-        elif mode == 'next':
-          batches = _share_batches(elements, plan)
+        if num_shards > 1:
+          batches = _deal_batches(elements, plan, shard, num_shards, first_run)
         else:
           batches = elements.batch(plan.run_size, drop_remainder=plan.is_even)
+        if mode == 'next':
+          batches = _share_batches(batches, plan.num_towers)
         if examples.takes_epoch:
           batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(number).repeat()))
         return batches
@@ -186,26 +191,26 @@ def _cut_batches(batches, boundaries):
   return batches.flat_map(cut)
 
 
-def _share_batches(elements, plan):
-  """Batches elements for `next`: each run cut in shares, one per tower, so that none is lost at the end."""
+def _share_batches(batches, num_towers):
+  """Cuts batches for `next` in shares, one per tower, so that no example is lost at the end."""
   def boundaries(size):
-    share, larger = _share_sizes(size, plan.num_towers)
-    towers = tf.range(plan.num_towers + 1, dtype=tf.int64)
+    share, larger = _share_sizes(size, num_towers)
+    towers = tf.range(num_towers + 1, dtype=tf.int64)
     return towers * share + tf.minimum(towers, larger)
 
-  return _cut_batches(elements.batch(plan.run_size, drop_remainder=plan.is_even), boundaries)
+  return _cut_batches(batches, boundaries)
 
 
-def _deal_batches(elements, plan, shard, first_run):
+def _deal_batches(elements, plan, shard, num_shards, first_run):
   """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step with all shards."""
-  num_towers, batch_size = plan.num_towers, plan.run_size
-  if batch_size % num_towers == 0:
-    batches = elements.batch(batch_size // num_towers, drop_remainder=plan.is_even)
+  batch_size = plan.run_size
+  if batch_size % num_shards == 0:
+    batches = elements.batch(batch_size // num_shards, drop_remainder=plan.is_even)
   else:
     # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt to a shard in as
     # many steps as there are shards is one global batch, whatever the first of those steps is.
-    runs = first_run + tf.range(num_towers + 1, dtype=tf.int64)
-    dealt_before = dealt(runs * batch_size, shard, num_towers)
+    runs = first_run + tf.range(num_shards + 1, dtype=tf.int64)
+    dealt_before = dealt(runs * batch_size, shard, num_shards)
     edges = dealt_before - dealt_before[0]
     batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
 
@@ -224,7 +229,7 @@ def _split_one_batch(iterators, plan):
   batch = iterators[0].get_next()
   if plan.num_towers == 1:
     return [batch]
-  if plan.is_even:
+  if plan.is_even and plan.run_size % plan.num_workers == 0:
     sizes = plan.shares(plan.run_size)
   else:
     share, larger = _share_sizes(_leading_size(batch, tf.int32), plan.num_towers)
@@ -260,7 +265,7 @@ def _count_examples(tensors, plan, mode, tower, marks_bad):
   if marks_bad:
     tensors, is_good = tensors
     tensors = tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
-  elif plan.is_even and (mode != 'shard' or plan.run_size % plan.num_towers == 0):
+  elif plan.is_even and plan.run_size % (plan.num_workers * (plan.num_towers if mode == 'shard' else 1)) == 0:
     size = plan.shares(plan.run_size)[tower]
     for tensor in tf.nest.flatten(tensors):
       tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))

@@ -9,6 +9,9 @@ here once. An epoch is cut in order into global batches, and a global batch over
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get nothing.
 
+Several workers, processes with towers of their own, share every global batch as the towers of `shard` do: example i of
+an epoch goes to worker i modulo their number, and there to a tower by the input mode.
+
 A *step* is one weight update, from one global batch. It takes one *run* of the session, unless gradients are
 accumulated: then its global batch is taken in several runs, each over all towers.
 """
@@ -23,16 +26,20 @@ class Plan(NamedTuple):
 
   Attributes:
     num_examples: examples in an epoch.
-    batch_size: the global batch, over all towers.
-    num_towers: towers that share each global batch.
+    batch_size: the global batch, over all towers of all workers.
+    num_towers: towers of this worker.
     drop_remainder: leave out the last, smaller batch of every epoch.
     accumulate: runs that a full global batch is taken in.
+    num_workers: that share each global batch, each with as many towers.
+    worker: the number of this one, from 0.
   """
   num_examples: int
   batch_size: int
   num_towers: int
   drop_remainder: bool = False
   accumulate: int = 1
+  num_workers: int = 1
+  worker: int = 0
 
   @property
   def run_size(self) -> int:
@@ -63,7 +70,7 @@ class Plan(NamedTuple):
   @property
   def may_leave_a_tower_empty(self) -> bool:
     """Whether the last run of an epoch has fewer examples than there are towers."""
-    return 0 < self.examples_per_epoch % self.run_size < self.num_towers
+    return 0 < self.examples_per_epoch % self.run_size < self.num_workers * self.num_towers
 
   def position(self, step: int) -> Tuple[int, int]:
     """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
@@ -84,21 +91,21 @@ class Plan(NamedTuple):
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
 
   def shares(self, size: int) -> List[int]:
-    """Returns the towers' shares of `size` examples: 8 over 3 towers is [3, 3, 2]."""
+    """Returns this worker's towers' shares of `size` examples, which all workers deal out among them from its first.
+
+    8 over 3 towers of one worker is [3, 3, 2].
+    """
+    size = dealt(size, self.worker, self.num_workers)
     return [size // self.num_towers + (tower < size % self.num_towers) for tower in range(self.num_towers)]
 
-  def shard_size(self, tower: int) -> int:
-    """Returns how many of an epoch's examples tower `tower` takes in `shard` mode."""
-    return dealt(self.examples_per_epoch, tower, self.num_towers)
 
-
-def dealt(count, tower: int, num_towers: int):
-  """Returns how many of the first `count` examples are dealt to `tower`; `count` is an int or an integer tensor."""
-  return (count - tower + num_towers - 1) // num_towers
+def dealt(count, shard: int, num_shards: int):
+  """Returns how many of the first `count` examples are dealt to `shard`; `count` is an int or an integer tensor."""
+  return (count - shard + num_shards - 1) // num_shards
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
-               accumulate: int = 1, name: str = 'examples') -> Plan:
+               accumulate: int = 1, num_workers: int = 1, worker: int = 0, name: str = 'examples') -> Plan:
   """Returns the plan of a split, or says why there is none.
 
   Raises:
@@ -107,20 +114,24 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_rema
   """
   if num_towers < 1:
     raise UsageError('num_towers is %d: at least 1 tower is needed.' % num_towers)
-  if batch_size < num_towers:
-    raise UsageError('The global batch of %d examples is smaller than the %d towers that share it: use a batch_size of '
-                     'at least %d, or at most %d towers.' % (batch_size, num_towers, num_towers, max(batch_size, 1)))
+  if not 0 <= worker < num_workers:
+    raise UsageError('worker is %d: of %d workers the numbers are 0 to %d.' % (worker, num_workers, num_workers - 1))
+  all_towers = num_workers * num_towers
+  towers = '%d towers' % all_towers + (' of %d workers' % num_workers if num_workers > 1 else '')
+  if batch_size < all_towers:
+    raise UsageError('The global batch of %d examples is smaller than the %s that share it: use a batch_size of '
+                     'at least %d, or at most %d towers.' % (batch_size, towers, all_towers, max(batch_size, 1)))
   if accumulate < 1 or batch_size % accumulate:
     raise UsageError('The global batch of %d examples cannot be taken in accumulate=%d runs of equal size: use a '
                      'batch_size that %d divides.' % (batch_size, accumulate, max(accumulate, 1)))
-  if batch_size // accumulate < num_towers:
-    raise UsageError('The global batch of %d examples in accumulate=%d runs leaves %d examples a run for %d towers: '
+  if batch_size // accumulate < all_towers:
+    raise UsageError('The global batch of %d examples in accumulate=%d runs leaves %d examples a run for %s: '
                      'use a batch_size of at least %d, or fewer runs.'
-                     % (batch_size, accumulate, batch_size // accumulate, num_towers, accumulate * num_towers))
-  if num_examples < num_towers:
-    raise UsageError('%s has %d examples for %d towers: every tower needs at least one; use at most %d towers, or more '
-                     'data.' % (name, num_examples, num_towers, max(num_examples, 1)))
-  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate)
+                     % (batch_size, accumulate, batch_size // accumulate, towers, accumulate * all_towers))
+  if num_examples < all_towers:
+    raise UsageError('%s has %d examples for %s: every tower needs at least one; use at most %d towers, or more '
+                     'data.' % (name, num_examples, towers, max(num_examples, 1)))
+  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, worker)
   if plan.steps_per_epoch == 0:
     raise UsageError('%s has %d examples, fewer than one global batch of %d, and drop_remainder leaves out the rest: '
                      'use a batch_size of at most %d, or keep the remainder.'

@@ -4,9 +4,9 @@
   batch of each ─┼─ tower_1 ─                                  ├─► average
                  └─ tower_2 ─                                  ─┘
 
-A tower adds up the losses of its examples and divides by the number of examples in the *global* batch. Then the towers'
-losses and gradients sum to exactly those of one tower on the whole batch, whatever share each tower got; the mean of
-the towers' means is right only where all shares are equal.
+A tower adds up the losses of its examples and divides by the number of examples in the *global* batch (of several
+workers: in this one's part of it). Then the towers' losses and gradients sum to exactly those of one tower on the whole
+batch, whatever share each tower got; the mean of the towers' means is right only where all shares are equal.
 """
 
 import contextlib
@@ -18,11 +18,13 @@ from tensorflow_v1 import tf
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms
 from towers.clone import Pattern, has_same_shapes, record_tower
+from towers.garbage import uncollected
 from towers.inputs import HOST
 from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_reads, check_shared, stand_in
+from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
@@ -62,9 +64,10 @@ class Tower(NamedTuple):
   variables: List[Any] = []
 
 
+@uncollected()
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
                  is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
-                 precision: Optional[Precision] = None) -> List[Tower]:
+                 precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -80,6 +83,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       same to the bit.
     precision: what makes the towers compute in half precision, or None. Their gradients are then those of the scaled
       loss, see `unscale_gradients`.
+    workers: whose towers batch normalisation joins, these being one's.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
@@ -92,7 +96,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   towers: List[Tower] = []
   patterns: List[Pattern] = []
   shared: List[Any] = []
-  layers = joined_sums if batch_norm == 'sync' and len(devices) > 1 else contextlib.nullcontext
+  layers = joined_sums if batch_norm == 'sync' and len(devices) * workers.num_workers > 1 else contextlib.nullcontext
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
@@ -121,6 +125,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     if _is_pattern(build, batches[number + 1:], batch, recording):
       try:
         patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
+                                first_tower=store.first_tower,
                                 copied={name for copies in store.copies.values() for name in copies}))
       except UsageError:
         if build == 'clone':
@@ -128,7 +133,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
         build = 'reuse'
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
-                   counts=[tower.num_examples for tower in towers])
+                   counts=[tower.num_examples for tower in towers], workers=workers)
   return towers
 
 
@@ -188,11 +193,10 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     sums = {'loss': _sum_loss(loss, batch)}
     for name, values in metrics.items():
       sums[name] = _sum_metric(name, values, batch)
-    # Where all rows of a global batch were damaged and left out, 0 / 0 would be no number.
-    share = sums['loss'] / tf.cast(total if isinstance(total, int) else tf.maximum(total, 1), sums['loss'].dtype)
+    share = sums['loss'] / _divisor(total)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
-  seed_tower(ops, seed=store.seed, tower=number, scope=scope, run=run)
+  seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
 
@@ -203,21 +207,28 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
   Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
   apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
   """
-  def scale_of(losses):
-    return None if loss_scale is None else [tf.cast(loss_scale, loss.dtype) for loss in losses]
-
   variables = tower.variables
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
-    own = [_zero_if_empty(gradient, batch) for gradient in tf.gradients(tower.loss, variables, scale_of([tower.loss]))]
+    # Of the sum, from one number that says what share it has: shorter than through the division backwards.
+    weight = (1.0 if loss_scale is None else loss_scale) / _divisor(tower.num_global_examples)
+    total = tower.sums['loss']
+    own = [_zero_if_empty(gradient, batch)
+           for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
     keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
+    scales = None if loss_scale is None else [tf.cast(loss_scale, penalty.dtype) for penalty in tower.penalties]
     gradients = [gradient if penalty is None else
                  add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scale_of(tower.penalties)))]
+                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scales))]
   return tower._replace(gradients=gradients), own
+
+
+def _divisor(num_examples):
+  """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged and left out."""
+  return float(num_examples) if isinstance(num_examples, int) else tf.cast(tf.maximum(num_examples, 1), tf.float32)
 
 
 def _zero_if_empty(value, batch):

@@ -5,7 +5,9 @@ tower measures while the others train on, in the same run: on a snapshot of all 
 validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
@@ -14,6 +16,7 @@ from towers.precision import Precision
 from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore, check_reads, stand_in
+from towers.workers import ALONE, Workers, build_sum_of_numbers
 
 
 class Validation(NamedTuple):
@@ -25,21 +28,26 @@ class Validation(NamedTuple):
     sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last their number.
     is_validating: the switch to feed True in such a run; None where a tower of its own validates.
     snapshot_op: copies the variables that are measured, before a pass begins; None where they are read directly.
+    sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of the split; None where
+      there is one.
   """
   feed: Feed
   names: List[str]
   sums: Any
   is_validating: Any = None
   snapshot_op: Any = None
+  sum_workers: Optional[Callable[[Any, np.ndarray], np.ndarray]] = None
 
 
-def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any) -> Validation:
+def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
+                     workers: Workers = ALONE) -> Validation:
   """Sums the metrics of towers that train and validate in turn.
 
   Args:
     towers: all of them.
     feed: of the validation split.
     is_validating: the switch of the towers' batches, a bool placeholder.
+    workers: that share the split, this being one's part of it.
   """
   names = list(towers[0].sums)
   vectors = []
@@ -47,11 +55,12 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any)
     with tf.device(tower.device), tf.name_scope('measure'):
       vectors.append(tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)]))
   with tf.device(HOST), tf.name_scope('validation'):
-    return Validation(feed, names, add_all(vectors), is_validating)
+    sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
+    return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
 
 
 def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore,
-                           precision: Optional[Precision] = None) -> Validation:
+                           precision: Optional[Precision] = None, workers: Workers = ALONE) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -60,6 +69,7 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     number: of the tower.
     store: made the variables of the training towers, which must be built already.
     precision: as theirs.
+    workers: as for `build_validation`.
   """
   [batch], [device] = build_batches(feed), feed.devices
   snapshots: Dict[str, Any] = {}
@@ -76,4 +86,4 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
                         precision=precision)
   # The others change the variables themselves meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
-  return build_validation([tower], feed=feed, is_validating=None)._replace(snapshot_op=snapshot_op)
+  return build_validation([tower], feed=feed, is_validating=None, workers=workers)._replace(snapshot_op=snapshot_op)

@@ -34,6 +34,7 @@ class VariableStore(NamedTuple):
     initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
     copies: for each later tower that has copies of its own, these by the name of the first tower's variable.
+    first_tower: the number of the first tower among those of all workers: no two towers draw the same.
   """
   creator: Callable[..., Any]
   begin_tower: Callable[[], None]
@@ -41,10 +42,18 @@ class VariableStore(NamedTuple):
   initial_ops: Set[Any]
   seed: int
   copies: Dict[int, Dict[str, Any]]
+  first_tower: int = 0
 
 
-def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0) -> VariableStore:
+def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
+                         worker: int = 0) -> VariableStore:
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
+
+  Args:
+    devices: of this worker's towers.
+    placement: one of `PLACEMENTS`.
+    seed: of everything random in the towers.
+    worker: the number of the worker.
 
   Raises:
     UsageError: an unknown placement.
@@ -86,7 +95,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     if isinstance(initial_value, tf.Tensor):
       initial_ops.update(find_random_ops(initial_value))
 
-  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies)
+  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, worker * len(devices))
 
 
 def stand_in(store: VariableStore, instead: Dict[str, Any]) -> Tuple[Callable[..., Any], Callable[..., Any]]:

@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -89,16 +89,10 @@ class Checkpoints:
     """
     self.wait()
     self._clean_up()
-    ours = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-            for variable in self._variables}
     reasons: List[str] = []
     for path in self._find():
       try:
-        reader = tf.train.load_checkpoint(path)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        # Before any tensor is read: what a strange file claims is never allocated.
-        check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}, ours)
-        self._saver.restore(session, path)
+        restore_variables(session, self._saver, path, self._variables)
       except UsageError:
         raise
       except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -246,6 +240,46 @@ class Checkpoints:
         self.warn('WARNING: %s has no index, and cannot be used' % path)
 
 
+class ChiefsCheckpoints:
+  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but not by this one.
+
+  Attributes:
+    folder, error, warn: as of `Checkpoints`.
+  """
+
+  folder = None
+  error = ''
+
+  def __init__(self) -> None:
+    """Prepares."""
+    self.warn: Callable[[str], None] = print
+    self._saved_step: Optional[int] = None
+
+  def restore(self, session: Any) -> str:
+    """Restores nothing, and says who does, which then hands it out."""
+    del session
+    return 'the chief\'s checkpoint'
+
+  def take(self, session: Any) -> Snapshot:
+    """Returns what tells the step alone."""
+    return Snapshot(int(session.run(get_global_step())), [])
+
+  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
+    """Takes note that the chief saves a step."""
+    del history
+    self._saved_step = snapshot.step
+
+  def has_saved(self, step: int) -> bool:
+    """Whether the newest checkpoint of the chief that this run knows of is that of `step`."""
+    return step == self._saved_step
+
+  def wait(self) -> None:
+    """Nothing is being written here."""
+
+  def close(self) -> None:
+    """Nothing is to be given back."""
+
+
 class _Writer:
   """A small graph and session of its own that writes host values, beside those that train."""
 
@@ -289,6 +323,22 @@ def _sync(path):
     os.fsync(handle)
   finally:
     os.close(handle)
+
+
+def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[Any]) -> None:
+  """Restores the checkpoint at a path.
+
+  Raises:
+    UsageError: it is of other variables.
+    tf.errors.OpError, ValueError, RuntimeError: it is damaged.
+  """
+  reader = tf.train.load_checkpoint(path)
+  shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+  # Before any tensor is read: what a strange file claims is never allocated.
+  check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()},
+                       {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+                        for variable in variables})
+  saver.restore(session, path)
 
 
 def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:

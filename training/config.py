@@ -7,14 +7,17 @@ Groups stand in the order in which data runs through the program; the command li
 import dataclasses
 import math
 import re
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from data import DATA_SETS
 from data.augment import KINDS
 from data.bad_records import POLICIES
 from models import DATA_FORMATS, MODELS
+from training.cluster import Cluster
 from usage_error import UsageError
 
+# What the chief alone writes.
+_CHIEFS = ('result_file', 'summary_dir', 'report', 'trace_steps', 'export_dir')
 # No viewer opens many more.
 _MOST_TRACED = 100
 
@@ -97,6 +100,10 @@ class Config:
   loss_scale: Optional[float] = _setting(float, None, 'of mixed precision; default: adapted, for bfloat16 1')
   batch_norm: str = _setting(str, 'first', 'whose moments normalise and move the averages', ('first', 'mean', 'sync'))
 
+  _group('workers, which TF_CONFIG names')
+  start_seconds: float = _setting(float, 300.0, 'to wait for all workers at the start')
+  worker_seconds: float = _setting(float, 20.0, 'without an answer of another worker, after which the run ends')
+
   _group('weight update')
   optimizer: str = _setting(str, 'momentum', 'optimizer', ('sgd', 'momentum', 'adam'))
   learning_rate: Optional[float] = _setting(float, None, 'peak rate; default: 0.05, for adam 0.001')
@@ -149,7 +156,8 @@ class Config:
                    'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
     self._at_least(2, 'num_classes')
     self._at_least(0, 'pack_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
-    self._above_zero('loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds')
+    self._above_zero('loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds',
+                     'start_seconds', 'worker_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)
     _refuse(self.momentum >= 1, 'momentum=%g: it must be below 1, or the weights never settle.' % self.momentum)
     _refuse(self.steps is not None and self.epochs is not None,
@@ -176,9 +184,6 @@ class Config:
             'loss_scale=%s has no meaning with precision=%s: use precision=mixed.' % (self.loss_scale, self.precision))
     _refuse(self.autotune and (self.check or self.input_only),
             'autotune with %s, which trains nothing: give one of them.' % ('check' if self.check else 'input_only'))
-    _refuse(self.collective != 'auto' and self.variables != 'replicated',
-            'collective=%s has no meaning with variables=%s, which are shared: use variables=replicated.'
-            % (self.collective, self.variables))
     _refuse(self.collective == 'nccl' and self.device == 'cpu',
             'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
@@ -212,6 +217,24 @@ class Config:
     for name in names:
       value = getattr(self, name)
       _refuse(value is not None and value <= 0, '%s=%s: it must be above 0.' % (name, value))
+
+  def for_worker(self, cluster: Cluster) -> 'Config':
+    """Returns what one process of a cluster is to do: to save and to tell of a run is the chief's.
+
+    Raises:
+      UsageError: what is done by one worker alone.
+    """
+    for name in ('autotune', 'check', 'input_only'):
+      _refuse(cluster.trains_together and getattr(self, name),
+              '%s is done by one worker alone, and TF_CONFIG names %d: unset TF_CONFIG for it%s.'
+              % (name, len(cluster.addresses), ', and give all workers the flags that it prints'
+                 if name == 'autotune' else ''))
+    if cluster.is_chief:
+      return self
+    changes: Dict[str, Any] = dict.fromkeys(_CHIEFS)
+    if cluster.is_evaluator:
+      changes.update(validation='switch', summary_dir=self.summary_dir)
+    return dataclasses.replace(self, quiet=True, **changes)
 
   def count_steps(self, steps_per_epoch: int) -> int:
     """Returns the weight updates of the whole run."""

@@ -7,7 +7,7 @@ from tensorflow_v1 import tf
 from towers import Devices, Exchange, Plan, Precision, format_device_table
 from training.config import Config
 from training.memory import estimate_memory, format_bytes
-from training.steps import Program
+from training.program import Program
 
 
 def describe_run(config: Config, data_set: DataSet, devices: Devices, program: Program) -> str:
@@ -69,6 +69,10 @@ def describe_batch(plan: Plan) -> str:
     shares = '{:,} per tower x {}'.format(sizes[0], _count(plan.num_towers, 'tower'))
   else:
     shares = '%s on %d towers' % (' + '.join(map(str, sizes)), plan.num_towers)
+  if plan.num_workers > 1:
+    shares += ' x %d workers' % plan.num_workers
+    if plan.run_size % plan.num_workers:
+      shares += ' in turn'
   if plan.accumulate > 1:
     shares += ' x %d runs' % plan.accumulate
   sentence = 'batch: {} = {:,} global, {} per epoch'.format(

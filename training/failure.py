@@ -10,9 +10,10 @@ from typing import Any, Dict, List, Optional
 
 from tensorflow_v1 import tf
 from training.memory import estimate_memory, format_bytes
+from training.program import Program
 from training.reason import find_reason
 from training.run_error import RunError
-from training.steps import Program, Steps
+from training.steps import Steps
 
 _NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')

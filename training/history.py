@@ -106,18 +106,25 @@ class History:
     """Takes up the history in a folder as it was after `step` updates; what cannot be read is a warning."""
     try:
       with open(os.path.join(folder, HISTORY), encoding='utf-8') as file:
-        content = json.load(file)
-      validations, rollbacks = content['validations'], content['rollbacks']
-      for validation in validations:
-        _check(validation, 'step')
-      for rollback in rollbacks:
-        _check(rollback, 'step', 'to')
+        self.parse(file.read(), step)
     except FileNotFoundError:
       return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
       warn('WARNING: %s in %s cannot be read (%s): the best checkpoint and early stopping begin anew'
            % (HISTORY, folder, error))
-      return
+
+  def parse(self, text: str, step: int) -> None:
+    """Takes up the history that a text of `format` tells, as it was after `step` updates.
+
+    Raises:
+      ValueError, KeyError, TypeError, AttributeError, RecursionError: a text that tells none.
+    """
+    content = json.loads(text)
+    validations, rollbacks = content['validations'], content['rollbacks']
+    for validation in validations:
+      _check(validation, 'step')
+    for rollback in rollbacks:
+      _check(rollback, 'step', 'to')
     self._validations = validations
     self._rollbacks = [rollback for rollback in rollbacks if rollback['to'] <= step]
     self._leave_out_validations_after(step)

@@ -8,21 +8,24 @@ signal, a fault or `kill -9`, and the next one does what is left to do.
 
 import contextlib
 import os
+import signal
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
 
 from data import BadRecords
 from data.whole_file import write_whole
 from tensorflow_v1 import tf
 from towers import get_global_step
 from towers.plan import Plan
-from training.checkpoints import Checkpoints, Snapshot
+from training.checkpoints import Checkpoints, ChiefsCheckpoints, Snapshot
 from training.config import Config, count_interval, parse_interval
 from training.history import HISTORY, MOST_ROLLBACKS, History
+from training.not_finite import NotFinite
 from training.progress import Progress
 from training.run_error import RunError
 from training.signals import Interrupted, Signals
-from training.steps import NotFinite, Steps, ValidationPass
+from training.steps import Steps
+from training.validation_pass import ValidationPass
 from usage_error import UsageError
 
 # So many steps in a row that are not finite are no longer an accident.
@@ -114,7 +117,8 @@ class Outcome(NamedTuple):
   validation_examples: int
 
 
-def run_loop(steps: Steps, *, session: Any, schedule: Schedule, checkpoints: Optional[Checkpoints],
+def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
+             checkpoints: Union[Checkpoints, ChiefsCheckpoints, None],
              progress: Progress, history: Optional[History] = None, signals: Optional[Signals] = None,
              unwatched: Callable[[], Any] = contextlib.suppress,
              clock: Callable[[], float] = time.monotonic) -> Outcome:
@@ -156,6 +160,7 @@ class _Loop:
     self._finished: Optional[ValidationPass] = None
     self._loss = None
     self._skipped: List[int] = []
+    self._leaves = False
 
   def run(self) -> Outcome:
     steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
@@ -172,14 +177,14 @@ class _Loop:
       step = steps.step
       progress.step(step=step, loss=loss)
       if (self._running is not None or step >= schedule.total_steps or step % schedule.validate_every == 0
-          or step % schedule.save_every == 0 or (self._signals is not None and self._signals.received is not None)
+          or step % schedule.save_every == 0 or self._is_to_leave()
           or (self._checkpoints is not None and self._checkpoints.error)):
         is_over = self._between_steps()
-      if clock() >= save_at:
+      if steps.agree('save', clock() >= save_at):
         if self._running is not None:
           self._finish_pass()
         self._save()
-        save_at = clock() + schedule.save_seconds
+        save_at = clock() + schedule.save_seconds if schedule.save_seconds else save_at
     if steps.can_validate and (self._finished is None or self._finished.step != steps.step):
       self._begin_pass()
       self._finish_pass()
@@ -225,7 +230,7 @@ class _Loop:
     assert running is not None
     activity, steps.activity = steps.activity, 'validation'
     with self._progress.paused():
-      steps.validate(running, goes_on=lambda: self._signals is None or self._signals.received is None)
+      steps.validate(running, goes_on=self._goes_on)
       steps.activity = activity
       if not running.is_complete:
         return self._leave_if_asked()
@@ -266,9 +271,24 @@ class _Loop:
         raise RunError('The run has come to step %d, but %s. Make room, and start it again: it goes on from the '
                        'checkpoint before.' % (self._steps.step, self._checkpoints.error or 'that is not saved'))
 
+  def _goes_on(self):
+    """Whether no signal asks to leave in the middle of a pass; where others measure too, it is answered and waits."""
+    if self._signals is None or self._signals.received is None:
+      return True
+    if self._steps.has_other_workers:
+      self._signals.answer()
+    return False
+
+  def _is_to_leave(self):
+    """Whether a signal asks this worker to leave, or another one, and all know it."""
+    wants = self._signals is not None and self._signals.received is not None
+    if not self._leaves and self._steps.agree('leave', wants):
+      self._leaves = True
+    return self._leaves
+
   def _leave_if_asked(self):
     """Saves and raises if a signal asks for it, or if the last checkpoint could not be written."""
-    if self._signals is not None and self._signals.received is not None:
+    if self._signals is not None and self._is_to_leave():
       self._signals.answer()
       # A pass that a validation tower has begun can only be measured again from where it began.
       step = self._steps.step if self._measured is None else self._measured.step
@@ -279,7 +299,7 @@ class _Loop:
           self._write(self._measured)
       self._check_saved(step)
       self._signals.has_saved()
-      raise Interrupted(self._signals.received, 'ended after step %d; %s' % (
+      raise Interrupted(self._signals.received or signal.SIGTERM, 'ended after step %d; %s' % (
           self._steps.step, 'without a checkpoint_dir nothing is saved' if self._checkpoints is None
           else 'started again, the run goes on from step %d' % step))
     if self._checkpoints is not None and self._checkpoints.error:
@@ -321,9 +341,11 @@ class _Loop:
     steps = self._steps
     with self._progress.paused(), self._unwatched():
       path = self._checkpoints.restore(self._session)
+      steps.spread()
       to = int(self._session.run(get_global_step()))
       self._history.roll_back(steps.step, to)
-      write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format().encode())
+      if self._checkpoints.folder is not None:
+        write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format().encode())
       self._progress.write('WARNING: %s; back to %s, with %g of the learning rate'
                            % (what, path, self._history.rate_factor))
       self._running = self._measured = None

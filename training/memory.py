@@ -13,7 +13,7 @@ from typing import Any, Dict, NamedTuple
 
 from tensorflow_v1 import tf
 from towers.variables import variable_bytes
-from training.steps import Program
+from training.program import Program
 
 # Their outputs are their inputs' memory.
 _ALIASES = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StopGradient', 'Switch', 'Merge')

@@ -12,6 +12,7 @@ def find_reason(error: Exception) -> str:
   text = re.split(r"\nNode: '[^\n]*\n", text)[-1]
   for line in text.splitlines():
     line = re.sub(r'^\s*\(\d+\) ?(?:[A-Z_]+: |[A-Z][a-z A-Z]+: )?', '', line)
+    line = re.sub(r'^From /job:\S+:', '', line.strip())
     line = re.sub(r'^Error in user-defined function passed to .*? with iterator: \S+: ', '', line.strip())
     line = re.split(r'\[\[|\{\{node', line)[0].strip()
     if line and 'root error(s) found' not in line and line != 'Graph execution error:':

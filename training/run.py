@@ -1,27 +1,30 @@
 """A run: a program in a session, from the first variable to the result."""
 
 import contextlib
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Union
 
 import towers
 from data import BadRecords
 from tensorflow_v1 import tf
-from training.checkpoints import Checkpoints
+from training.checkpoints import Checkpoints, ChiefsCheckpoints
 from training.config import Config, count_interval, parse_trace_steps
 from training.failure import explain
 from training.history import History
 from training.loop import build_schedule, check_resume, run_loop, watch_records
 from training.measure_input import advise
+from training.program import Program
 from training.progress import Progress
 from training.samples import Listener, Samples
 from training.signals import Signals
 from training.startup import Startup
-from training.steps import Program, Steps
+from training.steps import Steps
 from training.watchdog import Watchdog
+from training.worker import Worker, facts_of_graph
 
 
 def run_program(program: Program, *, config: Config, description: str, bad_records: Optional[BadRecords],
-                devices: towers.Devices, startup: Startup, signals: Signals) -> Dict[str, Any]:
+                devices: towers.Devices, startup: Startup, signals: Signals,
+                worker: Optional[Worker] = None) -> Dict[str, Any]:
   """Runs a program from where its checkpoints end to its last step; returns what `--result_file` holds.
 
   Args:
@@ -32,6 +35,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
     devices: that it stands on.
     startup: entered; finished with the first step.
     signals: entered.
+    worker: this process among several workers, which have met; or None.
 
   Raises:
     UsageError: checkpoints of another program, or settings that do not fit it.
@@ -41,27 +45,45 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   history = History(metric=config.best_metric, patience=config.early_stopping)
   if program.validation is not None:
     history.check_metric(program.validation.names)
-  checkpoints = None
-  if config.checkpoint_dir:
+  is_chief = worker is None or worker.cluster.is_chief
+  checkpoints: Union[Checkpoints, ChiefsCheckpoints, None] = None
+  if config.checkpoint_dir and not is_chief:
+    checkpoints = ChiefsCheckpoints()
+  elif config.checkpoint_dir:
     checkpoints = Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
                               stop_on_full_disk=config.on_full_disk == 'stop')
   plan = program.train.inputs.plan
   schedule = build_schedule(config, plan)
-  session_config = towers.build_session_config(devices, graph_rewriter=config.graph_rewriter,
-                                               collective=config.collective, inter_threads=config.inter_threads,
-                                               intra_threads=config.intra_threads)
+  if not is_chief:
+    schedule = schedule._replace(save_seconds=None)  # The chief's clock counts.
+  session_config = worker.session_config if worker else towers.build_session_config(
+      devices, graph_rewriter=config.graph_rewriter, collective=config.collective, inter_threads=config.inter_threads,
+      intra_threads=config.intra_threads)
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
+  if worker:
+    startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
+    worker.compare('graphs', facts_of_graph(tf.get_default_graph()), 'Something in the model or the data depends on '
+                   'the machine: see to it that all workers build the same.')
+    worker.peers.is_busy = watchdog.is_busy
   startup.begin('variables', 'starting the variables')
-  with watchdog, tf.Session(config=session_config) as session:
+  with watchdog, tf.Session(worker.target if worker else '', config=session_config) as session:
     steps = Steps(session, program)
     try:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       path = checkpoints.restore(session) if checkpoints else None
+      if worker:
+        path = worker.share(path or '')[0]
+      steps.spread()
       step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
       if checkpoints and path:
         check_resume(path, step=step, examples_seen=examples_seen, plan=plan, may_skip=config.on_bad_record == 'skip')
         print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
-        history.read(checkpoints.folder, step)
+        if checkpoints.folder is not None:
+          history.read(checkpoints.folder, step)
+        else:
+          checkpoints.write(checkpoints.take(session))  # What the chief has restored is saved.
+        if worker:
+          history.parse(worker.share(history.format())[0], step)
         steps.scale_learning_rate(history.rate_factor)
       startup.begin('first step', 'running the first step')
       watchdog.watch(steps)
@@ -92,10 +114,12 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
         signals.leave_to_run(progress.seconds_per_step)
         outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
                            history=history, signals=signals, unwatched=watchdog.paused)
+        if worker:
+          worker.peers.stop()
       examples_seen = session.run(towers.get_examples_seen())
       steps.activity = 'the end'
     except tf.errors.OpError as error:
-      raise explain(error, steps) from None
+      raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
   advice = advise(config, progress.input_wait or 0.0)
   if advice:
     print(advice)

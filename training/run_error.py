@@ -4,5 +4,13 @@
 class RunError(Exception):
   """A run cannot go on: its data, its numbers, its devices or its disk failed.
 
-  The message names what failed, where, and what to do; `main.py` prints it without a stack trace and exits with code 3.
+  The message names what failed, where, and what to do; `main.py` prints it without a stack trace.
   """
+
+  exit_code = 3
+
+
+class WorkerGone(RunError):
+  """Another worker is gone, and this one has nothing to be blamed for."""
+
+  exit_code = 75  # EX_TEMPFAIL: to be started again, all workers together.

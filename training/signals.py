@@ -93,7 +93,8 @@ class Signals:
 
   def has_saved(self) -> None:
     """The run has saved, and has to be gone soon."""
-    self._set_deadline(_SECONDS_TO_CLOSE, 'saved; left without closing the session, which takes too long')
+    if self.received is not None:  # Else another worker was asked.
+      self._set_deadline(_SECONDS_TO_CLOSE, 'saved; left without closing the session, which takes too long')
 
   def _set_deadline(self, seconds, late):
     self._late = late

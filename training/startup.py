@@ -7,7 +7,7 @@
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Union
 
 _BEAT_SECONDS = 5.0
 
@@ -32,7 +32,7 @@ class Startup:
     self._notes: Dict[str, str] = {}
     self.started = self._phase_started = started
     self._name = 'packages and files'
-    self._doing = ''
+    self._doing: Union[str, Callable[[], str]] = ''
     self._count_ops: Optional[Callable[[], int]] = None
     self._stream = stream or sys.stdout
     self._beat_seconds = beat_seconds
@@ -48,12 +48,13 @@ class Startup:
     self._is_over.set()
     self._thread.join()
 
-  def begin(self, name: str, doing: str, *, count_ops: Optional[Callable[[], int]] = None) -> None:
+  def begin(self, name: str, doing: Union[str, Callable[[], str]], *,
+            count_ops: Optional[Callable[[], int]] = None) -> None:
     """Ends the phase before and begins the next one.
 
     Args:
       name: what the last line calls it.
-      doing: what lines in between say, as 'building the graph'.
+      doing: what lines in between say, as 'building the graph'; or a function that returns it.
       count_ops: returns how many ops there are so far, if that says how far it has got.
     """
     with self._lock:
@@ -86,7 +87,8 @@ class Startup:
         seconds = time.monotonic() - self._phase_started
         if self._doing and seconds >= self._beat_seconds and not self._is_over.is_set():
           so_far = '' if self._count_ops is None else ', {:,} ops so far'.format(self._count_ops())
-          self._write('%s … %.0f s%s' % (self._doing, seconds, so_far))
+          doing = self._doing() if callable(self._doing) else self._doing
+          self._write('%s … %.0f s%s' % (doing, seconds, so_far))
 
   def _write(self, line):
     self._stream.write(line + '\n')

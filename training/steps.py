@@ -13,118 +13,23 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from towers import Averaged, Copies, Diagnosis, Feed, Precision, Validation
+from towers import Diagnosis
 from towers.apply import get_examples_seen, get_global_step
+from towers.exchange import REQUESTS
 from towers.guard import build_diagnosis
 from training.learning_rate import get_rate_factor
+from training.not_finite import Finding, NotFinite
+from training.program import Program
 from training.run_error import RunError
+from training.validation_pass import ValidationPass
 
 _FIRST_LOSSES = 5
-
-
-class NotFinite(Exception):
-  """A step was not done, since its loss or gradients are not finite; weights, slots and counters are unchanged."""
-
-
-class Program(NamedTuple):
-  """The graph, from its feeds to the update: what a loop runs, and what a reader may want to look at.
-
-  Attributes:
-    train: the feed of the training split.
-    averaged: the towers, and their mean loss and gradients over the global batch.
-    learning_rate: of the next step, a scalar tensor or a float.
-    train_op: updates all weights once; with a guard, a scalar bool that says whether it did.
-    validation: what a run on validation batches fetches, or None.
-    input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
-    add_wait: with accumulation, the same of a run with `averaged.add_op`.
-    gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
-    copies: of the variables on every tower, or None where all towers share them.
-    precision: that towers compute in, or None for float32.
-  """
-  train: Feed
-  averaged: Averaged
-  learning_rate: Any
-  train_op: Any
-  validation: Optional[Validation] = None
-  input_wait: Any = None
-  add_wait: Any = None
-  gradient_norm: Any = None
-  copies: Optional[Copies] = None
-  precision: Optional[Precision] = None
 
 
 class Update(NamedTuple):
   """What a measured step tells besides its loss: the global norm of its gradients, and its learning rate."""
   gradient_norm: float
   learning_rate: float
-
-
-class ValidationPass:
-  """One pass over the validation split, summed up batch by batch."""
-
-  def __init__(self, *, names: List[str], num_steps: int, step: int):
-    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step` updates."""
-    self.step = step
-    self._names = names
-    self._steps_left = num_steps
-    self._sums = np.zeros(len(names) + 1, np.float64)
-
-  def add(self, sums: np.ndarray) -> None:
-    """Adds a run's sums, `[len(names) + 1]` with the number of examples last."""
-    self._sums += sums
-    self._steps_left -= 1
-
-  @property
-  def is_complete(self) -> bool:
-    """Whether every example of the split has been measured."""
-    return self._steps_left == 0
-
-  @property
-  def num_examples(self) -> int:
-    """The number of examples measured so far."""
-    return int(self._sums[-1])
-
-  def means(self) -> Dict[str, float]:
-    """Returns each metric's mean over the examples measured so far."""
-    return {name: float(total / self._sums[-1]) for name, total in zip(self._names, self._sums)}
-
-
-class Finding(NamedTuple):
-  """What taking a step again that was not finite has shown.
-
-  Attributes:
-    loss: the mean loss over the global batch.
-    is_done: whether everything was finite this time, and the step is done.
-    losses: `[runs, towers]` float32: the shares of the mean loss.
-    finite: `[runs, towers + 1, variables]` bool, of the gradients, those of all towers together last.
-    names: of the variables.
-  """
-  loss: float
-  is_done: bool
-  losses: np.ndarray
-  finite: np.ndarray
-  names: List[str]
-
-  def describe(self) -> str:
-    """Returns which towers' losses and which variables' gradients are not finite, the first ones by name."""
-    clauses = []
-    for tower in range(self.losses.shape[1]):
-      losses, finite = self.losses[:, tower], self.finite[:, tower].all(0)
-      told = []
-      if not np.isfinite(losses).all():
-        told.append('the loss is %s' % losses[~np.isfinite(losses)][0])
-      if not finite.all():
-        told.append('the gradient of %s is not finite (the first of %d variables out of %d)'
-                    % (self.names[int(np.argmin(finite))], int(np.sum(~finite)), len(self.names)))
-      if told:
-        clauses.append('in tower %d %s' % (tower, ' and '.join(told)))
-    if clauses:
-      return '; '.join(clauses)
-    finite = self.finite[:, -1].all(0)
-    if not finite.all():
-      return ('every tower is finite, but the sum of their gradients of %s is not'
-              % self.names[int(np.argmin(finite))])
-    return 'the loss and gradients of every tower are finite, but their sum over the runs of the step is not'
 
 
 class Steps:
@@ -145,7 +50,9 @@ class Steps:
     self._program = program
     self._validation = program.validation
     self._put_ops = list(program.train.put_ops)
-    train = [program.averaged.loss, program.train_op, program.input_wait] + self._put_ops
+    agreement = self._agreement = program.averaged.agreement
+    told = [] if agreement is None else [agreement.told]
+    train = [program.averaged.loss, program.train_op, program.input_wait] + told + self._put_ops
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
     if program.averaged.add_op is not None:
@@ -171,6 +78,8 @@ class Steps:
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+    self._requests = dict.fromkeys(REQUESTS, False)
+    self._agreed = dict.fromkeys(REQUESTS, False)
 
   @property
   def program(self) -> Program:
@@ -195,7 +104,7 @@ class Steps:
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
 
-    Copies of variables are set to what was initialised or restored.
+    Copies of variables are set to what was initialised or restored, here and, once before, by `spread`.
     """
     self.step = step
     self.activity = 'warm-up'
@@ -203,10 +112,38 @@ class Steps:
       self._session.run(self._program.copies.spread_op)
     self._program.train.start(self._session, step=step)
     self.runs += 1
+    self.start_validation()
+    self.activity = 'the first step'
+
+  def start_validation(self) -> None:
+    """Starts the iterators of the validation split, and fills its staging areas."""
     if self._validation is not None:
       self._validation.feed.start(self._session)
       self.runs += 1
-    self.activity = 'the first step'
+
+  def spread(self) -> None:
+    """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.all_op)
+
+  def agree(self, request: str, wants: bool) -> bool:
+    """Returns whether this worker, or any other that trains with it, wants what `towers.exchange.REQUESTS` names.
+
+    What others want is known once a step has told of it; so is what this worker wants, if it is not alone.
+    """
+    if self._agreement is None:
+      return wants
+    is_agreed, self._agreed[request] = self._agreed[request], False
+    wants = wants and not is_agreed  # What is agreed is not asked for again.
+    if wants != self._requests[request]:
+      self._requests[request] = wants
+      self._agreement.requests.load([float(self._requests[name]) for name in REQUESTS], self._session)
+    return is_agreed
+
+  @property
+  def has_other_workers(self) -> bool:
+    """Whether other workers take every step as well."""
+    return self._agreement is not None
 
   def measure(self, is_measured: bool) -> None:
     """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
@@ -260,13 +197,15 @@ class Steps:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     self._accumulate_runs()
-    loss, is_done, waited = self._calls['train']()[:3]
-    self._end_step(loss, is_done, waited)
-    return loss
+    results = self._calls['train']()
+    self._end_step(results)
+    return results[0]
 
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.untrained_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
@@ -275,15 +214,19 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     self._accumulate_runs()
-    sums, loss, is_done, waited = self._calls['measure_and_train']()[:4]
+    sums, *results = self._calls['measure_and_train']()
     validation_pass.add(sums)
-    self._end_step(loss, is_done, waited)
-    return loss
+    self._end_step(results)
+    return results[0]
 
-  def _end_step(self, loss, is_done, waited):
+  def _end_step(self, results):
     """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
+    loss, is_done, waited = results[:3]
     self.runs += 1
-    self.input_wait_seconds += waited
+    if self._agreement is not None:
+      self._take_agreement(results[3])
+    if waited > 0:
+      self.input_wait_seconds += waited
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
@@ -294,6 +237,15 @@ class Steps:
       self.skip()
     else:
       raise NotFinite
+
+  def _take_agreement(self, told):
+    """Takes note of what all workers have told in a step."""
+    is_same_step, *wanted = told
+    if not is_same_step:
+      raise RunError('The workers are not at the same step: this one has done %d. One of them was started again by '
+                     'itself, or from other checkpoints. Nothing was updated or saved in this step: end all workers, '
+                     'and start all of them again.' % self.step)
+    self._agreed = {name: count > 0 for name, count in zip(REQUESTS, wanted)}
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
@@ -310,7 +262,7 @@ class Steps:
   def _accumulate_runs(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
     for _ in range(self._plan.num_runs(self.step) - 1):
-      self.input_wait_seconds += self._calls['accumulate']()[0]
+      self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
       self.runs += 1
 
   def retry(self) -> Finding:
@@ -335,7 +287,8 @@ class Steps:
     is_done = bool(results[3])
     self.step += is_done
     self.update = None
-    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names)
+    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
+                   self.has_other_workers)
 
   def skip(self) -> None:
     """Counts the step as done without updating any weight; the input stands behind its examples already."""
@@ -344,9 +297,16 @@ class Steps:
       counter.load(value, self._session)
 
   def validate(self, validation_pass: ValidationPass, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Measures all batches that are left of the pass, without training, as long as `goes_on()`."""
-    while not validation_pass.is_complete and goes_on():
+    """Measures all batches that are left of the pass, without training, as long as `goes_on()`.
+
+    Several workers end a pass together, and none before its end.
+    """
+    while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
       validation_pass.add(self._measure()[0])
+      self.runs += 1
+    sum_workers = self._validation and self._validation.sum_workers
+    if validation_pass.is_complete and sum_workers:
+      validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
       self.runs += 1
 
   def check_copies(self) -> None:

@@ -27,6 +27,8 @@ EXIT_CODE = 3
 # Long enough for a busy machine; all are asked at once.
 _SECONDS_TO_ANSWER = 2.5
 _STDERR = 2
+# What goes forward does so at least that often, or it does no harm to look more closely.
+_SECONDS_OF_A_STEP = 2.0
 # Towers that wait in an op hold threads of the session; with as few cores as towers none is left for a data set.
 _PERHAPS_THE_MODEL = ' Or an op of the model, such as a tf.py_func, holds the threads that the data set needs.'
 
@@ -49,6 +51,7 @@ class Watchdog:
     self._steps: Optional[Steps] = None
     self._has_ended = threading.Event()
     self._pauses = 0
+    self._since = clock()
 
   def __enter__(self) -> 'Watchdog':
     self._thread = threading.Thread(target=self._watch, name='watchdog', daemon=True)
@@ -72,13 +75,17 @@ class Watchdog:
     finally:
       self._pauses -= 1
 
+  def is_busy(self) -> bool:
+    """Whether something has gone forward lately, or happens that may take any time."""
+    return bool(self._pauses) or self._clock() - self._since < _SECONDS_OF_A_STEP
+
   def _watch(self):
-    runs, since = None, self._clock()
+    runs, self._since = None, self._clock()
     while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
       steps = self._steps
       if steps is None or self._pauses or steps.runs != runs:
-        runs, since = steps and steps.runs, self._clock()
-      elif self._clock() - since > self._limit_seconds:
+        runs, self._since = steps and steps.runs, self._clock()
+      elif self._clock() - self._since > self._limit_seconds:
         try:
           reason = find_stall(steps)
         except Exception as error:  # Whatever is wrong with a run that hangs, it must end.
@@ -118,7 +125,8 @@ def find_stall(steps: Steps) -> str:
         return ('the staging area of tower %s (split %s) is %s'
                 % (', '.join(map(str, towers)), feed.inputs.name, state))
   return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
-          'model waits. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.')
+          'model waits%s. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.'
+          % (', or another worker, which then tells more' if steps.has_other_workers else ''))
 
 
 def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:

@@ -67,7 +67,9 @@ class Run:
   """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to step."""
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None, validation=None, model=model,
-               shuffle=False, validation_tower=False, validation_kind=None, **settings):
+               shuffle=False, validation_tower=False, validation_kind=None, worker=0, num_workers=1,
+               serve=None, **settings):
+    """Opens it; `serve` takes a session's config and returns the target to run in, for one of several workers."""
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
     self.config = config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
                     validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
@@ -76,8 +78,9 @@ class Run:
     devices = towers.build_devices(num_towers, 'cpu')
     self.graph = tf.Graph()
     with self.graph.as_default():
-      self.program = build_program(config, model, data_set, devices.names)
-      self.session = tf.Session(config=towers.build_session_config(devices))
+      self.program = build_program(config, model, data_set, devices.names, worker, num_workers)
+      session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker))
+      self.session = tf.Session(serve(session_config) if serve else '', config=session_config)
       self.session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       self.steps = Steps(self.session, self.program)
       self.initial_weights = self.weights()

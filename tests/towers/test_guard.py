@@ -13,7 +13,7 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
 from tests.towers.small import Run
-from training.steps import NotFinite
+from training.not_finite import NotFinite
 
 TRAIN = small.random_examples(16)
 # Batches of 8 on 3 towers are 3, 3 and 2: rows 14 and 15 are tower 2's in the second step.
@@ -180,6 +180,8 @@ def test_an_update_that_the_loss_waits_for_is_left_as_it_is():
 def test_the_tensors_that_are_checked_are_the_averages_each_on_its_own_device():
   with Run(num_towers=3, placement='balanced') as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith('apply/guard/')]
-    assert len(checks) == len(run.program.averaged.gradients) + 1
-    for check, (gradient, variable) in zip(checks[1:], run.program.averaged.gradients):
+    assert len(checks) == len(run.program.averaged.gradients)
+    for check, (gradient, variable) in zip(checks, run.program.averaged.gradients):
       assert check.inputs[0] is gradient and check.device == variable.device
+    [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('apply/guard/')]
+    assert set(total.inputs) == {run.program.averaged.loss} | {check.outputs[0] for check in checks}

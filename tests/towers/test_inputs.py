@@ -14,12 +14,12 @@ from usage_error import UsageError
 SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]
 
 
-def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0):
+def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0, num_workers=1, worker=0):
   """Returns for each step a list with the ids of each tower, without the rows that fill an empty batch."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
-                             drop_remainder=drop_remainder)
+                             drop_remainder=drop_remainder, num_workers=num_workers, worker=worker)
     inputs = towers.build_inputs(id_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle, seed=seed)
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
     with tf.Session() as session:
@@ -48,6 +48,35 @@ def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
   for epoch in epochs:
     assert sorted(sum(sum(epoch, []), [])) == list(range(size[0]))
   assert len({str(epoch) for epoch in epochs}) > 1
+
+
+# (examples, global batch, towers of a worker), workers: even and odd ones, and some that leave a worker without any.
+@pytest.mark.parametrize('shuffle', [False, True])
+@pytest.mark.parametrize('size, num_workers', [((16, 8, 2), 2), ((13, 8, 2), 2), ((23, 7, 1), 3), ((17, 8, 2), 3)],
+                         ids=str)
+@pytest.mark.parametrize('mode', MODES)
+def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, size, num_workers, shuffle):
+  num_examples, batch_size, num_towers = size
+  steps_per_epoch = -(-num_examples // batch_size)
+  of_worker = [take(mode, size, num_steps=2 * steps_per_epoch + 1, shuffle=shuffle, num_workers=num_workers,
+                    worker=worker) for worker in range(num_workers)]
+  for worker, (_, steps) in enumerate(of_worker):
+    assert {id for step in steps for ids in step for id in ids} == set(range(worker, num_examples, num_workers))
+    resumed = take(mode, size, num_steps=2, first_step=steps_per_epoch - 1, shuffle=shuffle, num_workers=num_workers,
+                   worker=worker)[1]
+    assert resumed == steps[steps_per_epoch - 1:steps_per_epoch + 1]
+    if mode == 'shard':
+      for tower in range(num_towers):
+        assert all(id % (num_workers * num_towers) == worker + num_workers * tower
+                   for step in steps for id in step[tower])
+  for epoch in range(2):
+    taken = [sorted(id for _, steps in of_worker for ids in steps[epoch * steps_per_epoch + step] for id in ids)
+             for step in range(steps_per_epoch)]
+    assert [len(ids) for ids in taken] == [of_worker[0][0].size_at(step) for step in range(steps_per_epoch)]
+    assert sorted(sum(taken, [])) == list(range(num_examples))
+    if not shuffle:
+      assert taken == [list(range(begin, min(begin + batch_size, num_examples)))
+                       for begin in range(0, num_examples, batch_size)]
 
 
 @pytest.mark.parametrize('mode', MODES)

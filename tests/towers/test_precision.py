@@ -11,7 +11,7 @@ from tests.towers import small, test_guard
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
 from training.describe import describe_precision
-from training.steps import NotFinite
+from training.not_finite import NotFinite
 from usage_error import UsageError
 
 NUM_STEPS = 4

@@ -13,8 +13,8 @@ from tests import faults
 from tests.towers import small, test_batch_norm, test_guard
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
+from training.not_finite import NotFinite
 from training.run_error import RunError
-from training.steps import NotFinite
 from usage_error import UsageError
 
 NUM_STEPS = 3

@@ -5,6 +5,7 @@ waits for a moment, the child writes its name to stdout.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -17,6 +18,7 @@ from data import DataSet
 from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
+from training.checkpoints import Checkpoints
 
 ROW = 5
 FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4', '--schedule=constant', '--model=linear',
@@ -91,6 +93,36 @@ def marked_model(batch, is_training):
   return small.model((marked, labels), is_training)
 
 
+def save_slowly():
+  write = Checkpoints._write
+
+  def slow_write(*args):
+    say('saving')
+    time.sleep(1)
+    write(*args)
+
+  Checkpoints._write = slow_write
+
+
+def dying_model(batch, is_training):
+  """Kills the process in its 30th batch, if it is worker 1 and its folder has no checkpoint of a life before."""
+  features, labels = batch
+  folder = next(flag.split('=')[1] for flag in sys.argv if flag.startswith('--checkpoint_dir='))
+  is_first_life = not os.path.exists(os.path.join(folder, 'checkpoint'))
+  calls = []
+
+  def act(value):
+    calls.append(None)
+    time.sleep(0.02)
+    if is_first_life and len(calls) == 30 and '"index": 1' in os.environ['TF_CONFIG']:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+  passed = tf.py_func(act, [features], features.dtype)
+  passed.set_shape(features.shape)
+  return small.model((passed, labels), is_training)
+
+
 def huge_model(batch, is_training):
   """Asks for 16 GB, where no more than 12 GB of addresses are left; threads take up some of them."""
   faults.limit_memory(12 * 2 ** 30)
@@ -120,6 +152,10 @@ def run(fault, flags):
     model = slow_to_build
   elif fault == 'steps are marked':
     model = marked_model
+  elif fault == 'dies once':
+    model = dying_model
+  elif fault == 'saving is slow':
+    save_slowly()
   elif fault == 'no number':
     train = faults.poison(train, ROW)
   elif fault == 'out of memory':

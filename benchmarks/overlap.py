@@ -1,0 +1,100 @@
+"""Overlap: how much of a slow input is hidden behind towers that compute as long as it takes.
+
+  python -m benchmarks.overlap                                     # a minute
+  python -m benchmarks.overlap --towers=8 --milliseconds=50
+
+Input and towers sleep, so that neither takes a core from the other, and what a step takes is told by waiting alone:
+the sum of both where one waits for the other, no more than either where they overlap. A tower that sleeps holds a
+thread, as one on a GPU does not; so there are threads for all that may sleep at a time.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any, Dict
+
+from benchmarks.program import open_program
+
+NUM_EXAMPLES = 4096
+_WARM_UP_STEPS = 10
+_STEPS = 40
+
+
+def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str, Any]:
+  """Returns the median time of a step, as a share of the longer of input and towers: 1 is all hidden.
+
+  Args:
+    mode: of the input.
+    depth: of the staging areas.
+    num_towers: on virtual CPU devices.
+    seconds: that a global batch takes to be made, and a tower to compute on its part.
+  """
+  import numpy as np
+
+  import towers
+  from data import DataSet
+  from tensorflow_v1 import tf
+  from training.config import Config
+
+  batch_size = 8 * num_towers
+
+  def sleep(value):
+    time.sleep(seconds)
+    return value
+
+  def make(numbers):
+    time.sleep(seconds * len(numbers) / batch_size)
+    return numbers
+
+  def parse_batch(numbers):
+    made = tf.py_func(make, [tf.cast(numbers, tf.float32)], tf.float32)
+    made.set_shape(numbers.shape)
+    return made
+
+  def model(batch, is_training):
+    del is_training
+    computed = tf.py_func(sleep, [batch], tf.float32)
+    computed.set_shape(batch.shape)
+    return computed * tf.get_variable('weight', [], initializer=tf.zeros_initializer())
+
+  examples = towers.Examples(num_examples=NUM_EXAMPLES, elements=lambda: tf.data.Dataset.range(NUM_EXAMPLES),
+                             parse_batch=parse_batch, name='sleepy')
+  config = Config(batch_size=batch_size, input_mode=mode, staging_depth=depth, validation='none', shuffle=False,
+                  learning_rate=1e-9, schedule='constant', input_threads=1,
+                  inter_threads=4 * num_towers + 4)
+  times = []
+  with open_program(config, DataSet(examples, examples, (), 1), num_towers=num_towers, model=model) as steps:
+    steps.start(0)
+    for number in range(_WARM_UP_STEPS + _STEPS):
+      began = time.perf_counter()
+      steps.train()
+      if number >= _WARM_UP_STEPS:
+        times.append(time.perf_counter() - began)
+  step_seconds = statistics.median(times)
+  assert np.isfinite(step_seconds)
+  return dict(mode=mode, depth=depth, num_towers=num_towers, step_milliseconds=step_seconds * 1e3,
+              hidden=seconds / step_seconds, tensorflow_version=tf.__version__)
+
+
+def main() -> None:
+  """Prints a line for each mode and depth."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--towers', type=int, default=2)
+  parser.add_argument('--milliseconds', type=float, default=20.0)
+  parser.add_argument('--json', help='file to write all lines to')
+  flags = parser.parse_args()
+  print('{0} towers, {1:g} ms for a global batch, {1:g} ms to compute'.format(flags.towers, flags.milliseconds))
+  lines = []
+  for mode in ('split', 'next', 'shard'):
+    for depth in (0, 1, 2):
+      lines.append(measure(mode, depth, flags.towers, flags.milliseconds / 1e3))
+      print('{mode:6} depth {depth}   {step_milliseconds:6.1f} ms a step, {hidden:.2f} of the best there is'.format(
+          **lines[-1]), flush=True)
+  if flags.json:
+    with open(flags.json, 'w', encoding='utf-8') as file:
+      json.dump(lines, file, indent=1)
+
+
+if __name__ == '__main__':
+  main()

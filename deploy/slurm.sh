@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Trains on several nodes, one worker on each. In the project's folder, which all nodes see, with the environment's
+# python on PATH; flags go to main.py:
+#
+#   sbatch deploy/slurm.sh --num_gpus=8 --checkpoint_dir=/shared/runs/a
+#
+#SBATCH --job-name=towers
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+# Two minutes before the time is over all workers save and leave; the job goes on from there when it runs again.
+#SBATCH --signal=TERM@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+set -u
+
+most_restarts=20
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
+# Jobs that share a node have other ports.
+port=$((20000 + SLURM_JOB_ID % 10000))
+export hosts port
+
+# In every task. Slurm signals this shell as well, which has to stay until main.py has left.
+# shellcheck disable=SC2016  # What stands in it is for the shell of the task.
+task='
+trap : TERM
+TF_CONFIG=$(python -m training.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) && export TF_CONFIG &&
+  python main.py "$@"
+code=$?
+# A mistake in flags or files: no restart mends it, and Slurm is told so before it ends the other tasks.
+[ "$code" -ne 2 ] || scontrol update JobId="$SLURM_JOB_ID" Requeue=0
+# Slurm ends all tasks when one ends badly. To have left when asked to is not bad: the chief, task 0, may still be
+# saving, and tells it for all.
+[ "$code" -ne 143 ] || [ "$SLURM_PROCID" -eq 0 ] || code=0
+exit "$code"
+'
+
+# One that fails ends all; the first one to be done ends nobody.
+srun --kill-on-bad-exit=1 --wait=0 bash -c "$task" task "$@"
+code=$?
+
+# All start again from the checkpoint, unless a task has forbidden it. `scancel` ends this shell as well, so what was
+# cancelled does not.
+if [ "$code" -ne 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$most_restarts" ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

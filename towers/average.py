@@ -1,0 +1,34 @@
+"""Average: from the towers of a step to its mean loss and gradients, over towers, runs and workers.
+
+  towers ──► sum ──► accumulate over runs ──► exchange between copies and workers ──► mean over the global batch
+"""
+
+from typing import Sequence
+
+from towers.accumulate import accumulate_gradients
+from towers.collectives import PACK_BYTES
+from towers.exchange import exchange_gradients
+from towers.gradients import Averaged, sum_towers
+from towers.tower import Tower
+from towers.workers import ALONE, Workers
+
+
+def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
+                      collective: str = 'auto', pack_bytes: int = PACK_BYTES) -> Averaged:
+  """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
+
+  Args:
+    towers: all of this worker.
+    accumulate: runs that a full step is taken in. What is exchanged is exchanged once a step.
+    workers: that share the global batch, of which this is one.
+    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the variables, and
+      between workers.
+    pack_bytes: of gradients that are summed together there.
+
+  Raises:
+    UsageError: a collective that these devices do not have, or gradients that none can sum.
+  """
+  averaged = sum_towers(towers)
+  if accumulate > 1:
+    averaged = accumulate_gradients(averaged)
+  return exchange_gradients(averaged, workers=workers, collective=collective, pack_bytes=pack_bytes)
