@@ -28,7 +28,6 @@ from usage_error import UsageError
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
     (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
-    (dict(collective='ring'), ['collective=ring', 'variables=host', 'variables=replicated']),
     (dict(pack_megabytes=-1.0), ['pack_megabytes=-1.0', 'at least 0']),
     (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
     (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
@@ -131,5 +130,5 @@ def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   assert 24 <= len(short.splitlines()) <= 40 and max(map(len, (shown + short).splitlines())) <= 120
   # Both in the order of the straight line.
   groups = [line for line in shown.splitlines() if line.endswith(':')]
-  assert groups[:5] == ['data:', 'inputs:', 'towers:', 'weight update:', 'loop:']
+  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:', 'weight update:', 'loop:']
   assert [line for line in short.splitlines() if line.endswith(':')] == groups
