@@ -131,4 +131,5 @@ def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   # Both in the order of the straight line.
   groups = [line for line in shown.splitlines() if line.endswith(':')]
   assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:', 'weight update:', 'loop:']
+  del groups[3]  # Not used most.
   assert [line for line in short.splitlines() if line.endswith(':')] == groups
