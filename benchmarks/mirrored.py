@@ -20,7 +20,8 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, image_shape: Tupl
   from tensorflow_v1 import tf
 
   # Virtual devices must be there before the strategy looks for them.
-  session = opened.enter_context(tf.Session(config=tf.ConfigProto(device_count={'CPU': num_towers})))
+  session = opened.enter_context(tf.Session(config=tf.ConfigProto(
+      device_count={'CPU': num_towers}, use_per_session_threads=True)))
   strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
 
   def replica():

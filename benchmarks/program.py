@@ -27,6 +27,8 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_program(config, model, data_set, devices.names)
     session_config = towers.build_session_config(devices, inter_threads=config.inter_threads)
+    # Beside other programs in one process each has threads as it asks for them.
+    session_config.use_per_session_threads = True
     with tf.Session(config=session_config) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       yield Steps(session, program)

@@ -76,7 +76,8 @@ def build_by_hand(opened: contextlib.ExitStack, model: str, batch_size: int, num
   averaged = [tf.add_n(list(shares)) / num_towers for shares in zip(*gradients)]
   update = tf.train.MomentumOptimizer(LEARNING_RATE, 0.9).apply_gradients(zip(averaged, tf.trainable_variables()))
   loss = tf.add_n(losses) / num_towers
-  session = opened.enter_context(tf.Session(config=tf.ConfigProto(device_count={'CPU': num_towers})))
+  session = opened.enter_context(tf.Session(config=tf.ConfigProto(
+      device_count={'CPU': num_towers}, use_per_session_threads=True)))
   session.run(tf.global_variables_initializer())
   session.run(puts)
   return session.make_callable([loss, update] + puts)

@@ -97,6 +97,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
+    # An idle thread looks for work for a while before it sleeps, on a core that a tower could use.
+    config.experimental.disable_thread_spinning = True
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
   config.allow_soft_placement = devices.kind == 'GPU'
   config.graph_options.rewrite_options.disable_meta_optimizer = (
