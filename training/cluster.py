@@ -39,6 +39,12 @@ class Cluster(NamedTuple):
     """Whether this process is one of several workers."""
     return len(self.addresses) > 1 and not self.is_evaluator
 
+  @property
+  def shares_host(self) -> bool:
+    """Whether another worker has this one's host."""
+    hosts = [address.rpartition(':')[0] for address in self.addresses]
+    return self.trains_together and hosts.count(hosts[self.worker]) > 1
+
   def describe(self, index: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""
     return 'worker %d (%s)' % (index, self.addresses[index])

@@ -29,6 +29,15 @@ def test_without_it_there_is_one_worker():
     assert len(cluster.addresses) == 1
 
 
+def test_who_shares_a_host_is_known_by_its_name():
+  def shares(worker, *addresses):
+    return read(dict(worker=addresses), dict(type='worker', index=worker)).shares_host
+
+  assert shares(0, 'a:1', 'a:2') and shares(1, 'b:1', 'a:1', 'a:2')
+  assert not shares(0, 'a:1', 'b:1') and not shares(0, 'b:1', 'a:1', 'a:2') and not shares(0, 'a:1')
+  assert not read_cluster({}).shares_host
+
+
 def test_workers_are_numbered_behind_the_chief():
   cluster = read(dict(worker=TWO), dict(type='worker', index=1), environment='cloud')
   assert (cluster.addresses, cluster.worker, cluster.is_chief, cluster.trains_together) == (TWO, 1, False, True)
