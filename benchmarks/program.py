@@ -1,11 +1,47 @@
 """The program of main.py, opened for a measurement."""
 
 import contextlib
+import sys
+import time
 from typing import Any, Iterator
+
+from training.cluster import ALONE, Cluster
 
 
 @contextlib.contextmanager
-def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None) -> Iterator[Any]:
+def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
+  """Meets the other workers of a cluster; gives a training.worker.Worker, or None where there are none.
+
+  Args:
+    config: training.config.Config.
+    devices: towers.Devices.
+    cluster: of which this process is a worker; all others call this at the same time.
+  """
+  from training.startup import Startup
+  from training.worker import join_workers
+
+  with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
+      cluster, config=config, devices=devices, facts={}, startup=startup) as worker:
+    yield worker
+    if worker:
+      worker.peers.stop()
+
+
+def open_session(worker: Any, devices: Any, config: Any) -> Any:
+  """Returns a session for the default graph, on a worker's server unless that is None."""
+  import towers
+  from tensorflow_v1 import tf
+  if worker:
+    return tf.Session(worker.target, config=worker.session_config)
+  session_config = towers.build_session_config(devices, inter_threads=config.inter_threads)
+  # Beside other programs in one process each has threads as it asks for them.
+  session_config.use_per_session_threads = True
+  return tf.Session(config=session_config)
+
+
+@contextlib.contextmanager
+def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
+                 cluster: Cluster = ALONE) -> Iterator[Any]:
   """Builds the program in a graph of its own, and opens it with its initial weights.
 
   Args:
@@ -13,6 +49,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     data_set: data.DataSet.
     num_towers: on virtual CPU devices.
     model: towers.Model, or None for the config's.
+    cluster: of which this process is a worker; with others, all open it at once.
   Yields:
     training.steps.Steps, to be started, within its graph and session.
   """
@@ -21,14 +58,16 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   from main import build_program
   from tensorflow_v1 import tf
   from training.steps import Steps
+  from training.worker import facts_of_graph
 
-  with tf.Graph().as_default():
-    devices = towers.build_devices(num_towers, 'cpu')
+  devices = towers.build_devices(num_towers, 'cpu')
+  with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
-    program = build_program(config, model, data_set, devices.names)
-    session_config = towers.build_session_config(devices, inter_threads=config.inter_threads)
-    # Beside other programs in one process each has threads as it asks for them.
-    session_config.use_per_session_threads = True
-    with tf.Session(config=session_config) as session:
+    program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)
+    if worker:
+      worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
+    with open_session(worker, devices, config) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-      yield Steps(session, program)
+      steps = Steps(session, program)
+      steps.spread()
+      yield steps

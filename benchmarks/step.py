@@ -109,8 +109,7 @@ def measure(model: str, batch_size: int, num_towers: int, *, rounds: int, second
       steps[kind] = build(opened, model, batch_size, num_towers)
     counts = {kind: _count_steps(step, seconds) for kind, step in steps.items()}
     for number in range(rounds):
-      # Each comes first, second and last as often as the others.
-      for kind in _turn(list(BUILDERS), number):
+      for kind in in_turn(list(BUILDERS), number):
         started, used = time.perf_counter(), time.process_time()
         for _ in range(counts[kind]):
           steps[kind]()
@@ -135,7 +134,8 @@ def _count_steps(step, seconds):
   return max(count, 3)
 
 
-def _turn(kinds, number):
+def in_turn(kinds: List[str], number: int) -> List[str]:
+  """Returns the order of a round, so that each comes first, second and last as often as the others."""
   number %= len(kinds)
   return kinds[number:] + kinds[:number]
 

@@ -119,7 +119,8 @@ def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
                                  text=True).stdout
                   for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
-                                  ['-m', 'training.launch'], ['-m', 'training.tf_config']))
+                                  ['-m', 'training.launch'], ['-m', 'training.tf_config'],
+                                  ['-m', 'benchmarks.workers']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)

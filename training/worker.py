@@ -193,10 +193,10 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, f
   if not cluster.trains_together:
     yield None
     return
-  worker = Worker(cluster, towers.build_session_config(
+  session_config = towers.build_session_config(
       devices, graph_rewriter=config.graph_rewriter, collective=config.collective, inter_threads=config.inter_threads,
-      intra_threads=config.intra_threads, workers=towers.Workers(len(cluster.addresses), cluster.worker)),
-                  worker_seconds=config.worker_seconds)
+      intra_threads=config.intra_threads, workers=towers.Workers(cluster.num_workers, cluster.worker))
+  worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
   startup.begin('workers', lambda: 'waiting for the other workers: %s not there yet' % worker.describe_missing())
   worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))
   with worker.peers:
