@@ -63,7 +63,8 @@ def translate(command):
     return None  # They need a cluster; tests/test_deploy.py shows what their files start.
   if words[:3] == ['python', '-m', 'training.launch'] and '--' in words:
     flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
-    return [sys.executable] + flags + ['--'] + translate(' '.join(map(shlex.quote, command)))
+    launched = translate(' '.join(map(shlex.quote, command)))
+    return launched and [sys.executable] + flags + ['--'] + launched
   if words[:2] == ['python', '-m'] and words[2].startswith('examples.'):
     name = re.sub('_(before|after)$', '', words[2].split('.')[-1])
     assert re.search(r"['.]%s" % name, read('tests/test_examples.py')), '%s: tests/test_examples.py must run it' % name

@@ -108,11 +108,11 @@ class Signals:
 
   def _watch(self):
     """In a thread: reads one byte for each signal."""
+    poll = select.poll()  # Which, unlike select, also takes the handles of a process with very many.
+    poll.register(self._reader, select.POLLIN)
     while True:
       deadline = self._deadline
-      seconds = None if deadline is None else max(0.0, deadline - self._clock())
-      ready, _, _ = select.select([self._reader], [], [], seconds)
-      if not ready:
+      if not poll.poll(None if deadline is None else 1e3 * max(0.0, deadline - self._clock())):
         if deadline == self._deadline:
           self._end(self._late, self.received)
           self._deadline = None
