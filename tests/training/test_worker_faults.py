@@ -176,9 +176,10 @@ def test_sigterm_to_one_saves_once_and_all_leave(asked, tmp_path):
 def has_namespaces():
   if os.geteuid() != 0 or not shutil.which('ip'):
     return False
-  made = subprocess.run(['ip', 'netns', 'add', 'towers-probe'], stderr=subprocess.DEVNULL).returncode == 0
+  name = 'towers-probe-%d' % os.getpid()
+  made = subprocess.run(['ip', 'netns', 'add', name], stderr=subprocess.DEVNULL).returncode == 0
   if made:
-    subprocess.run(['ip', 'netns', 'delete', 'towers-probe'])
+    subprocess.run(['ip', 'netns', 'delete', name])
   return made
 
 
