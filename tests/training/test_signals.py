@@ -14,10 +14,12 @@ from training.signals import Signals
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GONE_SECONDS = 5.0
+# What was read before the map function fell asleep is still trained on.
+STEPS_LEFT_SECONDS = 1.5
 
 
-def signalled(fault, moment, *numbers, flags=()):
-  """Starts a child, sends signals when it comes to a moment; returns its exit code and stderr."""
+def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
+  """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and stderr."""
   child = subprocess.Popen([sys.executable, '-m', 'tests.training.child', fault] + list(flags), cwd=ROOT,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
@@ -26,6 +28,7 @@ def signalled(fault, moment, *numbers, flags=()):
         break
     drain = threading.Thread(target=child.stdout.read)
     drain.start()
+    time.sleep(seconds_later)
     sent = time.monotonic()
     for number in numbers:
       child.send_signal(number)
@@ -72,13 +75,14 @@ def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path)
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
-  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT)
+  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
+                           seconds_later=STEPS_LEFT_SECONDS)
   assert code == 130 and 'SIGINT: the run saves and leaves' in errors and 'SIGINT: interrupted' in errors
 
 
 @pytest.mark.slow
 def test_a_step_that_does_not_end_is_left_within_the_time():
-  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM)
+  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM, seconds_later=STEPS_LEFT_SECONDS)
   assert code == 143 and 'the step does not end; left without saving' in errors
 
 
