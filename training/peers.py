@@ -14,14 +14,13 @@ missed.
 """
 
 import concurrent.futures
-import os
 import socket
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from training.cluster import Cluster
-from training.run_error import WorkerGone
+from training.run_error import WorkerGone, end_process
 
 # Of a process that does not listen, or not any more.
 REFUSED = 'refused'
@@ -30,7 +29,6 @@ _GREETING = 4  # HTTP/2's SETTINGS, the fourth byte of its frame.
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
-_STDERR = 2
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
@@ -79,7 +77,7 @@ class Peers:
     self.is_busy: Callable[[], bool] = lambda: False
     self._cluster = cluster
     self._limit_seconds = limit_seconds
-    self._on_gone = on_gone or _end_process
+    self._on_gone = on_gone or (lambda reason: end_process(reason, WorkerGone.exit_code))
     self._clock = clock
     self._ask = ask
     self._has_ended = threading.Event()
@@ -132,9 +130,3 @@ class Peers:
       if now - since >= self._limit_seconds:
         silent.append('%s %s for %.0f s (worker_seconds)' % (self._cluster.describe(worker), fault, now - since))
     return ['%s has ended' % self._cluster.describe(worker) for worker in sorted(self._ended)] + silent
-
-
-def _end_process(reason: str) -> None:
-  # Not by print, whose lock the main thread may hold; and no thread of TensorFlow's is waited for.
-  os.write(_STDERR, ('\nmain.py: error: %s\n' % reason).encode())
-  os._exit(WorkerGone.exit_code)

@@ -12,7 +12,6 @@ Asking takes a batch away, which no longer matters then.
 """
 
 import contextlib
-import os
 import threading
 import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence
@@ -21,12 +20,11 @@ import numpy as np
 
 from tensorflow_v1 import tf
 from training.failure import describe_towers
+from training.run_error import end_process
 from training.steps import Steps
 
-EXIT_CODE = 3
 # Long enough for a busy machine; all are asked at once.
 _SECONDS_TO_ANSWER = 2.5
-_STDERR = 2
 # What goes forward does so at least that often, or it does no harm to look more closely.
 _SECONDS_OF_A_STEP = 2.0
 # Towers that wait in an op hold threads of the session; with as few cores as towers none is left for a data set.
@@ -160,10 +158,3 @@ def _find_get_next(tensor):
       return op
     pending.extend(source.op for source in op.inputs)
   raise ValueError('%s comes from no iterator.' % tensor)
-
-
-def end_process(reason: str) -> None:
-  """Writes why, and ends the process without waiting for any thread."""
-  # Not by print, whose lock the main thread may hold.
-  os.write(_STDERR, ('\nmain.py: error: %s\n' % reason).encode())
-  os._exit(EXIT_CODE)
