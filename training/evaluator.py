@@ -21,6 +21,7 @@ from training.config import Config
 from training.history import History
 from training.program import Program
 from training.reason import find_reason
+from training.session import build_session_config
 from training.signals import Interrupted, Signals
 from training.startup import Startup
 from training.steps import Steps
@@ -77,9 +78,7 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config)
   startup.begin('variables', 'starting the variables')
-  session_config = towers.build_session_config(devices, graph_rewriter=config.graph_rewriter,
-                                               inter_threads=config.inter_threads, intra_threads=config.intra_threads)
-  with tf.Session(config=session_config) as session:
+  with tf.Session(config=build_session_config(config, devices)) as session:
     steps = Steps(session, program)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     steps.start_validation()

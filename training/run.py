@@ -15,6 +15,7 @@ from training.measure_input import advise
 from training.program import Program
 from training.progress import Progress
 from training.samples import Listener, Samples
+from training.session import build_session_config
 from training.signals import Signals
 from training.startup import Startup
 from training.steps import Steps
@@ -56,9 +57,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   schedule = build_schedule(config, plan)
   if not is_chief:
     schedule = schedule._replace(save_seconds=None)  # The chief's clock counts.
-  session_config = worker.session_config if worker else towers.build_session_config(
-      devices, graph_rewriter=config.graph_rewriter, collective=config.collective, inter_threads=config.inter_threads,
-      intra_threads=config.intra_threads)
+  session_config = worker.session_config if worker else build_session_config(config, devices)
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   if worker:
     startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')

@@ -24,6 +24,7 @@ from training.config import Config
 from training.peers import REFUSED, Peers, find_faults
 from training.reason import find_reason
 from training.run_error import RunError
+from training.session import build_session_config
 from training.startup import Startup
 from usage_error import UsageError
 
@@ -193,9 +194,7 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, f
   if not cluster.trains_together:
     yield None
     return
-  session_config = towers.build_session_config(
-      devices, graph_rewriter=config.graph_rewriter, collective=config.collective, inter_threads=config.inter_threads,
-      intra_threads=config.intra_threads, workers=towers.Workers(cluster.num_workers, cluster.worker))
+  session_config = build_session_config(config, devices, towers.Workers(cluster.num_workers, cluster.worker))
   worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
   startup.begin('workers', lambda: 'waiting for the other workers: %s not there yet' % worker.describe_missing())
   worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))
