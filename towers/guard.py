@@ -11,6 +11,7 @@ the weights unchanged, and random ops tied to the step, the same numbers come ou
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
+from towers.ancestors import find_needed
 from towers.gradients import Averaged
 from towers.inputs import HOST
 from towers.sums import add_all
@@ -82,14 +83,7 @@ def _not_before(op, update_ops):
   wanted = {element.op if isinstance(element, tf.Tensor) else element for element in found}
   if not wanted:
     return []
-  pending, seen = [op], set()
-  while pending:
-    op = pending.pop()
-    if op not in seen:
-      seen.add(op)
-      pending.extend(tensor.op for tensor in op.inputs)
-      pending.extend(op.control_inputs)
-  return sorted(wanted - seen, key=lambda op: op.name)
+  return sorted(wanted - find_needed([op]), key=lambda op: op.name)
 
 
 def _all_finite(values):

@@ -16,6 +16,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import tf
+from towers.ancestors import find_needed
 
 _TAKES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage',
           'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2', 'QueueDequeueUpToV2', 'ReaderReadV2')
@@ -61,15 +62,8 @@ def _get_op(value):
 
 def _reach_back(roots):
   """Returns the ops that the roots need, in the graph's order."""
-  reached: Set[Any] = set()
-  pending = list(roots)
-  while pending:
-    op = pending.pop()
-    if op not in reached:
-      reached.add(op)
-      pending.extend(tensor.op for tensor in op.inputs)
-      pending.extend(op.control_inputs)
-  return [op for op in roots[0].graph.get_operations() if op in reached] if roots else []
+  needed = find_needed(roots)
+  return [op for op in roots[0].graph.get_operations() if op in needed] if roots else []
 
 
 def _follow(ops, takes):
