@@ -1,6 +1,5 @@
 """Several workers as processes of their own on loopback: what each says, and how it ends."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,13 +8,10 @@ import threading
 import time
 
 from tests.towers.team import find_ports
+from training.tf_config import format_tf_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECONDS = 60
-
-
-def write_config(addresses, worker, job='worker'):
-  return json.dumps(dict(cluster=dict(worker=addresses), task=dict(type=job, index=worker)))
 
 
 class Crew:
@@ -37,7 +33,7 @@ class Crew:
 
   def start(self, worker):
     """Starts a worker, perhaps again."""
-    environ = dict(os.environ, TF_CONFIG=write_config(self.addresses, worker))
+    environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', worker))
     self.processes[worker] = process = subprocess.Popen(
         self._commands[worker], cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
