@@ -236,7 +236,7 @@ class TestEnvironmentIsMade:
   @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
   def test_an_interrupted_one_is_made_anew(self, machine, how):
     machine.python('python3.7', '3.7')
-    process = self._start_until_pip_runs(machine)
+    process = self._start_until_pip_runs(machine, seconds=3)
     # As a terminal does it; pip's stand-in is a child.
     process.send_signal(how)
     process.communicate()
@@ -285,8 +285,8 @@ class TestEnvironmentIsMade:
     assert code == 1 and 'apt-get install python3-venv' in stderr
 
   @staticmethod
-  def _start_until_pip_runs(machine):
-    process = machine.start(PIP_SECONDS='1')
+  def _start_until_pip_runs(machine, seconds=1):
+    process = machine.start(PIP_SECONDS=str(seconds))
     deadline = time.time() + 10
     while not any('pip install' in call for call in machine.calls()):
       assert time.time() < deadline and process.poll() is None, 'it ended before pip was called'

@@ -49,6 +49,18 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      % (kind, averages[0] if averages else update_ops[0].name))
 
 
+def joins_moments(kind: str, counts: Sequence[Any]) -> bool:
+  """Returns whether the moments of later towers may move the averages, and not those of the first alone.
+
+  Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
+
+  Args:
+    kind: one of `BATCH_NORMS`.
+    counts: as for `join_batch_norms`.
+  """
+  return kind == 'mean' or kind == 'first' and not all(isinstance(count, int) for count in counts)
+
+
 def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str], counts: Sequence[Any],
                      workers: Workers = ALONE) -> None:
   """Joins the batch normalisation of all towers, once they and their gradients are built.
@@ -74,8 +86,7 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
         total = _add_up(identities, weights, devices[0], workers, scale)
         for identity in identities:
           identity.op._update_input(0, total)
-  elif kind == 'mean' or not all(isinstance(count, int) for count in counts):
-    # Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
+  elif joins_moments(kind, counts):
     with tf.device(devices[0]), tf.name_scope('weigh_towers'):
       examples = tf.cast(tf.stack(counts), tf.float32)
       if kind == 'mean':

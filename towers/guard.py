@@ -8,6 +8,7 @@ sum, so no tower can hide one. Who it came from is asked only when it has happen
 the weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
 """
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
@@ -93,6 +94,13 @@ def _all_finite(values):
   where they are near the largest number there is, which nobody wants to train with either.
   """
   by_dtype: Dict[Any, List[Any]] = {}
+
+  @functools.lru_cache(maxsize=None)
+  def all_axes(rank, device):
+    """One constant for all that have so many axes: each of its own would be an op for every variable."""
+    with tf.device(device):
+      return tf.constant(list(range(rank)))
+
   for value in values:
     if value is None:
       continue
@@ -100,7 +108,8 @@ def _all_finite(values):
     with tf.device(tensor.device):
       if tensor.dtype in (tf.float16, tf.bfloat16):
         tensor = tf.cast(tensor, tf.float32)
-      total = tensor if tensor.shape.ndims == 0 else tf.reduce_sum(tensor)
+      rank = tensor.shape.ndims
+      total = tensor if rank == 0 else tf.reduce_sum(tensor, rank and all_axes(rank, tensor.device))
     by_dtype.setdefault(total.dtype, []).append(total)
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]

@@ -13,10 +13,10 @@ import contextlib
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from models.batch_norm import joined_sums
+from models.batch_norm import BATCH_MOMENTS, joined_sums
 from tensorflow_v1 import tf
 from towers.batch import Batch
-from towers.batch_norm import check_batch_norms, join_batch_norms
+from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.garbage import uncollected
 from towers.inputs import HOST
@@ -93,6 +93,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     raise UsageError('tower_build is %r: choose one of %s.' % (build, ', '.join(TOWER_BUILDS)))
   run = run_reader(accumulate)
   total = _count_examples(batches)
+  counts = [batch.num_examples for batch in batches]
   towers: List[Tower] = []
   patterns: List[Pattern] = []
   shared: List[Any] = []
@@ -126,6 +127,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       try:
         patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
                                 first_tower=store.first_tower,
+                                left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
                                 copied={name for copies in store.copies.values() for name in copies}))
       except UsageError:
         if build == 'clone':
@@ -133,7 +135,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
         build = 'reuse'
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
-                   counts=[tower.num_examples for tower in towers], workers=workers)
+                   counts=counts, workers=workers)
   return towers
 
 

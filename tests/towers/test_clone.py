@@ -88,6 +88,23 @@ def test_clones_are_the_towers_that_the_model_would_build(index):
   assert len(cloned[3].get_collection('seen')) == num_towers
 
 
+@pytest.mark.parametrize('placement', ['host', 'first', 'replicated'])
+def test_clones_leave_out_what_would_be_there_twice(placement):
+  settings = dict(num_towers=2, placement=placement, train=small.random_examples(16),
+                  validation=small.random_examples(8))
+  clone, built = [towers_of(outcome(build, **settings)[3], 2)[1] for build in ('clone', 'reuse')]
+  # Six weights and two moving averages, which stand once wherever the weights are.
+  reads = [sum(op.type == 'ReadVariableOp' for op in tower.values()) for tower in (built, clone)]
+  assert reads == [8, 6 if placement == 'replicated' else 0]
+  # But for those of loops and branches, and those that stand where another op does.
+  built, constants = [[op for op in tower.values() if op.type == 'Const' and not op.control_inputs
+                       and '_class' not in op.node_def.attr] for tower in (built, clone)]
+  values = {(op.device, op.node_def.attr['value'].SerializeToString(deterministic=True)) for op in constants}
+  assert 5 < len(values) == len(constants) < len(built)
+  # The first tower's moments alone move the averages, as all sizes are equal.
+  assert not [name for name in clone if name.endswith('batch_mean')]
+
+
 def test_a_tower_is_cloned_from_one_of_its_own_sizes():
   """8 over 3 towers is 3, 3 and 2, and shapes are static: the model is called for the first 3 and for the 2."""
   calls = []

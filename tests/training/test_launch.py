@@ -345,9 +345,11 @@ else:
   assert 'launch.py: worker 0 ended with exit code 143' in launcher.said()
 
 
-# A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a reason to leave.
+# A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a reason to leave; only if
+# its parent is gone before it is up does it end, without a word.
 PARENT = '''
 grandchild = subprocess.Popen([sys.executable, '-c', 'import signal, time; '
+                               'signal.signal(signal.SIGPIPE, signal.SIG_DFL); '
                                'signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); '
                                'time.sleep(3600)'], stdout=subprocess.PIPE%s)
 grandchild.stdout.readline()

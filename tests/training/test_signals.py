@@ -13,7 +13,7 @@ import pytest
 from training.signals import Signals
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-GONE_SECONDS = 5.0
+GONE_SECONDS = 10.0
 # What was read before the map function fell asleep is still trained on.
 STEPS_LEFT_SECONDS = 1.5
 
