@@ -125,7 +125,7 @@ class Pattern:
     return self._equal[node.name] != node.name
 
   def _name(self, name):
-    """Returns what a node's or tensor's name is in the pattern: without the tower's scope, which gradients hold twice."""
+    """Returns the name of a node or tensor in the pattern, without the tower's scope, which gradients hold twice."""
     op_name = _op_name(name)
     return name.replace(op_name, self._equal.get(op_name, op_name)).replace(self._tower.scope, '')
 
