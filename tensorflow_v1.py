@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from usage_error import UsageError
 
@@ -250,6 +250,15 @@ def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instanc
   return collective_ops.broadcast_recv(*group) if value is None else collective_ops.broadcast_send(value, *group)
 
 
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a function of a tf.data pipeline that runs, with all that it calls, as its Python says.
+
+  By default 2.x rewrites the Python first, so that its `if` may ask a tensor, which 1.14 does not know: a third of a
+  second before the first step.
+  """
+  return function if _is_1 else tf.autograph.experimental.do_not_convert(function)
+
+
 def plain_data_options() -> Any:
   """Returns options with which tf.data runs a pipeline as it was written.
 
@@ -267,6 +276,6 @@ def plain_data_options() -> Any:
 
 
 __all__ = [
-    'StagingArea', 'all_reduce', 'broadcast', 'can_compile_for_several_cpus', 'get_compute_capabilities', 'load_keras',
-    'plain_data_options', 'tf', 'use_deterministic_kernels',
+    'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'can_compile_for_several_cpus',
+    'get_compute_capabilities', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

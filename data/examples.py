@@ -20,6 +20,8 @@ from data.bad_records import BadRecords
 class Examples(NamedTuple):
   """One split of a data set.
 
+  Functions are called as they are written, on 2.x as on 1.14: where a tensor decides, use `tf.cond` or `tf.where`.
+
   Attributes:
     num_examples: how many elements one epoch has, exactly.
     elements: `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements in a fixed order.

@@ -29,10 +29,15 @@ def run_with_result(folder, *flags):
     return json.load(file), done
 
 
+@pytest.fixture(scope='module')
+def one(tmp_path_factory):
+  """The result of one tower."""
+  return run_with_result(tmp_path_factory.mktemp('one'), '--num_gpus=1', '--noshuffle', '--staging_depth=0', *QUICK)[0]
+
+
 @pytest.mark.parametrize('mode', ['split', 'next', 'shard'])
-def test_eight_towers_run_as_written_and_equal_one(mode, tmp_path):
+def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path):
   result, done = run_with_result(tmp_path, '--input_mode=' + mode, '--num_gpus=8', '--noshuffle', *QUICK)
-  one, _ = run_with_result(tmp_path, '--num_gpus=1', '--noshuffle', '--staging_depth=0', *QUICK)
   assert list(result) == RESULT_KEYS
   assert result['num_towers'] == 8 and result['global_batch_size'] == 100
   assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result['validation_examples'] == 1000

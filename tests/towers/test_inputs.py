@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import sys
 
 import pytest
 
@@ -143,6 +144,25 @@ def test_all_input_ops_stand_on_the_host(mode):
   assert kinds['IteratorGetNext'] == {'split': 1, 'next': 3, 'shard': 3}[mode]
   assert kinds['IteratorV2'] == {'split': 1, 'next': 1, 'shard': 3}[mode]
   assert bool(kinds['SplitV'] + kinds['Split']) == (mode == 'split')
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_functions_are_called_as_written_on_both_targets(mode):
+  called = set()
+
+  def called_in(kind, function):
+    def call(*args):
+      called.add((kind, sys._getframe().f_code.co_filename))
+      return function(*args)
+    return call
+
+  examples = id_examples(10)._replace(parse_example=called_in('example', tf.negative),
+                                      parse_batch=called_in('batch', tf.negative))
+  examples = examples._replace(elements=called_in('elements', examples.elements))
+  plan = towers.build_plan(num_examples=10, batch_size=4, num_towers=3)
+  with tf.Graph().as_default():
+    towers.build_inputs(examples, plan=plan, mode=mode, shuffle=True)
+  assert called == {(kind, __file__) for kind in ('elements', 'example', 'batch')}
 
 
 def test_an_unknown_mode_is_named():
