@@ -23,13 +23,14 @@ class Stage(NamedTuple):
   Attributes:
     depth: batches that wait in each area between two runs.
     get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it is called.
-    put_op: puts the next batch of every tower; run with every get, and `depth` times to warm up.
+    put_ops: put the next batch of each tower; run with every get, and `depth` times to warm up. They are not grouped: a
+      group would have every device tell the host when it is done.
     clear_op: empties all areas, before their iterators start anew. Then warm up again.
     sizes: for each tower how many batches wait in its area, a scalar int32 tensor; to tell why a run does not go on.
   """
   depth: int
   get: Callable[[int], List[Any]]
-  put_op: Any
+  put_ops: List[Any]
   clear_op: Any
   sizes: List[Any]
 
@@ -59,5 +60,4 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.
     return list(taken) if isinstance(taken, (list, tuple)) else [taken]
 
-  return Stage(depth=depth, get=get, put_op=tf.group(*puts, name='put_%s' % name),
-               clear_op=tf.group(*clears, name='clear_%s' % name), sizes=sizes)
+  return Stage(depth=depth, get=get, put_ops=puts, clear_op=tf.group(*clears, name='clear_%s' % name), sizes=sizes)

@@ -35,15 +35,16 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
     guard: do nothing in a step whose loss or gradients are not all finite: weights, slots, moving averages and
       counters stay what they were. What is returned is then a scalar bool, whether the step was done; else an op.
   """
-  # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there.
-  forward_passes = [tower.loss for tower in averaged.towers]
+  # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there, which
+  # the guard waits for by itself.
+  before = [] if guard else [averaged.loss]
   update_ops = list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
     make_slots(optimizer, [variable for _, variable in averaged.gradients])
 
     def update():
       decayed = averaged.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
-      with tf.control_dependencies(forward_passes + update_ops), tf.variable_creator_scope(slot_creator):
+      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(slot_creator):
         applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))
       # The learning rate may read these counters, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):

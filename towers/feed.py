@@ -34,7 +34,7 @@ class Feed(NamedTuple):
   @property
   def put_ops(self) -> List[Any]:
     """What to run with every step that takes a batch of this split: none without staging."""
-    return [] if self.stage is None else [self.stage.put_op]
+    return [] if self.stage is None else self.stage.put_ops
 
   def start(self, session: Any, *, step: int = 0) -> None:
     """Starts the iterators so that `step` is the next one, and fills the staging areas; changes no variable."""
@@ -43,7 +43,7 @@ class Feed(NamedTuple):
     session.run(self.inputs.initializer, self.inputs.feeds(step))
     if self.stage is not None:
       for _ in range(self.stage.depth):
-        session.run(self.stage.put_op)
+        session.run(self.stage.put_ops)
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:

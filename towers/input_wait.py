@@ -1,7 +1,7 @@
 """Input wait: how long the towers of a run had nothing to compute because the next batch was not there.
 
   staging      compute  ├───────────┤                    without    get_next ├──────┤
-  depth 1, 2   put      ├──────────────────┤             staging    compute         ├───────────┤
+  depth 1, 2   get_next ├──────────────────┤             staging    compute         ├───────────┤
                                     └ wait ┘                                 └ wait ┘
 
 With staging a batch is made while the towers compute, and costs only what it takes longer than they do; without, it
@@ -31,7 +31,8 @@ def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any
     if feed.stage is not None:
       with tf.control_dependencies([after]):
         computed = tf.timestamp()
-      with tf.control_dependencies([feed.stage.put_op]):
+      # On the host, before it is put: towers elsewhere do not have to tell the host that they have theirs.
+      with tf.control_dependencies([tensor for batch in feed.templates for tensor in tf.nest.flatten(batch.tensors)]):
         return tf.timestamp() - computed
     began = tf.timestamp()
     tensors = [tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)]

@@ -40,7 +40,7 @@ def test_an_empty_area_is_named_and_the_session_can_go_on(validation):
     program = run.program
     action = (lambda: run.session.run(program.validation.sums, {program.validation.is_validating: True})) \
         if validation else (lambda: run.session.run(program.train_op))
-    reason = stalled(run, action, lambda: run.session.run(feed.stage.put_op))
+    reason = stalled(run, action, lambda: run.session.run(feed.stage.put_ops))
     assert 'the staging area of tower 1 (split %s) is empty' % feed.inputs.name in reason
     assert 'stall_seconds' in reason and 'after 1 steps' in reason
     run.steps.start(run.counters()[0])
@@ -52,8 +52,8 @@ def test_a_full_area_is_named():
   with Run(num_towers=1, depth=1) as run, run.graph.as_default():
     stage = run.program.train.stage
     taken = stage.get(0)
-    run.session.run(stage.put_op)  # Now two wait, which is all there is room for.
-    thread = threading.Thread(target=lambda: run.session.run(stage.put_op))
+    run.session.run(stage.put_ops)  # Now two wait, which is all there is room for.
+    thread = threading.Thread(target=lambda: run.session.run(stage.put_ops))
     thread.start()
     time.sleep(0.5)
     assert 'the staging area of tower 0 (split train) is full with 2 batches' in find_stall(run.steps)
