@@ -31,8 +31,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 from benchmarks.ring import Link, Point, fit_link, on_one_machine, plan, ring_seconds
 from benchmarks.step import in_turn
 from benchmarks.worker_steps import NETS
-from training.launch import find_free_ports
-from training.tf_config import format_tf_config
+from launch.ports import find_free_ports
+from launch.tf_config import format_tf_config
 
 OURS = 'towers'
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

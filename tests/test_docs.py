@@ -61,7 +61,7 @@ def translate(command):
     return None  # The test of the reference runs it.
   if words[0] in ('kubectl', 'sbatch'):
     return None  # They need a cluster; tests/test_deploy.py shows what their files start.
-  if words[:3] == ['python', '-m', 'training.launch'] and '--' in words:
+  if words[:3] == ['python', '-m', 'launch'] and '--' in words:
     flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
     launched = translate(' '.join(map(shlex.quote, command)))
     return launched and [sys.executable] + flags + ['--'] + launched
@@ -120,7 +120,7 @@ def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
                                  text=True).stdout
                   for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
-                                  ['-m', 'training.launch'], ['-m', 'training.tf_config'],
+                                  ['-m', 'launch'], ['-m', 'launch.tf_config'],
                                   ['-m', 'benchmarks.workers']))
   flags += '--help --helpshort'
   for name in DOCS:
@@ -155,7 +155,7 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
 
 def test_the_tour_names_every_room():
   tour = read('BUILD.md')
-  for folder in ('towers', 'staging', 'models', 'data', 'training', 'examples', 'tests'):
+  for folder in ('towers', 'staging', 'models', 'data', 'training', 'launch', 'examples', 'tests'):
     assert re.search(r'^%s/' % folder, tour, re.MULTILINE), folder
   for name in os.listdir(os.path.join(ROOT, 'towers')):
     if name.endswith('.py') and name not in ('__init__.py', 'batch.py'):

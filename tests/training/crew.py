@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 
+from launch.tf_config import format_tf_config
 from tests.towers.team import find_ports
-from training.tf_config import format_tf_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECONDS = 60

@@ -71,7 +71,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, f
 @pytest.mark.slow
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
-      [sys.executable, '-m', 'training.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
+      [sys.executable, '-m', 'launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
        '--', sys.executable, '-m', 'tests.training.child', 'dies once'] + FLAGS + ['--checkpoint_dir=%s' % tmp_path],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
   assert launched.returncode == 0, launched.stdout

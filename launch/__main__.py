@@ -1,6 +1,6 @@
 """Launch: starts a command once for each worker on this machine, and again from the checkpoint when one fails.
 
-  python -m training.launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
+  python -m launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
 
   launch ──┬─► worker 0    TF_CONFIG: worker 0 of 127.0.0.1:P0, 127.0.0.1:P1; the chief
            ├─► worker 1    TF_CONFIG: worker 1 of the same
@@ -10,26 +10,24 @@
   one fails                 SIGTERM to the others, SIGKILL after the grace; all start again, on other ports
   one ends with 2           the same, but nothing starts again: a mistake stays one
   Ctrl-C, SIGTERM           sent on once, and all leave by themselves; the second one is SIGKILL to all
-  launch itself is killed   `training/orphans.py` kills all
+  launch itself is killed   `launch/orphans.py` kills all
 
 The exit code is that of the first worker that failed by itself; 130 and 143 after Ctrl-C and SIGTERM.
-`training/child_process.py` is one child, `training/children.py` waits for all.
+`launch/child_process.py` is one child, `launch/children.py` waits for all.
 """
 
 import argparse
-import contextlib
 import os
-import random
 import shutil
-import socket
 import sys
 from typing import List, NamedTuple, Optional, Sequence
 
 from cores import list_cores
-from training.child_process import ChildProcess
-from training.children import Children, say
+from launch.child_process import ChildProcess
+from launch.children import Children, say
+from launch.ports import find_free_ports
+from launch.tf_config import Parser, format_tf_config
 from training.signals import exit_code
-from training.tf_config import Parser, format_tf_config
 from usage_error import UsageError
 
 # Exit codes of workers that mean something here.
@@ -41,9 +39,6 @@ _EVALUATOR = 'evaluator'
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
-# Below what the kernel gives to outgoing connections (from 32768): a worker that asks whether a peer is there yet could
-# be given that peer's port for it. And below what Kubernetes gives to services of a node (from 30000).
-_PORTS = range(20000, 30000)
 
 
 class Member(NamedTuple):
@@ -66,7 +61,7 @@ class Member(NamedTuple):
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
   """Returns the flags, and the command's words as `command`; raises UsageError, and SystemExit for --help."""
   parser = Parser(
-      prog='launch.py', usage='python -m training.launch --workers=N [flags] -- COMMAND [its flags]',
+      prog='launch', usage='python -m launch --workers=N [flags] -- COMMAND [its flags]',
       description='Starts COMMAND once for each worker, with its TF_CONFIG, and all again from the checkpoint when one '
       'fails.', allow_abbrev=False)
   parser.add_argument('--workers', type=int, required=True, help='how many; the first is the chief')
@@ -81,7 +76,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
   flags, command = words[:words.index('--')], words[words.index('--') + 1:-1]
   given, unknown = parser.parse_known_args(flags)
   if unknown:
-    raise UsageError('%s is no flag of launch.py: the command and its flags stand after --. See --help.' % unknown[0])
+    raise UsageError('%s is no flag of launch: the command and its flags stand after --. See --help.' % unknown[0])
   given.command = command
   _check(given)
   return given
@@ -99,7 +94,7 @@ def _check(given):
     raise UsageError('the command %s is not found, or is no program: give its path, or put its folder on PATH.'
                      % given.command[0])
   if 'TF_CONFIG' in os.environ:
-    raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch.py would start another '
+    raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch would start another '
                      'cluster inside of it. Start the command itself, or unset TF_CONFIG.')
 
 
@@ -130,27 +125,6 @@ def _share(flag, each, things, num_members, which_has):
                      % (flag, each, each * num_members, num_members, which_has, len(things),
                         len(things) // num_members))
   return [things[number * each:(number + 1) * each] for number in range(num_members)]
-
-
-def find_free_ports(count: int) -> List[int]:
-  """Returns ports on which nothing listens.
-
-  They are free at this moment; the workers take them when they have imported TensorFlow, and whoever is faster until
-  then gets them. The worker then ends and says so; another launch looks for others.
-  """
-  free: List[int] = []
-  with contextlib.ExitStack() as sockets:
-    for port in random.sample(_PORTS, len(_PORTS)):
-      if len(free) == count:
-        break
-      # On all interfaces, as TensorFlow's server.
-      with contextlib.suppress(OSError):
-        sockets.enter_context(socket.socket()).bind(('', port))
-        free.append(port)
-  if len(free) < count:
-    raise UsageError('workers=%d need as many ports from %d to %d, and %d are free.'
-                     % (count, _PORTS.start, _PORTS.stop - 1, len(free)))
-  return free
 
 
 def run_once(children: Children, given: argparse.Namespace, members: Sequence[Member]) -> Optional[ChildProcess]:

@@ -5,7 +5,7 @@
 The launcher writes one for each process it starts. Where a cluster starts the processes, each makes its own from the
 names of all hosts, which stand in the same order everywhere, and from its number among them:
 
-  TF_CONFIG=$(python -m training.tf_config --index=1 --port=2222 10.0.0.1 10.0.0.2)
+  TF_CONFIG=$(python -m launch.tf_config --index=1 --port=2222 10.0.0.1 10.0.0.2)
 """
 
 import argparse

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
-from training.child_process import ChildProcess, Output
+from launch.child_process import ChildProcess, Output
 
 _ORPHANS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'orphans.py')
 _LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.
@@ -23,7 +23,7 @@ def say(text: str) -> None:
   """Writes a line of the launcher's own."""
   # A terminal that is gone is no reason to end a run.
   with contextlib.suppress(OSError):
-    print('launch.py: %s' % text, file=sys.stderr, flush=True)
+    print('launch: %s' % text, file=sys.stderr, flush=True)
 
 
 class Children:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training import launch
-from training.child_process import ChildProcess, Lines, Output
-from training.orphans import follow
+from launch import __main__ as launch
+from launch import ports as launch_ports
+from launch.child_process import ChildProcess, Lines, Output
+from launch.orphans import follow
 from usage_error import UsageError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -42,13 +43,13 @@ SLEEP = 'time.sleep(3600)\n'
 
 
 class Launcher:
-  """`python -m training.launch` with a child's program, and what came of it."""
+  """`python -m launch` with a child's program, and what came of it."""
 
   def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
     self.folder = folder
     (folder / 'child.py').write_text(PRELUDE + child)
     self.process = subprocess.Popen(
-        [sys.executable, '-m', 'training.launch'] + list(flags) + ['--', sys.executable, str(folder / 'child.py')],
+        [sys.executable, '-m', 'launch'] + list(flags) + ['--', sys.executable, str(folder / 'child.py')],
         cwd=ROOT, stdout=stdout, stderr=stderr, env=clean_environment(NOTES=str(folder), **(environment or {})))
 
   def end(self):
@@ -68,7 +69,7 @@ class Launcher:
     assert len(self.notes(name)) >= count, self.end() and self.stderr
 
   def said(self):
-    return [line for line in self.stderr.split('\n') if line.startswith('launch.py: ')]
+    return [line for line in self.stderr.split('\n') if line.startswith('launch: ')]
 
 
 def clean_environment(**more):
@@ -181,18 +182,18 @@ def test_every_process_is_told_who_it_is_and_who_the_others_are(start):
 def test_ports_are_distinct_and_free():
   with socket.socket() as taken:
     for _ in range(20):
-      ports = launch.find_free_ports(8)
+      ports = launch_ports.find_free_ports(8)
       assert len(set(ports)) == 8
       with contextlib.ExitStack() as sockets:
         for port in ports:
           sockets.enter_context(socket.socket()).bind(('', port))
-    [port] = launch.find_free_ports(1)
+    [port] = launch_ports.find_free_ports(1)
     taken.bind(('', port))
     taken.listen()
     with pytest.MonkeyPatch().context() as patch:
-      patch.setattr(launch, '_PORTS', range(port, port + 1))
+      patch.setattr(launch_ports, '_PORTS', range(port, port + 1))
       with pytest.raises(UsageError, match='workers=1 needs? as many ports'):
-        launch.find_free_ports(1)
+        launch_ports.find_free_ports(1)
 
 
 @pytest.mark.parametrize('end, code, told', [
@@ -210,9 +211,9 @@ note('asleep')
 ''' % end + SLEEP, '--workers=3', '--evaluator', '--restarts=0')
   assert launcher.end() == code
   said = launcher.said()
-  assert said[0] == 'launch.py: ' + told
-  assert {'launch.py: %s was killed by SIGTERM' % name for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
-  assert said[-1] == 'launch.py: error: %s; restarts: 0 of 0.' % told
+  assert said[0] == 'launch: ' + told
+  assert {'launch: %s was killed by SIGTERM' % name for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
+  assert said[-1] == 'launch: error: %s; restarts: 0 of 0.' % told
 
 
 @pytest.mark.parametrize('late, code, named', [('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
@@ -228,7 +229,7 @@ if worker == 1:
   %s
 ''' % late + SLEEP, '--workers=3', '--restarts=0')
   assert launcher.end() == code
-  assert launcher.said()[-1] == 'launch.py: error: %s; restarts: 0 of 0.' % named
+  assert launcher.said()[-1] == 'launch: error: %s; restarts: 0 of 0.' % named
 
 
 def test_all_start_again_on_other_ports_as_often_as_asked_for(start):
@@ -240,9 +241,9 @@ if worker == 1:
 ''' + SLEEP, '--workers=2', '--restarts=2')
   assert launcher.end() == 3
   assert sorted(launcher.notes('starts')) == ['0'] * 3 + ['1'] * 3
-  assert [line for line in launcher.said() if ' in ' in line] == ['launch.py: restart 1 of 2 in 1 s',
-                                                                  'launch.py: restart 2 of 2 in 2 s']
-  assert launcher.said()[-1] == 'launch.py: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
+  assert [line for line in launcher.said() if ' in ' in line] == ['launch: restart 1 of 2 in 1 s',
+                                                                  'launch: restart 2 of 2 in 2 s']
+  assert launcher.said()[-1] == 'launch: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
   ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('told')}
   assert len(ports) == 3
 
@@ -255,14 +256,14 @@ if worker == 0 and not os.path.exists(os.path.join(os.environ['NOTES'], 'aborted
   os.abort()
 ''', '--workers=2')
   assert launcher.end() == 0
-  assert launcher.said()[-1] == 'launch.py: restart 1 of 3 in 1 s'
+  assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
 
 
 def test_a_mistake_is_not_tried_again(start):
   launcher = start('wait_for_all(2)\nsys.exit(2) if worker == 1 else %s' % SLEEP, '--workers=2', '--restarts=3')
   assert launcher.end() == 2
   assert len(launcher.notes('starts')) == 2
-  assert launcher.said()[-1] == ('launch.py: error: worker 1 ended with exit code 2; a mistake to correct, which no '
+  assert launcher.said()[-1] == ('launch: error: worker 1 ended with exit code 2; a mistake to correct, which no '
                                  'restart mends.')
 
 
@@ -318,15 +319,15 @@ def test_a_second_signal_kills_all_at_once(start):
   assert launcher.process.poll() is None
   launcher.process.send_signal(signal.SIGINT)
   assert launcher.end() == 143
-  assert 'launch.py: SIGINT: all are killed' in launcher.said()
-  assert 'launch.py: worker 0 was killed by SIGKILL' in launcher.said()
+  assert 'launch: SIGINT: all are killed' in launcher.said()
+  assert 'launch: worker 0 was killed by SIGKILL' in launcher.said()
 
 
 def test_who_takes_no_sigterm_is_killed_after_the_grace(start):
   launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP, '--workers=2',
                    '--restarts=0', '--grace_seconds=0.3')
   assert launcher.end() == 3
-  assert 'launch.py: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
+  assert 'launch: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
 
 
 def test_a_stopped_worker_takes_its_sigterm(start):
@@ -342,7 +343,7 @@ else:
   os.kill(int(launcher.notes('pid')[0]), signal.SIGSTOP)
   (launcher.folder / 'stopped').write_text('')
   assert launcher.end() == 3
-  assert 'launch.py: worker 0 ended with exit code 143' in launcher.said()
+  assert 'launch: worker 0 ended with exit code 143' in launcher.said()
 
 
 # A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a reason to leave; only if
@@ -401,7 +402,7 @@ def test_the_evaluator_ends_after_the_workers(start):
   launcher = start('if worker == "evaluator":\n  wait_for("0")\n  wait_for("1")\n  time.sleep(0.5)\n'
                    'note(str(worker))\n', '--workers=2', '--evaluator')
   assert launcher.end() == 0 and launcher.notes('evaluator')
-  assert launcher.said() == ['launch.py: the workers are done; waiting for the evaluator, which ends by itself after '
+  assert launcher.said() == ['launch: the workers are done; waiting for the evaluator, which ends by itself after '
                              'the last checkpoint']
 
 
@@ -409,8 +410,8 @@ def test_an_evaluator_that_fails_ends_no_training_and_is_told_in_the_end(start):
   launcher = start('if worker == "evaluator":\n  note("failed")\n  sys.exit(4)\n'
                    'wait_for("failed")\ntime.sleep(0.5)\nnote("trained")', '--workers=2', '--evaluator')
   assert launcher.end() == 4 and len(launcher.notes('trained')) == 2
-  assert launcher.said() == ['launch.py: evaluator ended with exit code 4',
-                             'launch.py: error: evaluator ended with exit code 4; the workers are done.']
+  assert launcher.said() == ['launch: evaluator ended with exit code 4',
+                             'launch: error: evaluator ended with exit code 4; the workers are done.']
 
 
 def test_the_evaluator_starts_again_with_the_workers(start):
@@ -468,36 +469,36 @@ COMMAND = ['--', sys.executable, '-c', '']
     (['--workers=1', '--cores_per_worker=99999'] + COMMAND, 'use at most'),
     (['--workers=1'], 'there is no command to start: give it after --'),
     (['--workers=1', '--'], 'there is no command to start: give it after --'),
-    (['--workers=1', 'python', 'main.py'], 'python is no flag of launch.py: the command and its flags stand after --'),
-    (['--workers=1', '--wokers=2'] + COMMAND, '--wokers=2 is no flag of launch.py'),
+    (['--workers=1', 'python', 'main.py'], 'python is no flag of launch: the command and its flags stand after --'),
+    (['--workers=1', '--wokers=2'] + COMMAND, '--wokers=2 is no flag of launch'),
     (['--workers=1', '--', 'no-such-program'], 'the command no-such-program is not found'),
     (['--workers=1', '--', './README.md'], 'the command ./README.md is not found, or is no program'),
 ])
 def test_mistakes_are_one_line_and_exit_code_2(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'training.launch'] + flags, cwd=ROOT, env=clean_environment(),
+  done = subprocess.run([sys.executable, '-m', 'launch'] + flags, cwd=ROOT, env=clean_environment(),
                         capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()
-  assert line.startswith('launch.py: error: ') and message in line
+  assert line.startswith('launch: error: ') and message in line
 
 
 def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run([sys.executable, '-m', 'training.launch', '--workers=2', '--', str(program)], cwd=ROOT,
+  done = subprocess.run([sys.executable, '-m', 'launch', '--workers=2', '--', str(program)], cwd=ROOT,
                         env=clean_environment(), stderr=subprocess.PIPE, text=True, timeout=60)
   assert done.returncode == 2
-  assert done.stderr == 'launch.py: error: the command %s cannot be executed: Exec format error.\n' % program
+  assert done.stderr == 'launch: error: the command %s cannot be executed: Exec format error.\n' % program
 
 
 def test_a_cluster_in_a_cluster_is_refused(start):
   launcher = start('', '--workers=1', environment={'TF_CONFIG': '{}'})
-  assert launcher.end() == 2 and 'launch.py: error: TF_CONFIG is set' in launcher.stderr
+  assert launcher.end() == 2 and 'launch: error: TF_CONFIG is set' in launcher.stderr
 
 
 def test_nothing_heavy_is_imported():
-  code = ('import sys, training.launch, training.tf_config\n'
+  code = ('import sys, launch.__main__, launch.tf_config\n'
           'print([name for name in ("tensorflow", "numpy", "absl") if name in sys.modules])')
   assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                         timeout=60).stdout == '[]\n'
@@ -511,7 +512,7 @@ def test_nothing_heavy_is_imported():
     (['--index=0', '--port=2222'], 'HOST'),
 ])
 def test_mistakes_in_a_tf_config(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'training.tf_config'] + flags, cwd=ROOT, capture_output=True,
+  done = subprocess.run([sys.executable, '-m', 'launch.tf_config'] + flags, cwd=ROOT, capture_output=True,
                         text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()

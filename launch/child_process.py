@@ -110,7 +110,7 @@ class ChildProcess:
       environment: all of it.
       cores: to run on; all of the launcher's if empty.
       number: chooses its colour.
-      orphans: where `training/orphans.py` reads.
+      orphans: where `launch/orphans.py` reads.
       outputs: for its stdout and its stderr.
     Raises:
       OSError: the command cannot be executed.
