@@ -25,6 +25,7 @@ from training.session import build_session_config
 from training.signals import Interrupted, Signals
 from training.startup import Startup
 from training.steps import Steps
+from training.validation_pass import format_means
 from usage_error import UsageError
 
 EVALUATIONS = 'evaluations.json'
@@ -101,9 +102,8 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
       _leave_if_asked(signals)
       means = measured.means()
       evaluations.add(step, means)
-      print('%s evaluation of step %s: %s (%s examples)' % (
-          time.strftime('%H:%M:%S'), '{:,}'.format(step), ', '.join('%s %.4f' % item for item in means.items()),
-          '{:,}'.format(measured.num_examples)), flush=True)
+      print('{} evaluation of step {:,}: {}'.format(
+          time.strftime('%H:%M:%S'), step, format_means(means, measured.num_examples)), flush=True)
       if summaries is not None:
         summaries.validation(step, means)
   if summaries is not None:

@@ -15,6 +15,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from towers.plan import Plan
+from training.validation_pass import format_means
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
@@ -114,8 +115,7 @@ class Progress:
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
-    self.write('validation after step {:,}: {} ({:,} examples)'.format(
-        step, ', '.join('%s %.4f' % item for item in metrics.items()), examples))
+    self.write('validation after step {:,}: {}'.format(step, format_means(metrics, examples)))
     for follower in self.followers:
       follower.validation(step=step, metrics=metrics)
 

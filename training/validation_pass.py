@@ -5,6 +5,11 @@ from typing import Callable, Dict, List
 import numpy as np
 
 
+def format_means(means: Dict[str, float], num_examples: int) -> str:
+  """Returns means as they are told: 'loss 0.4470, accuracy 0.8410 (1,000 examples)'."""
+  return '%s (%s examples)' % (', '.join('%s %.4f' % item for item in means.items()), '{:,}'.format(num_examples))
+
+
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 

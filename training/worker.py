@@ -95,18 +95,22 @@ class Worker:
       if not faults:
         return
       if not has_told:
-        tell('waiting for the other workers: %s not there yet' % self.describe_missing())
+        tell(self.describe_wait())
         has_told = True
       if clock() >= until:
         raise RunError('%s not there after %g s (start_seconds): %s. Start the same command on every machine of '
                        'TF_CONFIG, and see that each can reach the ports of the others.'
-                       % (self.describe_missing(), limit_seconds, '; '.join(
+                       % (self._name_missing(), limit_seconds, '; '.join(
                            'worker %d %s' % (worker, 'does not listen' if faults[worker] == REFUSED
                                              else faults[worker]) for worker in self.missing)))
       time.sleep(0.2)
 
-  def describe_missing(self) -> str:
-    """Returns in words who is not there yet: 'worker 1 (10.0.0.2:2222) is'."""
+  def describe_wait(self) -> str:
+    """Returns in words who is waited for."""
+    return 'waiting for the other workers: %s not there yet' % self._name_missing()
+
+  def _name_missing(self):
+    """Returns who is not there yet: 'worker 1 (10.0.0.2:2222) is'."""
     named = ', '.join(self.cluster.describe(worker) for worker in self.missing)
     return '%s %s' % (named, 'is' if len(self.missing) == 1 else 'are')
 
@@ -196,7 +200,7 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, f
     return
   session_config = build_session_config(config, devices, towers.Workers(cluster.num_workers, cluster.worker))
   worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
-  startup.begin('workers', lambda: 'waiting for the other workers: %s not there yet' % worker.describe_missing())
+  startup.begin('workers', worker.describe_wait)
   worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))
   with worker.peers:
     worker.compare('flags or data', dict(flags_of(config), **facts),
