@@ -15,6 +15,7 @@ from towers.inputs import HOST
 from towers.precision import LossScale
 from towers.sums import add_all
 from towers.tower import Tower
+from towers.vectors import group_vectors, part
 
 
 class Averaged(NamedTuple):
@@ -67,7 +68,7 @@ def sum_towers(towers: Sequence[Tower]) -> Averaged:
   known = [number for number, shares in enumerate(by_variable) if any(share is not None for share in shares)]
   with tf.name_scope('average'):
     if towers[-1].variables == variables:
-      sums = [[_sum_shared(by_variable[number], variables[number]) for number in known]]
+      sums = [_sum_shared([by_variable[number] for number in known], [variables[number] for number in known], towers)]
     else:
       sums = _find_shares(towers, known)
     gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
@@ -113,11 +114,29 @@ def _find_norm(averaged):
   return tf.global_norm([gradient for gradient, _ in averaged.gradients])
 
 
-def _sum_shared(shares, variable):
-  """Returns the sum of the towers' shares of a gradient, on the variable's device."""
-  with tf.device(variable.device):
-    # A tower whose loss does not depend on a variable has a gradient of zero.
-    return _sum_shares([share for share in shares if share is not None])
+def _sum_shared(by_variable, variables, towers):
+  """Returns for each variable the sum of the towers' shares of its gradient, on its device."""
+  sums = [None] * len(variables)
+  if len(towers) > 1:
+    for group in group_vectors(_find_dense(by_variable), [variable.device for variable in variables]):
+      joined = []
+      for tower, shares in zip(towers, zip(*[by_variable[number] for number in group])):
+        with tf.device(tower.device):
+          joined.append(tf.concat(shares, 0))
+      with tf.device(variables[group[0]].device):
+        for number, total in zip(group, part(add_all(joined), [by_variable[number][0] for number in group])):
+          sums[number] = total
+  for number, (shares, variable) in enumerate(zip(by_variable, variables)):
+    if sums[number] is None:
+      with tf.device(variable.device):
+        # A tower whose loss does not depend on a variable has a gradient of zero.
+        sums[number] = _sum_shares([share for share in shares if share is not None])
+  return sums
+
+
+def _find_dense(by_variable):
+  """Returns for each variable the first tower's gradient, or None where not all towers have a dense one."""
+  return [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None for shares in by_variable]
 
 
 def _find_shares(towers, known):
