@@ -90,6 +90,18 @@ def test_threads_are_as_many_as_towers_at_least_and_what_the_user_set_wins(monke
   assert threads(8, inter_threads=3) == (3, 0)
 
 
+@pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
+    ('auto', 20, True), ('auto', 30, False), ('off', 30, False), ('on', 30, True)])
+def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops, is_simplified, monkeypatch):
+  monkeypatch.setattr('towers.devices._OPS_NOT_SIMPLIFIED', 20)
+  with tf.Graph().as_default():
+    for _ in range(num_ops):
+      tf.constant(1)
+    options = towers.build_session_config(towers.build_devices(2, 'cpu'), graph_rewriter=rewriter).graph_options
+  assert options.rewrite_options.disable_meta_optimizer == (rewriter != 'on')
+  assert (options.optimizer_options.opt_level == tf.OptimizerOptions.L1) == is_simplified
+
+
 def test_the_device_table_adds_up():
   with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
     table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
