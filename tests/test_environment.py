@@ -77,9 +77,11 @@ class Machine:
         env=self.environment(settings), capture_output=True, text=True)
 
   def start(self, *arguments: str, script: str = './run', **settings: str) -> 'subprocess.Popen[str]':
+    # What runs in the background ignores SIGINT, and no shell can trap what was ignored when it started.
     return subprocess.Popen(
         [script] + list(arguments), cwd=str(self.checkout), env=self.environment(settings),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
   def run(self, *arguments: str, script: str = './run', **settings: str) -> 'tuple[int, str]':
     process = self.start(*arguments, script=script, **settings)
