@@ -10,10 +10,10 @@ import pytest
 
 import towers
 from data.bad_records import BadRecordError, BadRecords
-from data.convert import encode_png
 from data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from data.example_proto import encode_example
 from data.labelled_example import decode_labelled
+from data.png import encode_png
 from data.tfrecord import Records, load_index
 from tensorflow_v1 import tf
 from tests.data.pictures import damage, jpegs, picture, write_tfrecords
