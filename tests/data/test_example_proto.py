@@ -41,7 +41,7 @@ def test_other_bytes_are_refused(content):
 
 
 @pytest.mark.parametrize('content', [
-    b'\x0a\x03\x0a\x05a' + b'\x12\x03bcd',  # A field that ends behind its message, though within the Example.
+    b'\x0a\x03\x12\x05a' + b'\x12\x03bcd',  # A field that ends behind its message, though within the Example.
     # So does a number: the last of a list, which ends after 0x80.
     b'\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x1a\x03\x0a\x01\x80' + b'\x12\x01a',
 ])
