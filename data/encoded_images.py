@@ -148,8 +148,8 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       return decoded.concatenate(rest).take(tf.size(chunk[0], out_type=tf.int64))
 
     def decode_alone(*record):
-      record = tf.data.Dataset.from_tensors(record)
-      rows = _decode_what_can_be(record, decode).concatenate(record.map(stand_in)).take(1)
+      alone = tf.data.Dataset.from_tensors(record)
+      rows = _decode_what_can_be(alone, decode).concatenate(alone.map(stand_in)).take(1)
       return rows.map(lambda position, element: element)
 
     chunks = numbers.batch(_CHUNK).map(begin, num_parallel_calls=_PARALLEL_CHUNKS).prefetch(1)

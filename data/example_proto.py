@@ -56,40 +56,40 @@ def decode_example(content: bytes, only: Optional[Container[str]] = None) -> Dic
 def _split_entry(content, begin, end):
   """Returns the name in an entry of the map, and where its feature begins and ends."""
   name, feature_begin, feature_end = '', end, end
-  for key, begin, end in _fields(content, begin, end):
+  for key, field_begin, field_end in _fields(content, begin, end):
     if key == _FIRST_BYTES:
-      name = content[begin:end].decode('utf-8')
+      name = content[field_begin:field_end].decode('utf-8')
     elif key == _SECOND_BYTES:
-      feature_begin, feature_end = begin, end
+      feature_begin, feature_end = field_begin, field_end
   return name, feature_begin, feature_end
 
 
 def _decode_feature(content, begin, end):
   values: List[Any] = []
-  for key, begin, end in _fields(content, begin, end):
+  for key, list_begin, list_end in _fields(content, begin, end):
     if key & 7 == _BYTES:
-      values = _decode_list(key >> 3, content, begin, end)
+      values = _decode_list(key >> 3, content, list_begin, list_end)
   return values
 
 
 def _decode_list(list_number, content, begin, end):
   values: List[Any] = []
-  for key, value, end in _fields(content, begin, end):
+  for key, value, value_end in _fields(content, begin, end):
     number, kind = key >> 3, key & 7
     if number != 1:
       continue
     if list_number == 1 and kind == _BYTES:
-      values.append(content[value:end])
+      values.append(content[value:value_end])
     elif list_number == 2 and kind in (_BYTES, _FIXED32):
-      floats = content[value:end]
+      floats = content[value:value_end]
       if len(floats) % 4:
         raise ValueError('a list of floats has %d bytes' % len(floats))
       values += struct.unpack('<%df' % (len(floats) // 4), floats)
     elif list_number == 3 and kind == _VARINT:
       values.append(_signed(value))
     elif list_number == 3 and kind == _BYTES:
-      while value < end:
-        number, value = _read_varint(content, value, end)
+      while value < value_end:
+        number, value = _read_varint(content, value, value_end)
         values.append(_signed(number))
   return values
 
@@ -101,21 +101,28 @@ def _fields(content: bytes, position: int, end: int) -> List[Tuple[int, int, int
   """
   fields = []
   while position < end:
-    key, position = _read_varint(content, position, end)
+    key = content[position]
+    if key < 128:  # Most numbers are this short; a call would take longer than all of the rest.
+      position += 1
+    else:
+      key, position = _read_varint(content, position, end)
     kind = key & 7
-    if kind == _VARINT:
-      value, position = _read_varint(content, position, end)
-    elif kind in _SIZES or kind == _BYTES:
-      if kind == _BYTES:
-        size, position = _read_varint(content, position, end)
+    if kind == _BYTES:
+      if position < end and content[position] < 128:
+        value = position + 1
+        position = value + content[position]
       else:
-        size = _SIZES[kind]
+        size, value = _read_varint(content, position, end)
+        position = value + size
+    elif kind == _VARINT:
+      value, position = _read_varint(content, position, end)
+    elif kind in _SIZES:
       value = position
-      position += size
-      if position > end:
-        raise ValueError('a field of %d bytes ends after %d' % (size, end - value))
+      position += _SIZES[kind]
     else:
       raise ValueError('there is no wire type %d' % kind)
+    if position > end:
+      raise ValueError('a field of %d bytes ends after %d' % (position - value, end - value))
     fields.append((key, value, position))
   return fields
 
@@ -134,8 +141,6 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(content: bytes, position: int, end: int) -> Tuple[int, int]:
-  if position < end and content[position] < 128:  # Most of them are this short.
-    return content[position], position + 1
   value = 0
   for shift in range(0, 70, 7):
     if position >= end:

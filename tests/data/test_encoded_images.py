@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import towers
+from data import encoded_images
 from data.bad_records import BadRecordError, BadRecords
 from data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from data.example_proto import encode_example
@@ -203,6 +204,70 @@ def test_bad_records_are_lost_alone(mode, num_towers):
               if 'file: record %d at byte %d: ' % (2 * number + 1, 200 * number + 100) in line]
     assert all(word in line for word in words), line
   assert given.bad_records.summary() == 'skipped 20 damaged records in 1 file: file (20)'
+
+
+# What is found before decoding, and what a decoder finds alone: its header and its end are there.
+UNREADABLE = example(image=b'GIF89a' + bytes(20), label=3)
+UNDECODABLE = BAD[12][0]
+
+
+@pytest.mark.parametrize('undecodable, unreadable', [
+    ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
+    (range(32), []),                           # A chunk in which nothing is left,
+    (range(40, 70), [39]),                     # and one that ends so.
+    ([5, 6, 9, 40], [4, 7, 41, 42, 69]),
+], ids=str)
+def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
+  contents = [example(image=content, label=number + 1) for number, content in enumerate(jpegs(70))]
+  for number in undecodable:
+    contents[number] = UNDECODABLE
+  for number in unreadable:
+    contents[number] = UNREADABLE
+  bad = {*undecodable, *unreadable}
+  for calls in (1, 3):
+    given = List(contents)
+    steps = given.take(batch_size=10, parallel_calls=calls)
+    assert [sorted(step) for step in steps] == [
+        [number for number in range(begin, begin + 10) if number not in bad] for begin in range(0, 70, 10)]
+    for step in steps:
+      for label, image in step.items():
+        assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
+    assert given.bad_records._places == {('file', 100 * number) for number in bad}
+  given = List(contents, policy='fail')
+  with pytest.raises(tf.errors.OpError):
+    given.take(batch_size=10)
+  assert any(given.bad_records.failure.startswith('file: record %d at byte %d: ' % (number, 100 * number))
+             for number in bad)
+
+
+@pytest.mark.parametrize('bad, policy', [([], 'fail'), ([], 'skip'), ([40], 'skip')], ids=str)
+def test_a_chunk_without_errors_is_decoded_once(bad, policy, monkeypatch):
+  """Care costs time, and is taken only where an error was met."""
+  decoded = []
+  decode_image = encoded_images._decode_image
+
+  def note(content):
+    decoded.append(content)
+    return content
+
+  def decode_and_note(content, *others):
+    content = tf.numpy_function(note, [content], tf.string)
+    content.set_shape([])
+    return decode_image(content, *others)
+
+  monkeypatch.setattr(encoded_images, '_decode_image', decode_and_note)
+  contents = [decode_labelled(UNDECODABLE, num_classes=1000, first_label=1)[0] if number in bad else content
+              for number, content in enumerate(jpegs(70))]
+  given = List(contents, labels=range(70), policy=policy)
+  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0, bad_records=given.bad_records,
+                              name='pictures')
+  with tf.Graph().as_default(), tf.Session() as session:
+    read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64), parallel_calls=2).batch(70)
+    taken = session.run(tf.data.make_one_shot_iterator(read).get_next())
+  images, labels = taken[0] if examples.marks_bad else taken
+  assert len(images) == 70 and [label for label in range(70) if labels[label] != label] == bad
+  without_errors = [number for number in range(70) if number // 32 not in {bad_one // 32 for bad_one in bad}]
+  assert [decoded.count(contents[number]) for number in without_errors] == [1] * len(without_errors)
 
 
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
