@@ -152,7 +152,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       rows = _decode_what_can_be(alone, decode).concatenate(alone.map(stand_in)).take(1)
       return rows.map(lambda position, element: element)
 
-    chunks = numbers.batch(_CHUNK).map(begin, num_parallel_calls=_PARALLEL_CHUNKS).prefetch(1)
+    chunks = numbers.batch(_CHUNK).map(begin, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls)).prefetch(1)
     return chunks.interleave(
         decode_chunk, cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
 
