@@ -240,9 +240,10 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
              for number in bad)
 
 
-@pytest.mark.parametrize('bad, policy', [([], 'fail'), ([], 'skip'), ([40], 'skip')], ids=str)
-def test_a_chunk_without_errors_is_decoded_once(bad, policy, monkeypatch):
-  """Care costs time, and is taken only where an error was met."""
+@pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'), ([40], [7], 'skip')],
+                         ids=str)
+def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):
+  """Care costs time, and is taken only where a decoder failed."""
   decoded = []
   decode_image = encoded_images._decode_image
 
@@ -256,18 +257,23 @@ def test_a_chunk_without_errors_is_decoded_once(bad, policy, monkeypatch):
     return decode_image(content, *others)
 
   monkeypatch.setattr(encoded_images, '_decode_image', decode_and_note)
-  contents = [decode_labelled(UNDECODABLE, num_classes=1000, first_label=1)[0] if number in bad else content
-              for number, content in enumerate(jpegs(70))]
+  contents = list(jpegs(70))
+  for number in undecodable + unreadable:
+    record = UNDECODABLE if number in undecodable else UNREADABLE
+    contents[number] = decode_labelled(record, num_classes=1000, first_label=1)[0]
   given = List(contents, labels=range(70), policy=policy)
   examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0, bad_records=given.bad_records,
                               name='pictures')
   with tf.Graph().as_default(), tf.Session() as session:
     read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64), parallel_calls=2).batch(70)
     taken = session.run(tf.data.make_one_shot_iterator(read).get_next())
-  images, labels = taken[0] if examples.marks_bad else taken
-  assert len(images) == 70 and [label for label in range(70) if labels[label] != label] == bad
-  without_errors = [number for number in range(70) if number // 32 not in {bad_one // 32 for bad_one in bad}]
-  assert [decoded.count(contents[number]) for number in without_errors] == [1] * len(without_errors)
+  (images, labels), is_good = taken if examples.marks_bad else (taken, np.ones(70, bool))
+  assert len(images) == 70 and np.flatnonzero(~is_good).tolist() == sorted(undecodable + unreadable)
+  assert (labels == np.arange(70) * is_good).all()
+  good_chunks = {0, 1, 2} - {number // 32 for number in undecodable}
+  for number in range(70):
+    if is_good[number] and number // 32 in good_chunks:
+      assert decoded.count(contents[number]) == 1, number
 
 
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
