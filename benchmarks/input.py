@@ -220,8 +220,9 @@ def _open_bare(kind, data_dir, skip=0):
 
 
 def _take_turn(step, batch_size, seconds) -> Turn:
-  started, cpu_started, count = _wait_until_idle(), time.process_time(), 0
-  while time.monotonic() - started < seconds:
+  _wait_until_idle()
+  started, cpu_started, count = time.monotonic(), time.process_time(), 0
+  while not count or time.monotonic() - started < seconds:
     step()
     count += batch_size
   ended = _wait_until_idle()
