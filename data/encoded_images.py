@@ -128,8 +128,17 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
     def stand_in(position, number, image, *_):
       is_good = tf.numpy_function(report_undecoded, [number, image], tf.bool)
       is_good.set_shape([])
+      return position, as_blank(is_good)
+
+    def refuse(*_):
+      # A chunk with fewer rows would move all that follow, silently.
+      message = '%s: an image could not be decoded, and then could: a lack of memory?' % name
+      with tf.control_dependencies([tf.Assert(False, [message])]):
+        return as_blank(tf.zeros([], tf.bool))
+
+    def as_blank(is_good):
       blank = tf.zeros([format.size, format.size, format.channels], tf.uint8)
-      return position, as_element(blank, tf.zeros([], tf.int32), is_good)
+      return as_element(blank, tf.zeros([], tf.int32), is_good)
 
     def as_element(image, label, is_good):
       return ((image, label), is_good) if skips else (image, label)
@@ -145,7 +154,8 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
         return records.skip(num_decoded).flat_map(decode_alone)
 
       rest = tf.data.Dataset.range(1).flat_map(decode_rest)  # Made when it is reached, which it seldom is.
-      return decoded.concatenate(rest).take(tf.size(chunk[0], out_type=tf.int64))
+      rows = decoded.concatenate(rest).concatenate(records.map(refuse))
+      return rows.take(tf.size(chunk[0], out_type=tf.int64))
 
     def decode_alone(*record):
       alone = tf.data.Dataset.from_tensors(record)

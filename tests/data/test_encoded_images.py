@@ -276,6 +276,28 @@ def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy,
       assert decoded.count(contents[number]) == 1, number
 
 
+def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
+  images = jpegs(40)
+  asked = []
+  decode_image = encoded_images._decode_image
+
+  def fail_once(content):
+    if content == images[3]:
+      asked.append(content)
+      if len(asked) == 1:
+        raise MemoryError
+    return content
+
+  def decode_or_fail(content, *others):
+    content = tf.numpy_function(fail_once, [content], tf.string)
+    content.set_shape([])
+    return decode_image(content, *others)
+
+  monkeypatch.setattr(encoded_images, '_decode_image', decode_or_fail)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='pictures: an image could not be decoded, and then could'):
+    List(images, labels=range(40)).take(batch_size=40)
+
+
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
   given = List([BAD[0][0]] * 4 + [example(image=content, label=number + 1) for number, content in enumerate(jpegs(4))])
   assert [sorted(step) for step in given.take(batch_size=4, num_towers=2, num_steps=4)] == [
