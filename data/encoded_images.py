@@ -149,11 +149,12 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       decoded = decoded.apply(tf.data.experimental.take_while(lambda position, row: tf.equal(position, row[0])))
       decoded = decoded.map(lambda position, row: row[1])
 
-      def decode_rest(_):
-        num_decoded = decoded.reduce(tf.zeros([], tf.int64), lambda count, *_: count + 1)
-        return records.skip(num_decoded).flat_map(decode_alone)
-
-      rest = tf.data.Dataset.range(1).flat_map(decode_rest)  # Made when it is reached, which it seldom is.
+      # Asked for when that ends early, which it seldom does. No reduce: TensorFlow 1.14 may crash where a session that
+      # runs one is closed.
+      positions = _decode_what_can_be(records, decode).map(lambda position, _: position)
+      positions = positions.concatenate(tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))
+      gap = tf.data.Dataset.zip((tf.data.Dataset.range(_CHUNK), positions)).filter(tf.not_equal).take(1)
+      rest = gap.flat_map(lambda position, _: records.skip(position).flat_map(decode_alone))
       rows = decoded.concatenate(rest).concatenate(records.map(refuse))
       return rows.take(tf.size(chunk[0], out_type=tf.int64))
 
