@@ -2,14 +2,21 @@
 
   python -m benchmarks.input --make=/tmp/photos.tfrecords --count=6000      # crops of photos, 500x375 JPEG
   python -m benchmarks.input --data_dir=/tmp/photos.tfrecords               # and CIFAR-shaped binary
+  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords --resume      # time to the first batch of a late step
   python -m benchmarks.input --wall_gb=3                                    # an array beyond 2 GB in each mode
 
-Three things are measured on the same files, each in a process of its own:
+Two things are measured, each line in a process of its own:
 
-  bare      what one writes by hand: TFRecordDataset or FixedLengthRecordDataset, interleaved over files, shuffled,
-            mapped in parallel, batched; one session.run for each batch
   input     the modes of towers/inputs.py without towers
   model     the whole program of main.py, with staging, around a model that computes nothing
+
+Beside each of them, in turns in the same process, so that what else the machine does hits both:
+
+  bare      what one writes by hand on the same files: TFRecordDataset or FixedLengthRecordDataset, interleaved over
+            files, shuffled, mapped in parallel, batched; one session.run for each batch. The windows that photos are
+            decoded in are drawn beforehand as ours are, so that both decode as many pixels
+
+A turn begins and ends when all that is made ahead of its step is made, so that it counts the work of its steps alone.
 
 The photos are those of the Debian package lomiri-wallpapers-16.04. What is made of them tests throughput, offsets and
 sizes beyond 2 GB, and is no benchmark of models. CIFAR-shaped means random bytes in CIFAR-10's binary format.
@@ -17,14 +24,16 @@ sizes beyond 2 GB, and is no benchmark of models. CIFAR-shaped means random byte
 
 import argparse
 import contextlib
+import functools
 import glob
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, List, NamedTuple
 
 import numpy as np
 
@@ -37,6 +46,9 @@ HEIGHT, WIDTH, SIZE = 375, 500, 224
 BATCH_SIZE = 64
 CIFAR_BATCH_SIZE = 256
 _CIFAR_RECORDS = 10000
+_NUM_WINDOWS = 20000
+_ROUNDS = 4
+_IDLE_SECONDS, _IDLE_SHARE = 0.05, 0.1  # A process is idle that uses less than this share of a core for so long.
 _QUALITY = 90
 
 
@@ -86,19 +98,16 @@ def load(kind: str, data_dir: str) -> Any:
   return data.load(kind, data_dir=data_dir, augment='imagenet' if kind == 'tfrecord' else 'cifar')
 
 
-def build_bare(kind: str, data_dir: str) -> Any:
-  """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops."""
+def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
+  """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops, after `skip` records."""
+  from data.augment import NUM_DRAWS, choose_random_windows
   from tensorflow_v1 import plain_data_options, tf
 
-  def parse_photo(record):
+  def parse_photo(record, window):
     features = tf.io.parse_single_example(record, {'image/encoded': tf.FixedLenFeature([], tf.string),
                                                    'image/class/label': tf.FixedLenFeature([], tf.int64)})
     content = features['image/encoded']
-    begin, size, _ = tf.image.sample_distorted_bounding_box(
-        tf.image.extract_jpeg_shape(content), tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), area_range=[0.08, 1.0],
-        aspect_ratio_range=[3 / 4, 4 / 3], max_attempts=10, use_image_if_no_bounding_boxes=True)
-    image = tf.image.decode_and_crop_jpeg(content, tf.concat([begin[:2], size[:2]], 0), channels=3,
-                                          dct_method='INTEGER_ACCURATE')
+    image = tf.image.decode_and_crop_jpeg(content, window, channels=3, dct_method='INTEGER_ACCURATE')
     image = tf.image.resize_bilinear(image[tf.newaxis], [SIZE, SIZE], half_pixel_centers=True)[0]
     image = tf.image.random_flip_left_right(tf.cast(image + 0.5, tf.uint8))
     return image, tf.cast(features['image/class/label'], tf.int32)
@@ -115,7 +124,12 @@ def build_bare(kind: str, data_dir: str) -> Any:
   records = files.interleave(
       tf.data.TFRecordDataset if is_photo else lambda file: tf.data.FixedLengthRecordDataset(file, 3073),
       cycle_length=4, num_parallel_calls=2)
-  examples = records.shuffle(2000).map(parse_photo if is_photo else parse_cifar, num_parallel_calls=count_cores())
+  records = records.shuffle(2000).skip(skip)
+  if is_photo:
+    windows = choose_random_windows(tf.tile([[HEIGHT, WIDTH]], [_NUM_WINDOWS, 1]),
+                                    tf.random_uniform([_NUM_WINDOWS, NUM_DRAWS['imagenet']]))
+    records = tf.data.Dataset.zip((records, tf.data.Dataset.from_tensor_slices(windows).repeat()))
+  examples = records.map(parse_photo if is_photo else parse_cifar, num_parallel_calls=count_cores())
   batches = examples.batch(BATCH_SIZE if is_photo else CIFAR_BATCH_SIZE).prefetch(2)
   iterator = tf.data.make_initializable_iterator(batches.with_options(plain_data_options()))
   images, labels = iterator.get_next()
@@ -135,49 +149,128 @@ def build_nothing_model() -> Any:
   return model
 
 
+class Turn(NamedTuple):
+  """What some steps took.
+
+  Attributes:
+    examples: that they had.
+    seconds: by the clock.
+    core_seconds: that the process used of all cores, which other work on the machine changes less.
+  """
+  examples: int
+  seconds: float
+  core_seconds: float
+
+
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
-  """Measures one combination in this process; returns a line of the table."""
-  import towers
+  """Measures one combination beside the bare pipeline in this process; returns a line of the table."""
   from benchmarks.program import open_program
-  from tensorflow_v1 import tf
   from training.config import Config
 
   batch_size = BATCH_SIZE if kind == 'tfrecord' else CIFAR_BATCH_SIZE
-  config = Config(batch_size=batch_size, validation='none', input_mode=mode, learning_rate=1e-9, drop_remainder=True)
-  devices = towers.build_devices(num_towers, 'cpu')
-  if what == 'bare':
-    initializer, step = build_bare(kind, data_dir)
-    with tf.Session(config=towers.build_session_config(devices)) as session:
-      session.run(initializer)
-      rates = _rate(session.make_callable(step), batch_size, seconds)
-  else:
-    data_set = load(kind, data_dir)
+  with contextlib.ExitStack() as opened:
     if what == 'input':
-      plan = towers.build_plan(num_examples=data_set.train.num_examples, batch_size=batch_size, num_towers=num_towers,
-                               drop_remainder=True)
-      inputs = towers.build_inputs(data_set.train, plan=plan, mode=mode, shuffle=True)
-      step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
-      with tf.Session(config=towers.build_session_config(devices)) as session:
-        session.run(inputs.initializer, inputs.feeds(0))
-        rates = _rate(session.make_callable(step), batch_size, seconds)
+      ours = opened.enter_context(_open_input(kind, data_dir, mode, num_towers, batch_size))
     else:
-      with open_program(config, data_set, num_towers=num_towers, model=build_nothing_model()) as steps:
-        steps.start(0)
-        rates = _rate(steps.train, batch_size, seconds)
-  peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-  return '{:8}  {:5}  {:5}  {:6d}  {:>10,.0f}  {:>16,.0f}  {:>6.2f} GB'.format(
-      kind, what, mode if what != 'bare' else '', num_towers, *rates, peak_bytes / 1e9)
+      config = Config(batch_size=batch_size, validation='none', input_mode=mode, learning_rate=1e-9,
+                      drop_remainder=True)
+      steps = opened.enter_context(open_program(config, load(kind, data_dir), num_towers=num_towers,
+                                                model=build_nothing_model()))
+      steps.start(0)
+      ours = steps.train
+    _take_turn(ours, batch_size, seconds / 4)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))
+    start_bare()
+    _take_turn(bare, batch_size, seconds / 4)
+    turns: List[Any] = [
+        [_take_turn(step, batch_size, seconds / _ROUNDS) for step in (ours, bare)] for _ in range(_ROUNDS)]
+  rates = [statistics.median(turn.examples / turn.seconds for turn in column) for column in zip(*turns)]
+  costs = [statistics.median(turn.core_seconds / turn.examples for turn in column) for column in zip(*turns)]
+  return '{:8}  {:5}  {:5}  {:6d}  {:>10,.0f}  {:>10,.0f}  {:>7.2f}  {:>8.3f}  {:>8.3f}  {:>7.2f}  {:>6.2f} GB'.format(
+      kind, what, mode, num_towers, rates[0], rates[1], rates[0] / rates[1], costs[0] * 1e3, costs[1] * 1e3,
+      costs[1] / costs[0], peak_bytes / 1e9)
 
 
-def _rate(step, batch_size, seconds):
-  """Returns examples per second, and per second of a core, which other work on the machine changes less."""
-  for _ in range(5):
-    step()
+@contextlib.contextmanager
+def _open_input(kind, data_dir, mode, num_towers, batch_size):
+  """Gives a function that takes a batch for each tower and does nothing with them."""
+  import towers
+  from tensorflow_v1 import tf
+  train = load(kind, data_dir).train
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=train.num_examples, batch_size=batch_size, num_towers=num_towers,
+                             drop_remainder=True)
+    inputs = towers.build_inputs(train, plan=plan, mode=mode, shuffle=True)
+    step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
+    with tf.Session(config=towers.build_session_config(towers.build_devices(num_towers, 'cpu'))) as session:
+      session.run(inputs.initializer, inputs.feeds(0))
+      yield session.make_callable(step)
+
+
+@contextlib.contextmanager
+def _open_bare(kind, data_dir, skip=0):
+  """Gives two functions: one starts the bare pipeline, the other takes a batch of it."""
+  import towers
+  from tensorflow_v1 import tf
+  with tf.Graph().as_default():
+    initializer, step = build_bare(kind, data_dir, skip)
+    with tf.Session(config=towers.build_session_config(towers.build_devices(1, 'cpu'))) as session:
+      yield session.make_callable(initializer), session.make_callable(step)
+
+
+def _take_turn(step, batch_size, seconds) -> Turn:
+  _wait_until_idle()
   started, cpu_started, count = time.monotonic(), time.process_time(), 0
-  while time.monotonic() - started < seconds:
+  while not count or time.monotonic() - started < seconds:
     step()
     count += batch_size
-  return count / (time.monotonic() - started), count / (time.process_time() - cpu_started)
+  ended = _wait_until_idle()
+  return Turn(count, ended - started, time.process_time() - cpu_started)
+
+
+def _wait_until_idle() -> float:
+  """Waits until this process has nothing left to do; returns when that was."""
+  while True:
+    since, cpu_since = time.monotonic(), time.process_time()
+    time.sleep(_IDLE_SECONDS)
+    if time.process_time() - cpu_since < _IDLE_SHARE * _IDLE_SECONDS:
+      return since
+
+
+def measure_resume(kind: str, data_dir: str) -> None:
+  """Prints the time to the first batch of some steps of an epoch, with ours and with the skip of tf.data."""
+  import towers
+  from tensorflow_v1 import tf
+
+  started = time.monotonic()
+  train = load(kind, data_dir).train
+  print('{:,} examples, loaded in {:.2f} s'.format(train.num_examples, time.monotonic() - started))
+  print('step          by number: seconds  core seconds   by skip: seconds  core seconds', flush=True)
+  plan = towers.build_plan(num_examples=train.num_examples, batch_size=BATCH_SIZE, num_towers=1)
+  with tf.Graph().as_default():
+    inputs = towers.build_inputs(train, plan=plan, shuffle=True)
+    [batch] = inputs.next_batches()
+    with tf.Session(config=towers.build_session_config(towers.build_devices(1, 'cpu'))) as session:
+      take = session.make_callable(tf.group(*batch.tensors))
+
+      for step in (0, plan.steps_per_epoch // 2, plan.steps_per_epoch - 2):
+        with _open_bare(kind, data_dir, step * BATCH_SIZE) as (start_bare, take_bare):
+          ours = _time_second_start(functools.partial(session.run, inputs.initializer, inputs.feeds(step)), take)
+          bare = _time_second_start(start_bare, take_bare)
+        print('{:4d} of {:4d}  {:>19.2f}  {:>12.2f}  {:>17.2f}  {:>12.2f}'.format(
+            step, plan.steps_per_epoch, *ours, *bare), flush=True)
+
+
+def _time_second_start(start, take):
+  """Returns seconds by the clock, and of all cores, to the first batch; without what a session's first run costs."""
+  for _ in range(2):
+    _wait_until_idle()
+    started, cpu_started = time.monotonic(), time.process_time()
+    start()
+    take()
+    took = time.monotonic() - started, time.process_time() - cpu_started
+  return took
 
 
 def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
@@ -210,6 +303,7 @@ def main() -> None:
   parser.add_argument('--count', type=int, default=6000, help='photos to write')
   parser.add_argument('--data_dir', help='folder of the photos')
   parser.add_argument('--seconds', type=float, default=8.0, help='to measure for, each')
+  parser.add_argument('--resume', action='store_true', help='measure the time to the first batch of a late step')
   parser.add_argument('--wall_gb', type=float, help='size of an array beyond 2 GB')
   parser.add_argument('--towers', type=int, nargs='+', default=TOWERS)
   parser.add_argument('--line', nargs=5, help='what kind folder mode towers: one line, in this process')
@@ -221,6 +315,9 @@ def main() -> None:
   if flags.line:
     what, kind, folder, mode, towers = flags.line
     print(measure(what, kind, folder, mode, int(towers), flags.seconds), flush=True)
+    return
+  if flags.resume:
+    measure_resume('tfrecord', flags.data_dir)
     return
   if flags.wall_line:
     print(measure_wall(flags.wall_gb, flags.wall_line[0], int(flags.wall_line[1])), flush=True)
@@ -236,18 +333,16 @@ def main() -> None:
       for num_towers in flags.towers:
         run('--wall_gb=%g' % flags.wall_gb, '--wall_line', mode, str(num_towers))
     return
-  print('data      what   mode   towers  examples/s  examples/core-s     memory', flush=True)
+  print(' ' * 31 + 'examples/s        bare  of bare    ms of a core    bare  of bare     memory', flush=True)
   with tempfile.TemporaryDirectory() as scratch:
     make_cifar_shaped(scratch)
     for kind, folder in (('cifar10', scratch), ('tfrecord', flags.data_dir)):
       if folder is None:
         continue
-      run('--line', 'bare', kind, folder, 'split', '1')
       for what in ('input', 'model'):
         for mode in MODES:
           for num_towers in flags.towers:
             run('--line', what, kind, folder, mode, str(num_towers))
-      run('--line', 'bare', kind, folder, 'split', '1')
 
 
 if __name__ == '__main__':

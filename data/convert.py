@@ -20,7 +20,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
-import struct
 import sys
 import time
 import zlib
@@ -36,6 +35,7 @@ from data.image_folder import find_image_files
 from data.image_header import check_is_whole, read_image_header
 from data.labelled_example import encode_labelled
 from data.npy import load_npy
+from data.png import encode_png
 from data.tfrecord import FileIndex, keep_index, load_index, write_record
 from data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 from data.whole_file import write_whole
@@ -207,23 +207,6 @@ def _split_of_arrays(name, data_dir, examples) -> Split:
   facts.update(labels.tobytes() + numbers.tobytes())
   return Split(name, labels[numbers], lambda number: encode_png(images[numbers[number]]),
                lambda number: (os.path.join(data_dir, name), int(numbers[number])), facts.hexdigest(), images.nbytes)
-
-
-def encode_png(image: np.ndarray) -> bytes:
-  """Returns an image `[height, width, 1 or 3]` uint8 as a PNG; nothing is lost.
-
-  Format: W3C, "Portable Network Graphics specification", colour types 0 and 2, each row behind filter type 0.
-  """
-  height, width, channels = image.shape
-  rows = np.zeros([height, 1 + width * channels], np.uint8)
-  rows[:, 1:] = image.reshape(height, -1)
-
-  def chunk(kind, content):
-    return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', zlib.crc32(kind + content))
-
-  header = struct.pack('>IIBBBBB', width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
-  return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', zlib.compress(rows.tobytes(), 6))
-          + chunk(b'IEND', b''))
 
 
 def _plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Shard]:

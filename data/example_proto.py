@@ -15,6 +15,9 @@ import struct
 from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Union
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SIZES = {_FIXED64: 8, _FIXED32: 4}
+# The keys of fields 1 and 2 where they are bytes.
+_FIRST_BYTES, _SECOND_BYTES = 1 << 3 | _BYTES, 2 << 3 | _BYTES
 
 
 def encode_example(features: Mapping[str, Union[int, bytes]]) -> bytes:
@@ -40,80 +43,87 @@ def decode_example(content: bytes, only: Optional[Container[str]] = None) -> Dic
     ValueError: these bytes are no Example.
   """
   features: Dict[str, List[Any]] = {}
-  for number, kind, value in _fields(content):
-    if (number, kind) == (1, _BYTES):
-      for entry_number, entry_kind, entry in _fields(value):
-        if (entry_number, entry_kind) == (1, _BYTES):
-          name, feature = _split_entry(entry)
+  for key, begin, end in _fields(content, 0, len(content)):
+    if key == _FIRST_BYTES:
+      for entry_key, entry_begin, entry_end in _fields(content, begin, end):
+        if entry_key == _FIRST_BYTES:
+          name, feature_begin, feature_end = _split_entry(content, entry_begin, entry_end)
           if only is None or name in only:
-            features[name] = _decode_feature(feature)
+            features[name] = _decode_feature(content, feature_begin, feature_end)
   return features
 
 
-def _split_entry(entry):
-  """Returns the name in an entry of the map, and its feature as bytes."""
-  name, feature = '', b''
-  for number, kind, value in _fields(entry):
-    if (number, kind) == (1, _BYTES):
-      name = value.decode('utf-8')
-    elif (number, kind) == (2, _BYTES):
-      feature = value
-  return name, feature
+def _split_entry(content, begin, end):
+  """Returns the name in an entry of the map, and where its feature begins and ends."""
+  name, feature_begin, feature_end = '', end, end
+  for key, field_begin, field_end in _fields(content, begin, end):
+    if key == _FIRST_BYTES:
+      name = content[field_begin:field_end].decode('utf-8')
+    elif key == _SECOND_BYTES:
+      feature_begin, feature_end = field_begin, field_end
+  return name, feature_begin, feature_end
 
 
-def _decode_feature(feature):
+def _decode_feature(content, begin, end):
   values: List[Any] = []
-  for number, kind, content in _fields(feature):
-    if kind == _BYTES:
-      values = _decode_list(number, content)
+  for key, list_begin, list_end in _fields(content, begin, end):
+    if key & 7 == _BYTES:
+      values = _decode_list(key >> 3, content, list_begin, list_end)
   return values
 
 
-def _decode_list(list_number, content):
+def _decode_list(list_number, content, begin, end):
   values: List[Any] = []
-  for number, kind, value in _fields(content):
+  for key, value, value_end in _fields(content, begin, end):
+    number, kind = key >> 3, key & 7
     if number != 1:
       continue
     if list_number == 1 and kind == _BYTES:
-      values.append(value)
+      values.append(content[value:value_end])
     elif list_number == 2 and kind in (_BYTES, _FIXED32):
-      content = value if kind == _BYTES else struct.pack('<I', value)
-      if len(content) % 4:
-        raise ValueError('a list of floats has %d bytes' % len(content))
-      values += struct.unpack('<%df' % (len(content) // 4), content)
+      floats = content[value:value_end]
+      if len(floats) % 4:
+        raise ValueError('a list of floats has %d bytes' % len(floats))
+      values += struct.unpack('<%df' % (len(floats) // 4), floats)
     elif list_number == 3 and kind == _VARINT:
       values.append(_signed(value))
     elif list_number == 3 and kind == _BYTES:
-      position = 0
-      while position < len(value):
-        number, position = _read_varint(value, position)
+      while value < value_end:
+        number, value = _read_varint(content, value, value_end)
         values.append(_signed(number))
   return values
 
 
-def _fields(content: bytes) -> List[Tuple[int, int, Any]]:
-  """Returns (field number, wire type, value) of a message: an int, or bytes."""
+def _fields(content: bytes, position: int, end: int) -> List[Tuple[int, int, int]]:
+  """Returns the fields of the message between two positions: (key, where its bytes begin, where they end).
+
+  An int that is a varint stands in place of its beginning. Nothing is cut out, so that an image is copied once.
+  """
   fields = []
-  position = 0
-  while position < len(content):
-    key, position = _read_varint(content, position)
+  while position < end:
+    key = content[position]
+    if key < 128:  # Most numbers are this short; a call would take longer than all of the rest.
+      position += 1
+    else:
+      key, position = _read_varint(content, position, end)
     kind = key & 7
-    value: Any
-    if kind == _VARINT:
-      value, position = _read_varint(content, position)
-    elif kind in (_FIXED64, _FIXED32, _BYTES):
-      size = 8 if kind == _FIXED64 else 4
-      if kind == _BYTES:
-        size, position = _read_varint(content, position)
-      value = content[position:position + size]
-      position += size
-      if len(value) < size:
-        raise ValueError('a field of %d bytes ends after %d' % (size, len(value)))
-      if kind != _BYTES:
-        value = int.from_bytes(value, 'little')
+    if kind == _BYTES:
+      if position < end and content[position] < 128:
+        value = position + 1
+        position = value + content[position]
+      else:
+        size, value = _read_varint(content, position, end)
+        position = value + size
+    elif kind == _VARINT:
+      value, position = _read_varint(content, position, end)
+    elif kind in _SIZES:
+      value = position
+      position += _SIZES[kind]
     else:
       raise ValueError('there is no wire type %d' % kind)
-    fields.append((key >> 3, kind, value))
+    if position > end:
+      raise ValueError('a field of %d bytes ends after %d' % (position - value, end - value))
+    fields.append((key, value, position))
   return fields
 
 
@@ -130,12 +140,10 @@ def _varint(value: int) -> bytes:
   return bytes(encoded)
 
 
-def _read_varint(content: bytes, position: int) -> Tuple[int, int]:
-  if position < len(content) and content[position] < 128:  # Most of them are this short.
-    return content[position], position + 1
+def _read_varint(content: bytes, position: int, end: int) -> Tuple[int, int]:
   value = 0
   for shift in range(0, 70, 7):
-    if position >= len(content):
+    if position >= end:
       raise ValueError('a number ends too early')
     value |= (content[position] & 127) << shift
     position += 1

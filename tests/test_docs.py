@@ -121,7 +121,7 @@ def test_every_flag_and_file_in_the_docs_exists():
                                  text=True).stdout
                   for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
                                   ['-m', 'launch'], ['-m', 'launch.tf_config'],
-                                  ['-m', 'benchmarks.workers']))
+                                  ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)

@@ -78,6 +78,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     num_iterators = plan.num_towers if mode == 'shard' else 1
     num_shards = plan.num_workers * num_iterators
     calls = -(-(parallel_calls or count_cores()) // num_iterators)
+    cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.run_size % plan.num_towers == 0
     iterators = []
     initializer = None
     # Sharded by worker, then by tower.
@@ -94,9 +95,12 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
           elements = elements.map(examples.parse_example, num_parallel_calls=calls)
         if num_shards > 1:
           batches = _deal_batches(elements, plan, shard, num_shards, first_run)
+        elif cuts_evenly:
+          # A data set for each batch, which cutting takes, would cost more than gathering small examples does.
+          batches = elements.batch(plan.run_size // plan.num_towers, drop_remainder=True)
         else:
           batches = elements.batch(plan.run_size, drop_remainder=plan.is_even)
-        if mode == 'next':
+        if mode == 'next' and not cuts_evenly:
           batches = _share_batches(batches, plan.num_towers)
         if examples.takes_epoch:
           batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(number).repeat()))

@@ -12,8 +12,9 @@ import pytest
 
 import data
 from data.bad_records import BadRecords
-from data.convert import convert, encode_png, main
+from data.convert import convert, main
 from data.idx import write_idx
+from data.png import encode_png
 from data.tfrecord import load_index
 from tensorflow_v1 import tf
 from tests.data import test_cifar, test_image_folder, test_npy

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import towers
+from data import encoded_images
 from data.bad_records import BadRecordError, BadRecords
-from data.convert import encode_png
 from data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from data.example_proto import encode_example
 from data.labelled_example import decode_labelled
+from data.png import encode_png
 from data.tfrecord import Records, load_index
 from tensorflow_v1 import tf
 from tests.data.pictures import damage, jpegs, picture, write_tfrecords
@@ -203,6 +204,98 @@ def test_bad_records_are_lost_alone(mode, num_towers):
               if 'file: record %d at byte %d: ' % (2 * number + 1, 200 * number + 100) in line]
     assert all(word in line for word in words), line
   assert given.bad_records.summary() == 'skipped 20 damaged records in 1 file: file (20)'
+
+
+# What is found before decoding, and what a decoder finds alone: its header and its end are there.
+UNREADABLE = example(image=b'GIF89a' + bytes(20), label=3)
+UNDECODABLE = BAD[12][0]
+
+
+@pytest.mark.parametrize('undecodable, unreadable', [
+    ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
+    (range(32), []),                           # A chunk in which nothing is left,
+    (range(40, 70), [39]),                     # and one that ends so.
+    ([5, 6, 9, 40], [4, 7, 41, 42, 69]),
+], ids=str)
+def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
+  contents = [example(image=content, label=number + 1) for number, content in enumerate(jpegs(70))]
+  for number in undecodable:
+    contents[number] = UNDECODABLE
+  for number in unreadable:
+    contents[number] = UNREADABLE
+  bad = {*undecodable, *unreadable}
+  for calls in (1, 3):
+    given = List(contents)
+    steps = given.take(batch_size=10, parallel_calls=calls)
+    assert [sorted(step) for step in steps] == [
+        [number for number in range(begin, begin + 10) if number not in bad] for begin in range(0, 70, 10)]
+    for step in steps:
+      for label, image in step.items():
+        assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
+    assert given.bad_records._places == {('file', 100 * number) for number in bad}
+  given = List(contents, policy='fail')
+  with pytest.raises(tf.errors.OpError):
+    given.take(batch_size=10)
+  assert any(given.bad_records.failure.startswith('file: record %d at byte %d: ' % (number, 100 * number))
+             for number in bad)
+
+
+@pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'), ([40], [7], 'skip')],
+                         ids=str)
+def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):
+  """Care costs time, and is taken only where a decoder failed."""
+  decoded = []
+  decode_image = encoded_images._decode_image
+
+  def note(content):
+    decoded.append(content)
+    return content
+
+  def decode_and_note(content, *others):
+    content = tf.numpy_function(note, [content], tf.string)
+    content.set_shape([])
+    return decode_image(content, *others)
+
+  monkeypatch.setattr(encoded_images, '_decode_image', decode_and_note)
+  contents = list(jpegs(70))
+  for number in undecodable + unreadable:
+    record = UNDECODABLE if number in undecodable else UNREADABLE
+    contents[number] = decode_labelled(record, num_classes=1000, first_label=1)[0]
+  given = List(contents, labels=range(70), policy=policy)
+  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0, bad_records=given.bad_records,
+                              name='pictures')
+  with tf.Graph().as_default(), tf.Session() as session:
+    read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64), parallel_calls=2).batch(70)
+    taken = session.run(tf.data.make_one_shot_iterator(read).get_next())
+  (images, labels), is_good = taken if examples.marks_bad else (taken, np.ones(70, bool))
+  assert len(images) == 70 and np.flatnonzero(~is_good).tolist() == sorted(undecodable + unreadable)
+  assert (labels == np.arange(70) * is_good).all()
+  good_chunks = {0, 1, 2} - {number // 32 for number in undecodable}
+  for number in range(70):
+    if is_good[number] and number // 32 in good_chunks:
+      assert decoded.count(contents[number]) == 1, number
+
+
+def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
+  images = jpegs(40)
+  asked = []
+  decode_image = encoded_images._decode_image
+
+  def fail_once(content):
+    if content == images[3]:
+      asked.append(content)
+      if len(asked) == 1:
+        raise MemoryError
+    return content
+
+  def decode_or_fail(content, *others):
+    content = tf.numpy_function(fail_once, [content], tf.string)
+    content.set_shape([])
+    return decode_image(content, *others)
+
+  monkeypatch.setattr(encoded_images, '_decode_image', decode_or_fail)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='pictures: an image could not be decoded, and then could'):
+    List(images, labels=range(40)).take(batch_size=40)
 
 
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():

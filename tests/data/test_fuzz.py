@@ -12,10 +12,10 @@ import pytest
 
 from data.bad_records import BadRecordError, BadRecords
 from data.cifar import CIFARS, read_cifar
-from data.convert import encode_png
 from data.example_proto import encode_example
 from data.idx import read_idx, write_idx
 from data.npy import map_npy
+from data.png import encode_png
 from data.tfrecord import Records, scan_tfrecord, write_record
 from tests.data.pictures import jpegs, picture
 from tests.data.test_encoded_images import List

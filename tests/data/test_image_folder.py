@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import data
-from data.convert import encode_png
+from data.png import encode_png
 from tests.data.pictures import jpegs, picture
 from tests.data.test_encoded_images import take
 from usage_error import UsageError

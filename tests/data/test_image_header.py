@@ -2,8 +2,8 @@
 
 import pytest
 
-from data.convert import encode_png
 from data.image_header import ImageHeader, check_is_whole, read_image_header
+from data.png import encode_png
 from tensorflow_v1 import tf
 from tests.data.pictures import jpegs, picture
 

@@ -90,7 +90,8 @@ def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode):
     assert [sum(map(len, step)) for step in epoch] == [4, 4, 4]
 
 
-@pytest.mark.parametrize('mode, size', itertools.product(MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8)]), ids=str)
+@pytest.mark.parametrize('mode, size', itertools.product(MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8), (16, 8, 2)]),
+                         ids=str)
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_a_run_may_begin_at_any_step(mode, size, shuffle):
   _, steps = take(mode, size, num_steps=8, shuffle=shuffle)
