@@ -64,8 +64,10 @@ def _load():
   try:
     import tensorpack
     import tensorpack.tfutils.sesscreate
+  except ModuleNotFoundError as error:
+    raise NotInstalled('not installed: %s' % error) from None
   except ImportError as error:
-    raise NotInstalled('tensorpack is not installed (%s)' % error) from None
+    raise NotInstalled('installed, but not for this target: %s' % error) from None
   return tensorpack
 
 
