@@ -41,8 +41,8 @@ def run_by_hand(turns: Any, task: Task) -> None:
 def run_recipe(turns: Any, task: Task) -> None:
   """The cifar10 tutorial's recipe: a queue of batches that all towers take from, weights on the CPU, `Session.run`.
 
-  Left out is the moving average of all weights, which no other kind computes. It tells the last tower's loss; here it is
-  the mean of all towers' losses, so that it can be compared.
+  Left out is the moving average of all weights, which no other kind computes. The tutorial tells the last tower's loss;
+  here it is the mean of all towers' losses, so that it can be compared.
   """
   from tensorflow_v1 import tf
 

@@ -28,7 +28,7 @@ def _find_commit():
   """Returns the commit's hash, with a plus where files have been changed since; '?' outside of a repository."""
   def run(*arguments):
     done = subprocess.run(('git', '-C', _ROOT) + arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          universal_newlines=True)
+                          text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
   try:

@@ -1,5 +1,6 @@
 """A player: a process that takes steps when it is asked for, and waits while others do."""
 
+import contextlib
 import json
 import os
 import selectors
@@ -61,7 +62,7 @@ class Player:
 
     self._process = subprocess.Popen(
         [python, '-m', module, kind, json.dumps(task._asdict()), repr(time.time())], cwd=_ROOT, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=errors, universal_newlines=True, preexec_fn=keep_to_cores)
+        stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=keep_to_cores)
     os.close(errors)
     try:
       first = self._wait()
@@ -92,10 +93,8 @@ class Player:
 
   def leave(self) -> None:
     """Asks it to leave, and sees that it does."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
       self._process.communicate('0\n', timeout=_SECONDS_TO_LEAVE)
-    except (subprocess.TimeoutExpired, BrokenPipeError):
-      pass
     self.end()
 
   def end(self) -> None:
@@ -107,11 +106,9 @@ class Player:
       self._path = ''
 
   def _ask(self, line):
-    try:
+    with contextlib.suppress(BrokenPipeError):  # The end of its other pipe tells.
       self._process.stdin.write(line + '\n')
       self._process.stdin.flush()
-    except BrokenPipeError:
-      pass  # The end of its other pipe tells.
     return self._wait()
 
   def _wait(self):

@@ -30,7 +30,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from benchmarks.machine import describe_machine
 from benchmarks.player import PROCESS, Absent, Failed, Player
 from benchmarks.step_process import KINDS
-from benchmarks.step_table import AUTOTUNED, ONE_TOWER, OURS, draw_lines, find_disagreements, format_line, format_machine
+from benchmarks.step_table import (
+    AUTOTUNED, ONE_TOWER, OURS, draw_lines, find_disagreements, format_line, format_machine)
 from benchmarks.task import NETS, Task
 
 CHECKED_STEPS = 5
@@ -159,13 +160,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--models', default=_DEFAULT_MODELS, help='of ' + ','.join(NETS))
   parser.add_argument('--towers', default='1,2,4,8')
   parser.add_argument('--batch_size', type=int, help='of each tower; by default 1 for linear, 8 for resnet20, else 32')
-  parser.add_argument('--kinds', default=','.join(kind for kind in KINDS if kind != AUTOTUNED), help='default: %(default)s')
-  parser.add_argument('--autotune', action='store_true', help='also ours with the settings that main.py --autotune finds')
+  parser.add_argument('--kinds', default=','.join(kind for kind in KINDS if kind != AUTOTUNED),
+                      help='default: %(default)s')
+  parser.add_argument('--autotune', action='store_true', help='also ours with what main.py --autotune finds')
   parser.add_argument('--pythons', default=sys.executable, help='interpreters to measure with, one for each target')
   parser.add_argument('--rounds', type=int, default=15)
   parser.add_argument('--seconds', type=float, default=0.5, help='of a turn')
   parser.add_argument('--setups', type=int, default=1, help='how often each kind is started, to measure set-up')
-  parser.add_argument('--limit_seconds', type=float, default=900, help='without an answer, after which a kind has failed')
+  parser.add_argument('--limit_seconds', type=float, default=900, help='for any answer of a process')
   parser.add_argument('--json', help='file to write all figures to')
   parser.add_argument('--picture', help='SVG file to draw ratios to; one for each model and target, named after it')
   parser.add_argument('--show', help='files that --json has written, to print and draw instead of measuring')

@@ -84,7 +84,7 @@ class Task(NamedTuple):
     return data_set
 
   def load_arrays(self) -> Tuple[np.ndarray, ...]:
-    """Returns images `[examples, height, width, channels]` uint8 and labels `[examples]` int32, in the order of steps."""
+    """Returns images `[examples, height, width, channels]` uint8 and labels `[examples]` int32, in their order."""
     return self.load().train.arrays
 
   def build_model(self) -> Callable[[Any, Any], Any]:
