@@ -27,11 +27,11 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
+from benchmarks import step_table
 from benchmarks.machine import describe_machine
 from benchmarks.player import PROCESS, Absent, Failed, Player
 from benchmarks.step_process import KINDS
-from benchmarks.step_table import (
-    AUTOTUNED, ONE_TOWER, OURS, draw_lines, find_disagreements, format_line, format_machine)
+from benchmarks.step_table import AUTOTUNED, ONE_TOWER, OURS
 from benchmarks.task import NETS, Task
 
 CHECKED_STEPS = 5
@@ -103,7 +103,7 @@ def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float, py
   # In the order in which they were asked for; what has failed has no figures.
   line['kinds'] = {kind: line['kinds'][kind] for kind in kinds
                    if kind in line['kinds'] and kind not in line['failed']}
-  line['disagreements'] = find_disagreements(line['kinds'])
+  line['disagreements'] = step_table.find_disagreements(line['kinds'])
   return line
 
 
@@ -176,11 +176,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     contents = read_figures(flags.show.split(','))
     lines = [line for content in contents for line in content['lines']]
     for content in contents:
-      print('\n\n'.join([format_machine(content['machine'])] + [format_line(line) for line in content['lines']]))
+      print(step_table.format_machine(content['machine']))
+      for line in content['lines']:
+        print('\n' + step_table.format_line(line))
   else:
     lines = _measure_all(parser, flags)
   if flags.picture:
-    print('\n'.join(draw_lines(lines, flags.picture)))
+    print('\n'.join(step_table.draw_lines(lines, flags.picture)))
   return 1 if any(line['failed'] or line['disagreements'] for line in lines) else 0
 
 
@@ -202,7 +204,7 @@ def _measure_all(parser, flags):
     if value < least:
       parser.error('--%s=%d: it must be at least %d' % (name, value, least))
   content: Dict[str, Any] = dict(machine=describe_machine(), lines=[])
-  print(format_machine(content['machine']), flush=True)
+  print(step_table.format_machine(content['machine']), flush=True)
   for python in flags.pythons.split(','):
     for net in flags.models.split(','):
       for num_towers in towers:
@@ -210,7 +212,7 @@ def _measure_all(parser, flags):
         content['lines'].append(measure(
             task, choose_kinds(kinds, num_towers), rounds=flags.rounds, seconds=flags.seconds, python=python,
             setups=flags.setups, limit_seconds=flags.limit_seconds))
-        print('\n' + format_line(content['lines'][-1]), flush=True)
+        print('\n' + step_table.format_line(content['lines'][-1]), flush=True)
         if flags.json:
           write_figures(flags.json, content)
   return content['lines']
