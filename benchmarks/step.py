@@ -182,7 +182,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   else:
     lines = _measure_all(parser, flags)
   if flags.picture:
-    print('\n'.join(step_table.draw_lines(lines, flags.picture)))
+    for path in step_table.draw_lines(lines, flags.picture):
+      print(path)
   return 1 if any(line['failed'] or line['disagreements'] for line in lines) else 0
 
 

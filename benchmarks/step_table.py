@@ -121,11 +121,11 @@ def draw_lines(lines: Sequence[Dict[str, Any]], path: str) -> List[str]:
   """
   pictures: Dict[Tuple[str, str], Dict[str, List[Tuple[float, float]]]] = {}
   for line in lines:
-    if OURS in line['kinds']:
+    others = [kind for kind in line['kinds'] if kind not in (OURS, ONE_TOWER)]
+    if OURS in line['kinds'] and others:
       curves = pictures.setdefault((line['net'], line['versions']['TensorFlow']), {})
-      for kind in line['kinds']:
-        if kind not in (OURS, ONE_TOWER):
-          curves.setdefault(kind, []).append((float(line['num_towers']), spread(ratios(line, kind))[0]))
+      for kind in others:
+        curves.setdefault(kind, []).append((float(line['num_towers']), spread(ratios(line, kind))[0]))
   stem, ending = os.path.splitext(path)
   written = []
   for (net, version), points in pictures.items():

@@ -98,6 +98,10 @@ def test_the_table_of_a_record(tmp_path, capsys):
   with open(picture, encoding='utf-8') as file:
     drawn = file.read()
   assert 'by hand' in drawn and 'mirrored' in drawn and 'one tower' not in drawn
+  alone = recorded(kinds={'towers': figures(1.0)}, absent={})
+  step.write_figures(path, dict(machine=machine, lines=[alone]))
+  assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'alone.svg')]) == 0
+  assert 'svg' not in capsys.readouterr().out
   step.write_figures(path, dict(machine=machine, lines=[recorded(disagreements=['mirrored: another loss'])]))
   assert step.main(['--show=' + path]) == 1
   assert '  DISAGREES: mirrored: another loss' in capsys.readouterr().out.splitlines()
