@@ -101,7 +101,7 @@ class Task(NamedTuple):
       return getter(name, shape, **kwargs)
 
     def model(batch, _):
-      with tf.variable_scope('', custom_getter=from_initial_weights):
+      with tf.variable_scope(tf.get_variable_scope(), custom_getter=from_initial_weights):
         return build(batch, is_training)
 
     return model
