@@ -29,11 +29,11 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
 def open_session(worker: Any, devices: Any, config: Any) -> Any:
   """Returns a session for the default graph, on a worker's server unless that is None."""
-  import towers
   from tensorflow_v1 import tf
+  from training.session import build_session_config
   if worker:
     return tf.Session(worker.target, config=worker.session_config)
-  session_config = towers.build_session_config(devices, inter_threads=config.inter_threads)
+  session_config = build_session_config(config, devices)
   # Beside other programs in one process each has threads as it asks for them.
   session_config.use_per_session_threads = True
   return tf.Session(config=session_config)

@@ -104,9 +104,13 @@ def _start_mirrored(opened, model, num_towers, build):
   """The same for MirroredStrategy."""
   del build
   import models
+  from tensorflow_v1 import tf
 
-  return open_mirrored(opened, models.build_classifier(model, num_classes=NUM_CLASSES), image_shape=IMAGE_SHAPE,
-                       dtype='float32', batch_size=IMAGES_PER_TOWER, num_towers=num_towers, optimizer=_make_optimizer)
+  def make_batch():
+    return tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32), tf.zeros([IMAGES_PER_TOWER], tf.int32)
+
+  return open_mirrored(opened, models.build_classifier(model, num_classes=NUM_CLASSES), num_towers=num_towers,
+                       optimizer=_make_optimizer, make_batch=make_batch)
 
 
 def _make_optimizer():

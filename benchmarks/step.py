@@ -1,173 +1,223 @@
-"""A step: ours beside a loop written by hand and MirroredStrategy, in one process, in turns.
+"""A step: ours beside what others write for the same, each in a process of its own, in turns.
 
-  python -m benchmarks.step                                        # linear and convnet on 2 towers; two minutes
-  python -m benchmarks.step --models=convnet --towers=1,2,4,8 --batch_size=32
+  python -m benchmarks.step                            # all models and numbers of towers; half an hour
+  python -m benchmarks.step --models=linear --towers=2 --json=step.json --picture=step.svg
+  python -m benchmarks.step --pythons=.venv-tf1/bin/python,.venv-tf2/bin/python
+  python -m benchmarks.step --show=step.json           # the table of what was measured before
 
-  towers     the program of main.py: input, staging, guard, input wait, and its progress, as the loop tells it
-  by hand    towers as the cifar10 tutorial writes them, with a StagingArea each and `Session.make_callable`; no guard
-  mirrored   MirroredStrategy in graph mode, a constant batch instead of an input, `Session.make_callable`
+  towers              the program of main.py: input, staging, guard, input wait, and its progress, as the loop tells it
+  towers --autotune   the same, with the settings that `main.py --autotune` finds; with --autotune
+  one tower           the same on one tower, with the batch of one: what N towers' steps are measured against
+  by hand             towers as well as they can be written by hand, in a bare loop, without guard or counters
+  recipe              the cifar10 tutorial's towers
+  mirrored            MirroredStrategy in graph mode, in a bare loop
+  tensorpack          its synchronous trainer without callbacks; needs tensorpack
+  tensorpack default  the same as it ships
 
-All have the same model function, optimizer and batch sizes. Ratios are of the medians of rounds that take turns.
+All train the same model from the same weights on the same examples, which each reads through its own input, with the
+same optimizer. Their losses over the first steps, and how far these have moved each weight, must agree, or the command
+fails. Then they take turns, in another order in each round, while the others wait. Ratios are of the times in one
+round; told are the median of all rounds and, in brackets, their quartiles, which are the noise.
 """
 
 import argparse
 import contextlib
-import io
 import json
-import statistics
+import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List, Optional, Sequence
 
-from benchmarks.mirrored import open_mirrored
+from benchmarks import step_table
+from benchmarks.machine import describe_machine
+from benchmarks.player import PROCESS, Absent, Failed, Player
+from benchmarks.step_process import KINDS
+from benchmarks.step_table import AUTOTUNED, ONE_TOWER, OURS
+from benchmarks.task import NETS, Task
 
-NUM_EXAMPLES = 4096
-IMAGE_SHAPE = (28, 28, 1)
-NUM_CLASSES = 10
-LEARNING_RATE = 0.001
-
-
-def build_ours(opened: contextlib.ExitStack, model: str, batch_size: int, num_towers: int) -> Callable[[], Any]:
-  """Returns what takes a step, of the program of main.py."""
-  import data
-  from benchmarks.program import open_program
-  from training.config import Config
-  from training.progress import Progress
-
-  config = Config(model=model, batch_size=batch_size * num_towers, learning_rate=LEARNING_RATE, schedule='constant',
-                  validation='none', shuffle=False)
-  data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES, num_train=NUM_EXAMPLES)
-  steps = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
-  steps.start(0)
-  progress = Progress(total_steps=10 ** 9, first_step=0, plan=steps.program.train.inputs.plan,
-                      learning_rate=steps.learning_rate, input_wait_seconds=lambda: steps.input_wait_seconds,
-                      stream=io.StringIO())
-
-  def step():
-    loss = steps.train()
-    progress.step(step=steps.step, loss=loss)
-
-  return step
+CHECKED_STEPS = 5
+_DEFAULT_MODELS = 'linear,convnet,resnet20'
+# In which buffers are made, and which tell how long a step takes.
+_WARM_UP_STEPS = 10
+_LEAST_STEPS = 3
+# For what a process does on its own at the end of its turn: queues and buffers are filled again.
+_SECONDS_TO_SETTLE = 0.05
 
 
-def build_by_hand(opened: contextlib.ExitStack, model: str, batch_size: int, num_towers: int) -> Callable[[], Any]:
-  """Returns what takes a step, of towers that are written by hand."""
-  import numpy as np
+def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float, python: str = sys.executable,
+            setups: int = 1, checked_steps: int = CHECKED_STEPS, limit_seconds: float = 600,
+            module: str = PROCESS) -> Dict[str, Any]:
+  """Returns what the steps of each kind take in each round, and what else is told of it.
 
-  import models
-  from tensorflow_v1 import StagingArea, tf
+  Args:
+    task: that all train.
+    kinds: of step_process.KINDS.
+    rounds: in which all take turns.
+    seconds: of a turn, about.
+    python: the interpreter of all processes.
+    setups: how often each process is started, of which the last one takes the turns.
+    checked_steps: whose losses and weights are compared.
+    limit_seconds: that any answer may take.
+    module: that the processes run.
+  """
+  line: Dict[str, Any] = dict(net=task.net, num_towers=task.num_towers, batch_size=task.batch_size, absent={},
+                              failed={}, kinds={}, versions={})
 
-  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
-  opened.enter_context(tf.Graph().as_default())
-  with tf.device('/cpu:0'):
-    random = np.random.RandomState(0)
-    arrays = (random.randint(256, size=(NUM_EXAMPLES,) + IMAGE_SHAPE).astype(np.uint8),
-              random.randint(NUM_CLASSES, size=NUM_EXAMPLES).astype(np.int32))
-    dataset = tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(batch_size * num_towers, drop_remainder=True)
-    parts = zip(*[tf.split(tensor, num_towers)
-                  for tensor in tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()])
-  puts, gradients, losses = [], [], []
-  for tower, part in enumerate(parts):
-    with tf.device('/cpu:%d' % tower), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
-      area = StagingArea([tensor.dtype for tensor in part], [tensor.shape for tensor in part])
-      puts.append(area.put(part))
-      loss = tf.reduce_mean(model_function(tuple(area.get()), True)[0])
-      losses.append(loss)
-      gradients.append(tf.gradients(loss, tf.trainable_variables()))
-  averaged = [tf.add_n(list(shares)) / num_towers for shares in zip(*gradients)]
-  update = tf.train.MomentumOptimizer(LEARNING_RATE, 0.9).apply_gradients(zip(averaged, tf.trainable_variables()))
-  loss = tf.add_n(losses) / num_towers
-  session = opened.enter_context(tf.Session(config=tf.ConfigProto(
-      device_count={'CPU': num_towers}, use_per_session_threads=True)))
-  session.run(tf.global_variables_initializer())
-  session.run(puts)
-  return session.make_callable([loss, update] + puts)
+  def start(kind):
+    its_task = task._replace(num_towers=1) if kind == ONE_TOWER else task
+    return Player(kind, its_task, python=python, limit_seconds=limit_seconds, module=module)
 
-
-def build_mirrored(opened: contextlib.ExitStack, model: str, batch_size: int, num_towers: int) -> Callable[[], Any]:
-  """Returns what takes a step, of MirroredStrategy."""
-  import models
-  from tensorflow_v1 import tf
-
-  opened.enter_context(tf.Graph().as_default())
-  step, _ = open_mirrored(
-      opened, models.build_classifier(model, num_classes=NUM_CLASSES), image_shape=IMAGE_SHAPE, dtype='uint8',
-      batch_size=batch_size, num_towers=num_towers, optimizer=lambda: tf.train.MomentumOptimizer(LEARNING_RATE, 0.9))
-  return step
-
-
-BUILDERS = {'towers': build_ours, 'by hand': build_by_hand, 'mirrored': build_mirrored}
-
-
-def measure(model: str, batch_size: int, num_towers: int, *, rounds: int, seconds: float) -> Dict[str, Any]:
-  """Returns the median milliseconds of a step, and CPU milliseconds, of each kind."""
-  times: Dict[str, List[float]] = {kind: [] for kind in BUILDERS}
-  cpu_times: Dict[str, List[float]] = {kind: [] for kind in BUILDERS}
   with contextlib.ExitStack() as opened:
-    steps = {}
-    for kind, build in BUILDERS.items():
-      # Each with a graph of its own as the default one while it is built.
-      steps[kind] = build(opened, model, batch_size, num_towers)
-    counts = {kind: _count_steps(step, seconds) for kind, step in steps.items()}
+    players: List[Player] = []
+    for number in range(setups):
+      for kind in in_turn(kinds, number):
+        if kind in line['absent'] or kind in line['failed']:
+          continue
+        with _noted(line, kind):
+          # One after another, so that set-ups do not slow each other down.
+          player = start(kind)
+          line['kinds'].setdefault(kind, dict(setup_seconds=[]))['setup_seconds'].append(player.setup_seconds)
+          if number < setups - 1:
+            player.leave()
+            continue
+          opened.callback(player.end)
+          told = player.check(checked_steps)
+          line['versions'].update(told['versions'])
+          line['kinds'][kind].update(
+              mean_losses=player.mean_losses, weights=player.weights, settings=told['settings'], milliseconds=[],
+              cpu_milliseconds=[], steps_per_turn=_count_steps(player, seconds))
+          players.append(player)
     for number in range(rounds):
-      for kind in in_turn(list(BUILDERS), number):
-        started, used = time.perf_counter(), time.process_time()
-        for _ in range(counts[kind]):
-          steps[kind]()
-        times[kind].append((time.perf_counter() - started) / counts[kind] * 1e3)
-        cpu_times[kind].append((time.process_time() - used) / counts[kind] * 1e3)
-  from tensorflow_v1 import tf
-  return dict(model=model, batch_size=batch_size, num_towers=num_towers, tensorflow_version=tf.__version__,
-              milliseconds={kind: statistics.median(found) for kind, found in times.items()},
-              cpu_milliseconds={kind: statistics.median(found) for kind, found in cpu_times.items()},
-              quartiles={kind: statistics.quantiles(found)[::2] if hasattr(statistics, 'quantiles') else None
-                         for kind, found in times.items()})
+      for player in in_turn(players, number):
+        found = line['kinds'][player.kind]
+        if player.kind not in line['failed']:
+          with _noted(line, player.kind):
+            time.sleep(_SECONDS_TO_SETTLE)
+            told = player.take(found['steps_per_turn'])
+            found['milliseconds'].append(told['seconds'] / found['steps_per_turn'] * 1e3)
+            found['cpu_milliseconds'].append(told['cpu_seconds'] / found['steps_per_turn'] * 1e3)
+    for player in players:
+      if player.kind not in line['failed']:
+        with _noted(line, player.kind):
+          line['kinds'][player.kind]['peak_bytes'] = player.tell()['peak_bytes']
+          player.leave()
+  # In the order in which they were asked for; what has failed has no figures.
+  line['kinds'] = {kind: line['kinds'][kind] for kind in kinds
+                   if kind in line['kinds'] and kind not in line['failed']}
+  line['disagreements'] = step_table.find_disagreements(line['kinds'])
+  return line
 
 
-def _count_steps(step, seconds):
+@contextlib.contextmanager
+def _noted(line, kind):
+  """Notes of a kind that it has failed, or is not installed, and lets the others go on."""
+  try:
+    yield
+  except Absent as absent:
+    line['absent'][kind] = str(absent)
+  except Failed as failed:
+    line['failed'][kind] = str(failed)
+
+
+def _count_steps(player, seconds):
   """Returns how many steps take about so many seconds, after some to warm up."""
-  for _ in range(20):
-    step()
-  started, count = time.perf_counter(), 0
-  while time.perf_counter() - started < seconds:
-    step()
-    count += 1
-  return max(count, 3)
+  count = _WARM_UP_STEPS
+  for _ in range(2):
+    taken = player.take(count)['seconds']
+    count = max(_LEAST_STEPS, int(count * seconds / taken))
+  return count
 
 
-def in_turn(kinds: List[str], number: int) -> List[str]:
+def in_turn(kinds: Sequence[Any], number: int) -> List[Any]:
   """Returns the order of a round, so that each comes first, second and last as often as the others."""
-  number %= len(kinds)
-  return kinds[number:] + kinds[:number]
+  number %= max(len(kinds), 1)
+  return list(kinds[number:]) + list(kinds[:number])
 
 
-def format_line(line: Dict[str, Any]) -> str:
-  """Returns a row of the table: milliseconds, and the ratio of the others' to ours."""
-  ours = line['milliseconds']['towers']
-  cells = ['%s %8.3f ms (%.2f)' % (kind, found, found / ours) for kind, found in line['milliseconds'].items()]
-  return '{model:9} {num_towers:>2} x {batch_size:<3} '.format(**line) + '   '.join(cells)
+def choose_kinds(kinds: Sequence[str], num_towers: int) -> List[str]:
+  """Returns those of them that have a meaning for so many towers."""
+  return [kind for kind in kinds if kind != ONE_TOWER or num_towers > 1]
 
 
-def main() -> None:
-  """Prints a row for each model and number of towers."""
+def write_figures(path: str, content: Any) -> None:
+  """Writes figures as JSON."""
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(content, file, indent=1)
+    file.write('\n')
+
+
+def read_figures(paths: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns the contents of files that `write_figures` has written."""
+  contents = []
+  for path in paths:
+    with open(path, encoding='utf-8') as file:
+      contents.append(json.load(file))
+  return contents
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+  """Prints a table for each model, number of towers and interpreter; returns 1 if any kind has failed or disagrees."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--models', default='linear,convnet')
-  parser.add_argument('--towers', default='2')
-  parser.add_argument('--batch_size', type=int, help='of each tower; by default 1 for linear, else 32')
+  parser.add_argument('--models', default=_DEFAULT_MODELS, help='of ' + ','.join(NETS))
+  parser.add_argument('--towers', default='1,2,4,8')
+  parser.add_argument('--batch_size', type=int, help='of each tower; by default 1 for linear, 8 for resnet20, else 32')
+  parser.add_argument('--kinds', default=','.join(kind for kind in KINDS if kind != AUTOTUNED),
+                      help='default: %(default)s')
+  parser.add_argument('--autotune', action='store_true', help='also ours with what main.py --autotune finds')
+  parser.add_argument('--pythons', default=sys.executable, help='interpreters to measure with, one for each target')
   parser.add_argument('--rounds', type=int, default=15)
-  parser.add_argument('--seconds', type=float, default=0.5, help='of a round')
-  parser.add_argument('--json', help='file to write all rows to')
-  flags = parser.parse_args()
-  lines = []
-  for model in flags.models.split(','):
-    for num_towers in map(int, flags.towers.split(',')):
-      batch_size = flags.batch_size or (1 if model == 'linear' else 32)
-      lines.append(measure(model, batch_size, num_towers, rounds=flags.rounds, seconds=flags.seconds))
-      print(format_line(lines[-1]), flush=True)
-  if flags.json:
-    with open(flags.json, 'w', encoding='utf-8') as file:
-      json.dump(lines, file, indent=1)
-      file.write('\n')
+  parser.add_argument('--seconds', type=float, default=0.5, help='of a turn')
+  parser.add_argument('--setups', type=int, default=1, help='how often each kind is started, to measure set-up')
+  parser.add_argument('--limit_seconds', type=float, default=900, help='for any answer of a process')
+  parser.add_argument('--json', help='file to write all figures to')
+  parser.add_argument('--picture', help='SVG file to draw ratios to; one for each model and target, named after it')
+  parser.add_argument('--show', help='files that --json has written, to print and draw instead of measuring')
+  flags = parser.parse_args(arguments)
+  if flags.show:
+    contents = read_figures(flags.show.split(','))
+    lines = [line for content in contents for line in content['lines']]
+    for content in contents:
+      print(step_table.format_machine(content['machine']))
+      for line in content['lines']:
+        print('\n' + step_table.format_line(line))
+  else:
+    lines = _measure_all(parser, flags)
+  if flags.picture:
+    for path in step_table.draw_lines(lines, flags.picture):
+      print(path)
+  return 1 if any(line['failed'] or line['disagreements'] for line in lines) else 0
+
+
+def _measure_all(parser, flags):
+  """Measures what the flags ask for, prints it as it comes and writes it; returns the lines."""
+  kinds = flags.kinds.split(',') + ([AUTOTUNED] if flags.autotune else [])
+  for given, known in ((flags.models.split(','), NETS), (kinds, KINDS)):
+    for name in given:
+      if name not in known:
+        parser.error("there is no '%s'; choose of %s" % (name, ','.join(known)))
+  if OURS not in kinds:
+    parser.error("--kinds=%s: without '%s' there is nothing to compare with" % (flags.kinds, OURS))
+  try:
+    towers = [int(number) for number in flags.towers.split(',')]
+  except ValueError:
+    parser.error('--towers=%s: give numbers with commas between them' % flags.towers)
+  for name, least, value in (('towers', 1, min(towers)), ('rounds', 1, flags.rounds), ('setups', 1, flags.setups),
+                             ('batch_size', 1, flags.batch_size or 1)):
+    if value < least:
+      parser.error('--%s=%d: it must be at least %d' % (name, value, least))
+  content: Dict[str, Any] = dict(machine=describe_machine(), lines=[])
+  print(step_table.format_machine(content['machine']), flush=True)
+  for python in flags.pythons.split(','):
+    for net in flags.models.split(','):
+      for num_towers in towers:
+        task = Task(net, num_towers, flags.batch_size or NETS[net].batch_size)
+        content['lines'].append(measure(
+            task, choose_kinds(kinds, num_towers), rounds=flags.rounds, seconds=flags.seconds, python=python,
+            setups=flags.setups, limit_seconds=flags.limit_seconds))
+        print('\n' + step_table.format_line(content['lines'][-1]), flush=True)
+        if flags.json:
+          write_figures(flags.json, content)
+  return content['lines']
 
 
 if __name__ == '__main__':
-  main()
+  sys.exit(main())

@@ -69,6 +69,11 @@ def translate(command):
     name = re.sub('_(before|after)$', '', words[2].split('.')[-1])
     assert re.search(r"['.]%s" % name, read('tests/test_examples.py')), '%s: tests/test_examples.py must run it' % name
     return None
+  if words[:3] == ['python', '-m', 'benchmarks.step']:
+    return [sys.executable] + words[1:] + ['--models=linear', '--towers=1', '--kinds=towers,by hand',
+                                           '--rounds=1', '--seconds=0.01']
+  if words[:3] == ['python', '-m', 'benchmarks.mnist']:
+    return [sys.executable] + words[1:] + ['--model=linear', '--steps=2', '--rounds=1']
   assert words[0] == 'python', 'No test knows how to run %r.' % command
   return [sys.executable] + words[1:]
 
@@ -121,7 +126,8 @@ def test_every_flag_and_file_in_the_docs_exists():
                                  text=True).stdout
                   for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
                                   ['-m', 'launch'], ['-m', 'launch.tf_config'],
-                                  ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input']))
+                                  ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input'],
+                                  ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)

@@ -1,0 +1,149 @@
+"""A step beside others': that all compute the same, that what does not is caught, and what the table tells."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import step, step_table
+from benchmarks.step_process import KINDS
+from benchmarks.task import Task, initial_weights, weigh
+
+LINEAR = Task('linear', num_towers=2, batch_size=1)
+QUICK = dict(rounds=1, seconds=0.01, checked_steps=2, limit_seconds=60)
+
+
+def figures(*milliseconds, losses=(2.0, 1.5), weights=(0.1, 0.05)):
+  return dict(milliseconds=list(milliseconds), cpu_milliseconds=[3.0], setup_seconds=[2.5], peak_bytes=300e6,
+              mean_losses=list(losses), weights={'logits/weights': list(weights)}, settings={}, steps_per_turn=10)
+
+
+def recorded(**changes):
+  line = dict(net='linear', num_towers=2, batch_size=1, versions={'TensorFlow': '1.14.0'},
+              absent={'tensorpack': 'not installed'}, failed={}, disagreements=[],
+              kinds={'towers': figures(1.0, 2.0, 4.0), 'one tower': figures(0.5, 1.0, 2.0),
+                     'by hand': figures(1.5, 3.0, 4.0), 'mirrored': figures(2.0, 4.0, 8.0)})
+  return dict(line, **changes)
+
+
+def test_all_kinds_compute_the_same_and_what_is_not_there_is_told():
+  kinds = ['towers', 'by hand', 'recipe', 'mirrored']
+  is_there = importlib.util.find_spec('tensorpack') is not None
+  line = step.measure(LINEAR, kinds + ['tensorpack'], **QUICK)
+  assert not line['failed'] and not line['disagreements']
+  assert list(line['kinds']) == kinds + ['tensorpack'] * is_there
+  assert is_there or 'not installed' in line['absent']['tensorpack']
+  for found in line['kinds'].values():
+    assert len(found['mean_losses']) == 2 and len(found['milliseconds']) == 1 and found['peak_bytes'] > 0
+    assert set(found['weights']) == {'logits/weights', 'logits/biases'}
+  assert 'agree' in step_table.format_line(line)
+
+
+def test_a_sum_instead_of_a_mean_is_caught():
+  line = step.measure(LINEAR, ['towers', 'by hand'], module='tests.benchmarks.wrong_step', **QUICK)
+  assert not line['failed']
+  loss, moved = line['disagreements']
+  assert loss.startswith('by hand: the mean loss of 2 steps')  # The first knows nothing of any update.
+  assert 'logits/biases has moved' in moved
+  assert 'DISAGREES: by hand' in step_table.format_line(line)
+
+
+@pytest.mark.parametrize('changes, what', [
+    (dict(losses=(2.0, 1.51)), 'mean loss of 2 steps is 1.51, not 1.5'),
+    (dict(losses=(float('nan'), 1.5)), 'mean loss of 1 steps is nan'),
+    (dict(weights=(0.11, 0.05)), 'logits/weights has moved by 0.11, not 0.1'),
+    (dict(weights=(0.1, -0.05)), 'in a random direction by -0.05')])
+def test_each_difference_has_its_words(changes, what):
+  kinds = {'towers': figures(1.0), 'mirrored': figures(1.0)}
+  assert step_table.find_disagreements(kinds) == []
+  [found] = step_table.find_disagreements(dict(kinds, mirrored=figures(1.0, **changes)))
+  assert found.startswith('mirrored: ') and what in found
+  kinds['mirrored']['weights']['another'] = [0.0, 0.0]
+  assert step_table.find_disagreements(kinds) == ['mirrored: other variables than ours: another']
+
+
+def test_weights_are_known_by_their_names_and_told_by_how_far_they_have_moved():
+  start = initial_weights('conv1/weights', (3, 3, 1, 8))
+  np.testing.assert_array_equal(start, initial_weights('tower1/conv1/weights', (3, 3, 1, 8)))
+  assert np.abs(start - initial_weights('conv2/weights', (3, 3, 1, 8))).max() > 0.1
+  told = weigh({'conv1/weights:0': start + 0.5, 'conv_norm/scale:0': np.ones(4), 'conv_norm/offset:0': np.zeros(4)})
+  assert told['conv1/weights'][0] == pytest.approx(0.5 * np.sqrt(72))
+  assert told['conv_norm/scale'] == [0.0, 0.0] and told['conv_norm/offset'] == [0.0, 0.0]
+
+
+def test_a_process_that_fails_is_told_and_fails_the_command(monkeypatch, capsys):
+  monkeypatch.setattr(step, 'measure', lambda task, kinds, measure=step.measure, **settings: measure(
+      task, kinds, module='tests.benchmarks.no_such_module', **settings))
+  assert step.main(['--models=linear', '--towers=1', '--kinds=towers']) == 1
+  assert 'towers              FAILED: towers: exit code 1' in capsys.readouterr().out
+
+
+def test_the_table_of_a_record(tmp_path, capsys):
+  path = str(tmp_path / 'step.json')
+  machine = dict(processor='Abacus', cores='2', system='Linux', commit='0123456789ab')
+  step.write_figures(path, dict(machine=machine, lines=[recorded()]))
+  assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'step.svg')]) == 0
+  head, _, title, names, ours, one, by_hand, mirrored, absent, best, scaling, agreement, picture = (
+      capsys.readouterr().out.splitlines())
+  assert head == 'Abacus, 2 cores, Linux, commit 0123456789ab'
+  assert title == 'linear, 2 towers of 1, TensorFlow 1.14.0'
+  assert len({len(row) for row in (names, ours, one, by_hand, mirrored)}) == 1
+  assert ' '.join(by_hand.split()) == 'by hand 3 (2.25 to 3.5) 1.50 (1.25 to 1.50) 3 2.5 300'
+  assert ' '.join(mirrored.split()).endswith(') 2.00 (2.00 to 2.00) 3 2.5 300')
+  assert absent.split() == ['tensorpack', 'not', 'installed']
+  assert best == '  the fastest other, by hand, takes 1.50 (1.25 to 1.50) times as long as ours'
+  assert scaling == '  2 towers take 1.00 (1.00 to 1.00) times as long as 2 steps of one tower'
+  assert agreement == '  losses of 2 steps agree, and how far they have moved 1 variables'
+  with open(picture, encoding='utf-8') as file:
+    drawn = file.read()
+  assert 'by hand' in drawn and 'mirrored' in drawn and 'one tower' not in drawn
+  alone = recorded(kinds={'towers': figures(1.0)}, absent={})
+  step.write_figures(path, dict(machine=machine, lines=[alone]))
+  assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'alone.svg')]) == 0
+  assert 'svg' not in capsys.readouterr().out
+  step.write_figures(path, dict(machine=machine, lines=[recorded(disagreements=['mirrored: another loss'])]))
+  assert step.main(['--show=' + path]) == 1
+  assert '  DISAGREES: mirrored: another loss' in capsys.readouterr().out.splitlines()
+
+
+def test_the_table_tells_what_autotune_has_found():
+  line = recorded()
+  line['kinds']['towers --autotune'] = dict(figures(0.75, 1.5, 2.0), settings=dict(staging_depth=0))
+  assert 'and 2.00 (2.00 to 2.00) times as long as ours with --staging_depth=0' in step_table.format_line(line)
+
+
+def test_rounds_begin_with_another_kind_each():
+  assert [step.in_turn('abc', number) for number in range(4)] == [list('abc'), list('bca'), list('cab'), list('abc')]
+
+
+def test_one_tower_is_measured_beside_several():
+  assert step.choose_kinds(list(KINDS), 1) == [kind for kind in KINDS if kind != 'one tower']
+  assert step.choose_kinds(list(KINDS), 2) == list(KINDS)
+
+
+@pytest.mark.parametrize('flag, what', [
+    ('--models=nothing', "there is no 'nothing'; choose of linear"), ('--kinds=towers,horovod', "no 'horovod'"),
+    ('--kinds=by hand', "without 'towers'"), ('--towers=two', 'numbers with commas'), ('--towers=0', 'at least 1'),
+    ('--rounds=0', 'at least 1'), ('--setups=0', 'at least 1'), ('--batch_size=-1', 'at least 1')])
+def test_flags_that_cannot_be_are_refused(flag, what, capsys):
+  with pytest.raises(SystemExit):
+    step.main([flag])
+  assert what in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_batch_norm_agrees_by_the_statistics_of_each_tower():
+  line = step.measure(Task('resnet20', num_towers=2, batch_size=2), ['towers', 'by hand', 'mirrored'], **QUICK)
+  assert not line['failed'] and not line['disagreements']
+  assert len(line['kinds']['mirrored']['weights']) == 59
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_it_measures(tmp_path):
+  path = str(tmp_path / 'step.json')
+  assert step.main(['--models=linear', '--towers=2', '--kinds=towers,one tower', '--rounds=1', '--seconds=0.01',
+                    '--setups=2', '--json=' + path]) == 0
+  with open(path, encoding='utf-8') as file:
+    [line] = json.load(file)['lines']
+  assert [len(line['kinds'][kind]['setup_seconds']) for kind in ('towers', 'one tower')] == [2, 2]
