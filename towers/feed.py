@@ -52,8 +52,8 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1
     # The get_next ops must stand inside the branch that takes them; these here only tell shapes and are never run.
     return Feed(inputs, None, inputs.next_batches(), devices)
   batches = inputs.next_batches()
-  with tf.device(HOST):
-    tensors = [[tf.convert_to_tensor(value) for value in batch.flatten()] for batch in batches]
+  # A number of examples that is known needs no way to the tower.
+  tensors = [batch.flatten()[:-1] if batch.is_static else batch.flatten() for batch in batches]
   return Feed(inputs, build_stage(tensors, devices=devices, depth=staging_depth, name=inputs.name), batches, devices)
 
 
@@ -80,11 +80,10 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
       taken.append(flat[:size])
       flat = flat[size:]
   else:
-    get, validation_get = train.stage.get, validation.stage.get
     for tower, device in enumerate(train.devices):
       with tf.device(device), tf.name_scope('switch_%d' % tower):
-        taken.append(tf.cond(is_validating, lambda tower=tower: validation_get(tower), lambda tower=tower: get(tower),
-                             strict=True))
+        taken.append(tf.cond(is_validating, lambda tower=tower: _take_staged(validation, tower),
+                             lambda tower=tower: _take_staged(train, tower), strict=True))
   return _from_flat(taken, [train, validation])
 
 
@@ -95,8 +94,14 @@ def _take(feed):
   taken = []
   for tower, device in enumerate(feed.devices):
     with tf.device(device):
-      taken.append(feed.stage.get(tower))
+      taken.append(_take_staged(feed, tower))
   return taken
+
+
+def _take_staged(feed, tower):
+  """Takes a tower's next batch out of its staging area, as a flat list."""
+  taken, batch = feed.stage.get(tower), feed.templates[tower]
+  return taken + [tf.constant(batch.num_examples)] if batch.is_static else taken
 
 
 def _from_flat(taken, feeds):
