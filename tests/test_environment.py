@@ -193,14 +193,9 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     machine.run()
     machine.log.unlink()
-    seconds = []
-    for _ in range(10):
-      started = time.perf_counter()
-      code, stderr = machine.run()
-      seconds.append(time.perf_counter() - started)
+    code, stderr = machine.run()
     assert code == 0 and stderr == 'towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n'
-    assert machine.calls() == ['%s/main.py' % machine.checkout] * 10
-    assert min(seconds) < 0.05
+    assert machine.calls() == ['%s/main.py' % machine.checkout]
 
   def test_tf2_for_want_of_37_is_remembered_with_its_reason(self, machine):
     machine.python('python3.11', '3.11')
