@@ -12,7 +12,6 @@
   tensorpack ...       see `tensorpack_trainer`
 """
 
-import contextlib
 import json
 import os
 import resource
@@ -22,7 +21,7 @@ from typing import Any, Callable, Dict, List
 
 from benchmarks import hand_written, mirrored, ours, tensorpack_trainer
 from benchmarks.task import Task, weigh
-from benchmarks.worker_steps import Turns
+from benchmarks.worker_steps import Turns, open_parent
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # ru_maxrss is in kilobytes.
@@ -76,23 +75,11 @@ KINDS: Dict[str, Callable[..., None]] = {
     'tensorpack': tensorpack_trainer.run_bare, 'tensorpack default': tensorpack_trainer.run_default}
 
 
-@contextlib.contextmanager
-def _own_stdout():
-  """Gives the stream that the parent reads; whatever else is printed goes to stderr."""
-  with os.fdopen(os.dup(1), 'w') as stream:
-    os.dup2(2, 1)
-    yield stream
-
-
 def main(arguments: List[str]) -> None:
   """Runs `KIND TASK STARTED`; the task is a JSON object."""
   kind, fields, started = arguments[0], json.loads(arguments[1]), float(arguments[2])
   task = Task(**fields)
-  with _own_stdout() as stream:
-    def write(line):
-      stream.write(line + '\n')
-      stream.flush()
-
+  with open_parent() as write:
     settings = {}
     if kind == 'towers --autotune':
       asked = time.time()

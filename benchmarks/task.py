@@ -121,8 +121,11 @@ class Task(NamedTuple):
 def initial_weights(name: str, shape: Tuple[int, ...]) -> Any:
   """Returns what the matrix or kernel of this name starts from; None for others, which all models set to constants."""
   name = _COPY.sub('', name)
-  if not name.endswith('/weights'):
-    return None
+  return draw_weights(name, shape) if name.endswith('/weights') else None
+
+
+def draw_weights(name: str, shape: Tuple[int, ...]) -> np.ndarray:
+  """Returns float32 numbers that depend on the name and the shape alone, scaled as by He et al. (2015)."""
   random = np.random.RandomState(zlib.crc32(name.encode()))
   return (random.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[:-1]))).astype(np.float32)
 

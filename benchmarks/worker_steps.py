@@ -15,10 +15,11 @@ import os
 import sys
 import tempfile
 import time
-import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
+
+from benchmarks.task import draw_weights
 
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
@@ -94,10 +95,7 @@ def examples_of(worker: int, num_workers: int) -> Tuple[np.ndarray, ...]:
 
 def initial_weights(name: str, shape: Any) -> np.ndarray:
   """Returns what a variable starts from, the same for all kinds."""
-  if len(shape) == 1:
-    return np.zeros(shape, np.float32)
-  random = np.random.RandomState(zlib.crc32(name.encode()))
-  return (random.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[:-1]))).astype(np.float32)
+  return np.zeros(shape, np.float32) if len(shape) == 1 else draw_weights(name, shape)
 
 
 def build_model(net: str) -> Any:
@@ -303,11 +301,16 @@ KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
 
 
 @contextlib.contextmanager
-def _own_stdout():
-  """Gives the stream that the parent reads; whatever else is printed goes to stderr."""
+def open_parent() -> Iterator[Callable[[str], None]]:
+  """Gives what writes a line to the parent; whatever else is printed goes to stderr."""
   with os.fdopen(os.dup(1), 'w') as stream:
     os.dup2(2, 1)
-    yield stream
+
+    def write(line):
+      stream.write(line + '\n')
+      stream.flush()
+
+    yield write
 
 
 def main(arguments: List[str]) -> None:
@@ -315,11 +318,7 @@ def main(arguments: List[str]) -> None:
   kind, net, batch_size, started, limit_seconds = arguments
   # A collective waits for ever for a worker that is gone, and so do threads at the end of a process.
   faulthandler.dump_traceback_later(float(limit_seconds), exit=True)
-  with _own_stdout() as stream:
-    def write(line):
-      stream.write(line + '\n')
-      stream.flush()
-
+  with open_parent() as write:
     KINDS[kind](Turns(sys.stdin.readline, write, started=float(started)), net, int(batch_size))
 
 

@@ -131,11 +131,12 @@ class Pattern:
 
   def _add_known_shapes(self, node, recording):
     """Adds constants instead of a node that tells nothing but static shapes; returns whether it is one."""
-    op = tf.get_default_graph().get_operation_by_name(node.name)
-    if op.type != 'ShapeN' or not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
+    if node.op != 'ShapeN':
       return False
-    if op._get_control_flow_context() is not None:
-      return False  # In a loop a constant would have to enter it.
+    op = tf.get_default_graph().get_operation_by_name(node.name)
+    # In a loop a constant would have to enter it.
+    if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
+      return False
     for number, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
       constant = tf.NodeDef(name='%s/%d' % (node.name, number), op='Const', device=node.device)
       constant.attr['dtype'].type = shape.dtype.as_datatype_enum

@@ -240,23 +240,29 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
              for number in bad)
 
 
+def call_before_decoding(monkeypatch, function):
+  """Hands every image to `function(content)` when it is decoded, and decodes what that returns."""
+  decode_image = encoded_images._decode_image
+
+  def decode(content, *others):
+    content = tf.numpy_function(function, [content], tf.string)
+    content.set_shape([])
+    return decode_image(content, *others)
+
+  monkeypatch.setattr(encoded_images, '_decode_image', decode)
+
+
 @pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'), ([40], [7], 'skip')],
                          ids=str)
 def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):
   """Care costs time, and is taken only where a decoder failed."""
   decoded = []
-  decode_image = encoded_images._decode_image
 
   def note(content):
     decoded.append(content)
     return content
 
-  def decode_and_note(content, *others):
-    content = tf.numpy_function(note, [content], tf.string)
-    content.set_shape([])
-    return decode_image(content, *others)
-
-  monkeypatch.setattr(encoded_images, '_decode_image', decode_and_note)
+  call_before_decoding(monkeypatch, note)
   contents = list(jpegs(70))
   for number in undecodable + unreadable:
     record = UNDECODABLE if number in undecodable else UNREADABLE
@@ -279,7 +285,6 @@ def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy,
 def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
   images = jpegs(40)
   asked = []
-  decode_image = encoded_images._decode_image
 
   def fail_once(content):
     if content == images[3]:
@@ -288,12 +293,7 @@ def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
         raise MemoryError
     return content
 
-  def decode_or_fail(content, *others):
-    content = tf.numpy_function(fail_once, [content], tf.string)
-    content.set_shape([])
-    return decode_image(content, *others)
-
-  monkeypatch.setattr(encoded_images, '_decode_image', decode_or_fail)
+  call_before_decoding(monkeypatch, fail_once)
   with pytest.raises(tf.errors.InvalidArgumentError, match='pictures: an image could not be decoded, and then could'):
     List(images, labels=range(40)).take(batch_size=40)
 
