@@ -174,6 +174,7 @@ with contextlib.ExitStack() as _quiet:
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not _is_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
+  from tensorflow.core.protobuf import config_pb2
   from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
@@ -250,6 +251,45 @@ def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instanc
   return collective_ops.broadcast_recv(*group) if value is None else collective_ops.broadcast_send(value, *group)
 
 
+def make_call(session: Any, fetches: Sequence[Any]) -> Callable[[], List[Any]]:
+  """Returns what runs `fetches` as `session.run` does, None for an op; the graph is prepared when it is first called.
+
+  `Session.make_callable` resolves the fetches once, but TensorFlow still looks up by their names, in every run, what it
+  prepared for them. Here it is handed that itself: a step of a linear model takes about a tenth less.
+
+  Args:
+    session: that stays open as long as this is called.
+    fetches: tensors and ops, and dicts of tensors. On a server, which other workers' steps wait for anyhow, they go
+      through `make_callable`.
+  """
+  if session.sess_str:
+    return session.make_callable(list(fetches))
+  flat = tf.nest.flatten(list(fetches))
+  is_nested = len(flat) != len(fetches) or any(isinstance(fetch, dict) for fetch in fetches)
+  fetched = [position for position, fetch in enumerate(flat) if not isinstance(fetch, tf.Operation)]
+
+  class Call(session._Callable):
+    """Released with its session, never after it: 1.14 would complain."""
+
+    def __del__(self):
+      pass
+
+  prepared: List[Call] = []
+
+  def call():
+    if not prepared:
+      session._extend_graph()  # With what was built since it last ran.
+      prepared.append(Call(session, config_pb2.CallableOptions(
+          fetch=[flat[position].name for position in fetched],
+          target=[fetch.name for fetch in flat if isinstance(fetch, tf.Operation)])))
+    results: List[Any] = [None] * len(flat)
+    for position, value in zip(fetched, prepared[0]()):
+      results[position] = value
+    return tf.nest.pack_sequence_as(fetches, results) if is_nested else results
+
+  return call
+
+
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
   """Returns a function of a tf.data pipeline that runs, with all that it calls, as its Python says.
 
@@ -277,5 +317,5 @@ def plain_data_options() -> Any:
 
 __all__ = [
     'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'can_compile_for_several_cpus',
-    'get_compute_capabilities', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels',
+    'get_compute_capabilities', 'load_keras', 'make_call', 'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

@@ -6,13 +6,14 @@ Three callables cover a run, each taking batches out of the staging areas and pu
   train + validate       the same, and the sums of the validation tower, put validation   (validation on its own tower)
   validate               sums with is_validating fed, put validation                       (validation by the switch)
 
-`Session.make_callable` fixes fetches and feeds once; a plain `Session.run` would resolve them again in every step.
+What is fetched is fixed once; a plain `Session.run` would resolve it again in every step.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
+from tensorflow_v1 import make_call
 from towers import Diagnosis
 from towers.apply import get_examples_seen, get_global_step
 from towers.exchange import REQUESTS
@@ -69,12 +70,12 @@ class Steps:
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
       if self.has_validation_tower:
-        self._measure = session.make_callable(measure)
+        self._measure = make_call(session, measure)
         self._fetches['measure_and_train'] = measure[:1] + train + measure[1:]
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
-    self._calls = self._plain_calls = self._prepare(session.make_callable)
+    self._calls = self._plain_calls = self._prepare(self._make_call)
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
@@ -161,10 +162,13 @@ class Steps:
       self._calls = self._prepare(lambda fetches: lambda: run(fetches), self._is_measured)
     elif self._is_measured:
       # Another set of fetches takes the session some time to prepare, so it is kept.
-      self._measured_calls = self._measured_calls or self._prepare(self._session.make_callable, True)
+      self._measured_calls = self._measured_calls or self._prepare(self._make_call, True)
       self._calls = self._measured_calls
     else:
       self._calls = self._plain_calls
+
+  def _make_call(self, fetches):
+    return make_call(self._session, fetches)
 
   def _prepare(self, make, is_measured=False):
     """Returns for each kind of run the function that does it, from `make(fetches)`."""

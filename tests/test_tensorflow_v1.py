@@ -1,0 +1,76 @@
+"""A call that is prepared once does what session.run does."""
+
+import gc
+
+import pytest
+
+from tensorflow_v1 import make_call, tf
+
+
+@pytest.fixture(autouse=True)
+def new_graph():
+  with tf.Graph().as_default():
+    yield
+
+
+def count_runs():
+  """Returns a variable, and the op that adds 1 to it."""
+  counter = tf.get_variable('counter', [], tf.int32, tf.zeros_initializer())
+  return counter, counter.assign_add(1, read_value=False)
+
+
+@pytest.mark.parametrize('order', [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_results_stand_where_their_fetches_do(order):
+  _, add = count_runs()
+  fetches = [tf.constant(1.5), add, tf.constant([2, 3]), dict(b=tf.constant(4), a=tf.constant(5))]
+  with tf.Session(config=tf.ConfigProto(device_count={'CPU': 2})) as session:
+    session.run(tf.global_variables_initializer())
+    results = make_call(session, [fetches[place] for place in order])()
+  expected = [1.5, None, [2, 3], dict(b=4, a=5)]
+  for result, place in zip(results, order):
+    assert (result.tolist() if place == 2 else result) == expected[place]
+
+
+def test_every_call_runs_once_and_making_one_runs_nothing():
+  counter, add = count_runs()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    call = make_call(session, [add])
+    assert session.run(counter) == 0
+    for number in range(3):
+      assert call() == [None]
+      assert session.run(counter) == number + 1
+
+
+def test_an_error_is_the_sessions_own_and_the_next_call_runs():
+  value = tf.get_variable('value', [], tf.float32, tf.ones_initializer())
+  checked = tf.check_numerics(value, 'not finite')
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    call = make_call(session, [checked])
+    value.load(float('nan'), session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match='not finite'):
+      call()
+    value.load(2.0, session)
+    assert call() == [2.0]
+
+
+def test_ops_that_are_added_later_do_not_disturb_it():
+  counter, add = count_runs()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    call = make_call(session, [add])
+    call()
+    assert session.run(counter * 10) == 10
+    call()
+    assert session.run(counter) == 2
+    assert make_call(session, [counter * 100])() == [200]
+
+
+def test_it_may_outlive_its_session_in_silence(capfd):
+  with tf.Session() as session:
+    call = make_call(session, [tf.constant(1)])
+    assert call() == [1]
+  del call
+  gc.collect()
+  assert capfd.readouterr().err == ''
