@@ -135,7 +135,7 @@ def train(config, cluster, data_set, startup, signals):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
-  check_xla(config.xla, devices)
+  check_xla(config, devices)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__, training_examples=data_set.train.num_examples,
                validation_examples=data_set.validation.num_examples)
   with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker:

@@ -204,9 +204,10 @@ def load_keras() -> Any:
   return tf.keras
 
 
-def can_compile_for_several_cpus() -> bool:
-  """Whether XLA compiles for graphs on several virtual CPU devices: 2.21 ends in an error, "Multiple CPU devices"."""
-  return _is_1
+def compiles_on_cpus() -> bool:
+  """Whether XLA compiles what stands on CPUs, as TF_XLA_FLAGS say."""
+  flags = os.environ.get('TF_XLA_FLAGS', '')
+  return all(re.search(flag, flags) for flag in (r'tf_xla_auto_jit=(?!-|0)', r'tf_xla_cpu_global_jit(?!=(false|0))'))
 
 
 def get_compute_capabilities() -> List[Tuple[int, int]]:
@@ -316,6 +317,6 @@ def plain_data_options() -> Any:
 
 
 __all__ = [
-    'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'can_compile_for_several_cpus',
-    'get_compute_capabilities', 'load_keras', 'make_call', 'plain_data_options', 'tf', 'use_deterministic_kernels',
+    'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus', 'get_compute_capabilities',
+    'load_keras', 'make_call', 'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

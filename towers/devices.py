@@ -8,7 +8,7 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from cores import count_cores
-from tensorflow_v1 import tf
+from tensorflow_v1 import compiles_on_cpus, tf
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
@@ -80,7 +80,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     devices: where towers stand.
     graph_rewriter: 'on', 'off', or 'auto': whether TensorFlow rewrites the graph before its first run. On GPUs it
       chooses layouts, and mixed precision rests on it. On CPUs it made no step faster where it was measured, and
-      the first step of a deep net several times slower: 'auto' leaves it out there.
+      the first step of a deep net several times slower: 'auto' leaves it out there, unless XLA compiles. XLA takes
+      constants that are still to be folded for the first device's, and fails with towers on others.
     collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; or one for
       each tower if these are more, so that no tower that waits holds up another.
@@ -105,7 +106,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     config.experimental.disable_thread_spinning = True
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
   config.allow_soft_placement = devices.kind == 'GPU'
-  if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU'):
+  if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and not compiles_on_cpus()):
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     # Its older part folds constants and joins ops that are equal: a twentieth of a step of a linear model, and 25
     # microseconds for every op before the first step.

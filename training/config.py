@@ -85,7 +85,7 @@ class Config:
   data_format: str = _setting(str, 'NHWC', 'of the layers in the model; NCHW is for GPUs', DATA_FORMATS)
   tower_build: str = _setting(str, 'auto', 'call the model for each tower, or clone the first; auto: clone deep models',
                               ('reuse', 'clone', 'auto'))
-  graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before its first run; auto: on GPUs',
+  graph_rewriter: str = _setting(str, 'auto', 'TensorFlow rewrites the graph before it runs; auto: on GPUs, or for XLA',
                                  ('auto', 'on', 'off'))
   xla: str = _setting(str, 'auto', 'compile what can be; auto: as TF_XLA_FLAGS says, else not', ('auto', 'on', 'off'))
   inter_threads: Optional[int] = _setting(int, None, 'ops at a time; default: one on each core, or tower if more')

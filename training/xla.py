@@ -30,9 +30,9 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
     environ[_FLAGS] = '%s %s' % (given, _OFF)
 
 
-def check_xla(kind: str, devices: Any) -> None:
-  """Raises a UsageError where TensorFlow cannot compile for these towers.Devices."""
-  from tensorflow_v1 import can_compile_for_several_cpus, tf
-  if kind == 'on' and devices.kind == 'CPU' and len(devices.names) > 1 and not can_compile_for_several_cpus():
-    raise UsageError('xla=on with %d towers on virtual CPU devices: XLA of TensorFlow %s compiles for one CPU device '
-                     'alone. Use num_gpus=1, or xla=off.' % (len(devices.names), tf.__version__))
+def check_xla(config: Any, devices: Any) -> None:
+  """Raises a UsageError where TensorFlow cannot compile a config's towers on these towers.Devices."""
+  if config.xla == 'on' and config.graph_rewriter == 'off' and devices.kind == 'CPU' and len(devices.names) > 1:
+    raise UsageError('xla=on and graph_rewriter=off do not go together with %d towers on virtual CPU devices: what XLA '
+                     'folds into constants itself it puts on the first of them. Use graph_rewriter=auto or xla=off.'
+                     % len(devices.names))

@@ -102,6 +102,17 @@ def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops
   assert (options.optimizer_options.opt_level == tf.OptimizerOptions.L1) == is_simplified
 
 
+@pytest.mark.parametrize('flags, is_rewritten', [
+    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', True), ('--tf_xla_cpu_global_jit=true --tf_xla_auto_jit=1', True),
+    ('--tf_xla_auto_jit=2', False), ('--tf_xla_auto_jit=-1 --tf_xla_cpu_global_jit', False),
+    ('--tf_xla_auto_jit=0 --tf_xla_cpu_global_jit', False), ('--tf_xla_clustering_fuel=0', False), ('', False),
+    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit=false', False)])
+def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monkeypatch):
+  monkeypatch.setenv('TF_XLA_FLAGS', flags)
+  options = towers.build_session_config(towers.build_devices(2, 'cpu')).graph_options.rewrite_options
+  assert options.disable_meta_optimizer != is_rewritten
+
+
 def test_the_device_table_adds_up():
   with Run(num_towers=2, placement='balanced') as run, run.graph.as_default():
     table = towers.format_device_table(['/device:CPU:0', '/device:CPU:1'], tf.global_variables(),
