@@ -140,3 +140,19 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
           'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", "--help"]) == 0\n'
           'assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=30)
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='no list of threads')
+def test_an_op_takes_as_many_threads_as_were_asked_for():
+  """On 2.x what a session asks for comes too late, once a graph has been built."""
+  program = ('import main, os; code = main.main(["main.py", "--num_gpus=1", "--device=cpu", "--steps=2", "--quiet", '
+             '"--validation=none", "--intra_threads=%d"]); print(code, len(os.listdir("/proc/self/task")))')
+  counts = []
+  for num_threads in (1, 41):
+    done = subprocess.run([sys.executable, '-c', program % num_threads], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120)
+    code, count = done.stdout.split()[-2:]
+    assert code == '0', done.stderr
+    counts.append(int(count))
+  # Some of the others may be about to end.
+  assert counts[1] - counts[0] == pytest.approx(40, abs=5)

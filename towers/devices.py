@@ -17,6 +17,7 @@ GRAPH_REWRITERS = ('auto', 'on', 'off')
 _TOWERS_WITHOUT_GPU = 2
 # Of deep nets, whose steps do not notice what TensorFlow's simplifying saves.
 _OPS_NOT_SIMPLIFIED = 10000
+_INTRA_THREADS = 'TF_NUM_INTRAOP_THREADS'
 
 
 class Devices(NamedTuple):
@@ -69,6 +70,29 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
   return Devices('CPU', ['/device:CPU:%d' % tower for tower in range(num_towers)], notice)
 
 
+def set_intra_threads(devices: Devices, count: Optional[int] = None) -> None:
+  """Sets how many threads one op takes, in this process; call it before the graph is built.
+
+  The threads of all kernels on CPUs are made once, by whoever needs one first. On 2.x that is the building of a graph,
+  which folds constants, and what a session asks for later has no effect: so the environment says it.
+
+  Args:
+    devices: where towers stand.
+    count: None for what TF_NUM_INTRAOP_THREADS says, or else for a tower's part of the cores: towers that share them
+      compute side by side, and have nothing of an op that is cut up as well (ResNet-20: a fifth of a step on 2.21).
+  """
+  count = count or _count_intra_threads(devices)
+  if count:
+    os.environ[_INTRA_THREADS] = str(count)
+
+
+def _count_intra_threads(devices):
+  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on each core."""
+  if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
+    return 0
+  return max(count_cores() // len(devices.names), 1)
+
+
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
                          inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
                          workers: Workers = ALONE) -> Any:
@@ -85,7 +109,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; or one for
       each tower if these are more, so that no tower that waits holds up another.
-    intra_threads: threads inside of one op; None for what TF_NUM_INTRAOP_THREADS says, or one on each core.
+    intra_threads: threads inside of one op, as for `set_intra_threads`, with which they take effect on 2.x as well.
     workers: of which this is one.
 
   Raises:
@@ -94,8 +118,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   if graph_rewriter not in GRAPH_REWRITERS:
     raise UsageError('graph_rewriter is %r: choose one of %s.' % (graph_rewriter, ', '.join(GRAPH_REWRITERS)))
   config = tf.ConfigProto()
-  # 0 leaves it to TensorFlow: what its environment says, or the number of cores.
-  config.intra_op_parallelism_threads = intra_threads or 0
+  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
+  # 0 leaves it to TensorFlow, as above.
   config.inter_op_parallelism_threads = inter_threads or (
       0 if 'TF_NUM_INTEROP_THREADS' in os.environ else max(count_cores(), len(devices.names)))
   # On CPUs it ends the process, asked for or not.

@@ -89,7 +89,7 @@ class Config:
                                  ('auto', 'on', 'off'))
   xla: str = _setting(str, 'auto', 'compile what can be; auto: as TF_XLA_FLAGS says, else not', ('auto', 'on', 'off'))
   inter_threads: Optional[int] = _setting(int, None, 'ops at a time; default: one on each core, or tower if more')
-  intra_threads: Optional[int] = _setting(int, None, 'threads inside of one op; default: one on each core')
+  intra_threads: Optional[int] = _setting(int, None, 'threads inside of one op; default: the cores of its tower')
   variables: str = _setting(str, 'host', 'where variables stand; replicated: a copy on every tower',
                             ('host', 'first', 'balanced', 'replicated'))
   collective: str = _setting(str, 'auto', 'sums gradients of replicated variables; auto: nccl on GPUs, else ring',

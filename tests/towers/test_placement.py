@@ -1,6 +1,7 @@
 """What stands where, asserted on the graph before anything runs."""
 
 import itertools
+import os
 
 import pytest
 
@@ -75,19 +76,35 @@ def test_a_session_has_all_towers_and_no_others():
 
 
 def test_threads_are_as_many_as_towers_at_least_and_what_the_user_set_wins(monkeypatch):
-  monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
+  for name in ('TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'):
+    monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
 
   def threads(num_towers, **settings):
     config = towers.build_session_config(towers.build_devices(num_towers, 'cpu'), **settings)
     return config.inter_op_parallelism_threads, config.intra_op_parallelism_threads
 
-  assert threads(2) == (4, 0)
-  assert threads(8) == (8, 0)
+  assert threads(1) == (4, 4)
+  assert threads(2) == (4, 2)
+  assert threads(3) == (4, 1)
+  assert threads(8) == (8, 1)
   assert threads(8, inter_threads=3, intra_threads=1) == (3, 1)
   monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
+  assert threads(8) == (0, 1)
+  assert threads(8, inter_threads=3) == (3, 1)
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '6')
   assert threads(8) == (0, 0)
-  assert threads(8, inter_threads=3) == (3, 0)
+  assert threads(8, intra_threads=5) == (0, 5)
+
+
+@pytest.mark.parametrize('given, count, expected', [(None, None, '2'), (None, 5, '5'), ('6', None, '6'), ('6', 5, '5')])
+def test_an_ops_threads_stand_in_the_environment(given, count, expected, monkeypatch):
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', given or '0')
+  if given is None:
+    monkeypatch.delenv('TF_NUM_INTRAOP_THREADS')
+  towers.set_intra_threads(towers.build_devices(2, 'cpu'), count)
+  assert os.environ['TF_NUM_INTRAOP_THREADS'] == expected
 
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
