@@ -11,7 +11,7 @@ from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
 from towers.precision import build_growth
-from towers.replicas import slot_creator
+from towers.replicas import rounding_alike, slot_creator
 from towers.slots import make_slots
 
 
@@ -44,7 +44,8 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
 
     def update():
       decayed = averaged.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
-      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(slot_creator):
+      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(slot_creator), rounding_alike(
+          averaged.exchange is not None):
         applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))
       # The learning rate may read these counters, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):

@@ -19,6 +19,7 @@ from towers.apply import get_global_step
 from towers.collectives import PACK_BYTES, choose_collective, sum_packed
 from towers.gradients import Averaged
 from towers.inputs import HOST
+from towers.replicas import rounding_alike
 from towers.workers import ALONE, Workers
 
 # What a worker may ask all others for, between two steps.
@@ -112,8 +113,9 @@ def _average_workers(averaged, workers, collective, pack_bytes):
     loss = tf.cast(tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan')), averaged.loss.dtype)
     agreement = Agreement(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
     scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
-  gradients, *copies = [_put_together(of_tower, found[1:], scale, device)
-                        for of_tower, found, device in zip(pairs, totals, devices)]
+  with rounding_alike(True):
+    gradients, *copies = [_put_together(of_tower, found[1:], scale, device)
+                          for of_tower, found, device in zip(pairs, totals, devices)]
   return averaged._replace(
       loss=loss, gradients=gradients, copies=copies, agreement=agreement,
       exchange=exchange._replace(num_gradients=len(gradients)),

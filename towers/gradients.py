@@ -13,6 +13,7 @@ from tensorflow_v1 import tf
 from towers.collectives import Exchange
 from towers.inputs import HOST
 from towers.precision import LossScale
+from towers.replicas import rounding_alike
 from towers.sums import add_all
 from towers.tower import Tower
 from towers.vectors import group_vectors, part
@@ -58,7 +59,8 @@ class Averaged(NamedTuple):
           changed.append((change(gradient, variable), variable))
       return changed
 
-    return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
+    with rounding_alike(self.exchange is not None):
+      return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
 
 
 def sum_towers(towers: Sequence[Tower]) -> Averaged:
@@ -94,7 +96,7 @@ def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
     merged = _merge_all_rows(averaged)
-    with tf.device(HOST):
+    with tf.device(HOST), rounding_alike(averaged.exchange is not None):
       scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
     return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
 

@@ -10,6 +10,7 @@ local variables, which a run sets from the first ones when it starts (`spread_op
 all of them. That they are still the same is looked at before anything is saved.
 """
 
+import contextlib
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
@@ -37,6 +38,14 @@ class Copies(NamedTuple):
   names: List[str]
   towers: List[int]
   variables: List[Any]
+
+
+def rounding_alike(is_needed: bool) -> Any:
+  """Returns a context for ops that must give the same bits on every tower and worker: XLA leaves them alone.
+
+  What it compiles it rounds less often, and it compiles a tower's ops together with whatever stands beside them there.
+  """
+  return tf.xla.experimental.jit_scope(compile_ops=False) if is_needed else contextlib.nullcontext()
 
 
 def make_copy(next_creator: Callable[..., Any], settings: Dict[str, Any], variable: Any, *, tower: int,

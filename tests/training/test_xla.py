@@ -56,7 +56,7 @@ def test_on_compiles_and_off_does_not(kind, compiles):
 
 @pytest.mark.parametrize('num_gpus', [1, 2])
 def test_compiled_towers_compute_the_same(num_gpus, tmp_path):
-  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--variables=replicated', '--noshuffle']
+  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']
   off, _ = run_with_result(tmp_path, '--xla=off', '--num_gpus=1', *flags)
   flags += ['--xla=on', '--num_gpus=%d' % num_gpus]
   on, _ = run_with_result(tmp_path, *flags)
@@ -64,11 +64,12 @@ def test_compiled_towers_compute_the_same(num_gpus, tmp_path):
     assert on[key] == pytest.approx(off[key], abs=1e-4)
 
 
-def test_towers_with_constants_to_be_folded_are_compiled(tmp_path):
-  """Left to XLA, those of a tower's dropout land on another device than the tower, which ends the run."""
-  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder', '--noshuffle']
+def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp_path):
+  """A run ends when a copy differs, and when the constants of a tower's dropout land on another device."""
+  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder', '--noshuffle',
+           '--clip_norm=1', '--weight_decay=0.01']
   off, _ = run_with_result(tmp_path, '--xla=off', *flags)
-  on, _ = run_with_result(tmp_path, '--xla=on', *flags)
+  on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)
   assert on['first_losses'] == pytest.approx(off['first_losses'], rel=1e-3)
 
 
