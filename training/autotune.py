@@ -11,6 +11,7 @@ depends on. A setting that is not at its default was chosen by the user, and is 
 """
 
 import dataclasses
+import glob
 import hashlib
 import importlib.machinery
 import json
@@ -29,6 +30,8 @@ from training.config import Config
 from training.flags import format_flags
 from usage_error import UsageError
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SOURCE = ('', 'data', 'models', 'staging', 'towers', 'training')
 _PILOT_STEPS = 8
 _MOST_STEPS = 500
 _SECONDS = 4.0  # That a trial of the plain settings takes for its steps.
@@ -215,7 +218,7 @@ def _cache_path(config):
 
 
 def fingerprint(config: Config) -> str:
-  """Returns a digest of all that the fastest settings depend on: the run's settings, the machine, TensorFlow."""
+  """Returns a digest of what the fastest settings depend on: those of the run, the machine, TensorFlow, this source."""
   parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)
            if field.name not in _NOT_IN_FINGERPRINT}
   parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(), _list_gpus()]
@@ -223,9 +226,20 @@ def fingerprint(config: Config) -> str:
   spec = importlib.machinery.PathFinder.find_spec('tensorflow')
   files = [spec.origin, os.stat(spec.origin).st_mtime_ns] if spec and spec.origin else []
   parts['tensorflow'] = [sys.version] + files
+  parts['source'] = _digest_source()
   parts['flags'] = {name: value for name, value in os.environ.items()
                     if name.startswith(('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_'))}
   return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _digest_source():
+  """Returns a digest of the modules that a run may load."""
+  digest = hashlib.sha256()
+  for folder in _SOURCE:
+    for path in sorted(glob.glob(os.path.join(_ROOT, folder, '*.py'))):
+      with open(path, 'rb') as file:
+        digest.update(file.read())
+  return digest.hexdigest()
 
 
 def _list_gpus():

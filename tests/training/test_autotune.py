@@ -88,7 +88,7 @@ def test_plain_settings_that_do_not_run_are_an_error():
     tune(FEW, lambda settings: Trial(error='no such file'))
 
 
-def test_the_fingerprint_is_of_what_matters(monkeypatch):
+def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   plain = fingerprint(Config())
   assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
   different = [plain] + [fingerprint(Config(**changed)) for changed in (
@@ -98,6 +98,12 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch):
   monkeypatch.undo()
   monkeypatch.setattr('training.autotune.count_cores', lambda: 77)
   different.append(fingerprint(Config()))
+  monkeypatch.undo()
+  monkeypatch.setattr('training.autotune._ROOT', str(tmp_path))
+  (tmp_path / 'towers').mkdir()
+  for source in ('a = 1', 'a = 2'):
+    (tmp_path / 'towers' / 'apply.py').write_text(source)
+    different.append(fingerprint(Config()))
   assert len(set(different)) == len(different)
 
 
