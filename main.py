@@ -10,18 +10,25 @@ import os
 import sys
 import time
 
-import data
-import models
-from training.cluster import check_port, read_cluster
-from training.flags import parse_flags
-from training.lock import lock_folder
-from training.outputs import check_outputs
-from training.result import format_result, write_result
-from training.run_error import RunError
-from training.signals import Interrupted, Signals
-from training.startup import Startup
-from training.xla import check_xla, set_xla
-from usage_error import UsageError
+try:
+  import data
+  import models
+  from training.cluster import check_port, read_cluster
+  from training.flags import parse_flags
+  from training.lock import lock_folder
+  from training.outputs import check_outputs
+  from training.result import format_result, write_result
+  from training.run_error import RunError
+  from training.signals import Interrupted, Signals
+  from training.startup import Startup
+  from training.xla import check_xla, set_xla
+  from usage_error import UsageError
+except ModuleNotFoundError as missing:
+  if __name__ != '__main__' or missing.name not in ('absl', 'numpy'):
+    raise
+  print('main.py: error: %s is not installed in %s: install all that towers needs with `pip install .`, or start ./run, '
+        'which makes an environment.' % (missing.name, sys.prefix), file=sys.stderr)
+  sys.exit(2)
 
 
 def build_program(config, model, data_set, devices, worker=0, num_workers=1):

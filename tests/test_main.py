@@ -52,6 +52,13 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path):
     assert words in done.stdout
 
 
+def test_a_package_that_is_not_there_is_named():
+  """Python without its site-packages."""
+  done = subprocess.run([sys.executable, '-S', 'main.py'], cwd=ROOT, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 2 and done.stdout == ''
+  assert re.match(r'main.py: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$', done.stderr)
+
+
 @pytest.mark.slow
 def test_without_flags_it_trains_the_sample_on_two_towers(tmp_path):
   result, _ = run_with_result(tmp_path)
