@@ -68,7 +68,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
     with open_session(worker, devices, config) as session:
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       steps = Steps(session, program)
+      steps.start_variables()
       steps.spread()
       yield steps

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tensorflow_v1 import make_call, tf
+from tensorflow_v1 import Call, tf
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def test_results_stand_where_their_fetches_do(order):
   fetches = [tf.constant(1.5), add, tf.constant([2, 3]), dict(b=tf.constant(4), a=tf.constant(5))]
   with tf.Session(config=tf.ConfigProto(device_count={'CPU': 2})) as session:
     session.run(tf.global_variables_initializer())
-    results = make_call(session, [fetches[place] for place in order])()
+    results = Call(session, [fetches[place] for place in order])()
   expected = [1.5, None, [2, 3], dict(b=4, a=5)]
   for result, place in zip(results, order):
     assert (result.tolist() if place == 2 else result) == expected[place]
@@ -35,11 +35,42 @@ def test_every_call_runs_once_and_making_one_runs_nothing():
   counter, add = count_runs()
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
-    call = make_call(session, [add])
+    call = Call(session, [add])
     assert session.run(counter) == 0
     for number in range(3):
       assert call() == [None]
       assert session.run(counter) == number + 1
+
+
+def test_what_is_prepared_has_not_run_and_needs_no_variable_yet():
+  counter, add = count_runs()
+  with tf.Session() as session:
+    call = Call(session, [add])
+    call.prepare()
+    session.run(tf.global_variables_initializer())
+    assert session.run(counter) == 0
+    assert call() == [None]
+    assert session.run(counter) == 1
+
+
+def test_it_is_prepared_once():
+  class Counted(Call):
+    times = 0
+
+    def prepare(self):
+      self.times += 1
+      super().prepare()
+
+  _, add = count_runs()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for is_early in (True, False):
+      call = Counted(session, [add])
+      if is_early:
+        call.prepare()
+      for _ in range(3):
+        call()
+      assert call.times == 1
 
 
 def test_an_error_is_the_sessions_own_and_the_next_call_runs():
@@ -47,7 +78,7 @@ def test_an_error_is_the_sessions_own_and_the_next_call_runs():
   checked = tf.check_numerics(value, 'not finite')
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
-    call = make_call(session, [checked])
+    call = Call(session, [checked])
     value.load(float('nan'), session)
     with pytest.raises(tf.errors.InvalidArgumentError, match='not finite'):
       call()
@@ -59,17 +90,17 @@ def test_ops_that_are_added_later_do_not_disturb_it():
   counter, add = count_runs()
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
-    call = make_call(session, [add])
+    call = Call(session, [add])
     call()
     assert session.run(counter * 10) == 10
     call()
     assert session.run(counter) == 2
-    assert make_call(session, [counter * 100])() == [200]
+    assert Call(session, [counter * 100])() == [200]
 
 
 def test_it_may_outlive_its_session_in_silence(capfd):
   with tf.Session() as session:
-    call = make_call(session, [tf.constant(1)])
+    call = Call(session, [tf.constant(1)])
     assert call() == [1]
   del call
   gc.collect()

@@ -38,9 +38,8 @@ class Feed(NamedTuple):
 
   def start(self, session: Any, *, step: int = 0) -> None:
     """Starts the iterators so that `step` is the next one, and fills the staging areas; changes no variable."""
-    if self.stage is not None:
-      session.run(self.stage.clear_op)
-    session.run(self.inputs.initializer, self.inputs.feeds(step))
+    clear = [] if self.stage is None else [self.stage.clear_op]
+    session.run(clear + [self.inputs.initializer], self.inputs.feeds(step))
     if self.stage is not None:
       for _ in range(self.stage.depth):
         session.run(self.stage.put_ops)

@@ -68,7 +68,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   with watchdog, tf.Session(worker.target if worker else '', config=session_config) as session:
     steps = Steps(session, program)
     try:
-      session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+      steps.start_variables()
       path = checkpoints.restore(session) if checkpoints else None
       if worker:
         path = worker.share(path or '')[0]

@@ -9,11 +9,12 @@ Three callables cover a run, each taking batches out of the staging areas and pu
 What is fetched is fixed once; a plain `Session.run` would resolve it again in every step.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from tensorflow_v1 import make_call
+from tensorflow_v1 import Call, tf
 from towers import Diagnosis
 from towers.apply import get_examples_seen, get_global_step
 from towers.exchange import REQUESTS
@@ -70,12 +71,12 @@ class Steps:
     if self._validation is not None:
       measure = [self._validation.sums] + self._validation.feed.put_ops
       if self.has_validation_tower:
-        self._measure = make_call(session, measure)
+        self._measure: Callable[[], Any] = Call(session, measure)
         self._fetches['measure_and_train'] = measure[:1] + train + measure[1:]
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
-    self._calls = self._plain_calls = self._prepare(self._make_call)
+    self._calls = self._plain_calls = self._make_calls(self._make_call)
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
@@ -101,6 +102,18 @@ class Steps:
   def has_validation_tower(self) -> bool:
     """Whether a tower of its own can measure while the others train."""
     return self._validation is not None and self._validation.is_validating is None
+
+  def start_variables(self) -> None:
+    """Gives all variables their initial values in another thread, and prepares the training step meanwhile."""
+    variables = Call(self._session, [tf.global_variables_initializer(), tf.local_variables_initializer()])
+    variables.prepare()
+    # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
+    with ThreadPoolExecutor(1) as thread:
+      started = thread.submit(variables)
+      for name, call in self._plain_calls.items():
+        if name != 'measure_and_train':  # Validation prepares that, and comes later.
+          call.prepare()
+      started.result()
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
@@ -159,18 +172,18 @@ class Steps:
   def _choose_calls(self):
     run = self._run_instead
     if run is not None:
-      self._calls = self._prepare(lambda fetches: lambda: run(fetches), self._is_measured)
+      self._calls = self._make_calls(lambda fetches: lambda: run(fetches), self._is_measured)
     elif self._is_measured:
       # Another set of fetches takes the session some time to prepare, so it is kept.
-      self._measured_calls = self._measured_calls or self._prepare(self._make_call, True)
+      self._measured_calls = self._measured_calls or self._make_calls(self._make_call, True)
       self._calls = self._measured_calls
     else:
       self._calls = self._plain_calls
 
   def _make_call(self, fetches):
-    return make_call(self._session, fetches)
+    return Call(self._session, fetches)
 
-  def _prepare(self, make, is_measured=False):
+  def _make_calls(self, make, is_measured=False):
     """Returns for each kind of run the function that does it, from `make(fetches)`."""
     calls = {}
     for name, fetches in self._fetches.items():

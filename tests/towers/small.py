@@ -81,8 +81,8 @@ class Run:
       self.program = build_program(config, model, data_set, devices.names, worker, num_workers)
       session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker))
       self.session = tf.Session(serve(session_config) if serve else '', config=session_config)
-      self.session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       self.steps = Steps(self.session, self.program)
+      self.steps.start_variables()
       self.initial_weights = self.weights()
 
   def __enter__(self):

@@ -1,0 +1,61 @@
+"""How a run's variables start: while the training step is prepared."""
+
+import threading
+
+import pytest
+
+import training.steps
+from tensorflow_v1 import Call, tf
+from tests.towers.small import Run, model
+
+LIMIT_SECONDS = 60
+
+
+def test_the_step_is_prepared_while_variables_start(monkeypatch):
+  is_prepared = threading.Event()
+  seen = []
+
+  class Watched(Call):
+
+    def prepare(self):
+      super().prepare()
+      if len(self._fetches) > 2:  # Those of the variables are two.
+        is_prepared.set()
+
+    def __call__(self):
+      seen.append(is_prepared.wait(LIMIT_SECONDS))
+      return super().__call__()
+
+  monkeypatch.setattr(training.steps, 'Call', Watched)
+  with Run() as run:
+    assert seen == [True]
+    run.steps.train()
+    assert seen == [True, True]
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
+  with Run(accumulate=accumulate, batch_size=4) as run:
+    monkeypatch.setattr(Call, 'prepare', None)
+    run.steps.train()
+    assert run.counters()[0] == 1
+
+
+def test_an_error_of_a_variable_is_told():
+  def bad(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    value = tf.get_variable('bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')), 'no start'))
+    return losses + value, metrics
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='no start'):
+    Run(model=bad)
+
+
+def test_an_error_of_the_step_is_told():
+  def bad(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    with tf.device('/job:nowhere/device:CPU:0'):
+      return losses + tf.zeros([]), metrics
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='nowhere'):
+    Run(model=bad)
