@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as missing:
   if __name__ != '__main__' or missing.name not in ('absl', 'numpy'):
     raise
-  print('main.py: error: %s is not installed in %s: install all that towers needs with `pip install .`, or start ./run, '
+  print('main.py: error: %s is not installed in %s: install what towers needs with `pip install .`, or start ./run, '
         'which makes an environment.' % (missing.name, sys.prefix), file=sys.stderr)
   sys.exit(2)
 

@@ -75,7 +75,7 @@ def test_a_session_has_all_towers_and_no_others():
   assert not config.allow_soft_placement
 
 
-def test_threads_are_as_many_as_towers_at_least_and_what_the_user_set_wins(monkeypatch):
+def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   for name in ('TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
@@ -87,8 +87,19 @@ def test_threads_are_as_many_as_towers_at_least_and_what_the_user_set_wins(monke
   assert threads(1) == (4, 4)
   assert threads(2) == (4, 2)
   assert threads(3) == (4, 1)
-  assert threads(8) == (8, 1)
+  assert threads(8) == (4, 1)
   assert threads(8, inter_threads=3, intra_threads=1) == (3, 1)
+  with tf.Graph().as_default():
+    monkeypatch.setattr('towers.devices._DEEP_OPS', 1)
+    tf.constant(1)
+    assert threads(8) == (4, 1)
+    tf.constant(1)
+    assert threads(8) == (8, 1) and threads(2) == (4, 2)
+  gpus = towers.Devices('GPU', ['/device:GPU:%d' % tower for tower in range(8)], '')
+  assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 1)
+  assert threads(1) == (2, 1)
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
   monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
   assert threads(8) == (0, 1)
   assert threads(8, inter_threads=3) == (3, 1)
@@ -110,7 +121,7 @@ def test_an_ops_threads_stand_in_the_environment(given, count, expected, monkeyp
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
     ('auto', 20, True), ('auto', 30, False), ('off', 30, False), ('on', 30, True)])
 def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops, is_simplified, monkeypatch):
-  monkeypatch.setattr('towers.devices._OPS_NOT_SIMPLIFIED', 20)
+  monkeypatch.setattr('towers.devices._DEEP_OPS', 20)
   with tf.Graph().as_default():
     for _ in range(num_ops):
       tf.constant(1)
