@@ -21,6 +21,8 @@ from tests.data.pictures import jpegs
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCS = sorted(os.path.join(folder, name) for folder in ('', 'docs') for name in os.listdir(os.path.join(ROOT, folder))
               if name.endswith('.md'))
+# Whose commands take ten seconds and more.
+LONG = {os.path.join('docs', name) for name in ('seeing.md', 'speed.md', 'workers.md')}
 
 
 def read(name):
@@ -105,7 +107,8 @@ def share_processes(commands):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', [name for name in DOCS if commands(name)])
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in DOCS if commands(name)])
 def test_every_command_runs(name, tmp_path):
   # In a folder with what the docs presume to be there; a command also finds what those before it have left.
   for number, image in enumerate(jpegs(4)):

@@ -27,6 +27,7 @@ def recorded(**changes):
   return dict(line, **changes)
 
 
+@pytest.mark.slow
 def test_all_kinds_compute_the_same_and_what_is_not_there_is_told():
   kinds = ['towers', 'by hand', 'recipe', 'mirrored']
   is_there = importlib.util.find_spec('tensorpack') is not None

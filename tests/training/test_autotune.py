@@ -172,6 +172,7 @@ def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
   assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir, tuned.autotune) == (mine, mine, mine, False)
 
 
+@pytest.mark.slow
 def test_it_tunes_and_trains(tmp_path):
   flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1', '--model=linear',
            '--steps=3', '--result_file=' + str(tmp_path / 'result.json')]
