@@ -316,7 +316,7 @@ class _PreparedCall(tf.Session._Callable):
   """Released with its session, never after it: 1.14 would complain."""
 
   def __del__(self):
-    os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', '1')
+    pass
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
