@@ -10,6 +10,7 @@ the rest some 2,000 Python modules that `tensorflow/__init__.py` names itself. N
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import logging
 import os
@@ -29,6 +30,9 @@ _METADATA_FOLDER = re.compile(r'(tensorflow(?:[-_](?:gpu|cpu))?|protobuf)-(\d[^-
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')
 # Lines of a severity below error, and three "errors" of 2.15 to 2.18 which only say that a library was loaded twice.
 _LOAD_NOTICES = r'^[IW]0000 |^WARNING: All log messages before absl::InitializeLog|Unable to register cu[A-Z]+ factory'
+
+# glibc's settings by their names in the environment and in mallopt: never shrink, and map no block below 1 GiB apart.
+_MALLOC_SETTINGS = (('MALLOC_TRIM_THRESHOLD_', -1, 2 ** 31 - 1), ('MALLOC_MMAP_THRESHOLD_', -3, 2 ** 30))
 
 
 class Distribution(NamedTuple):
@@ -226,16 +230,22 @@ def use_deterministic_kernels() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def pool_memory() -> None:
-  """Has TensorFlow keep the memory of tensors on CPUs that are done with; call it before the first session.
+def keep_memory() -> None:
+  """Has the memory of tensors on CPUs kept when they are done with; call it before the first session.
 
-  2.x keeps that of large ones by itself. 1.14 leaves it to malloc, which hands blocks of 128 KiB and more back to the
-  system, and gets them again page by page, cleared: an eighth of a step of a conv net.
+  malloc hands large blocks back to the system, and gets them again page by page, cleared: an eighth of a step of a conv
+  net on 1.14. So 1.14 is told to keep them in a pool. 2.x has one for large tensors, and malloc is told to keep the
+  others, which fill gigabytes in a deep net.
   """
   if _is_1:
     os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', '1')
     # By default 64 GB are all that it takes.
     os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))
+  elif sys.platform == 'linux':
+    libc = ctypes.CDLL(None)
+    for name, parameter, value in _MALLOC_SETTINGS:
+      if name not in os.environ and hasattr(libc, 'mallopt'):
+        libc.mallopt(parameter, value)
 
 
 def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int, kind: str) -> Any:
@@ -346,5 +356,5 @@ def plain_data_options() -> Any:
 
 __all__ = [
     'Call', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus', 'get_compute_capabilities',
-    'load_keras', 'plain_data_options', 'pool_memory', 'tf', 'use_deterministic_kernels',
+    'keep_memory', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels',
 ]

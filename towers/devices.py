@@ -8,7 +8,7 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from cores import count_cores
-from tensorflow_v1 import compiles_on_cpus, pool_memory, tf
+from tensorflow_v1 import compiles_on_cpus, keep_memory, tf
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
@@ -133,7 +133,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
     if is_deep or _has_large_tensors():
-      pool_memory()
+      keep_memory()
     # An idle thread looks for work for a while before it sleeps, on a core that a tower could use.
     config.experimental.disable_thread_spinning = True
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
@@ -153,9 +153,9 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
 
 
 def _has_large_tensors():
-  """Whether the graph makes tensors whose memory is worth a pool; one of unknown size may be large.
+  """Whether the graph makes tensors whose memory is worth keeping; one of unknown size may be large.
 
-  What takes small ones from a pool is slower than malloc: 5 % of a step of a linear model.
+  A pool for small ones is slower than malloc: 5 % of a step of a linear model.
   """
   for op in tf.get_default_graph().get_operations():
     for tensor in op.outputs if op.type != 'Placeholder' else ():

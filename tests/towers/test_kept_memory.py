@@ -1,4 +1,4 @@
-"""Memory that a step is done with is kept for the next step, and not fetched from the system again."""
+"""Memory that a step is done with is kept for the next one, and not fetched from the system again."""
 
 import json
 import os
@@ -54,6 +54,32 @@ def test_a_step_of_large_tensors_fetches_no_memory():
   assert told['pool'] == ('1' if _IS_1 else None)
   # By malloc alone some 900 a step.
   assert told['pages'] < 50 * _STEPS
+
+
+# Tells how many pages a large block takes again, after it has been given back.
+_PROGRAM_OF_BLOCKS = """
+import ctypes, resource
+from tensorflow_v1 import keep_memory
+
+malloc = ctypes.CDLL(None)
+malloc.malloc.restype, malloc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+malloc.free.argtypes = malloc.memset.argtypes = None
+keep_memory()
+for _ in range(2):
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  block = ctypes.c_void_p(malloc.malloc(2 ** 28))
+  malloc.memset(block, 1, ctypes.c_size_t(2 ** 28))
+  malloc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(_IS_1 or sys.platform != 'linux', reason='2.x has malloc keep blocks, on Linux')
+@pytest.mark.parametrize('environ, is_kept', [({}, True), (dict(MALLOC_MMAP_THRESHOLD_='131072'), False)])
+def test_malloc_keeps_large_blocks_unless_the_user_set_another_size(environ, is_kept):
+  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_BLOCKS], cwd=ROOT, env=dict(os.environ, **environ),
+                        check=True, stdout=subprocess.PIPE)
+  assert (int(told.stdout) < 1000) == is_kept
 
 
 def test_small_tensors_need_no_pool():
