@@ -8,7 +8,7 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from cores import count_cores
-from tensorflow_v1 import compiles_on_cpus, keep_memory, tf
+from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, keep_memory, tf
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
@@ -134,8 +134,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     config.device_count['CPU'] = len(devices.names)
     if is_deep or _has_large_tensors():
       keep_memory()
-    # An idle thread looks for work for a while before it sleeps, on a core that a tower could use.
-    config.experimental.disable_thread_spinning = True
+    # An idle thread looks for work for a while before it sleeps, on a core that another worker could use.
+    config.experimental.disable_thread_spinning = SPINNING_HINDERS or workers.num_workers > 1
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
   config.allow_soft_placement = devices.kind == 'GPU'
   if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and not compiles_on_cpus()):

@@ -108,6 +108,12 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   assert threads(8, intra_threads=5) == (0, 5)
 
 
+@pytest.mark.parametrize('num_workers, sleeps', [(1, not tf.__version__.startswith('1.')), (2, True)])
+def test_idle_threads_sleep_at_once_where_another_tower_or_worker_needs_their_core(num_workers, sleeps):
+  config = towers.build_session_config(towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0))
+  assert config.experimental.disable_thread_spinning == sleeps
+
+
 @pytest.mark.parametrize('given, count, expected', [(None, None, '2'), (None, 5, '5'), ('6', None, '6'), ('6', 5, '5')])
 def test_an_ops_threads_stand_in_the_environment(given, count, expected, monkeypatch):
   monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
