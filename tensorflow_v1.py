@@ -187,11 +187,11 @@ with contextlib.ExitStack() as _quiet:
 deprecation._PRINT_DEPRECATION_WARNINGS = False
 logging.getLogger('tensorflow').setLevel(logging.WARNING)
 tf.disable_v2_behavior()
-# Whether idle threads that look for work before they sleep hinder those that have some; on 1.14 they take it up sooner.
-SPINNING_HINDERS = not _is_1
 # The 1.14 name: every get_variable gives a resource variable, since ref variables race on CPU devices.
 tf.enable_resource_variables()
 
+# Whether idle threads that look for work before they sleep hinder those that have some; on 1.14 they take it up sooner.
+SPINNING_HINDERS = not _is_1
 
 
 def load_keras() -> Any:

@@ -43,6 +43,13 @@ def _take_steps(net, batch_size, **environ):
   return json.loads(told.stdout.decode().splitlines()[-1])
 
 
+def _unset(monkeypatch):
+  """Takes the settings out of the environment, and whatever is set afterwards when the test ends."""
+  for name in (_POOL, _LIMIT):
+    monkeypatch.setenv(name, '')  # Else there may be nothing to undo.
+    monkeypatch.delenv(name)
+
+
 def _is_pooled():
   is_set = {name in os.environ for name in (_POOL, _LIMIT)}
   assert len(is_set) == 1
@@ -97,9 +104,7 @@ def test_what_the_user_set_wins():
     ([65535], tf.float16, False), ([None, 2], tf.float32, True), (None, tf.float32, True), ([], tf.float32, False),
     (None, tf.string, False)])
 def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(shape, dtype, is_large, monkeypatch):
-  for name in (_POOL, _LIMIT):
-    monkeypatch.setenv(name, '')
-    monkeypatch.delenv(name)
+  _unset(monkeypatch)
   with tf.Graph().as_default():
     # What is fed is no memory of a step.
     fed = tf.placeholder(dtype, shape)
@@ -111,9 +116,7 @@ def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(shape, d
 
 
 def test_deep_graphs_and_gpus_are_not_searched(monkeypatch):
-  for name in (_POOL, _LIMIT):
-    monkeypatch.setenv(name, '')
-    monkeypatch.delenv(name)
+  _unset(monkeypatch)
   monkeypatch.setattr('towers.devices._has_large_tensors', lambda: pytest.fail('searched'))
   with tf.Graph().as_default():
     monkeypatch.setattr('towers.devices._DEEP_OPS', 0)
