@@ -13,6 +13,7 @@ import time
 try:
   import data
   import models
+  from garbage import uncollected
   from training.cluster import check_port, read_cluster
   from training.flags import parse_flags
   from training.lock import lock_folder
@@ -31,6 +32,7 @@ except ModuleNotFoundError as missing:
   sys.exit(2)
 
 
+@uncollected()
 def build_program(config, model, data_set, devices, worker=0, num_workers=1):
   """Builds the graph: dataset → input mode → staging → switch → towers → average → apply.
 

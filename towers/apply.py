@@ -6,6 +6,7 @@ latter, so that the rate at an epoch does not depend on the batch or the number 
 
 from typing import Any
 
+from garbage import uncollected
 from tensorflow_v1 import tf
 from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
@@ -24,6 +25,7 @@ def get_examples_seen() -> Any:
     return tf.Variable(tf.zeros([], tf.int64), name='examples_seen', trainable=False, use_resource=True)
 
 
+@uncollected()
 def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 0.0, guard: bool = True) -> Any:
   """Returns what to run to update all weights once, and both counters.
 

@@ -5,6 +5,7 @@
 
 from typing import Sequence
 
+from garbage import uncollected
 from towers.accumulate import accumulate_gradients
 from towers.collectives import PACK_BYTES
 from towers.exchange import exchange_gradients
@@ -13,6 +14,7 @@ from towers.tower import Tower
 from towers.workers import ALONE, Workers
 
 
+@uncollected()
 def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
                       collective: str = 'auto', pack_bytes: int = PACK_BYTES) -> Averaged:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.

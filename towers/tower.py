@@ -13,12 +13,12 @@ import contextlib
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from garbage import uncollected
 from models.batch_norm import BATCH_MOMENTS, joined_sums
 from tensorflow_v1 import tf
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.clone import Pattern, has_same_shapes, record_tower
-from towers.garbage import uncollected
 from towers.inputs import HOST
 from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
