@@ -181,6 +181,9 @@ with uncollected(), contextlib.ExitStack() as _quiet:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
   from tensorflow.core.protobuf import config_pb2
+  if _is_1:
+    from tensorflow.python import pywrap_tensorflow
+    from tensorflow.python.framework import c_api_util
   from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
@@ -278,6 +281,42 @@ def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instanc
   return collective_ops.broadcast_recv(*group) if value is None else collective_ops.broadcast_send(value, *group)
 
 
+def import_placed(graph_def: Any, *, name: str, input_map: Dict[str, Any], return_elements: Sequence[str]) -> List[Any]:
+  """`tf.import_graph_def` of nodes which stand where they shall: no device and no colocation around them counts.
+
+  Without a look, in Python, for the device of every op, and, on 1.14, at all ops of the graph for those that are new,
+  it takes two thirds of the time.
+  """
+  graph = tf.get_default_graph()
+  add_new_operations = graph._add_new_tf_operations
+
+  def add_as_they_are(compute_devices):
+    add_new_operations(compute_devices)
+    return []  # Of these, none is left to be placed.
+
+  graph._add_new_tf_operations = add_as_they_are
+  try:
+    return tf.import_graph_def(graph_def, name=name, input_map=input_map, return_elements=return_elements)
+  finally:
+    del graph._add_new_tf_operations
+
+
+def _find_new_operations(graph):
+  """Yields what the graph has behind its last op in Python; 1.14's own goes through all."""
+  # Nodes count from 2, behind the graph's source and sink; an earlier one would only be known already.
+  operation, position = pywrap_tensorflow.TF_GraphNextOperation(graph._c_graph, len(graph.get_operations()) + 1)
+  while operation is not None:
+    try:
+      graph._get_operation_by_tf_operation(operation)
+    except KeyError:
+      yield operation
+    operation, position = pywrap_tensorflow.TF_GraphNextOperation(graph._c_graph, position)
+
+
+if _is_1:
+  c_api_util.new_tf_operations = _find_new_operations
+
+
 class Call:
   """Runs `fetches` as `session.run` does, None for an op; what can be prepared for them is, once.
 
@@ -360,5 +399,6 @@ def plain_data_options() -> Any:
 
 __all__ = [
     'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
-    'get_compute_capabilities', 'keep_memory', 'load_keras', 'plain_data_options', 'tf', 'use_deterministic_kernels',
+    'get_compute_capabilities', 'import_placed', 'keep_memory', 'load_keras', 'plain_data_options', 'tf',
+    'use_deterministic_kernels',
 ]

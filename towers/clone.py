@@ -17,7 +17,7 @@ a clone of NASNet-Large half of the ops goes.
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import import_placed, tf
 from towers.batch import Batch
 from towers.randomness import find_random_nodes, seed_nodes
 from towers.vectors import group_vectors, part
@@ -105,6 +105,7 @@ class Pattern:
     for node in graph_def.node:
       if node.name in self._inside and not self._add_known_shapes(node, recording):
         self._add_node(node, recording)
+    self._placed = [node for node in self._graph_def.node if not node.device]
     self._random = find_random_nodes(self._graph_def.node)
     self._vectors = self._join_vectors(nodes)
 
@@ -215,9 +216,11 @@ class Pattern:
     input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
                  for name in self._outside_inputs}
     inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]
-    with tf.device(lambda op: op.device or device), tf.name_scope('tower_%d' % number) as scope:
-      found = tf.import_graph_def(self._graph_def, input_map=input_map, name=scope,
-                                  return_elements=[self._name(tensor.name) for tensor in inside])
+    for node in self._placed:
+      node.device = device
+    with tf.name_scope('tower_%d' % number) as scope:
+      found = import_placed(self._graph_def, input_map=input_map, name=scope,
+                            return_elements=[self._name(tensor.name) for tensor in inside])
     for name, sources in self._control_inputs.items():
       graph.get_operation_by_name(scope + name)._add_control_inputs(
           [graph.get_operation_by_name(source) for source in sources])
