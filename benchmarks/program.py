@@ -27,15 +27,15 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
       worker.peers.stop()
 
 
-def open_session(worker: Any, devices: Any, config: Any) -> Any:
+def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = True) -> Any:
   """Returns a session for the default graph, on a worker's server unless that is None."""
   from tensorflow_v1 import tf
   from training.session import build_session_config
   if worker:
     return tf.Session(worker.target, config=worker.session_config)
-  session_config = build_session_config(config, devices)
-  # Beside other programs in one process each has threads as it asks for them.
-  session_config.use_per_session_threads = True
+  session_config = build_session_config(config, devices, needs_threads=needs_threads)
+  # Beside other programs in one process each has threads as it asks for them, or none.
+  session_config.use_per_session_threads = session_config.inter_op_parallelism_threads > 0
   return tf.Session(config=session_config)
 
 
@@ -67,7 +67,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
-    with open_session(worker, devices, config) as session:
+    with open_session(worker, devices, config, program.needs_threads) as session:
       steps = Steps(session, program)
       steps.start_variables()
       steps.spread()

@@ -74,7 +74,8 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
     with tf.device('/cpu:0'):
       return tuple(tf.gather(tensor, indices) for tensor in tensors)
 
-  return Examples(num_examples=num_examples, elements=elements, parse_batch=parse_batch, arrays=fed, name=name)
+  return Examples(num_examples=num_examples, elements=elements, parse_batch=parse_batch, arrays=fed, name=name,
+                  is_gathered=True)
 
 
 def _feedable(array: Any, position: int, name: str) -> np.ndarray:

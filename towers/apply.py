@@ -43,6 +43,10 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   update_ops = list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
     make_slots(optimizer, [variable for _, variable in averaged.gradients])
+    with tf.device(HOST):
+      # Not behind the guard, whose answer every op there waits for, constants too, and the counters for these.
+      one, seen = tf.constant(1, tf.int64), averaged.num_examples
+      seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
 
     def update():
       decayed = averaged.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
@@ -51,15 +55,13 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
         applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))
       # The learning rate may read these counters, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):
-        seen = averaged.num_examples
-        seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
-        ends = [get_global_step().assign_add(1, read_value=False),
+        ends = [get_global_step().assign_add(one, read_value=False),
                 get_examples_seen().assign_add(seen, read_value=False)]
         if averaged.loss_scale is not None:
           ends.append(build_growth(averaged.loss_scale))
-      return tf.group(*ends, name='step')
+      return ends
 
-    done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else update()
+    done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else tf.group(*update(), name='step')
     if averaged.clear is None:
       return done
     # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.

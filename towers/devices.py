@@ -19,6 +19,10 @@ _TOWERS_WITHOUT_GPU = 2
 _DEEP_OPS = 10000
 # From which size on malloc takes memory from the system and gives it back.
 _LARGE_BYTES = 128 * 1024
+# What TensorFlow understands as: no threads, the caller's own. It has that for graphs on one device.
+_CALLERS_THREAD = -1
+# What is fed, which TensorFlow does not allocate, and numbers of axes, whose count gradients do not tell.
+_NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
 _INTRA_THREADS = 'TF_NUM_INTRAOP_THREADS'
 
 
@@ -97,7 +101,7 @@ def _count_intra_threads(devices):
 
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
                          inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
-                         workers: Workers = ALONE) -> Any:
+                         workers: Workers = ALONE, needs_threads: bool = True) -> Any:
   """Returns the `tf.ConfigProto` of a session, or of a worker's server, that has all towers' devices.
 
   Call it when the graph is built, and before the process has any session: a deep graph is left as it is where the
@@ -112,9 +116,12 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; with GPUs, or
       a deep graph, one for each tower if these are more: then all get on at the same pace, so that gradients meet, and
-      their memory is free, early (0.7 GB of 8 towers of NASNet-Large). Small graphs lose more by changing threads.
+      their memory is free, early (0.7 GB of 8 towers of NASNet-Large). Small graphs lose more by changing threads, one
+      tower on a CPU whose tensors are all small the most: unless its input `needs_threads`, the step's caller runs it.
     intra_threads: threads inside of one op, as for `set_intra_threads`, with which they take effect on 2.x as well.
     workers: of which this is one.
+    needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which makes one batch after
+      the other.
 
   Raises:
     UsageError: an unknown value.
@@ -124,15 +131,18 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   config = tf.ConfigProto()
   config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
+  has_large_tensors = is_deep or _has_large_tensors()
+  is_one_small = len(devices.names) * workers.num_workers == 1 and devices.kind == 'CPU' and not has_large_tensors
   # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until the other is done.
   config.inter_op_parallelism_threads = inter_threads or (
       0 if 'TF_NUM_INTEROP_THREADS' in os.environ
+      else _CALLERS_THREAD if is_one_small and not needs_threads
       else max(count_cores(), len(devices.names) if devices.kind == 'GPU' or is_deep else 2))
   # On CPUs it ends the process, asked for or not.
   config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
-    if is_deep or _has_large_tensors():
+    if has_large_tensors:
       keep_memory()
     # An idle thread looks for work for a while before it sleeps, on a core that another worker could use.
     config.experimental.disable_thread_spinning = SPINNING_HINDERS or workers.num_workers > 1
@@ -158,7 +168,7 @@ def _has_large_tensors():
   A pool for small ones is slower than malloc: 5 % of a step of a linear model.
   """
   for op in tf.get_default_graph().get_operations():
-    for tensor in op.outputs if op.type != 'Placeholder' else ():
+    for tensor in op.outputs if op.type not in _NOT_KEPT else ():
       if tensor.dtype not in (tf.resource, tf.variant, tf.string):
         number = tensor.shape.num_elements()
         if number is None or number * tensor.dtype.size >= _LARGE_BYTES:

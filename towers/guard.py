@@ -52,12 +52,12 @@ def build_diagnosis(averaged: Averaged) -> Diagnosis:
                        [variable.op.name for variable in variables])
 
 
-def run_guarded(is_finite: Any, update: Callable[[], Any], update_ops: Sequence[Any]) -> Any:
+def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], update_ops: Sequence[Any]) -> Any:
   """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
 
   Args:
     is_finite: a scalar bool.
-    update: builds the update, and returns an op that has run when it is done.
+    update: builds the update, and returns ops that have all run when it is done.
     update_ops: that stand in the graph already, and now wait for the answer and run only if it is yes. One that the
       loss itself waits for cannot, and is left as it is.
   """
@@ -70,9 +70,9 @@ def run_guarded(is_finite: Any, update: Callable[[], Any], update_ops: Sequence[
   for op in waiting:
     op._add_control_input(gate.op)
   with tf.control_dependencies([gate]):
-    done = update()
+    ends = update()
   with tf.device(is_finite.device):
-    with tf.control_dependencies([done]):
+    with tf.control_dependencies(ends):
       done = tf.identity(gate)
     return tf.raw_ops.Merge(inputs=[done, no])[0]
 

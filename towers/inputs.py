@@ -45,12 +45,14 @@ class Inputs(NamedTuple):
       `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feeds`.
     feeds: `feeds(step)` is the feed of `initializer` that makes `step` the next one.
+    needs_threads: whether a batch is so much work that several threads should share it.
   """
   name: str
   plan: Plan
   next_batches: Callable[[], List[Batch]]
   initializer: Any
   feeds: Callable[..., Dict[Any, Any]]
+  needs_threads: bool = True
 
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
@@ -130,7 +132,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     run_in_epoch = step_in_epoch * plan.accumulate
     return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
 
-  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds)
+  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds,
+                needs_threads=not examples.is_gathered)
 
 
 def _parse_batch_with(examples, arrays):

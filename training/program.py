@@ -32,3 +32,9 @@ class Program(NamedTuple):
   copies: Optional[Copies] = None
   precision: Optional[Precision] = None
   spread: Optional[Spread] = None
+
+  @property
+  def needs_threads(self) -> bool:
+    """Whether the input of any split does, see `towers.Inputs`."""
+    feeds = [self.train] if self.validation is None else [self.train, self.validation.feed]
+    return any(feed.inputs.needs_threads for feed in feeds)

@@ -57,7 +57,8 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   schedule = build_schedule(config, plan)
   if not is_chief:
     schedule = schedule._replace(save_seconds=None)  # The chief's clock counts.
-  session_config = worker.session_config if worker else build_session_config(config, devices)
+  session_config = worker.session_config if worker else build_session_config(
+      config, devices, needs_threads=program.needs_threads)
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   if worker:
     startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')

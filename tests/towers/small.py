@@ -43,7 +43,7 @@ def random_examples(num_examples, name='train', seed=0):
   return towers.Examples(
       num_examples=num_examples, elements=lambda *arrays: tf.data.Dataset.range(num_examples),
       parse_batch=lambda numbers, *arrays: tuple(tf.gather(array, numbers) for array in arrays),
-      arrays=(features, labels), name=name)
+      arrays=(features, labels), name=name, is_gathered=True)
 
 
 def model(batch, is_training):
@@ -79,7 +79,9 @@ class Run:
     self.graph = tf.Graph()
     with self.graph.as_default():
       self.program = build_program(config, model, data_set, devices.names, worker, num_workers)
-      session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker))
+      session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker),
+                                                   needs_threads=self.program.needs_threads)
+      self.num_threads = session_config.inter_op_parallelism_threads
       self.session = tf.Session(serve(session_config) if serve else '', config=session_config)
       self.steps = Steps(self.session, self.program)
       self.steps.start_variables()

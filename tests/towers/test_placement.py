@@ -108,6 +108,46 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   assert threads(8, intra_threads=5) == (0, 5)
 
 
+def test_one_small_tower_is_run_by_who_calls_it(monkeypatch):
+  monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+
+  def threads(num_towers=1, needs_threads=False, **settings):
+    devices = towers.build_devices(num_towers, 'cpu')
+    config = towers.build_session_config(devices, needs_threads=needs_threads, **settings)
+    return config.inter_op_parallelism_threads
+
+  with tf.Graph().as_default():
+    tf.zeros([128, 255])
+    assert threads() == -1
+    assert threads(2) == threads(needs_threads=True) == threads(workers=towers.Workers(2, 0)) == 4
+    assert threads(inter_threads=3) == 3
+    gpu = towers.Devices('GPU', ['/device:GPU:0'], '')
+    assert towers.build_session_config(gpu, needs_threads=False).inter_op_parallelism_threads == 4
+    tf.zeros([128, 256])
+    assert threads() == 4
+  monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
+  with tf.Graph().as_default():
+    assert threads() == 0
+
+
+@pytest.mark.parametrize('settings', [
+    dict(depth=0), dict(depth=1), dict(depth=2, shuffle=True), dict(mode='next'), dict(mode='shard', depth=2),
+    dict(accumulate=2), dict(tower_build='clone', clip_norm=1.0)], ids=str)
+def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
+  told = []
+  for is_gathered in (True, False):
+    splits = dict(train=small.random_examples(24)._replace(is_gathered=is_gathered),
+                  validation=small.random_examples(16, 'validation'))
+    with Run(num_towers=1, **splits, **settings) as run:
+      assert (run.num_threads == -1) == is_gathered
+      losses = [run.steps.train() for _ in range(7)]
+      told.append([losses, run.validate(), [run.steps.train() for _ in range(2)]])
+      run.steps.start(3)
+      told[-1] += [run.steps.train(), run.weights()['hidden/weights'].tolist()]
+  assert told[0] == told[1]
+
+
 @pytest.mark.parametrize('num_workers, sleeps', [(1, not tf.__version__.startswith('1.')), (2, True)])
 def test_idle_threads_sleep_at_once_where_another_tower_or_worker_needs_their_core(num_workers, sleeps):
   config = towers.build_session_config(towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0))
