@@ -68,12 +68,13 @@ def format_speeds(config: Config, num_towers: int, speeds: Dict[str, float]) -> 
   return '\n'.join(lines + ['  {:5}  {:>12,.0f} examples/s'.format(mode, speed) for mode, speed in speeds.items()])
 
 
-def advise(config: Config, waited: float) -> str:
+def advise(config: Config, waited: float, needs_threads: bool = True) -> str:
   """Returns what may help towers that waited for input, or '' where they hardly did.
 
   Args:
     config: of the run.
     waited: the share of the training time, 0 to 1.
+    needs_threads: whether the input does, see `towers.Inputs`.
   """
   if waited < _ADVISE_FROM:
     return ''
@@ -82,7 +83,9 @@ def advise(config: Config, waited: float) -> str:
   ways = []
   if config.staging_depth == 0:
     ways.append('staging_depth=1 makes the next batch while the towers compute')
-  if threads < cores:
+  if not needs_threads:
+    ways.append('a larger batch_size, since steps are so short that taking rows out of arrays is not')
+  elif threads < cores:
     ways.append('input_threads={} uses all cores, where it is {}'.format(cores, threads))
   else:
     ways.append('all {} cores decode already: input_threads={} helps only where disks are what is waited for, '

@@ -35,6 +35,9 @@ class Program(NamedTuple):
 
   @property
   def needs_threads(self) -> bool:
-    """Whether the input of any split does, see `towers.Inputs`."""
+    """Whether the input of any split does, see `towers.Inputs`, or is not staged.
+
+    What is not staged is followed by the towers' ops in one thread, and the time that it came at would be told late.
+    """
     feeds = [self.train] if self.validation is None else [self.train, self.validation.feed]
-    return any(feed.inputs.needs_threads for feed in feeds)
+    return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)

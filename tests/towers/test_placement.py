@@ -132,7 +132,7 @@ def test_one_small_tower_is_run_by_who_calls_it(monkeypatch):
 
 
 @pytest.mark.parametrize('settings', [
-    dict(depth=0), dict(depth=1), dict(depth=2, shuffle=True), dict(mode='next'), dict(mode='shard', depth=2),
+    dict(depth=1), dict(depth=2, shuffle=True), dict(mode='next'), dict(mode='shard', depth=2),
     dict(accumulate=2), dict(tower_build='clone', clip_norm=1.0)], ids=str)
 def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
   told = []
@@ -146,6 +146,12 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
       run.steps.start(3)
       told[-1] += [run.steps.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
+
+
+def test_a_tower_whose_input_is_not_staged_has_threads():
+  even = small.random_examples(16)
+  with Run(num_towers=1, depth=0, train=even, validation_kind='none') as run:
+    assert run.num_threads > 0
 
 
 @pytest.mark.parametrize('num_workers, sleeps', [(1, not tf.__version__.startswith('1.')), (2, True)])

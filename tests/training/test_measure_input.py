@@ -35,3 +35,5 @@ def test_advice_is_for_those_who_wait_and_fits_the_settings(monkeypatch):
   assert 'staging_depth=1' in advise(Config(staging_depth=0), 0.43)
   assert 'data.convert' in advise(Config(data='images', data_dir='photos'), 0.43)
   assert '--input_only' in advise(Config(), 0.43)
+  of_arrays = advise(Config(), 0.43, needs_threads=False)
+  assert 'larger batch_size' in of_arrays and 'decode' not in of_arrays
