@@ -26,6 +26,8 @@ from training.run_error import RunError
 from training.validation_pass import ValidationPass
 
 _FIRST_LOSSES = 5
+# The step of more takes longer to prepare than variables to start, and is in nobody's way if these have one thread.
+_FEW_TOWERS = 4
 
 
 class Update(NamedTuple):
@@ -105,7 +107,8 @@ class Steps:
 
   def start_variables(self) -> None:
     """Gives all variables their initial values in another thread, and prepares the training step meanwhile."""
-    variables = Call(self._session, [tf.global_variables_initializer(), tf.local_variables_initializer()])
+    variables = Call(self._session, [tf.global_variables_initializer(), tf.local_variables_initializer()],
+                     by_caller=len(self._program.averaged.towers) > _FEW_TOWERS)
     variables.prepare()
     # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 import training.steps
@@ -39,6 +40,32 @@ def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
     monkeypatch.setattr(Call, 'prepare', None)
     run.steps.train()
     assert run.counters()[0] == 1
+
+
+@pytest.mark.parametrize('num_towers, by_one', [(2, False), (8, True)])
+def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, monkeypatch):
+  found = []
+
+  class Watched(Call):
+
+    def __call__(self):
+      found.append(threading.get_ident())
+      return super().__call__()
+
+  def of_this_thread():
+    found.append(threading.get_ident())
+    return np.zeros([], np.float32)
+
+  def noticing(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    value = tf.get_variable('noticing', initializer=lambda: tf.reshape(
+        tf.numpy_function(of_this_thread, [], tf.float32), []))
+    return losses + value, metrics
+
+  monkeypatch.setattr(training.steps, 'Call', Watched)
+  Run(num_towers=num_towers, model=noticing).session.close()
+  caller, starter = found
+  assert (caller == starter) == by_one
 
 
 def test_an_error_of_a_variable_is_told():
