@@ -53,11 +53,11 @@ def test_what_was_built_is_left_out_until_something_else_is():
   assert found() is not None
   with uncollected():
     pass
-  del_me = _Loop()  # Made outside: collected as ever.
-  second = weakref.ref(del_me)
-  del del_me
+  made_outside = _Loop()
+  found = weakref.ref(made_outside)
+  del made_outside
   gc.collect()
-  assert second() is None
+  assert found() is None
 
 
 def test_the_graph_before_can_be_collected_once_another_is_built():
