@@ -131,18 +131,17 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   config = tf.ConfigProto()
   config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
-  has_large_tensors = is_deep or _has_large_tensors()
-  is_one_small = len(devices.names) * workers.num_workers == 1 and devices.kind == 'CPU' and not has_large_tensors
+  is_small = devices.kind == 'CPU' and not is_deep and not _has_large_tensors()
   # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until the other is done.
   config.inter_op_parallelism_threads = inter_threads or (
       0 if 'TF_NUM_INTEROP_THREADS' in os.environ
-      else _CALLERS_THREAD if is_one_small and not needs_threads
+      else _CALLERS_THREAD if is_small and len(devices.names) * workers.num_workers == 1 and not needs_threads
       else max(count_cores(), len(devices.names) if devices.kind == 'GPU' or is_deep else 2))
   # On CPUs it ends the process, asked for or not.
   config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
-    if has_large_tensors:
+    if not is_small:
       keep_memory()
     # An idle thread looks for work for a while before it sleeps, on a core that another worker could use.
     config.experimental.disable_thread_spinning = SPINNING_HINDERS or workers.num_workers > 1
