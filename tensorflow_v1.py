@@ -335,38 +335,54 @@ class Call:
         TensorFlow does so where all stand on one device.
     """
     self._session = session
-    self._run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if by_caller else 0)
     self._fetches = list(fetches)
-    self._flat = tf.nest.flatten(self._fetches)
-    self._is_nested = len(self._flat) != len(fetches) or any(isinstance(fetch, dict) for fetch in fetches)
-    self._fetched = [number for number, fetch in enumerate(self._flat) if not isinstance(fetch, tf.Operation)]
-    self._run: Optional[Callable[[], Sequence[Any]]] = None
+    self._run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if by_caller else 0)
+    self._run: Optional[Callable[[], List[Any]]] = None
 
-  def prepare(self) -> None:
+  def prepare(self) -> Callable[[], List[Any]]:
     """Does what the first call does before it runs: the graph as it is now is divided among its devices.
 
     That takes seconds for a deep model, in which another thread may call other fetches, but not close the session.
+
+    Returns:
+      the function that every call comes down to.
     """
-    if self._session.sess_str:
-      self._run = self._session.make_callable(self._fetches)
-      return
-    self._session._extend_graph()  # With what was built since it last ran.
-    self._run = _PreparedCall(self._session, config_pb2.CallableOptions(
-        fetch=[self._flat[number].name for number in self._fetched],
-        target=[fetch.name for fetch in self._flat if isinstance(fetch, tf.Operation)],
-        run_options=self._run_options))
+    if self._run is None:
+      self._run = self._session.make_callable(self._fetches) if self._session.sess_str else self._prepare()
+    return self._run
 
   def __call__(self) -> List[Any]:
     """Runs; raises what `session.run` raises."""
-    if self._run is None:
-      self.prepare()
-    assert self._run is not None
-    if self._session.sess_str:
-      return list(self._run())
-    results: List[Any] = [None] * len(self._flat)
-    for number, value in zip(self._fetched, self._run()):
-      results[number] = value
-    return tf.nest.pack_sequence_as(self._fetches, results) if self._is_nested else results
+    return self.prepare()()
+
+  def _prepare(self):
+    session, flat = self._session, tf.nest.flatten(self._fetches)
+    is_op = [isinstance(fetch, tf.Operation) for fetch in flat]
+    # The tensors' values come first, and then None for each op: mostly the order that was asked for.
+    order = sorted(range(len(flat)), key=is_op.__getitem__)
+    session._extend_graph()  # With what was built since it last ran.
+    handle = _PreparedCall(session, config_pb2.CallableOptions(
+        fetch=[fetch.name for fetch in flat if not isinstance(fetch, tf.Operation)],
+        target=[fetch.name for fetch in flat if isinstance(fetch, tf.Operation)],
+        run_options=self._run_options))._handle
+    of_ops = [None] * sum(is_op)
+
+    def run():
+      # All threads wait for what Python does between two runs, and after a few microseconds they go to sleep.
+      return _run_callable(session._session, handle, (), None) + of_ops
+
+    if order == list(range(len(flat))) and not any(isinstance(fetch, dict) for fetch in self._fetches):
+      return run
+    place = sorted(range(len(flat)), key=order.__getitem__)
+
+    def run_and_sort():
+      results = run()
+      return tf.nest.pack_sequence_as(self._fetches, [results[number] for number in place])
+
+    return run_and_sort
+
+
+_run_callable = sys.modules[tf.Session.__module__].tf_session.TF_SessionRunCallable
 
 
 class _PreparedCall(tf.Session._Callable):

@@ -53,13 +53,24 @@ def test_what_is_prepared_has_not_run_and_needs_no_variable_yet():
     assert session.run(counter) == 1
 
 
+def test_what_preparing_returns_is_what_a_call_does():
+  counter, add = count_runs()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for call in (Call(session, [add, tf.constant(7)]), Call(session, [tf.constant(7), add])):
+      run = call.prepare()
+      assert sorted(map(str, run())) == sorted(map(str, call())) == ['7', 'None']
+      assert call.prepare() is run
+    assert session.run(counter) == 4
+
+
 def test_it_is_prepared_once():
   class Counted(Call):
     times = 0
 
-    def prepare(self):
+    def _prepare(self):
       self.times += 1
-      super().prepare()
+      return super()._prepare()
 
   _, add = count_runs()
   with tf.Session() as session:

@@ -161,9 +161,13 @@ class _Loop:
     self._loss = None
     self._skipped: List[int] = []
     self._leaves = False
+    self._due = 0  # The step behind which there is next something to do by its number.
 
   def run(self) -> Outcome:
+    # What is asked after every step is asked of local names: all threads of the session wait for it, and after a few
+    # microseconds they go to sleep.
     steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
+    signals, checkpoints, has_other_workers = self._signals, self._checkpoints, steps.has_other_workers
     save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
     if schedule.on_nan == 'rollback' and not self._has_saved():
       self._save()
@@ -176,11 +180,11 @@ class _Loop:
         loss = self._handle_not_finite()
       step = steps.step
       progress.step(step=step, loss=loss)
-      if (self._running is not None or step >= schedule.total_steps or step % schedule.validate_every == 0
-          or step % schedule.save_every == 0 or self._is_to_leave()
-          or (self._checkpoints is not None and self._checkpoints.error)):
+      if (self._running is not None or step >= self._due or (checkpoints is not None and checkpoints.error)
+          or (self._is_to_leave() if has_other_workers else signals is not None and signals.received is not None)):
         is_over = self._between_steps()
-      if steps.agree('save', clock() >= save_at):
+      is_time = clock() >= save_at
+      if steps.agree('save', is_time) if has_other_workers else is_time:
         if self._running is not None:
           self._finish_pass()
         self._save()
@@ -197,6 +201,7 @@ class _Loop:
   def _between_steps(self) -> bool:
     """Does all that is due between two steps and has not been done; returns whether the run is over."""
     steps, schedule, step = self._steps, self._schedule, self._steps.step
+    self._due = self._next_due(step)
     self._leave_if_asked()
     is_last = step >= schedule.total_steps
     is_saved = self._has_saved()
@@ -218,6 +223,12 @@ class _Loop:
       self._steps.check_copies()
       self._check_saved(step)
     return is_over
+
+  def _next_due(self, step):
+    """Returns the first step after `step` that is the last one, or one to validate or save after."""
+    schedule = self._schedule
+    return min([schedule.total_steps] + [(step // every + 1) * every
+                                         for every in (schedule.validate_every, schedule.save_every)])
 
   def _begin_pass(self):
     self._running = self._steps.begin_pass(self._steps.step)
@@ -351,5 +362,6 @@ class _Loop:
       self._running = self._measured = None
       steps.scale_learning_rate(self._history.rate_factor)
       steps.start(to)
+      self._due = to
       self._progress.rewind(to)
     return loss

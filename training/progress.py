@@ -107,7 +107,7 @@ class Progress:
     self._step, self._mark = step, now
     for follower in self.followers:
       follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
-    if not self._is_quiet and (now >= self._next_show or step == self._total_steps):
+    if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds

@@ -59,7 +59,8 @@ class Steps:
     train = [program.averaged.loss, program.train_op, program.input_wait] + told + self._put_ops
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
-    if program.averaged.add_op is not None:
+    self._accumulates = program.averaged.add_op is not None
+    if self._accumulates:
       self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op] + self._put_ops
     self._plan = program.train.inputs.plan
     self._counters = (get_global_step(), get_examples_seen())
@@ -113,9 +114,9 @@ class Steps:
     # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
       started = thread.submit(variables)
-      for name, call in self._plain_calls.items():
+      for name, call in list(self._plain_calls.items()):
         if name != 'measure_and_train':  # Validation prepares that, and comes later.
-          call.prepare()
+          self._plain_calls[name] = call.prepare()
       started.result()
 
   def start(self, step: int) -> None:
@@ -216,7 +217,8 @@ class Steps:
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
-    self._accumulate_runs()
+    if self._accumulates:
+      self._accumulate_runs()
     results = self._calls['train']()
     self._end_step(results)
     return results[0]
@@ -233,7 +235,8 @@ class Steps:
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
-    self._accumulate_runs()
+    if self._accumulates:
+      self._accumulate_runs()
     sums, *results = self._calls['measure_and_train']()
     validation_pass.add(sums)
     self._end_step(results)
@@ -241,19 +244,18 @@ class Steps:
 
   def _end_step(self, results):
     """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
-    loss, is_done, waited = results[:3]
     self.runs += 1
+    if results[2] > 0:
+      self.input_wait_seconds += results[2]
     if self._agreement is not None:
       self._take_agreement(results[3])
-    if waited > 0:
-      self.input_wait_seconds += waited
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
-      self.first_losses.append(float(loss))
-    # An op without a guard gives None.
-    if is_done is None or is_done:
+      self.first_losses.append(float(results[0]))
+    is_done = results[1]
+    if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
-    elif np.isfinite(loss) and self._lower_loss_scale():
+    elif np.isfinite(results[0]) and self._lower_loss_scale():
       self.skip()
     else:
       raise NotFinite
