@@ -8,7 +8,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.towers.small import MODES, id_examples
+from tests.towers.small import MODES, id_examples, random_examples
 from usage_error import UsageError
 
 # (examples, global batch, towers): sizes that divide, that do not, and that leave towers empty.
@@ -145,6 +145,17 @@ def test_all_input_ops_stand_on_the_host(mode):
   assert kinds['IteratorGetNext'] == {'split': 1, 'next': 3, 'shard': 3}[mode]
   assert kinds['IteratorV2'] == {'split': 1, 'next': 1, 'shard': 3}[mode]
   assert bool(kinds['SplitV'] + kinds['Split']) == (mode == 'split')
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('is_gathered', [True, False])
+def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
+  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+  with tf.Graph().as_default() as graph:
+    towers.build_inputs(random_examples(13)._replace(is_gathered=is_gathered), mode=mode, plan=plan)
+    kinds = {op.type for op in graph.get_operations()}
+  assert ('MapDataset' in kinds) == is_gathered
+  assert any(kind.startswith('ParallelMapDataset') for kind in kinds) != is_gathered
 
 
 @pytest.mark.parametrize('mode', MODES)
