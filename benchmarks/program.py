@@ -33,10 +33,7 @@ def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = T
   from training.session import build_session_config
   if worker:
     return tf.Session(worker.target, config=worker.session_config)
-  session_config = build_session_config(config, devices, needs_threads=needs_threads)
-  # Beside other programs in one process each has threads as it asks for them, or none.
-  session_config.use_per_session_threads = session_config.inter_op_parallelism_threads > 0
-  return tf.Session(config=session_config)
+  return tf.Session(config=build_session_config(config, devices, needs_threads=needs_threads))
 
 
 @contextlib.contextmanager
