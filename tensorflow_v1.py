@@ -186,7 +186,7 @@ with uncollected(), contextlib.ExitStack() as _quiet:
     from tensorflow.python.framework import c_api_util
   from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
-  from tensorflow.python.util import deprecation
+  from tensorflow.python.util import deprecation, tf_stack
 
 # The whole 1.x API is deprecated in 2.x; other warnings of TensorFlow stay visible.
 deprecation._PRINT_DEPRECATION_WARNINGS = False
@@ -284,19 +284,25 @@ def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instanc
 def import_placed(graph_def: Any, *, name: str, input_map: Dict[str, Any], return_elements: Sequence[str]) -> List[Any]:
   """`tf.import_graph_def` of nodes which stand where they shall: no device and no colocation around them counts.
 
-  Without a look, in Python, for the device of every op, and, on 1.14, at all ops of the graph for those that are new,
-  it takes two thirds of the time.
+  It takes half of the time: Python looks neither for the device of every op nor, unless the graph is inside of some
+  control flow, for what is to come before it; and on 1.14 it does not go through all ops for those that are new, nor
+  through the stack for each of them.
   """
   graph = tf.get_default_graph()
   add_new_operations = graph._add_new_tf_operations
 
   def add_as_they_are(compute_devices):
-    add_new_operations(compute_devices)
+    if graph._get_control_flow_context() is not None or graph._control_dependencies_stack:
+      add_new_operations(compute_devices)
+    else:
+      for operation in graph.new_operations() if hasattr(graph, 'new_operations') else _find_new_operations(graph):
+        graph._create_op_from_tf_operation(operation, compute_device=False)
     return []  # Of these, none is left to be placed.
 
   graph._add_new_tf_operations = add_as_they_are
   try:
-    return tf.import_graph_def(graph_def, name=name, input_map=input_map, return_elements=return_elements)
+    with _one_stack():
+      return tf.import_graph_def(graph_def, name=name, input_map=input_map, return_elements=return_elements)
   finally:
     del graph._add_new_tf_operations
 
@@ -311,6 +317,21 @@ def _find_new_operations(graph):
     except KeyError:
       yield operation
     operation, position = pywrap_tensorflow.TF_GraphNextOperation(graph._c_graph, position)
+
+
+@contextlib.contextmanager
+def _one_stack():
+  """On 1.14, has all ops that are made within remember one stack, the present one, which is walked through once."""
+  if not _is_1:
+    yield
+    return
+  extract_stack = tf_stack.extract_stack
+  stack = extract_stack()
+  tf_stack.extract_stack = lambda: stack
+  try:
+    yield
+  finally:
+    tf_stack.extract_stack = extract_stack
 
 
 if _is_1:
