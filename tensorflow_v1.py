@@ -2,8 +2,8 @@
 
   from tensorflow_v1 import StagingArea, tf
 
-The only file that imports TensorFlow, so all differences between the two targets stand here. Before it imports, it
-refuses environments in which the import would fail in a riddle or, worse, train on the wrong device without a word.
+The only file that imports TensorFlow, so all differences between the two targets stand here. Before it imports, what
+is installed is looked at (`distributions`).
 
 The import takes 0.8 s on 1.14, of which 0.15 s is the native library, and 1.7 s on 2.21: 0.35 s native, 0.23 s Keras,
 the rest some 2,000 Python modules that `tensorflow/__init__.py` names itself. Nothing that is imported here adds to it,
@@ -19,15 +19,12 @@ import re
 import subprocess
 import sys
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from distributions import check_environment, find_distributions, find_tensorflow
 from garbage import uncollected
 from usage_error import UsageError
 
-_PINNED = 'or let ./run make an environment with the versions this project is tested with'
-_TENSORFLOW_NAMES = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu')
-# The folder of an installed distribution: tensorflow_gpu-1.14.0.dist-info, or conda's tensorflow-1.14.0-py3.7.egg-info.
-_METADATA_FOLDER = re.compile(r'(tensorflow(?:[-_](?:gpu|cpu))?|protobuf)-(\d[^-]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$')
 # One of these is there wherever a GPU's driver is: Linux, WSL, Jetson, ROCm.
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')
 # Lines of a severity below error, and three "errors" of 2.15 to 2.18 which only say that a library was loaded twice.
@@ -35,91 +32,6 @@ _LOAD_NOTICES = r'^[IW]0000 |^WARNING: All log messages before absl::InitializeL
 
 # glibc's settings by their names in the environment and in mallopt: never shrink, and map no block below 1 GiB apart.
 _MALLOC_SETTINGS = (('MALLOC_TRIM_THRESHOLD_', -1, 2 ** 31 - 1), ('MALLOC_MMAP_THRESHOLD_', -3, 2 ** 30))
-
-
-class Distribution(NamedTuple):
-  """An installed package as its metadata folder names it."""
-
-  name: str
-  version: str
-  folder: str
-
-
-def find_distributions(folders: Sequence[str]) -> List[Distribution]:
-  """TensorFlow's and protobuf's installed distributions, in the order of `folders`, as `sys.path` gives them.
-
-  It lists folders and opens no file: about 1 ms, where importlib.metadata or pkg_resources take 30 to 300 ms.
-  """
-  distributions = []
-  for folder in dict.fromkeys(folder or os.curdir for folder in folders):
-    try:
-      names = os.listdir(folder)
-    except OSError:  # sys.path may name zip files and folders that are not there.
-      continue
-    for name in sorted(names):
-      match = _METADATA_FOLDER.match(name.lower())
-      if match:
-        distributions.append(Distribution(match.group(1).replace('_', '-'), match.group(2), folder))
-  return distributions
-
-
-def check_environment(
-    python: Tuple[int, int], distributions: Sequence[Distribution], tensorflow_is_there: bool) -> None:
-  """Refuse what cannot work before TensorFlow is imported.
-
-  Args:
-    python: (major, minor) of the interpreter.
-    distributions: what `find_distributions` found.
-    tensorflow_is_there: whether `import tensorflow` would find anything; a build of one's own has no metadata.
-
-  Raises:
-    UsageError: for Python 3.8 or 3.9, no TensorFlow or one before 1.14, two that overwrote each other, or a protobuf
-      that this TensorFlow cannot be imported with. The message names what was found and the fix.
-  """
-  if python in ((3, 8), (3, 9)):
-    raise UsageError(
-        'this is Python %d.%d, which towers does not run on: TensorFlow 1.14 has no wheel above Python 3.7, and '
-        'TensorFlow 2.21 needs Python 3.10 to 3.13. Use one of those, %s.' % (python + (_PINNED,)))
-  if not tensorflow_is_there:
-    raise UsageError(
-        'TensorFlow is not installed in %s: install %s, %s.'
-        % (sys.prefix, 'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow', _PINNED))
-  _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
-  tensorflow = _first(distributions, _TENSORFLOW_NAMES)
-  protobuf = _first(distributions, ('protobuf',))
-  if tensorflow and _numbers(tensorflow.version) < (1, 14):
-    raise UsageError(
-        '%s %s in %s is too old: towers needs 1.14 or later. Install tensorflow-gpu==1.14.0, %s.'
-        % (tensorflow.name, tensorflow.version, tensorflow.folder, _PINNED))
-  if (python == (3, 7) and protobuf and _numbers(protobuf.version) >= (3, 21)
-      and os.environ.get('PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION') != 'python'):
-    raise UsageError(
-        'protobuf %s in %s cannot be imported by a TensorFlow for Python 3.7, which needs 3.20.3 or earlier: '
-        'pip install protobuf==3.20.3, %s.' % (protobuf.version, protobuf.folder, _PINNED))
-
-
-def _refuse_two_tensorflows(tensorflows: Sequence[Distribution]) -> None:
-  by_folder: Dict[str, List[Distribution]] = {}
-  for found in tensorflows:
-    by_folder.setdefault(found.folder, []).append(found)
-  for folder, pair in by_folder.items():
-    # From 2.1 on the packages of one version hold the same files, and nothing is lost.
-    harmless = len({found.version for found in pair}) == 1 and _numbers(pair[0].version) >= (2, 1)
-    if len({found.name for found in pair}) > 1 and not harmless:
-      raise UsageError(
-          '%s are both installed in %s. They write the same files, so the GPU build may have lost to the other '
-          'without a word: pip uninstall --yes %s, then install the one you want, %s.'
-          % (' and '.join('%s %s' % found[:2] for found in pair), folder,
-             ' '.join(found.name for found in pair), _PINNED))
-
-
-def _first(distributions: Sequence[Distribution], names: Sequence[str]) -> Optional[Distribution]:
-  """The one that an import would take, since the first folder of `sys.path` wins."""
-  return next((found for found in distributions if found.name in names), None)
-
-
-def _numbers(version: str) -> Tuple[int, ...]:
-  return tuple(int(number) for number in re.findall(r'\d+', version)[:2])
 
 
 def default_log_level(environ: Dict[str, str], driver_files: Sequence[str] = _GPU_DRIVER_FILES) -> str:
@@ -157,7 +69,7 @@ def _without_load_notices() -> Iterator[None]:
 
 
 _distributions = find_distributions(sys.path)
-_tensorflow = _first(_distributions, _TENSORFLOW_NAMES)
+_tensorflow = find_tensorflow(_distributions)
 check_environment(sys.version_info[:2], _distributions, importlib.util.find_spec('tensorflow') is not None)
 
 # What the user set wins, here and below.
@@ -166,7 +78,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)
 os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
 # 1.14 looks for what XLA could compile even where XLA is off: half of the time to the first step of a deep net. With
 # flags of your own, --tf_xla_auto_jit=2 or none at all, it looks again.
-if _tensorflow is None or _numbers(_tensorflow.version) < (2, 0):
+if _tensorflow is None or _tensorflow.numbers < (2, 0):
   os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
 # tf.keras of TensorFlow 2.16 and later is Keras 3, which builds no graphs; the package tf-keras is Keras 2.
 if importlib.util.find_spec('tf_keras') is not None:
@@ -176,7 +88,7 @@ with uncollected(), contextlib.ExitStack() as _quiet:
   _quiet.enter_context(warnings.catch_warnings())
   warnings.simplefilter('ignore')
   # 1.14 reads the level before it logs anything.
-  _is_1 = _tensorflow is not None and _numbers(_tensorflow.version) < (2, 0)
+  _is_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not _is_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import distributions
 import tensorflow_v1
 from usage_error import UsageError
 
@@ -328,7 +329,7 @@ class TestWhatIsRefused:
     def make(*folders):
       for folder in folders:
         (tmp_path / folder).mkdir()
-      return tensorflow_v1.find_distributions([str(tmp_path / 'missing'), str(tmp_path)])
+      return distributions.find_distributions([str(tmp_path / 'missing'), str(tmp_path)])
     return make
 
   def test_metadata_folders_are_read_by_name(self, site, tmp_path):
@@ -343,7 +344,7 @@ class TestWhatIsRefused:
     seconds = []
     for _ in range(5):
       started = time.perf_counter()
-      found = tensorflow_v1.find_distributions(sys.path)
+      found = distributions.find_distributions(sys.path)
       seconds.append(time.perf_counter() - started)
     assert {'protobuf'} < {distribution.name for distribution in found}
     assert min(seconds) < 0.01
@@ -360,14 +361,14 @@ class TestWhatIsRefused:
   ])
   def test_the_message_names_what_was_found_and_the_fix(self, site, python, folders, said):
     with pytest.raises(UsageError) as error:
-      tensorflow_v1.check_environment(python, site(*folders), True)
+      distributions.check_environment(python, site(*folders), True)
     for part in said + ['./run']:
       assert part in str(error.value)
 
   def test_no_tensorflow(self, site):
     for python, package in [((3, 7), 'tensorflow-gpu==1.14.0'), ((3, 12), 'install tensorflow,')]:
       with pytest.raises(UsageError, match='not installed in .*' + package):
-        tensorflow_v1.check_environment(python, site(), False)
+        distributions.check_environment(python, site(), False)
 
   @pytest.mark.parametrize('python, folders', [
       ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-3.20.3.dist-info']),
@@ -377,13 +378,13 @@ class TestWhatIsRefused:
       ((3, 13), []),
   ])
   def test_what_works_is_not_refused(self, site, python, folders):
-    tensorflow_v1.check_environment(python, site(*folders), True)
+    distributions.check_environment(python, site(*folders), True)
 
   def test_the_first_folder_of_the_path_wins(self, site, tmp_path):
     for folder, version in [('b', '1.13.0'), ('a', '1.14.0')]:
       (tmp_path / folder / ('tensorflow-%s.dist-info' % version)).mkdir(parents=True)
-    found = tensorflow_v1.find_distributions([str(tmp_path / 'a'), str(tmp_path / 'b')])
-    tensorflow_v1.check_environment((3, 7), found, True)
+    found = distributions.find_distributions([str(tmp_path / 'a'), str(tmp_path / 'b')])
+    distributions.check_environment((3, 7), found, True)
 
 
 GRAPH = '''

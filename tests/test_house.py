@@ -6,7 +6,7 @@ import os
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOUNDATION = {'cores', 'garbage', 'tensorflow_v1', 'usage_error'}
+FOUNDATION = {'cores', 'distributions', 'garbage', 'tensorflow_v1', 'usage_error'}
 # Each may import the foundation and what stands here.
 MAY_IMPORT = {
     'staging': {'staging'},
