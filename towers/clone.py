@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Se
 
 from tensorflow_v1 import import_placed, tf
 from towers.batch import Batch
+from towers.parcels import group_alike, join, part
 from towers.randomness import find_random_nodes, seed_nodes
-from towers.vectors import group_vectors, part
 from usage_error import UsageError
 
 # What one tower adds for all, and what describes a graph instead of being part of it.
@@ -107,18 +107,18 @@ class Pattern:
         self._add_node(node, recording)
     self._placed = [node for node in self._graph_def.node if not node.device]
     self._random = find_random_nodes(self._graph_def.node)
-    self._vectors = self._join_vectors(nodes)
+    self._parcels = self._join_reads(nodes)
 
-  def _join_vectors(self, nodes):
+  def _join_reads(self, nodes):
     """Returns what shared reads give that is small, joined where it stands, and apart."""
     graph = tf.get_default_graph()
     reads = [graph.get_tensor_by_name(name) for name in sorted(self._outside_inputs)
              if _op_name(name) in nodes and nodes[_op_name(name)].op == 'ReadVariableOp']
-    groups = [[reads[number] for number in group] for group in group_vectors(reads, [read.device for read in reads])]
+    groups = [[reads[number] for number in group] for group in group_alike(reads, [read.device for read in reads])]
     joined = []
-    for vectors in groups:
-      with tf.device(vectors[0].device), tf.name_scope('join_vectors'):
-        joined.append((tf.concat(vectors, 0), vectors))
+    for alike in groups:
+      with tf.device(alike[0].device), tf.name_scope('join_reads'):
+        joined.append((join(alike), alike))
     return joined
 
   def fits(self, batch: Batch) -> bool:
@@ -210,9 +210,9 @@ class Pattern:
       node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
     replaced.update((name + ':0', variable.handle) for name, variable in copies.items())
-    for joined, vectors in self._vectors:
-      with tf.device(device), tf.name_scope('vectors_%d' % number):
-        replaced.update(zip([vector.name for vector in vectors], part(joined, vectors)))
+    for joined, alike in self._parcels:
+      with tf.device(device), tf.name_scope('reads_%d' % number):
+        replaced.update(zip([read.name for read in alike], part(joined, alike)))
     input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
                  for name in self._outside_inputs}
     inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]

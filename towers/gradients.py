@@ -12,11 +12,11 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 from tensorflow_v1 import tf
 from towers.collectives import Exchange
 from towers.inputs import HOST
+from towers.parcels import group_alike, join, part
 from towers.precision import LossScale
 from towers.replicas import rounding_alike
 from towers.sums import add_all
 from towers.tower import Tower
-from towers.vectors import group_vectors, part
 
 
 class Averaged(NamedTuple):
@@ -120,11 +120,11 @@ def _sum_shared(by_variable, variables, towers):
   """Returns for each variable the sum of the towers' shares of its gradient, on its device."""
   sums = [None] * len(variables)
   if len(towers) > 1:
-    for group in group_vectors(_find_dense(by_variable), [variable.device for variable in variables]):
+    for group in group_alike(_find_dense(by_variable), [variable.device for variable in variables]):
       joined = []
       for tower, shares in zip(towers, zip(*[by_variable[number] for number in group])):
         with tf.device(tower.device):
-          joined.append(tf.concat(shares, 0))
+          joined.append(join(shares))
       with tf.device(variables[group[0]].device):
         for number, total in zip(group, part(add_all(joined), [by_variable[number][0] for number in group])):
           sums[number] = total

@@ -82,9 +82,10 @@ def _not_before(op, update_ops):
   found = [tf.get_default_graph().as_graph_element(update, allow_tensor=True, allow_operation=True)
            for update in update_ops]
   wanted = {element.op if isinstance(element, tf.Tensor) else element for element in found}
-  if not wanted:
-    return []
-  return sorted(wanted - find_needed([op]), key=lambda op: op.name)
+  # For most nothing waits at all, and to go back through a deep net takes a second.
+  if any(update._control_outputs or any(output.consumers() for output in update.outputs) for update in wanted):
+    wanted -= find_needed([op])
+  return sorted(wanted, key=lambda op: op.name)
 
 
 def _all_finite(values):
@@ -101,9 +102,7 @@ def _all_finite(values):
     with tf.device(device):
       return tf.constant(list(range(rank)))
 
-  for value in values:
-    if value is None:
-      continue
+  for value in _undo_splits(values):
     tensor = value.values if isinstance(value, tf.IndexedSlices) else value
     with tf.device(tensor.device):
       if tensor.dtype in (tf.float16, tf.bfloat16):
@@ -114,3 +113,17 @@ def _all_finite(values):
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
     return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
+
+
+def _undo_splits(values):
+  """Returns the values without None, and with what was split, if all of its parts are there, instead of these."""
+  values = [value for value in values if value is not None]
+  names = {value.name for value in values if isinstance(value, tf.Tensor)}
+  undone: Dict[str, Any] = {}
+  for value in values:
+    split = value.op
+    if split.type == 'SplitV' and isinstance(value, tf.Tensor) and all(part.name in names for part in split.outputs):
+      undone[split.name] = split.inputs[0]
+    else:
+      undone[value.name] = value
+  return undone.values()
