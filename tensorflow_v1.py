@@ -96,6 +96,9 @@ with uncollected(), contextlib.ExitStack() as _quiet:
   if _is_1:
     from tensorflow.python import pywrap_tensorflow
     from tensorflow.python.framework import c_api_util
+  from tensorflow.python.data.ops import dataset_ops
+  if not _is_1:
+    from tensorflow.python.data.ops import map_op
   from tensorflow.python.ops import collective_ops
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation, tf_stack
@@ -107,7 +110,7 @@ tf.disable_v2_behavior()
 # The 1.14 name: every get_variable gives a resource variable, since ref variables race on CPU devices.
 tf.enable_resource_variables()
 
-# Whether idle threads that look for work before they sleep hinder those that have some; on 1.14 they take it up sooner.
+# Whether idle threads that look for work before they sleep hinder the input's; on 1.14 they take it up sooner.
 SPINNING_HINDERS = not _is_1
 
 
@@ -332,6 +335,12 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
   second before the first step.
   """
   return function if _is_1 else tf.autograph.experimental.do_not_convert(function)
+
+
+def map_by_reader(dataset: Any, function: Callable[..., Any]) -> Any:
+  """`dataset.map(function)`, run by the thread that asks for an element; by default it hands the work to another."""
+  kind = getattr(dataset_ops, 'MapDataset', None) or map_op._MapDataset
+  return dataset_ops.DatasetV1Adapter(kind(dataset, function, use_inter_op_parallelism=False))
 
 
 def plain_data_options() -> Any:

@@ -143,8 +143,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     config.device_count['CPU'] = len(devices.names)
     if not is_small:
       keep_memory()
-    # An idle thread looks for work for a while before it sleeps, on a core that another worker could use.
-    config.experimental.disable_thread_spinning = SPINNING_HINDERS or workers.num_workers > 1
+    # An idle thread looks for work for a while before it sleeps, on a core that another worker could use, or the input.
+    config.experimental.disable_thread_spinning = (SPINNING_HINDERS and needs_threads) or workers.num_workers > 1
   # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
   config.allow_soft_placement = devices.kind == 'GPU'
   if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and not compiles_on_cpus()):

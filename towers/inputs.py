@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from cores import count_cores
 from data.examples import Examples
-from tensorflow_v1 import as_written, plain_data_options, tf
+from tensorflow_v1 import as_written, map_by_reader, plain_data_options, tf
 from towers.batch import Batch
 from towers.plan import Plan, dealt
 from usage_error import UsageError
@@ -111,9 +111,10 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       dataset = tf.data.Dataset.range(start_epoch, _ENDLESS).flat_map(as_written(epoch))
       if examples.parse_batch:
         # Behind the epochs, so that one is begun while the last batches of the one before are parsed.
-        # Gathering is left to the thread that fetches ahead: to wake others for it takes longer than most batches do.
-        dataset = dataset.map(as_written(_parse_batch_with(examples, arrays)),
-                              num_parallel_calls=None if examples.is_gathered else min(calls, _PARALLEL_RUNS))
+        parse = as_written(_parse_batch_with(examples, arrays))
+        # Gathering is left to the thread that fetches ahead: to wake another for it takes longer than most batches do.
+        dataset = (map_by_reader(dataset, parse) if examples.is_gathered
+                   else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_RUNS)))
       dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
       dataset = dataset.with_options(plain_data_options())
       iterators.append(tf.data.Iterator.from_structure(

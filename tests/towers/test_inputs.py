@@ -154,7 +154,9 @@ def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
   with tf.Graph().as_default() as graph:
     towers.build_inputs(random_examples(13)._replace(is_gathered=is_gathered), mode=mode, plan=plan)
     kinds = {op.type for op in graph.get_operations()}
-  assert ('MapDataset' in kinds) == is_gathered
+    maps = [op for op in graph.get_operations() if op.type == 'MapDataset']
+  assert bool(maps) == is_gathered
+  assert not any(op.get_attr('use_inter_op_parallelism') for op in maps)
   assert any(kind.startswith('ParallelMapDataset') for kind in kinds) != is_gathered
 
 

@@ -154,9 +154,11 @@ def test_a_tower_whose_input_is_not_staged_has_threads():
     assert run.num_threads > 0
 
 
-@pytest.mark.parametrize('num_workers, sleeps', [(1, not tf.__version__.startswith('1.')), (2, True)])
-def test_idle_threads_sleep_at_once_where_another_tower_or_worker_needs_their_core(num_workers, sleeps):
-  config = towers.build_session_config(towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0))
+@pytest.mark.parametrize('num_workers, needs_threads, sleeps', [
+    (1, True, not tf.__version__.startswith('1.')), (1, False, False), (2, True, True), (2, False, True)])
+def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, needs_threads, sleeps):
+  config = towers.build_session_config(towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0),
+                                       needs_threads=needs_threads)
   assert config.experimental.disable_thread_spinning == sleeps
 
 
