@@ -120,7 +120,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       steps.activity = 'the end'
     except tf.errors.OpError as error:
       raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
-  advice = advise(config, progress.input_wait or 0.0, program.needs_threads)
+  advice = advise(config, progress.input_wait or 0.0, program.train.inputs.needs_threads)
   if advice:
     print(advice)
 
