@@ -70,6 +70,7 @@ def _without_load_notices() -> Iterator[None]:
 
 _distributions = find_distributions(sys.path)
 _tensorflow = find_tensorflow(_distributions)
+_is_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
 check_environment(sys.version_info[:2], _distributions, importlib.util.find_spec('tensorflow') is not None)
 
 # What the user set wins, here and below.
@@ -78,7 +79,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)
 os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
 # 1.14 looks for what XLA could compile even where XLA is off: half of the time to the first step of a deep net. With
 # flags of your own, --tf_xla_auto_jit=2 or none at all, it looks again.
-if _tensorflow is None or _tensorflow.numbers < (2, 0):
+if _is_1:
   os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
 # tf.keras of TensorFlow 2.16 and later is Keras 3, which builds no graphs; the package tf-keras is Keras 2.
 if importlib.util.find_spec('tf_keras') is not None:
@@ -88,7 +89,6 @@ with uncollected(), contextlib.ExitStack() as _quiet:
   _quiet.enter_context(warnings.catch_warnings())
   warnings.simplefilter('ignore')
   # 1.14 reads the level before it logs anything.
-  _is_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
   if os.environ['TF_CPP_MIN_LOG_LEVEL'] not in ('0', '1') and not _is_1:
     _quiet.enter_context(_without_load_notices())
   import tensorflow.compat.v1 as tf
@@ -343,6 +343,27 @@ def map_by_reader(dataset: Any, function: Callable[..., Any]) -> Any:
   return dataset_ops.DatasetV1Adapter(kind(dataset, function, use_inter_op_parallelism=False))
 
 
+def get_next_by_reader(iterator: Any) -> Any:
+  """`iterator.get_next()` of dense tensors, run by the thread that asks; by default it hands the work to another.
+
+  While the iterator has none, that thread waits and runs no other op. So its pipeline must not need the session's
+  threads, all of which may wait (`with_own_thread`).
+  """
+  types = tf.data.get_output_types(iterator)
+  return tf.nest.pack_sequence_as(types, tf.raw_ops.IteratorGetNextSync(
+      iterator=iterator._iterator_resource, output_types=tf.nest.flatten(types),
+      output_shapes=tf.nest.flatten(tf.data.get_output_shapes(iterator))))
+
+
+def with_own_thread(dataset: Any) -> Any:
+  """Returns the dataset with a thread that does what its functions would ask the session's threads for."""
+  if _is_1:
+    return dataset_ops.DatasetV1Adapter(dataset_ops._PrivateThreadPoolDataset(dataset, 1))
+  options = tf.data.Options()
+  options.threading.private_threadpool_size = 1
+  return dataset.with_options(options)
+
+
 def plain_data_options() -> Any:
   """Returns options with which tf.data runs a pipeline as it was written.
 
@@ -361,6 +382,6 @@ def plain_data_options() -> Any:
 
 __all__ = [
     'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
-    'get_compute_capabilities', 'import_placed', 'keep_memory', 'load_keras', 'plain_data_options', 'tf',
-    'use_deterministic_kernels',
+    'get_compute_capabilities', 'get_next_by_reader', 'import_placed', 'keep_memory', 'load_keras', 'map_by_reader',
+    'plain_data_options', 'tf', 'use_deterministic_kernels', 'with_own_thread',
 ]

@@ -17,9 +17,11 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.ancestors import find_needed
+from towers.inputs import GET_NEXTS
 
-_TAKES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage',
-          'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2', 'QueueDequeueUpToV2', 'ReaderReadV2')
+_TAKES = GET_NEXTS + (
+    'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2',
+    'QueueDequeueUpToV2', 'ReaderReadV2')
 _SWITCHES = ('Switch', 'RefSwitch')
 _MERGES = ('Merge', 'RefMerge')
 _IFS = ('If', 'StatelessIf')

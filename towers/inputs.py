@@ -18,11 +18,12 @@ before they are parsed.
   session.run(inputs.initializer, inputs.feeds(step=0))
 """
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from cores import count_cores
 from data.examples import Examples
-from tensorflow_v1 import as_written, map_by_reader, plain_data_options, tf
+from tensorflow_v1 import as_written, get_next_by_reader, map_by_reader, plain_data_options, tf, with_own_thread
 from towers.batch import Batch
 from towers.plan import Plan, dealt
 from usage_error import UsageError
@@ -30,7 +31,12 @@ from usage_error import UsageError
 INPUT_MODES = ('split', 'next', 'shard')
 
 HOST = '/device:CPU:0'
+# The types of the ops that take an element from an iterator.
+GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
 _PREFETCHED_RUNS = 2
+# Batches of rows that are smaller are gathered several at a time: to wake a thread takes longer than to copy one.
+_SMALL_BYTES = 2 ** 16
+_MOST_AT_ONCE = 16
 _PARALLEL_RUNS = 4  # Whole batches in the making at a time, at most: they take memory.
 _ENDLESS = 2 ** 62
 
@@ -81,7 +87,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     num_shards = plan.num_workers * num_iterators
     calls = -(-(parallel_calls or count_cores()) // num_iterators)
     cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.run_size % plan.num_towers == 0
-    iterators = []
+    is_small = examples.is_gathered and _count_bytes(examples.arrays, plan.run_size) <= _SMALL_BYTES
+    get_nexts = []
     initializer = None
     # Sharded by worker, then by tower.
     for shard in range(plan.worker, num_shards, plan.num_workers):
@@ -109,6 +116,9 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         return batches
 
       dataset = tf.data.Dataset.range(start_epoch, _ENDLESS).flat_map(as_written(epoch))
+      at_once = _count_at_once(dataset, examples.arrays) if is_small else 1
+      if at_once > 1:
+        dataset = dataset.batch(at_once, drop_remainder=True)
       if examples.parse_batch:
         # Behind the epochs, so that one is begun while the last batches of the one before are parsed.
         parse = as_written(_parse_batch_with(examples, arrays))
@@ -116,18 +126,23 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         dataset = (map_by_reader(dataset, parse) if examples.is_gathered
                    else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_RUNS)))
       dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
+      if at_once > 1:
+        dataset = dataset.apply(tf.data.experimental.unbatch())
       dataset = dataset.with_options(plain_data_options())
-      iterators.append(tf.data.Iterator.from_structure(
-          tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)))
+      if is_small:
+        dataset = with_own_thread(dataset)
+      iterator = tf.data.Iterator.from_structure(
+          tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset))
+      get_nexts.append(functools.partial(get_next_by_reader, iterator) if is_small else iterator.get_next)
       # One after another: starting an iterator anew blocks a thread until its prefetching has stopped, which needs
       # threads itself. Two at once hang on two cores (seen on TensorFlow 1.14).
       with tf.control_dependencies([initializer] if initializer is not None else []):
-        initializer = iterators[-1].make_initializer(dataset)
+        initializer = iterator.make_initializer(dataset)
 
   def next_batches():
     with tf.device(HOST), tf.name_scope('next_%s' % examples.name):
       return [_count_examples(tensors, plan, mode, tower, marks_bad=examples.marks_bad)
-              for tower, tensors in enumerate(_GET_NEXT[mode](iterators, plan))]
+              for tower, tensors in enumerate(_TAKE[mode](get_nexts, plan))]
 
   def feeds(step):
     epoch_number, step_in_epoch = plan.position(step)
@@ -147,6 +162,17 @@ def _parse_batch_with(examples, arrays):
     return examples.parse_batch(*(elements if isinstance(elements, tuple) else [elements]), *arrays, epoch=epoch)
 
   return parse
+
+
+def _count_bytes(arrays, num_rows):
+  """Returns how much memory a batch of rows of all arrays takes."""
+  return sum(array[:1].nbytes for array in arrays) * num_rows
+
+
+def _count_at_once(batches, arrays):
+  """Returns how many batches of indices shall be gathered at a time: of one size, since they are put together."""
+  size, = tf.data.get_output_shapes(batches).as_list()
+  return min(_MOST_AT_ONCE, _SMALL_BYTES // _count_bytes(arrays, size)) if size else 1
 
 
 def _epoch_seed(seed, shard, epoch):
@@ -234,9 +260,9 @@ def _empty_batch(batches):
   return tf.data.Dataset.from_tensors(_zeros(batches, first_size=0))
 
 
-def _split_one_batch(iterators, plan):
+def _split_one_batch(get_nexts, plan):
   """`split`: one get_next, then tf.split over the towers."""
-  batch = iterators[0].get_next()
+  batch = get_nexts[0]()
   if plan.num_towers == 1:
     return [batch]
   if plan.is_even and plan.run_size % plan.num_workers == 0:
@@ -248,7 +274,7 @@ def _split_one_batch(iterators, plan):
   return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*runs)]
 
 
-def _get_one_batch_per_tower(iterators, plan):
+def _get_one_batch_per_tower(get_nexts, plan):
   """`next`: as many get_next as towers, in a fixed order, so that a tower's batch does not depend on timing.
 
   The iterator serves one get_next at a time anyhow: the order costs nothing and makes runs repeatable.
@@ -256,17 +282,17 @@ def _get_one_batch_per_tower(iterators, plan):
   batches: List[Any] = []
   for _ in range(plan.num_towers):
     with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):
-      batches.append(iterators[0].get_next())
+      batches.append(get_nexts[0]())
   return batches
 
 
-def _get_from_every_shard(iterators, plan):
+def _get_from_every_shard(get_nexts, plan):
   """`shard`: one get_next from each tower's own iterator."""
   del plan  # Every shard already is in step with the others.
-  return [iterator.get_next() for iterator in iterators]
+  return [get_next() for get_next in get_nexts]
 
 
-_GET_NEXT = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard}
+_TAKE = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard}
 
 
 def _count_examples(tensors, plan, mode, tower, marks_bad):

@@ -9,6 +9,7 @@ import re
 from typing import Any, Dict, List, Optional
 
 from tensorflow_v1 import tf
+from towers.inputs import GET_NEXTS
 from training.memory import estimate_memory, format_bytes
 from training.program import Program
 from training.reason import find_reason
@@ -48,7 +49,7 @@ def find_feed(node: str, program: Program) -> Optional[str]:
     op = program.averaged.loss.graph.get_operation_by_name(node)
   except (KeyError, ValueError):
     return None
-  if op.type != 'IteratorGetNext':
+  if op.type not in GET_NEXTS:
     return None
   for name, feed in zip(names, [program.train, program.validation.feed if program.validation else None]):
     if 'next_%s' % name in node and feed is not None:
@@ -60,7 +61,7 @@ def describe_towers(feed: Any, op: Any) -> str:
   """Returns which towers an op that takes a batch takes it for: one of `shard`, otherwise all, in words."""
   handles: List[Any] = []
   for other in op.graph.get_operations():
-    if other.type == 'IteratorGetNext' and 'next_%s' % feed.inputs.name in other.name:
+    if other.type in GET_NEXTS and 'next_%s' % feed.inputs.name in other.name:
       handle = _origin(other.inputs[0])
       if handle not in handles:
         handles.append(handle)

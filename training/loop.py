@@ -164,10 +164,8 @@ class _Loop:
     self._due = 0  # The step behind which there is next something to do by its number.
 
   def run(self) -> Outcome:
-    # What is asked after every step is asked of local names: all threads of the session wait for it, and after a few
-    # microseconds they go to sleep.
     steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
-    signals, checkpoints, has_other_workers = self._signals, self._checkpoints, steps.has_other_workers
+    checkpoints = self._checkpoints
     save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
     if schedule.on_nan == 'rollback' and not self._has_saved():
       self._save()
@@ -180,11 +178,11 @@ class _Loop:
         loss = self._handle_not_finite()
       step = steps.step
       progress.step(step=step, loss=loss)
-      if (self._running is not None or step >= self._due or (checkpoints is not None and checkpoints.error)
-          or (self._is_to_leave() if has_other_workers else signals is not None and signals.received is not None)):
+      # No more than these is asked after every step: all threads of the session wait, and soon they would sleep.
+      if (self._running is not None or step >= self._due or self._is_to_leave()
+          or (checkpoints is not None and checkpoints.error)):
         is_over = self._between_steps()
-      is_time = clock() >= save_at
-      if steps.agree('save', is_time) if has_other_workers else is_time:
+      if steps.agree('save', clock() >= save_at):
         if self._running is not None:
           self._finish_pass()
         self._save()

@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 import numpy as np
 
 from tensorflow_v1 import tf
+from towers.inputs import GET_NEXTS
 from training.failure import describe_towers
 from training.run_error import end_process
 from training.steps import Steps
@@ -154,7 +155,7 @@ def _find_get_next(tensor):
   pending = [tensor.op]
   while pending:
     op = pending.pop()
-    if op.type == 'IteratorGetNext':
+    if op.type in GET_NEXTS:
       return op
     pending.extend(source.op for source in op.inputs)
   raise ValueError('%s comes from no iterator.' % tensor)

@@ -1,9 +1,11 @@
 """Which examples each tower gets: disjoint, complete, in plan, in every mode, from any step on."""
 
 import collections
+import functools
 import itertools
 import sys
 
+import numpy as np
 import pytest
 
 import towers
@@ -15,15 +17,17 @@ from usage_error import UsageError
 SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]
 
 
-def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0, num_workers=1, worker=0):
+def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0, num_workers=1, worker=0,
+         make_examples=id_examples, num_threads=0):
   """Returns for each step a list with the ids of each tower, without the rows that fill an empty batch."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
                              drop_remainder=drop_remainder, num_workers=num_workers, worker=worker)
-    inputs = towers.build_inputs(id_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle, seed=seed)
+    inputs = towers.build_inputs(make_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle, seed=seed)
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
-    with tf.Session() as session:
+    config = tf.ConfigProto(inter_op_parallelism_threads=num_threads, use_per_session_threads=True)
+    with tf.Session(config=config) as session:
       session.run(inputs.initializer, inputs.feeds(first_step))
       return plan, [[ids[:count].tolist() for ids, count in session.run(batches)] for _ in range(num_steps)]
 
@@ -158,6 +162,50 @@ def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
   assert bool(maps) == is_gathered
   assert not any(op.get_attr('use_inter_op_parallelism') for op in maps)
   assert any(kind.startswith('ParallelMapDataset') for kind in kinds) != is_gathered
+
+
+def row_examples(num_examples, *, is_gathered=True, row_size=1):
+  """Examples that are their own numbers, in rows of an array."""
+  rows = np.repeat(np.arange(num_examples)[:, None], row_size, 1)
+  return towers.Examples(
+      num_examples=num_examples, elements=lambda _: tf.data.Dataset.range(num_examples), arrays=(rows,), name='train',
+      parse_batch=lambda numbers, rows: tf.gather(rows, numbers)[..., 0], is_gathered=is_gathered)
+
+
+@pytest.mark.parametrize('shuffle', [False, True])
+@pytest.mark.parametrize('mode, size', itertools.product(MODES, [(16, 8, 1), (48, 8, 2), (40, 12, 3), (40, 8, 8)]),
+                         ids=str)
+def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
+  plan, one_by_one = take(mode, size, num_steps=24, shuffle=shuffle,
+                          make_examples=functools.partial(row_examples, is_gathered=False))
+  first_step = plan.steps_per_epoch // 2
+  # One thread, which all iterators share with all that they wait for.
+  at_once = take(mode, size, num_steps=20, first_step=first_step, shuffle=shuffle, make_examples=row_examples,
+                 num_threads=1)[1]
+  assert at_once == one_by_one[first_step:first_step + 20]
+
+
+# Rows of 8 bytes a number; 16 batches at a time, or as many as 64 KiB hold, if all are of one size.
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('num_examples, row_size, at_once', [
+    (48, 1, {1: 16, 8: 16}), (48, 256, {1: 16, 8: 4}), (48, 768, {1: 10, 8: 1}), (50, 1, {}), (48, 2048, {})])
+def test_small_batches_are_gathered_several_at_a_time(mode, num_examples, row_size, at_once):
+  plan = towers.build_plan(num_examples=num_examples, batch_size=8, num_towers=8)
+  sizes = []
+
+  def parse_batch(numbers, rows):
+    sizes.append(numbers.shape.as_list())
+    return tf.gather(rows, numbers)
+
+  with tf.Graph().as_default() as graph:
+    examples = row_examples(num_examples, row_size=row_size)._replace(parse_batch=parse_batch)
+    towers.build_inputs(examples, mode=mode, plan=plan).next_batches()
+    kinds = collections.Counter(op.type for op in graph.get_operations())
+  is_small = 8 * row_size * 8 <= 2 ** 16
+  assert bool(kinds['IteratorGetNextSync']) == is_small == (not kinds['IteratorGetNext'])
+  for size in sizes:
+    assert (size[0] if len(size) == 2 else 1) == at_once.get(size[-1], 1)
+  assert sum(count for kind, count in kinds.items() if 'Unbatch' in kind) == sum(len(size) == 2 for size in sizes)
 
 
 @pytest.mark.parametrize('mode', MODES)
