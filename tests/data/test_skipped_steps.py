@@ -18,7 +18,7 @@ def examples_without(bad, num_examples=16):
     is_bad = tf.reduce_any(tf.equal(numbers[:, tf.newaxis], tf.constant([bad], tf.int64)), 1)
     return parse_batch(numbers, *arrays), tf.logical_not(is_bad)
 
-  return examples._replace(parse_batch=parse, marks_bad=True)
+  return examples._replace(parse_batch=parse, is_gathered=False, marks_bad=True)
 
 
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)

@@ -13,6 +13,8 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small
 from tests.towers.small import Run
+from towers.gradients import Averaged
+from towers.guard import build_is_finite
 from training.not_finite import NotFinite
 
 TRAIN = small.random_examples(16)
@@ -190,3 +192,14 @@ def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
     assert len(found) < len(run.program.averaged.gradients)
     [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('apply/guard/')]
     assert set(total.inputs) == {run.program.averaged.loss} | {check.outputs[0] for check in checks}
+
+
+def test_of_what_was_split_only_the_gradients_are_checked():
+  with tf.Graph().as_default(), tf.Session() as session:
+    parts = tf.split(tf.constant([1.0, np.nan]), [1, 1])
+
+    def is_finite(gradients):
+      return session.run(build_is_finite(Averaged(
+          [], 1, tf.constant(0.0), [(gradient, None) for gradient in gradients], [], [])))
+
+    assert is_finite(parts[:1]) and not is_finite(parts[1:]) and not is_finite(parts)

@@ -26,7 +26,8 @@ def sleep(seconds):
 def slow_examples(seconds_per_batch):
   examples = random_examples(64)
   parse_batch = examples.parse_batch
-  return examples._replace(parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays))
+  return examples._replace(
+      parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays), is_gathered=False)
 
 
 def slow_model(seconds):

@@ -19,6 +19,7 @@ from training.checkpoints import Checkpoints
 from training.config import Config
 from training.history import MOST_ROLLBACKS, History
 from training.loop import MOST_SKIPPED_IN_A_ROW, Schedule, build_schedule, check_resume, run_loop, watch_records
+from training.not_finite import Finding, NotFinite
 from training.run_error import RunError
 from training.signals import Interrupted
 from usage_error import UsageError
@@ -307,6 +308,24 @@ def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_in_th
   # What it knows of going back outlives the process.
   with Run(**settings) as run, pytest.raises(RunError, match='has not helped'):
     loop(run, on_nan='rollback', folder=tmp_path)
+
+
+def test_after_going_back_what_was_due_is_due_again(tmp_path):
+  with Run(num_towers=1, on_nan='rollback', checkpoint_dir=str(tmp_path)) as run:
+    train, failures = run.steps.train, []
+
+    def fail_once():
+      if run.steps.step == 9 and not failures:
+        failures.append(9)
+        raise NotFinite
+      return train()
+
+    run.steps.train = fail_once
+    run.steps.retry = lambda: Finding(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
+    outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback', folder=tmp_path)
+  assert outcome.step == 12 and 'rewind to 5' in recorder.lines
+  assert [step for step, *_ in recorder.validations] == [4, 8, 8, 12]
+  assert saved_steps(tmp_path)[-2:] == [10, 12]
 
 
 @pytest.mark.parametrize('stop', [False, True])
