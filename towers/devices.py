@@ -121,7 +121,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     intra_threads: threads inside of one op, as for `set_intra_threads`, with which they take effect on 2.x as well.
     workers: of which this is one.
     needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which makes one batch after
-      the other.
+      the other. Where it does, on 2.x, threads of the session that have nothing to do sleep at once.
 
   Raises:
     UsageError: an unknown value.

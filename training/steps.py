@@ -244,18 +244,18 @@ class Steps:
 
   def _end_step(self, results):
     """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
+    loss, is_done, waited, *told = results
     self.runs += 1
-    if results[2] > 0:
-      self.input_wait_seconds += results[2]
+    if waited > 0:
+      self.input_wait_seconds += waited
     if self._agreement is not None:
-      self._take_agreement(results[3])
+      self._take_agreement(told[0])
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
-      self.first_losses.append(float(results[0]))
-    is_done = results[1]
+      self.first_losses.append(float(loss))
     if is_done or is_done is None:  # An op without a guard gives None.
       self.step += 1
-    elif np.isfinite(results[0]) and self._lower_loss_scale():
+    elif np.isfinite(loss) and self._lower_loss_scale():
       self.skip()
     else:
       raise NotFinite
