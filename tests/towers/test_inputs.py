@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import os
 import sys
 
 import numpy as np
@@ -183,6 +184,21 @@ def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
   at_once = take(mode, size, num_steps=20, first_step=first_step, shuffle=shuffle, make_examples=row_examples,
                  num_threads=1)[1]
   assert at_once == one_by_one[first_step:first_step + 20]
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_starting_anew_leaves_no_threads_behind(mode):
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
+    inputs = towers.build_inputs(row_examples(16), mode=mode, plan=plan)
+    batches = [batch.tensors for batch in inputs.next_batches()]
+    with tf.Session() as session:
+      counts = []
+      for step in range(12):
+        session.run(inputs.initializer, inputs.feeds(step))
+        session.run(batches)
+        counts.append(len(os.listdir('/proc/self/task')))
+  assert counts[-1] <= counts[1] + 1  # One that is about to end.
 
 
 # Rows of 8 bytes a number; 16 batches at a time, or as many as 64 KiB hold, if all are of one size.
