@@ -39,7 +39,8 @@ class Examples(NamedTuple):
       differs between epochs; `parallel_calls` how many examples to work on at a time.
     takes_epoch: parse_batch is also given `epoch=...`.
     is_gathered: a batch is nothing but rows of `arrays`, so that making one is worth no threads. parse_batch is then
-      given indices of any shape, and makes rows of that shape of them.
+      given indices of any shape, and makes rows of that shape of them. Of no effect beside parse_example, read or
+      takes_epoch.
     marks_bad: what comes out in the end is `(batch, is_good)` with is_good `[batch]` bool. The other rows keep their
       place in the plan, and are left out of the towers' batches.
   """

@@ -87,7 +87,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     num_shards = plan.num_workers * num_iterators
     calls = -(-(parallel_calls or count_cores()) // num_iterators)
     cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.run_size % plan.num_towers == 0
-    is_small = examples.is_gathered and _count_bytes(examples.arrays, plan.run_size) <= _SMALL_BYTES
+    is_gathered = examples.is_gathered and not (examples.parse_example or examples.read or examples.takes_epoch)
+    is_small = is_gathered and _count_bytes(examples.arrays, plan.run_size) <= _SMALL_BYTES
     get_nexts = []
     initializer = None
     # Sharded by worker, then by tower.
@@ -123,7 +124,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         # Behind the epochs, so that one is begun while the last batches of the one before are parsed.
         parse = as_written(_parse_batch_with(examples, arrays))
         # Gathering is left to the thread that fetches ahead: to wake another for it takes longer than most batches do.
-        dataset = (map_by_reader(dataset, parse) if examples.is_gathered
+        dataset = (map_by_reader(dataset, parse) if is_gathered
                    else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_RUNS)))
       dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
       if at_once > 1:
@@ -150,7 +151,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds,
-                needs_threads=not examples.is_gathered)
+                needs_threads=not is_gathered)
 
 
 def _parse_batch_with(examples, arrays):

@@ -186,6 +186,18 @@ def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
   assert at_once == one_by_one[first_step:first_step + 20]
 
 
+@pytest.mark.parametrize('more', [
+    dict(parse_example=lambda number: number), dict(read=lambda elements, epoch, parallel_calls: elements),
+    dict(takes_epoch=True, parse_batch=lambda numbers, rows, epoch: tf.gather(rows, numbers))])
+def test_what_does_more_than_gather_is_parsed_by_threads(more):
+  plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
+  with tf.Graph().as_default() as graph:
+    inputs = towers.build_inputs(row_examples(16)._replace(**more), plan=plan)
+    inputs.next_batches()
+    kinds = {op.type for op in graph.get_operations()}
+  assert inputs.needs_threads and 'IteratorGetNext' in kinds and 'MapDataset' not in kinds
+
+
 @pytest.mark.parametrize('mode', MODES)
 def test_starting_anew_leaves_no_threads_behind(mode):
   with tf.Graph().as_default():
