@@ -34,7 +34,7 @@ HOST = '/device:CPU:0'
 # The types of the ops that take an element from an iterator.
 GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
 _PREFETCHED_RUNS = 2
-# Batches of rows that are smaller are gathered several at a time: to wake a thread takes longer than to copy one.
+# Batches of rows that are no larger are gathered several at a time: to wake a thread takes longer than to copy one.
 _SMALL_BYTES = 2 ** 16
 _MOST_AT_ONCE = 16
 _PARALLEL_RUNS = 4  # Whole batches in the making at a time, at most: they take memory.
@@ -173,7 +173,7 @@ def _count_bytes(arrays, num_rows):
 def _count_at_once(batches, arrays):
   """Returns how many batches of indices shall be gathered at a time: of one size, since they are put together."""
   size, = tf.data.get_output_shapes(batches).as_list()
-  return min(_MOST_AT_ONCE, _SMALL_BYTES // _count_bytes(arrays, size)) if size else 1
+  return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if size else 1
 
 
 def _epoch_seed(seed, shard, epoch):

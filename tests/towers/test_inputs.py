@@ -216,7 +216,8 @@ def test_starting_anew_leaves_no_threads_behind(mode):
 # Rows of 8 bytes a number; 16 batches at a time, or as many as 64 KiB hold, if all are of one size.
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('num_examples, row_size, at_once', [
-    (48, 1, {1: 16, 8: 16}), (48, 256, {1: 16, 8: 4}), (48, 768, {1: 10, 8: 1}), (50, 1, {}), (48, 2048, {})])
+    (48, 0, {1: 16, 8: 16}), (48, 1, {1: 16, 8: 16}), (48, 256, {1: 16, 8: 4}), (48, 768, {1: 10, 8: 1}), (50, 1, {}),
+    (48, 2048, {})])
 def test_small_batches_are_gathered_several_at_a_time(mode, num_examples, row_size, at_once):
   plan = towers.build_plan(num_examples=num_examples, batch_size=8, num_towers=8)
   sizes = []
