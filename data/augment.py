@@ -50,7 +50,7 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
     images, labels = gather(numbers, *tensors)
     return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])), labels
 
-  return examples._replace(parse_batch=parse_batch, takes_epoch=True, is_gathered=False)
+  return examples._replace(parse_batch=parse_batch, takes_epoch=True)
 
 
 def choose_central_windows(sizes: Any, image_size: int) -> Any:
