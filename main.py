@@ -145,7 +145,6 @@ def train(config, cluster, data_set, startup, signals):
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, whose weights and '
                      'checkpoints are the same.')
   check_xla(config, devices)
-  towers.set_intra_threads(devices, config.intra_threads)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__, training_examples=data_set.train.num_examples,
                validation_examples=data_set.validation.num_examples)
   with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker:

@@ -172,6 +172,16 @@ def keep_memory() -> None:
         libc.mallopt(parameter, value)
 
 
+def give_sessions_threads() -> None:
+  """Has a session's ops take as many threads inside as its config says; call it before the graph is built.
+
+  A process has such threads once, as many as the first device says that is made. On 1.14 that is one of a session. On 2.x
+  the first function of a data set makes one, for eager mode: so there each device is told to have its own.
+  """
+  if not _is_1:
+    os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')
+
+
 def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int, kind: str) -> Any:
   """Returns the sum of the shares of a group, on every device that one stands on.
 
@@ -392,6 +402,6 @@ def plain_data_options() -> Any:
 
 __all__ = [
     'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
-    'get_compute_capabilities', 'get_next_by_reader', 'import_placed', 'keep_memory', 'load_keras', 'map_by_reader',
-    'plain_data_options', 'tf', 'use_deterministic_kernels', 'with_own_thread',
+    'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed', 'keep_memory',
+    'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'use_deterministic_kernels', 'with_own_thread',
 ]

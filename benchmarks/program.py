@@ -58,7 +58,6 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   from training.worker import facts_of_graph
 
   devices = towers.build_devices(num_towers, 'cpu')
-  towers.set_intra_threads(devices, config.intra_threads)
   with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)

@@ -11,7 +11,7 @@ from towers.average import average_gradients
 from towers.batch import Batch
 from towers.check import Report, check
 from towers.collectives import Exchange
-from towers.devices import Devices, build_devices, build_session_config, set_intra_threads
+from towers.devices import Devices, build_devices, build_session_config
 from towers.exchange import Agreement
 from towers.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.gradients import Averaged, build_gradient_norm, clip_gradients, unscale_gradients
@@ -36,5 +36,5 @@ __all__ = [
     'build_precision', 'build_session_config', 'build_spread', 'build_switched_batches', 'build_towers',
     'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'check',
     'check_inputs', 'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step',
-    'set_intra_threads', 'unscale_gradients',
+    'unscale_gradients',
 ]

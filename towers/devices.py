@@ -8,7 +8,7 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from cores import count_cores
-from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, keep_memory, tf
+from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, give_sessions_threads, keep_memory, tf
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
 
@@ -24,6 +24,10 @@ _CALLERS_THREAD = -1
 # What is fed, which TensorFlow does not allocate, and numbers of axes, whose count gradients do not tell.
 _NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
 _INTRA_THREADS = 'TF_NUM_INTRAOP_THREADS'
+# Beyond this many ops, two at a time are there to be run in most of a step ...
+_MANY_OPS = 1000
+# ... and threads that help with one whose tensors are smaller cost more than they do.
+_LITTLE_BYTES = 80 * 1024
 
 
 class Devices(NamedTuple):
@@ -71,32 +75,10 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with --device=cpu.'
                        % (num_towers, tf.__version__, num_gpus, num_gpus))
     return Devices('GPU', ['/device:GPU:%d' % tower for tower in range(num_towers)], '')
+  give_sessions_threads()
   notice = '' if kind == 'cpu' else ('no GPU is visible to TensorFlow %s: the %d towers stand on virtual CPU devices'
                                      % (tf.__version__, num_towers))
   return Devices('CPU', ['/device:CPU:%d' % tower for tower in range(num_towers)], notice)
-
-
-def set_intra_threads(devices: Devices, count: Optional[int] = None) -> None:
-  """Sets how many threads one op takes, in this process; call it before the graph is built.
-
-  The threads of all kernels on CPUs are made once, by whoever needs one first. On 2.x that is the building of a graph,
-  which folds constants, and what a session asks for later has no effect: so the environment says it.
-
-  Args:
-    devices: where towers stand.
-    count: None for what TF_NUM_INTRAOP_THREADS says, or else for a tower's part of the cores: towers that share them
-      compute side by side, and have nothing of an op that is cut up as well (ResNet-20: a fifth of a step on 2.21).
-  """
-  count = count or _count_intra_threads(devices)
-  if count:
-    os.environ[_INTRA_THREADS] = str(count)
-
-
-def _count_intra_threads(devices):
-  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on each core."""
-  if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
-    return 0
-  return max(count_cores() // len(devices.names), 1)
 
 
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
@@ -118,7 +100,9 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
       a deep graph, one for each tower if these are more: then all get on at the same pace, so that gradients meet, and
       their memory is free, early (0.7 GB of 8 towers of NASNet-Large). Small graphs lose more by changing threads, one
       tower on a CPU whose tensors are all small the most: unless its input `needs_threads`, the step's caller runs it.
-    intra_threads: threads inside of one op, as for `set_intra_threads`, with which they take effect on 2.x as well.
+    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on each core with GPUs. On
+      virtual CPU devices it is a tower's part of the cores, at least one, since towers compute side by side; and half
+      of that part for a graph of many ops with little to do each, of which two compute side by side.
     workers: of which this is one.
     needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which makes one batch after
       the other. Where it does, on 2.x, threads of the session that have nothing to do sleep at once.
@@ -130,7 +114,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     raise UsageError('graph_rewriter is %r: choose one of %s.' % (graph_rewriter, ', '.join(GRAPH_REWRITERS)))
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   config = tf.ConfigProto()
-  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
+  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices, is_deep)
   is_small = devices.kind == 'CPU' and not is_deep and not _has_large_tensors()
   # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until the other is done.
   config.inter_op_parallelism_threads = inter_threads or (
@@ -161,15 +145,35 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
   return config
 
 
+def _count_intra_threads(devices, is_deep):
+  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on each core."""
+  if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
+    return 0
+  count = max(count_cores() // len(devices.names), 1)
+  return count // 2 if count > 1 and (is_deep or _has_little_ops()) else count
+
+
 def _has_large_tensors():
   """Whether the graph makes tensors whose memory is worth keeping; one of unknown size may be large.
 
   A pool for small ones is slower than malloc: 5 % of a step of a linear model.
   """
+  return any(size is None or size >= _LARGE_BYTES for size in _sizes())
+
+
+def _has_little_ops():
+  """Whether the graph is of many ops that have little to do each, as far as its sizes are known."""
+  if len(tf.get_default_graph().get_operations()) <= _MANY_OPS:
+    return False
+  sizes = list(_sizes())
+  known = [size for size in sizes if size is not None]
+  return 2 * len(known) > len(sizes) and sum(known) < _LITTLE_BYTES * len(known)
+
+
+def _sizes():
+  """Yields bytes of each tensor that the graph makes, None where they are unknown."""
   for op in tf.get_default_graph().get_operations():
     for tensor in op.outputs if op.type not in _NOT_KEPT else ():
       if tensor.dtype not in (tf.resource, tf.variant, tf.string):
         number = tensor.shape.num_elements()
-        if number is None or number * tensor.dtype.size >= _LARGE_BYTES:
-          return True
-  return False
+        yield None if number is None else number * tensor.dtype.size

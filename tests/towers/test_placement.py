@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.towers.small import Run
 from usage_error import UsageError
 
 HOST = '/device:CPU:0'
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @pytest.mark.parametrize('mode, depth', itertools.product(small.MODES, small.DEPTHS))
@@ -94,7 +97,7 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
     tf.constant(1)
     assert threads(8) == (4, 1)
     tf.constant(1)
-    assert threads(8) == (8, 1) and threads(2) == (4, 2)
+    assert threads(8) == (8, 1) and threads(2) == (4, 1)
   gpus = towers.Devices('GPU', ['/device:GPU:%d' % tower for tower in range(8)], '')
   assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
   monkeypatch.setattr('towers.devices.count_cores', lambda: 1)
@@ -162,14 +165,55 @@ def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, ne
   assert config.experimental.disable_thread_spinning == sleeps
 
 
-@pytest.mark.parametrize('given, count, expected', [(None, None, '2'), (None, 5, '5'), ('6', None, '6'), ('6', 5, '5')])
-def test_an_ops_threads_stand_in_the_environment(given, count, expected, monkeypatch):
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
-  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', given or '0')
-  if given is None:
-    monkeypatch.delenv('TF_NUM_INTRAOP_THREADS')
-  towers.set_intra_threads(towers.build_devices(2, 'cpu'), count)
-  assert os.environ['TF_NUM_INTRAOP_THREADS'] == expected
+_PROGRAM_OF_THREADS = '''
+import os, sys
+from tensorflow_v1 import tf
+import towers
+
+devices = towers.build_devices(2, 'cpu')
+examples = tf.data.Dataset.range(4).map(lambda number: number + 1)
+config = towers.build_session_config(devices, intra_threads=int(sys.argv[1]), inter_threads=2)
+with tf.Session(config=config) as session:
+  session.run(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64])))
+  print(len(os.listdir('/proc/self/task')))
+'''
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
+def test_an_ops_threads_are_as_many_as_the_session_says():
+  environ = {name: value for name, value in os.environ.items() if name != 'TF_OVERRIDE_GLOBAL_THREADPOOL'}
+  few, many = [int(subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS, count], cwd=ROOT, env=environ, check=True,
+                                  stdout=subprocess.PIPE).stdout.decode().split()[-1]) for count in ('3', '9')]
+  # On 1.14 all devices share them.
+  assert many - few == (6 if tf.__version__.startswith('1.') else 2 * 6)
+
+
+def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
+  monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
+  monkeypatch.setattr('towers.devices.count_cores', lambda: 8)
+
+  def threads(num_ops, rows, num_towers=1, unknown=0):
+    with tf.Graph().as_default():
+      given = tf.placeholder(tf.float32, [None])
+      for _ in range(num_ops):
+        tf.fill([rows, 1024], 0.0)
+      for _ in range(unknown):
+        tf.negative(given)
+      return towers.build_session_config(towers.build_devices(num_towers, 'cpu')).intra_op_parallelism_threads
+
+  monkeypatch.setattr('towers.devices._MANY_OPS', 50)
+  # Each has a tensor of so many times 4 KiB, and two small ones that it is made from.
+  assert threads(20, rows=30) == 4
+  assert threads(20, rows=30, num_towers=2) == 2
+  assert threads(20, rows=30, num_towers=8) == 1
+  assert threads(20, rows=90) == 8
+  assert threads(10, rows=30) == 8
+  assert threads(20, rows=30, unknown=20) == 4
+  assert threads(20, rows=30, unknown=70) == 8
+  monkeypatch.setattr('towers.devices._DEEP_OPS', 50)
+  assert threads(20, rows=90) == 4
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '6')
+  assert threads(20, rows=30) == 0
 
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
