@@ -175,8 +175,8 @@ def keep_memory() -> None:
 def give_sessions_threads() -> None:
   """Has a session's ops take as many threads inside as its config says; call it before the graph is built.
 
-  A process has such threads once, as many as the first device says that is made. On 1.14 that is one of a session. On 2.x
-  the first function of a data set makes one, for eager mode: so there each device is told to have its own.
+  A process has such threads once, as many as the first device says that is made. On 1.14 that is a session's. On 2.x it
+  is eager mode's, by the first function of a data set: so there each device is told to have its own.
   """
   if not _is_1:
     os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')

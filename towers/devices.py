@@ -100,9 +100,9 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
       a deep graph, one for each tower if these are more: then all get on at the same pace, so that gradients meet, and
       their memory is free, early (0.7 GB of 8 towers of NASNet-Large). Small graphs lose more by changing threads, one
       tower on a CPU whose tensors are all small the most: unless its input `needs_threads`, the step's caller runs it.
-    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on each core with GPUs. On
-      virtual CPU devices it is a tower's part of the cores, at least one, since towers compute side by side; and half
-      of that part for a graph of many ops with little to do each, of which two compute side by side.
+    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on each core with GPUs.
+      On virtual CPU devices it is a tower's part of the cores, one at least, since towers compute side by side; and
+      half of that part for a graph of many ops with little to do each, of which two compute side by side.
     workers: of which this is one.
     needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which makes one batch after
       the other. Where it does, on 2.x, threads of the session that have nothing to do sleep at once.
