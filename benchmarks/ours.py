@@ -48,8 +48,9 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
   from benchmarks.program import open_program
   from tensorflow_v1 import tf
   from training.checkpoints import Checkpoints
-  from training.loop import build_schedule, run_loop
+  from training.loop import run_loop
   from training.progress import Progress
+  from training.schedule import build_schedule
   from training.signals import Signals
 
   config = build_config(task, settings or {})

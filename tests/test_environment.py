@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import distributions
-import tensorflow_v1
+import tensorflow_v1.load
 from usage_error import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -307,7 +307,7 @@ def test_the_package_asks_for_the_pinned_versions():
   assert len(asked) == 5 and set(asked) <= set(lines_of(ROOT / 'requirements' / 'tf1.txt'))
 
 
-def test_only_one_file_imports_tensorflow():
+def test_only_one_folder_imports_tensorflow():
   importers = set()
   for path in ROOT.rglob('*.py'):
     if path.relative_to(ROOT).parts[0] in ('build', 'dist') or path.relative_to(ROOT).parts[0].startswith('.'):
@@ -319,7 +319,7 @@ def test_only_one_file_imports_tensorflow():
       if any(name.split('.')[0] == 'tensorflow' for name in names):
         importers.add(str(path.relative_to(ROOT)))
   # Beside MultiWorkerMirroredStrategy of TensorFlow 2 the benchmark needs TensorFlow with eager mode on.
-  assert importers == {'tensorflow_v1.py', 'benchmarks/worker_steps.py'}
+  assert {os.path.split(path)[0] for path in importers - {'benchmarks/worker_steps.py'}} == {'tensorflow_v1'}
 
 
 class TestWhatIsRefused:
@@ -436,9 +436,9 @@ def test_a_normal_program_prints_nothing():
 
 def test_what_the_user_set_wins_and_last_words_arrive():
   result = run_python(
-      'import os, tensorflow_v1\n'
+      'import os, tensorflow_v1.load\n'
       'print(os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["TF_GPU_THREAD_MODE"], flush=True)\n'
-      'with tensorflow_v1._without_load_notices():\n'
+      'with tensorflow_v1.load._without_load_notices():\n'
       '  os.write(2, b"last words\\n")\n'
       '  os.abort()\n', TF_CPP_MIN_LOG_LEVEL='1', TF_GPU_THREAD_MODE='global')
   assert result.returncode == -signal.SIGABRT
@@ -446,7 +446,7 @@ def test_what_the_user_set_wins_and_last_words_arrive():
 
 
 def test_only_notices_are_dropped_while_loading(capfd):
-  with tensorflow_v1._without_load_notices():
+  with tensorflow_v1.load._without_load_notices():
     os.write(2, b'WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n'
                 b'I0000 00:00:17 port.cc:153] oneDNN custom operations are on\nF0000 00:00:17 a.cc:1] no AVX\n')
   os.write(2, b'I0000 later\n')
@@ -458,4 +458,4 @@ def test_only_notices_are_dropped_while_loading(capfd):
 def test_errors_of_a_gpu_are_shown_where_one_may_be(tmp_path, visible, driver, level):
   environ = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
   path = tmp_path if driver else tmp_path / 'missing'
-  assert tensorflow_v1.default_log_level(environ, [str(path)]) == level
+  assert tensorflow_v1.load.default_log_level(environ, [str(path)]) == level

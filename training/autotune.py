@@ -31,7 +31,7 @@ from training.flags import format_flags
 from usage_error import UsageError
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_SOURCE = ('', 'data', 'models', 'staging', 'towers', 'training')
+_SOURCE = ('', 'data', 'models', 'staging', 'tensorflow_v1', 'towers', 'training')
 _PILOT_STEPS = 8
 _MOST_STEPS = 500
 _SECONDS = 4.0  # That a trial of the plain settings takes for its steps.
@@ -164,7 +164,7 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Dict[str, An
       [dict(xla='on')],
       [dict(graph_rewriter='on'), dict(graph_rewriter='off')],
       [dict(inter_threads=inter, intra_threads=intra)
-       for inter, intra in sorted({(cores, 1), (1, cores), (2 * cores, 1)})],
+       for inter, intra in sorted({(cores, 1), (1, cores), (cores, max(cores // num_towers, 1)), (2 * cores, 1)})],
       [dict(staging_depth=depth) for depth in (0, 2)],
       [dict(variables=kind) for kind in ('first', 'balanced', 'replicated') if num_towers > 1],
   ]

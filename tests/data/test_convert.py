@@ -122,12 +122,12 @@ def test_damaged_images_end_the_conversion_or_are_left_out(tmp_path):
 
 _KILLED = """
 import sys, time
-import data.convert as convert
-encode = convert.encode_labelled
+from data import convert, shards
+encode = shards.encode_labelled
 def slow(image, label):
   time.sleep(0.02)
   return encode(image, label)
-convert.encode_labelled = slow
+shards.encode_labelled = slow
 sys.exit(convert.main(sys.argv[1:]))
 """
 

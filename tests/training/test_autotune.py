@@ -107,6 +107,24 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   assert len(set(different)) == len(different)
 
 
+def test_the_fingerprint_holds_all_that_a_run_may_load():
+  packages = {name for name in os.listdir(ROOT) if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
+  assert packages - {'tests', 'benchmarks', 'examples', 'launch'} == set(autotune._SOURCE) - {''}
+
+
+def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
+  monkeypatch.setattr('training.autotune.count_cores', lambda: 8)
+
+  def threads(num_towers):
+    return {(settings['inter_threads'], settings['intra_threads'])
+            for alternatives in list_alternatives(Config(), num_towers) for settings in alternatives
+            if 'inter_threads' in settings}
+
+  assert threads(1) == {(8, 1), (1, 8), (8, 8), (16, 1)}
+  assert threads(4) == {(8, 1), (1, 8), (8, 2), (16, 1)}
+  assert threads(8) == threads(9) == {(8, 1), (1, 8), (16, 1)}
+
+
 # A main.py of paper: tells what the trial asks for, and does what a file beside it says of the flags.
 FAKE_MAIN = '''
 import json, os, sys, time

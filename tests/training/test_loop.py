@@ -16,11 +16,11 @@ from tests import faults
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
 from training.checkpoints import Checkpoints
-from training.config import Config
 from training.history import MOST_ROLLBACKS, History
-from training.loop import MOST_SKIPPED_IN_A_ROW, Schedule, build_schedule, check_resume, run_loop, watch_records
+from training.loop import MOST_SKIPPED_IN_A_ROW, run_loop, watch_records
 from training.not_finite import Finding, NotFinite
 from training.run_error import RunError
+from training.schedule import Schedule
 from training.signals import Interrupted
 from usage_error import UsageError
 
@@ -160,23 +160,6 @@ def test_checkpoints_are_when_due_and_at_the_end(tmp_path):
   with Run() as run:
     loop(run, folder=tmp_path, save_every=4)
   assert saved_steps(tmp_path) == [4, 8, 9]
-
-
-def test_a_schedule_counts_in_steps():
-  with Run() as run:
-    plan = run.program.train.inputs.plan
-  config = Config(epochs=3.0, validate_every='2epochs', checkpoint_every='5')
-  assert build_schedule(config, plan) == Schedule(total_steps=6, validate_every=4, save_every=5)
-  config = Config(epochs=3.0, checkpoint_every='90seconds', on_nan='skip')
-  assert build_schedule(config, plan) == Schedule(6, 2, save_every=6, save_seconds=90.0, on_nan='skip')
-
-
-def test_a_checkpoint_of_other_batches_is_refused():
-  with Run() as run:
-    plan = run.program.train.inputs.plan
-  check_resume('folder/model.ckpt-3', step=3, examples_seen=21, plan=plan)
-  with pytest.raises(UsageError, match='has seen 24 examples in 3 steps.*batch_size=8 they would be 21'):
-    check_resume('folder/model.ckpt-3', step=3, examples_seen=24, plan=plan)
 
 
 def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_path):
@@ -345,18 +328,6 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     outcome, recorder = loop(run, total_steps=6, **options)
   assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
   assert saved_steps(tmp_path) == [4, 5, 6]
-
-
-def test_a_checkpoint_may_have_seen_a_few_examples_less_where_damaged_ones_are_skipped():
-  with Run() as run:
-    plan = run.program.train.inputs.plan
-  for examples_seen in (21, 20, 19):
-    check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
-  for examples_seen in (22, 18, 0):
-    with pytest.raises(UsageError, match='has seen %d examples' % examples_seen):
-      check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=plan, may_skip=True)
-  with pytest.raises(UsageError, match='resume with on_bad_record=skip'):
-    check_resume('checkpoint', step=3, examples_seen=20, plan=plan)
 
 
 def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():

@@ -1,10 +1,10 @@
-"""What stands for a function of TensorFlow, and is faster, does what that does."""
+"""A prepared call gives what `session.run` gives."""
 
 import gc
 
 import pytest
 
-from tensorflow_v1 import Call, import_placed, tf
+from tensorflow_v1 import Call, tf
 
 
 @pytest.fixture(autouse=True)
@@ -116,36 +116,3 @@ def test_it_may_outlive_its_session_in_silence(capfd):
   del call
   gc.collect()
   assert capfd.readouterr().err == ''
-
-
-@pytest.mark.parametrize('around', ['nothing', 'control dependencies', 'a branch'])
-def test_nodes_are_imported_as_by_tensorflow_itself(around):
-  with tf.Graph().as_default() as nodes:
-    given = tf.placeholder(tf.float32, [2], 'given')
-    with tf.device('/device:CPU:1'):
-      first = tf.add(given, tf.constant([1.0, 2.0]), 'first')
-    with tf.control_dependencies([first]):
-      tf.while_loop(lambda number: number < 3, lambda number: number + 1, [tf.constant(0)], name='counting')
-      tf.multiply(first, 2.0, 'twice')
-
-  def build(importing):
-    has_stack = []
-    with tf.Graph().as_default() as graph:
-      value = tf.constant([3.0, 4.0], name='value')
-
-      def imported():
-        twice, = importing(nodes.as_graph_def(), name='clone', input_map={'given': value}, return_elements=['twice:0'])
-        has_stack.append(bool(twice.op.traceback))
-        return twice
-
-      if around == 'a branch':
-        tf.cond(tf.placeholder(tf.bool, [], 'is_taken'), imported, lambda: value)
-      else:
-        with tf.control_dependencies([value] if around == 'control dependencies' else []):
-          imported()
-      in_python = {op.name for op in graph.get_operations()}
-      told = graph.as_graph_def()
-      assert in_python == {node.name for node in told.node}
-      return has_stack, {node.name: node for node in told.node}
-
-  assert build(import_placed) == build(tf.import_graph_def)

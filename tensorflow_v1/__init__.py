@@ -1,0 +1,29 @@
+"""TensorFlow as every file here sees it: the 1.x graph API, the same on 1.14 and on 2.x, and silent.
+
+  from tensorflow_v1 import StagingArea, tf
+
+The only folder that imports TensorFlow, so all differences between the two targets stand here.
+"""
+
+# Before all others, which import parts of TensorFlow.
+from tensorflow_v1.load import StagingArea, load_keras, tf
+
+# isort: split
+from tensorflow_v1.call import Call
+from tensorflow_v1.collectives import all_reduce, broadcast
+from tensorflow_v1.data_sets import as_written, get_next_by_reader, map_by_reader, plain_data_options, with_own_thread
+from tensorflow_v1.devices import (
+    SPINNING_HINDERS,
+    compiles_on_cpus,
+    get_compute_capabilities,
+    give_sessions_threads,
+    keep_memory,
+    use_deterministic_kernels,
+)
+from tensorflow_v1.graph_import import import_placed
+
+__all__ = [
+    'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
+    'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed', 'keep_memory',
+    'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'use_deterministic_kernels', 'with_own_thread',
+]
