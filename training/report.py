@@ -22,7 +22,7 @@ from cores import count_cores
 from data.whole_file import write_whole
 from training.chart import NUM_COLOURS, Curve, draw_chart
 from training.config import Config
-from training.samples import Listener, Sample
+from training.listener import Listener, Sample
 from usage_error import UsageError
 
 # More points than a chart has columns are no help; then every second one is left out.

@@ -10,11 +10,12 @@ from training.checkpoints import Checkpoints, ChiefsCheckpoints
 from training.config import Config, count_interval, parse_trace_steps
 from training.failure import explain
 from training.history import History
+from training.listener import Listener
 from training.loop import run_loop, watch_records
 from training.measure_input import advise
 from training.program import Program
 from training.progress import Progress
-from training.samples import Listener, Samples
+from training.samples import Samples
 from training.schedule import build_schedule, check_resume
 from training.session import build_session_config
 from training.signals import Signals

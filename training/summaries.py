@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict
 from data.tfrecord import write_record
 from tensorflow_v1 import tf
 from training.config import Config
-from training.samples import Listener, Sample
+from training.listener import Listener, Sample
 
 # The version of the format from which TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'

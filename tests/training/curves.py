@@ -5,10 +5,11 @@ import os
 
 from training.checkpoints import Checkpoints
 from training.history import History
+from training.listener import Listener
 from training.loop import run_loop
 from training.progress import Progress
 from training.report import Report
-from training.samples import Listener, Samples
+from training.samples import Samples
 from training.schedule import Schedule
 from training.summaries import Summaries
 

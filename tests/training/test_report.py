@@ -130,6 +130,15 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
   assert text.count('<script') == 2 and '&lt;script&gt;' in text
 
 
+def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
+  (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
+  code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); from training import report; '
+          'sys.exit(report.main(sys.argv[1:]))')
+  subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.html'), '--output=%s' % (tmp_path / 'both.html')],
+                 cwd=ROOT, check=True, timeout=60)
+  assert read_runs(str(tmp_path / 'both.html')) == [a_run()]
+
+
 @pytest.mark.parametrize('arguments, word', [
     (['nothing.html'], 'nothing.html cannot be read'), (['strange.html'], 'no page'),
     (['a.html', '--output=/nowhere/page.html'], '/nowhere/page.html cannot be written')])
