@@ -51,7 +51,7 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
                    % (curve.colour % NUM_COLOURS, _mark(curve), html.escape(curve.name)) for curve in curves)
   return ('<figure><figcaption>%s <small>%s</small></figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">%s'
           '</svg></figure>' % (html.escape(title), legend, _WIDTH, _HEIGHT, html.escape(title),
-                               _draw(curves, least=0.0 if from_zero else None)))
+                               _draw(curves, 'step', least=0.0 if from_zero else None)))
 
 
 def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str, most: Optional[float] = None,
@@ -78,7 +78,8 @@ def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str,
            '<rect width="100%" height="100%" fill="white"/>',
            '<text x="12" y="17">%s</text>' % html.escape(title),
            '<text x="%d" y="35" xml:space="preserve">%s</text>' % (_LEFT, legend),
-           '<g transform="translate(0 %d)">%s</g>' % (_HEAD, _draw(curves, least=0.0, most=most, format_y=format_y)),
+           '<g transform="translate(0 %d)">%s</g>' % (_HEAD, _draw(curves, x_label, least=0.0, most=most,
+                                                                   format_y=format_y)),
            '<text x="%d" y="%d" text-anchor="middle">%s</text>'
            % ((_LEFT + _WIDTH - _RIGHT) // 2, _HEAD + _HEIGHT + 10, html.escape(x_label)), '</svg>', '']
   with open(path, 'w', encoding='utf-8') as file:
@@ -95,7 +96,7 @@ def _mark(curve):
   return '●' if curve.has_dots else '━'
 
 
-def _draw(curves, *, least=None, most=None, format_y=None):
+def _draw(curves, x_label, *, least=None, most=None, format_y=None):
   """Returns the inside of an SVG of `_WIDTH` by `_HEIGHT`: grid, numbers at both axes, curves."""
   # From 0 on, so that all charts of a run stand under one another.
   xs = [0.0] + [x for curve in curves for x, _ in curve.points]
@@ -125,8 +126,9 @@ def _draw(curves, *, least=None, most=None, format_y=None):
                  % (curve.colour % NUM_COLOURS, ' thick' if curve.has_dots else '', line))
     if curve.has_dots or len(curve.points) == 1:
       for x, y in curve.points:
-        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, step %s: %s</title></circle>' % (
-            (curve.colour % NUM_COLOURS,) + place(x, y) + (html.escape(curve.name), format_number(x), '%.4g' % y)))
+        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, %s %s: %s</title></circle>' % (
+            (curve.colour % NUM_COLOURS,) + place(x, y) + (
+                html.escape(curve.name), html.escape(x_label), format_number(x), '%.4g' % y)))
   return ''.join(parts)
 
 

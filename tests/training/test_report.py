@@ -192,6 +192,9 @@ def test_a_chart_in_a_file_is_a_picture_by_itself(tmp_path):
   assert texts[0] == 'a & b' and texts[1].split() == ['━', '<0>', '━', '<1>', '━', '<2>']
   assert texts[2:7] == ['0%', '25%', '50%', '75%', '100%'] and texts[-1] == 'steps'
   assert len(list(picture.iter('{http://www.w3.org/2000/svg}polyline'))) == 3
+  write_chart(str(tmp_path / 'dots.svg'), 'c', [Curve('<a>', [(2, 0.5)], 0, has_dots=True)], x_label='towers')
+  dots = xml.etree.ElementTree.parse(str(tmp_path / 'dots.svg')).getroot()
+  assert [title.text for title in dots.iter('{http://www.w3.org/2000/svg}title')] == ['<a>, towers 2: 0.5']
   style = picture.find('{http://www.w3.org/2000/svg}style').text
   widths = [float(width) for width in re.findall(r'stroke-width: ([0-9.]+)', style)]
   assert widths[:3] == [3.5, 2.5, 1.5]
