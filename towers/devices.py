@@ -49,7 +49,9 @@ def count_gpus() -> int:
 
 
 def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devices:
-  """Chooses the towers' devices.
+  """Chooses the towers' devices; call it before the graph is built.
+
+  Virtual CPU devices are then given the threads that `build_session_config` counts.
 
   Args:
     num_towers: one device each. None for as many as there are GPUs, or 2 virtual CPU devices.

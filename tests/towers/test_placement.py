@@ -179,13 +179,26 @@ with tf.Session(config=config) as session:
 '''
 
 
+def _count_threads(count, **environ):
+  """Returns how many a process has whose session asks for so many inside of an op."""
+  environ = dict({name: value for name, value in os.environ.items() if name not in (
+      'TF_OVERRIDE_GLOBAL_THREADPOOL', 'TF_NUM_INTRAOP_THREADS')}, **environ)
+  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS, str(count)], cwd=ROOT, env=environ, check=True,
+                        stdout=subprocess.PIPE)
+  return int(told.stdout.decode().split()[-1])
+
+
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_session_says():
-  environ = {name: value for name, value in os.environ.items() if name != 'TF_OVERRIDE_GLOBAL_THREADPOOL'}
-  few, many = [int(subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS, count], cwd=ROOT, env=environ, check=True,
-                                  stdout=subprocess.PIPE).stdout.decode().split()[-1]) for count in ('3', '9')]
   # On 1.14 all devices share them.
-  assert many - few == (6 if tf.__version__.startswith('1.') else 2 * 6)
+  assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
+def test_an_ops_threads_are_as_many_as_the_environment_says_where_the_session_says_nothing():
+  few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
+  # On 2.x eager mode has a device as well.
+  assert many - few == (6 if tf.__version__.startswith('1.') else 3 * 6)
 
 
 def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
