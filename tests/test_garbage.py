@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+import garbage
 from garbage import uncollected
 from tests.towers import small
 from tests.towers.small import Run
@@ -43,7 +44,7 @@ class _Loop:
     self.itself = self
 
 
-def test_what_was_built_is_left_out_until_something_else_is():
+def test_what_was_built_is_left_out_of_later_looks():
   with uncollected():
     built = _Loop()
     found = weakref.ref(built)
@@ -51,27 +52,32 @@ def test_what_was_built_is_left_out_until_something_else_is():
   del built
   gc.collect()
   assert found() is not None
-  with uncollected():
-    pass
-  made_outside = _Loop()
-  found = weakref.ref(made_outside)
-  del made_outside
-  gc.collect()
-  assert found() is None
 
 
-def test_the_graph_before_can_be_collected_once_another_is_built():
-  with uncollected():
-    before = _Loop()
-    found = weakref.ref(before)
-  del before
-  with uncollected():
-    gc.collect()
-    assert found() is None
+@pytest.mark.parametrize('num_left_out, num_there', [(1, 1), (10 ** 9, 4)])
+def test_of_programs_one_after_another_those_before_go_once_it_is_worth_a_look(num_left_out, num_there, monkeypatch):
+  graphs = []
+  for _ in range(4):
+    monkeypatch.setattr(garbage, '_num_left_out', num_left_out)
+    with Run(num_towers=1) as run:
+      run.steps.train()
+    graphs.append(weakref.ref(run.graph))
+    del run
+  assert sum(graph() is not None for graph in graphs) == num_there
+
+
+def test_a_look_counts_what_it_has_found(monkeypatch):
+  monkeypatch.setattr(garbage, '_num_left_out', 1)
+  garbage.collect_former()
+  assert garbage._num_left_out == gc.get_freeze_count() > 50000
 
 
 def test_the_import_of_tensorflow_is_left_out_of_it():
-  code = ('import gc; runs = []; gc.callbacks.append(lambda phase, info: runs.append(phase)); from garbage import '
-          'uncollected; runs.clear(); import tensorflow_v1; print(len(runs), gc.isenabled(), gc.get_freeze_count())')
-  runs, is_enabled, frozen = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True).split()
+  code = ('import gc; runs = []; gc.callbacks.append(lambda phase, info: runs.append(phase)); import garbage; '
+          'runs.clear(); import tensorflow_v1; print(len(runs), gc.isenabled(), gc.get_freeze_count()); '
+          'runs.clear(); garbage.collect_former(); print(len(runs))')
+  runs, is_enabled, frozen, looks = subprocess.check_output([sys.executable, '-c', code],
+                                                            universal_newlines=True).split()
   assert int(runs) < 20 and is_enabled == 'True' and int(frozen) > 50000
+  # What has been imported is no reason to look for programs before the first.
+  assert looks == '0'

@@ -13,7 +13,7 @@ import contextlib
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from garbage import uncollected
+from garbage import collect_former, uncollected
 from models.batch_norm import BATCH_MOMENTS, joined_sums
 from tensorflow_v1 import tf
 from towers.batch import Batch
@@ -89,6 +89,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
       never updates its averages, or towers that do not share.
   """
+  collect_former()
   if build not in TOWER_BUILDS:
     raise UsageError('tower_build is %r: choose one of %s.' % (build, ', '.join(TOWER_BUILDS)))
   run = run_reader(accumulate)
