@@ -8,10 +8,12 @@ What stands side by side is packed, large or small, until a pack is full; a grad
 In a ring every part of a sum is added up once, in the order of the towers, and then handed on: all towers get the same
 bits, and the same in every run.
 
-The keys of collectives are numbered in the order in which a graph is built, and the graphs of all workers must have the
-same: TensorFlow tells by them which runs of different workers belong together.
+TensorFlow tells by keys which collectives of different devices and workers belong together, so the graphs of all
+workers must have the same. A worker's server remembers group and shape of every key for as long as it lives: keys are
+made of these, so that one program after another can be trained on it.
 """
 
+import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from tensorflow_v1 import all_reduce, broadcast, tf
@@ -19,8 +21,11 @@ from usage_error import UsageError
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 PACK_BYTES = 4000000
-# The keys of two groups: all devices that gradients are exchanged between, and one device of every worker.
-_EXCHANGE, _WORKERS = 1, 2
+# The keys of two kinds of groups: one device of every worker, and, with its size added, all devices that gradients are
+# exchanged between.
+_WORKERS, _EXCHANGE = 1, 2
+# The lowest key of a program; those below are for graphs beside it.
+_LOWEST_KEY = 1 << 30
 _KEYS = 'collective_instance_keys'
 _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no other.
 
@@ -77,9 +82,13 @@ def plan_packs(sizes: Sequence[Tuple[Any, int]], pack_bytes: int) -> List[List[i
   return packs
 
 
-def _next_key():
+def _make_key(*facts):
+  """Returns a key that no other collective of the graph has, and of other graphs only one with the same facts."""
   keys = tf.get_collection_ref(_KEYS)
-  keys.append(len(keys) + 1)
+  key = zlib.crc32(repr((len(keys), facts)).encode())
+  while _LOWEST_KEY + key % _LOWEST_KEY in keys:
+    key += 1
+  keys.append(_LOWEST_KEY + key % _LOWEST_KEY)
   return keys[-1]
 
 
@@ -124,16 +133,17 @@ def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind:
   sizes = sizes_of(shares[0])
   packs = plan_packs(sizes, pack_bytes)
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
-  for numbers in packs:
-    key = _next_key()
+  group_size = len(devices) * num_workers
+  for count, numbers in enumerate(packs, 1):
+    key = _make_key('sum', [sizes[number] for number in numbers], group_size)
     packed = []
     for of_device, device in zip(shares, devices):
-      with tf.device(device), tf.name_scope('all_reduce_%d' % key):
+      with tf.device(device), tf.name_scope('all_reduce_%d' % count):
         value = tf.identity(pack([of_device[number] for number in numbers]))
-        packed.append(all_reduce(value, group_size=len(devices) * num_workers, group_key=_EXCHANGE, instance_key=key,
+        packed.append(all_reduce(value, group_size=group_size, group_key=_EXCHANGE + group_size, instance_key=key,
                                  kind=kind))
     for place, (total, device) in enumerate(zip(packed, devices)):
-      with tf.device(device), tf.name_scope('unpack_%d' % key):
+      with tf.device(device), tf.name_scope('unpack_%d' % count):
         if place == 0:
           with tf.control_dependencies([other.op for other in packed]):
             total = tf.identity(total)
@@ -148,13 +158,13 @@ def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -
   Args:
     value: this worker's.
     num_workers: that call it.
-    key: in a graph beside that of the program, one that no other graph has.
+    key: in a graph beside that of the program, one below 2 ** 30 that no other graph has.
   """
-  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key or _next_key(),
-                    kind='ring')
+  key = key or _make_key('sum of workers', value.shape, value.dtype, num_workers)
+  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key, kind='ring')
 
 
 def hand_out(value: Any, *, num_workers: int, is_source: bool) -> Any:
   """Returns the value of the one worker that is the source; the others' tells static shape and dtype."""
-  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS,
-                   instance_key=_next_key())
+  key = _make_key('hand out', value.shape, value.dtype, num_workers)
+  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS, instance_key=key)

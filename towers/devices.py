@@ -140,6 +140,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', coll
     if is_deep:
       config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
   if workers.num_workers > 1:
+    # A server outlives its sessions: without this, so would their variables, and iterators that fetch ahead.
+    config.isolate_session_state = True
     # A worker's session sees its own devices alone; with others the first run would wait for their sessions.
     config.device_filters.append('/job:worker/task:%d' % workers.worker)
     # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait for ever.

@@ -79,10 +79,10 @@ class Run:
     self.graph = tf.Graph()
     with self.graph.as_default():
       self.program = build_program(config, model, data_set, devices.names, worker, num_workers)
-      session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker),
-                                                   needs_threads=self.program.needs_threads)
-      self.num_threads = session_config.inter_op_parallelism_threads
-      self.session = tf.Session(serve(session_config) if serve else '', config=session_config)
+      self.session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker),
+                                                        needs_threads=self.program.needs_threads)
+      self.target = serve(self.session_config) if serve else ''
+      self.session = tf.Session(self.target, config=self.session_config)
       self.steps = Steps(self.session, self.program)
       self.steps.start_variables()
       self.initial_weights = self.weights()

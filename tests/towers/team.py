@@ -1,16 +1,14 @@
 """Several workers in one process: each has a server, a graph and a session of its own, and a thread to run it in."""
 
 import concurrent.futures
-import resource
+import functools
 import socket
+from typing import Dict, List, Tuple
 
 from tensorflow_v1 import tf
 from tests.towers.small import Run
 
 SECONDS_TO_ANSWER = 60
-# TensorFlow 1.14 cannot stop a server: what each has open stays so until the process ends.
-_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (max(_soft, min(16384, _hard)) if _hard > 0 else _soft, _hard))
 
 
 def find_ports(count):
@@ -24,21 +22,40 @@ def find_ports(count):
   return ports
 
 
+class _Servers:
+  """Those of all workers of a team, each of which starts when it is asked for."""
+
+  def __init__(self, num_workers):
+    self._addresses = ['127.0.0.1:%d' % port for port in find_ports(num_workers)]
+    self._servers = {}
+
+  def target(self, worker, config):
+    if worker not in self._servers:
+      self._servers[worker] = tf.train.Server({'worker': self._addresses}, job_name='worker', task_index=worker,
+                                              config=config)
+    return self._servers[worker].target
+
+
 class Team:
-  """`num_workers` times `Run`; what all of them do at once is done by `each`."""
+  """`num_workers` times `Run`; what all of them do at once is done by `each`.
+
+  Servers never end before their process does, each with its threads and 30 MB or more: teams take over what others,
+  that ended well, have left.
+  """
+
+  _left: Dict[Tuple[int, str], List[_Servers]] = {}
 
   def __init__(self, *, num_workers, **settings):
-    addresses = ['127.0.0.1:%d' % port for port in find_ports(num_workers)]
-    self._servers = []
+    def serve(worker, config):
+      if worker == 0:
+        alike = tf.ConfigProto()
+        alike.CopyFrom(config)
+        alike.ClearField('device_filters')
+        self._left_alike = self._left.setdefault((num_workers, str(alike)), [])
+        self.servers = self._left_alike.pop() if self._left_alike else _Servers(num_workers)
+      return self.servers.target(worker, config)
 
-    def serve_as(worker):
-      def serve(config):
-        self._servers.append(tf.train.Server({'worker': addresses}, job_name='worker', task_index=worker,
-                                             config=config))
-        return self._servers[-1].target
-      return serve
-
-    self.runs = [Run(worker=worker, num_workers=num_workers, serve=serve_as(worker), **settings)
+    self.runs = [Run(worker=worker, num_workers=num_workers, serve=functools.partial(serve, worker), **settings)
                  for worker in range(num_workers)]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 
@@ -46,10 +63,12 @@ class Team:
     self.each(lambda run: (run.steps.spread(), run.steps.start(0)))
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, error, *_):
     for run in self.runs:
       run.session.close()
     self._threads.shutdown(wait=False)
+    if error is None:
+      self._left_alike.append(self.servers)
 
   def each(self, act):
     """Returns `act(run)` of all workers, which run at once."""

@@ -77,6 +77,25 @@ def test_training_does_not_depend_on_packs(pack_megabytes):
           'exchange: 4 gradients of 156 bytes, packed into 1 all-reduce of 156 bytes on average (ring)')
 
 
+def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
+  def keys_of(num_devices, shapes, twice=False):
+    devices = ['/device:CPU:%d' % number for number in range(num_devices)]
+    with tf.Graph().as_default() as graph:
+      for _ in range(2 if twice else 1):
+        sum_packed([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices, kind='ring', pack_bytes=0)
+      ops = [op for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
+      return [(op.get_attr('group_key'), op.get_attr('instance_key')) for op in ops]
+
+  same = keys_of(2, [(3,), (4,)])
+  assert same == keys_of(2, [(3,), (4,)]) and len(set(same)) == 2
+  assert len(set(keys_of(2, [(3,), (3,)], twice=True))) == 4
+  # The last is summed first, so the two have equal sums in other places.
+  assert not set(same) & set(keys_of(2, [(4,), (3,)]))
+  # Devices that are more are another group, whose sums are others too.
+  assert not set(same) & set(keys_of(3, [(3,), (4,)]))
+  assert {group for group, _ in same}.isdisjoint(group for group, _ in keys_of(3, [(3,), (4,)]))
+
+
 def test_the_collective_follows_the_devices():
   cpus, gpus = ['/device:CPU:0', '/device:CPU:1'], ['/device:GPU:0', '/device:GPU:1']
   assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective('ring', gpus) == 'ring'

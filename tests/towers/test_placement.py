@@ -143,7 +143,7 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
     splits = dict(train=small.random_examples(24)._replace(is_gathered=is_gathered),
                   validation=small.random_examples(16, 'validation'))
     with Run(num_towers=1, **splits, **settings) as run:
-      assert (run.num_threads == -1) == is_gathered
+      assert (run.session_config.inter_op_parallelism_threads == -1) == is_gathered
       losses = [run.steps.train() for _ in range(7)]
       told.append([losses, run.validate(), [run.steps.train() for _ in range(2)]])
       run.steps.start(3)
@@ -154,7 +154,7 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
 def test_a_tower_whose_input_is_not_staged_has_threads():
   even = small.random_examples(16)
   with Run(num_towers=1, depth=0, train=even, validation_kind='none') as run:
-    assert run.num_threads > 0
+    assert run.session_config.inter_op_parallelism_threads > 0
 
 
 @pytest.mark.parametrize('num_workers, needs_threads, sleeps', [

@@ -138,6 +138,32 @@ def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
     assert team.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
+def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
+  # Other tensors are exchanged, by other devices, in other numbers; then the first once more.
+  programs = [dict(), dict(placement='replicated'), dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02),
+              dict(placement='replicated', pack_megabytes=0.0), dict()]
+  servers = []
+  for program in programs:
+    settings = dict(train=small.random_examples(16), mode='shard', depth=2, **program)
+    with make_team((2, 2), **settings) as team, Run(num_towers=1, **settings) as one:
+      assert_one_tower(team, one, steps=5)
+      team.each(lambda run: run.validate())
+    servers.append(team.servers)
+  assert all(one is servers[0] for one in servers)
+
+
+def test_a_servers_next_session_finds_nothing_of_the_one_before():
+  with make_team((2, 1)) as team:
+    team.train()
+    run = team.runs[0]
+    with run.graph.as_default():
+      unset, names = tf.report_uninitialized_variables(), {variable.op.name for variable in tf.global_variables()}
+    assert len(run.session.run(unset)) == 0
+    run.session.close()
+    with tf.Session(run.target, graph=run.graph, config=run.session_config) as session:
+      assert names <= {name.decode() for name in session.run(unset)}
+
+
 def test_no_two_towers_of_all_workers_draw_the_same():
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
