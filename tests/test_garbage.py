@@ -69,7 +69,8 @@ def test_of_programs_one_after_another_those_before_go_once_it_is_worth_a_look(n
 def test_a_look_counts_what_it_has_found(monkeypatch):
   monkeypatch.setattr(garbage, '_num_left_out', 1)
   garbage.collect_former()
-  assert garbage._num_left_out == gc.get_freeze_count() > 50000
+  assert garbage._num_left_out == pytest.approx(gc.get_freeze_count(), rel=0.01)
+  assert garbage._num_left_out > 50000
 
 
 def test_the_import_of_tensorflow_is_left_out_of_it():
@@ -80,4 +81,4 @@ def test_the_import_of_tensorflow_is_left_out_of_it():
                                                             universal_newlines=True).split()
   assert int(runs) < 20 and is_enabled == 'True' and int(frozen) > 50000
   # What has been imported is no reason to look for programs before the first; from there it counts.
-  assert looks == '0' and left_out == frozen
+  assert looks == '0' and int(left_out) == pytest.approx(int(frozen), rel=0.01)  # Some of it has gone by itself.
