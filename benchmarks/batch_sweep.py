@@ -16,6 +16,9 @@ import sys
 import time
 from typing import Any, Dict
 
+from benchmarks.flags import at_least, one_of, several
+from models import MODELS
+
 BATCH_SIZES = (256, 1024, 4096, 16384, 50000)
 LARGEST_AT_ONCE = 4096
 NUM_EXAMPLES = 50000
@@ -60,13 +63,14 @@ def find_accumulate(batch_size: int, run_size: int) -> int:
 def main() -> None:
   """Prints the table, or one line as JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--batch_size', type=int, help='measure this one alone, in this process')
-  parser.add_argument('--accumulate', type=int, default=1, help='its runs')
-  parser.add_argument('--batch_sizes', default=','.join(map(str, BATCH_SIZES)), help='of the table')
-  parser.add_argument('--run_size', type=int, default=256, help='examples that fit a run')
-  parser.add_argument('--model', default='alexnet_cifar')
-  parser.add_argument('--num_towers', type=int, default=2)
-  parser.add_argument('--num_examples', type=int, default=NUM_EXAMPLES)
+  parser.add_argument('--batch_size', type=at_least(1), help='measure this one alone, in this process')
+  parser.add_argument('--accumulate', type=at_least(1), default=1, help='its runs')
+  parser.add_argument('--batch_sizes', type=several(at_least(1)), default=','.join(map(str, BATCH_SIZES)),
+                      help='of the table')
+  parser.add_argument('--run_size', type=at_least(1), default=256, help='examples that fit a run')
+  parser.add_argument('--model', type=one_of(MODELS), default='alexnet_cifar')
+  parser.add_argument('--num_towers', type=at_least(1), default=2)
+  parser.add_argument('--num_examples', type=at_least(1), default=NUM_EXAMPLES)
   flags = parser.parse_args()
   settings = ['--model=%s' % flags.model, '--num_towers=%d' % flags.num_towers,
               '--num_examples=%d' % flags.num_examples]
@@ -76,7 +80,7 @@ def main() -> None:
     return
   print('%s, %d towers\n%7s  %10s  %11s' % (flags.model, flags.num_towers, 'batch', 'accumulate', 'peak memory'),
         flush=True)
-  for batch_size in map(int, flags.batch_sizes.split(',')):
+  for batch_size in flags.batch_sizes:
     for accumulate in sorted({1, find_accumulate(batch_size, flags.run_size)}):
       if accumulate > 1 or batch_size <= LARGEST_AT_ONCE:
         done = subprocess.run([sys.executable, '-m', 'benchmarks.batch_sweep', '--batch_size=%d' % batch_size,

@@ -12,14 +12,15 @@ The images are Colour Fashion, see `colour_fashion`: CIFAR-shaped, made of Fashi
 """
 
 import argparse
-import json
-import os
 import time
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
 from benchmarks.colour_fashion import SIZE, colour
+from benchmarks.figures import write_figures
+from benchmarks.flags import at_least, one_of, path_to_write, several
+from models import MODELS
 from training.chart import Curve, write_chart
 from usage_error import UsageError
 
@@ -102,24 +103,22 @@ def main() -> None:
   """Trains once for each number of towers; prints the table, and writes it as JSON and as a picture."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'), help='what is coloured')
-  parser.add_argument('--num_train', type=int, default=60000, help='training examples, at most')
-  parser.add_argument('--num_validation', type=int, default=10000, help='validation examples, at most')
-  parser.add_argument('--towers', default='1,2,4')
-  parser.add_argument('--model', default='resnet20')
-  parser.add_argument('--batch_size', type=int, default=128)
-  parser.add_argument('--epochs', type=float, default=10)
-  parser.add_argument('--measure_every', type=int, default=10, help='steps')
+  parser.add_argument('--num_train', type=at_least(1), default=60000, help='training examples, at most')
+  parser.add_argument('--num_validation', type=at_least(1), default=10000, help='validation examples, at most')
+  parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4')
+  parser.add_argument('--model', type=one_of(MODELS), default='resnet20')
+  parser.add_argument('--batch_size', type=at_least(1), default=128)
+  parser.add_argument('--epochs', type=at_least(0, float), default=10)
+  parser.add_argument('--measure_every', type=at_least(1), default=10, help='steps')
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--output', help='writes OUTPUT.json and OUTPUT.svg')
+  parser.add_argument('--output', type=path_to_write, help='writes OUTPUT.json and OUTPUT.svg')
   flags = parser.parse_args()
-  if flags.output and not os.path.isdir(os.path.dirname(os.path.abspath(flags.output))):
-    raise SystemExit('output=%s: its folder does not exist.' % flags.output)
   try:
     data_set = load(flags.data, flags.num_train, flags.num_validation)
   except UsageError as error:
     raise SystemExit(str(error)) from None
   curves = []
-  for num_towers, noise in [(int(number), 0.0) for number in flags.towers.split(',')] + [(1, NOISE)]:
+  for num_towers, noise in [(number, 0.0) for number in flags.towers] + [(1, NOISE)]:
     curves.append(measure(data_set, num_towers=num_towers, model=flags.model, batch_size=flags.batch_size, noise=noise,
                           epochs=flags.epochs, measure_every=flags.measure_every, seed=flags.seed))
     print('%s: accuracy %.4f after %d steps, %.0f s' % (
@@ -128,9 +127,7 @@ def main() -> None:
   title = '%s, Colour Fashion (%s), global batch %d, batch norm sync' % (flags.model, flags.data, flags.batch_size)
   print('%s\n%s' % (title, format_table(curves)))
   if flags.output:
-    with open(flags.output + '.json', 'w', encoding='utf-8') as file:
-      json.dump(dict(title=title, curves=curves), file, indent=1)
-      file.write('\n')
+    write_figures(flags.output + '.json', dict(title=title, curves=curves))
     write_chart(flags.output + '.svg', 'Validation accuracy: ' + title,
                 [Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), number)
                  for number, curve in enumerate(curves)], x_label='steps', most=1.0, format_y='{:.0%}'.format)

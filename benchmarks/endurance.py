@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+from benchmarks.flags import at_least
+
 REPORTS = 11
 
 
@@ -24,7 +26,7 @@ def measure() -> str:
 def main() -> None:
   """Runs main.py in this process, and prints a line now and then."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--steps', type=int, default=100000)
+  parser.add_argument('--steps', type=at_least(REPORTS), default=100000)
   flags = parser.parse_args()
 
   import main as job

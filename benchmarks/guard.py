@@ -8,6 +8,9 @@ import argparse
 import statistics
 import time
 
+from benchmarks.flags import at_least, one_of
+from models import MODELS
+
 NUM_EXAMPLES = 4096
 
 
@@ -45,11 +48,11 @@ def build(model: str, batch_size: int, num_towers: int, guard: bool):
 def main() -> None:
   """Prints the medians and their ratio."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--model', default='convnet')
-  parser.add_argument('--batch_size', type=int, default=64)
-  parser.add_argument('--num_towers', type=int, default=2)
-  parser.add_argument('--rounds', type=int, default=40)
-  parser.add_argument('--steps', type=int, default=15, help='of a round')
+  parser.add_argument('--model', type=one_of(MODELS), default='convnet')
+  parser.add_argument('--batch_size', type=at_least(1), default=64)
+  parser.add_argument('--num_towers', type=at_least(1), default=2)
+  parser.add_argument('--rounds', type=at_least(1), default=40)
+  parser.add_argument('--steps', type=at_least(1), default=15, help='of a round')
   flags = parser.parse_args()
   takes = [build(flags.model, flags.batch_size, flags.num_towers, guard) for guard in (False, True)]
   taken: list = [[], []]

@@ -37,6 +37,7 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 
+from benchmarks.flags import at_least, path_to_read
 from cores import count_cores
 
 PHOTOS = '/usr/share/backgrounds/*.jpg'
@@ -300,12 +301,12 @@ def main() -> None:
   """Prints a table, each line from a process of its own, or one line."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--make', help='folder to write photos to')
-  parser.add_argument('--count', type=int, default=6000, help='photos to write')
-  parser.add_argument('--data_dir', help='folder of the photos')
-  parser.add_argument('--seconds', type=float, default=8.0, help='to measure for, each')
+  parser.add_argument('--count', type=at_least(1), default=6000, help='photos to write')
+  parser.add_argument('--data_dir', type=path_to_read, help='folder of the photos')
+  parser.add_argument('--seconds', type=at_least(0, float), default=8.0, help='to measure for, each')
   parser.add_argument('--resume', action='store_true', help='measure the time to the first batch of a late step')
-  parser.add_argument('--wall_gb', type=float, help='size of an array beyond 2 GB')
-  parser.add_argument('--towers', type=int, nargs='+', default=TOWERS)
+  parser.add_argument('--wall_gb', type=at_least(0, float), help='size of an array beyond 2 GB')
+  parser.add_argument('--towers', type=at_least(1), nargs='+', default=TOWERS)
   parser.add_argument('--line', nargs=5, help='what kind folder mode towers: one line, in this process')
   parser.add_argument('--wall_line', nargs=2, help='mode towers: one line, in this process')
   flags = parser.parse_args()
@@ -317,6 +318,8 @@ def main() -> None:
     print(measure(what, kind, folder, mode, int(towers), flags.seconds), flush=True)
     return
   if flags.resume:
+    if flags.data_dir is None:
+      parser.error('--resume needs the --data_dir of photos that --make has written')
     measure_resume('tfrecord', flags.data_dir)
     return
   if flags.wall_line:

@@ -17,9 +17,11 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
+from benchmarks.figures import write_figures
+from benchmarks.flags import at_least, path_to_read, path_to_write
 from benchmarks.machine import describe_machine
 from benchmarks.player import PROCESS, Player
-from benchmarks.step import CHECKED_STEPS, in_turn, write_figures
+from benchmarks.step import CHECKED_STEPS, in_turn
 from benchmarks.step_table import OURS, find_disagreements, format_machine, format_spread
 from benchmarks.task import Task
 from cores import list_cores
@@ -97,12 +99,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--model', default='lenet', choices=('linear', 'lenet', 'convnet'))
   has_fashion = os.path.isdir(DEBIAN_FASHION_MNIST_DIR)
   parser.add_argument('--data', default='fashion_mnist' if has_fashion else 'sample', choices=sorted(NAMES))
-  parser.add_argument('--data_dir', help='folder of its files')
-  parser.add_argument('--steps', type=int, default=10000)
-  parser.add_argument('--rounds', type=int, default=20)
-  parser.add_argument('--json', help='file to write all figures to')
+  parser.add_argument('--data_dir', type=path_to_read, help='folder of its files')
+  parser.add_argument('--steps', type=at_least(1), default=10000)
+  parser.add_argument('--rounds', type=at_least(1), default=20)
+  parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args(arguments)
-  if flags.rounds < 1 or flags.steps < flags.rounds:
+  if flags.steps < flags.rounds:
     parser.error('--steps=%d in --rounds=%d: there must be a step for each' % (flags.steps, flags.rounds))
   if len(list_cores()) < max(TOWERS):
     parser.error('this process may use %d core, and two towers need one each' % len(list_cores()))

@@ -9,11 +9,12 @@ thread, as one on a GPU does not; so there are threads for all that may sleep at
 """
 
 import argparse
-import json
 import statistics
 import time
 from typing import Any, Dict
 
+from benchmarks.figures import write_figures
+from benchmarks.flags import at_least, path_to_write
 from benchmarks.program import open_program
 
 NUM_EXAMPLES = 4096
@@ -80,9 +81,9 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
 def main() -> None:
   """Prints a line for each mode and depth."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--towers', type=int, default=2)
-  parser.add_argument('--milliseconds', type=float, default=20.0)
-  parser.add_argument('--json', help='file to write all lines to')
+  parser.add_argument('--towers', type=at_least(1), default=2)
+  parser.add_argument('--milliseconds', type=at_least(0, float), default=20.0)
+  parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
   flags = parser.parse_args()
   print('{0} towers, {1:g} ms for a global batch, {1:g} ms to compute'.format(flags.towers, flags.milliseconds))
   lines = []
@@ -92,8 +93,7 @@ def main() -> None:
       print('{mode:6} depth {depth}   {step_milliseconds:6.1f} ms a step, {hidden:.2f} of the best there is'.format(
           **lines[-1]), flush=True)
   if flags.json:
-    with open(flags.json, 'w', encoding='utf-8') as file:
-      json.dump(lines, file, indent=1)
+    write_figures(flags.json, lines)
 
 
 if __name__ == '__main__':

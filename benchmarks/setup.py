@@ -23,7 +23,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
+from benchmarks.figures import write_figures
+from benchmarks.flags import at_least, one_of, path_to_write, several
 from benchmarks.mirrored import build_update, open_mirrored
+from models import MODELS
 from training.chart import Curve, write_chart
 
 IMAGES_PER_TOWER = 2
@@ -178,12 +181,13 @@ def format_line(line: Dict[str, Any]) -> str:
 def main() -> None:
   """Measures all lines, builds in turn for each model and number of towers, and prints them as they come."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--models', default='nasnet_large,resnet50')
-  parser.add_argument('--towers', default='1,2,4,8')
-  parser.add_argument('--builds', default='clone,reuse,mirrored', help='of ' + ','.join(BUILDS))
-  parser.add_argument('--repeats', type=int, default=1)
-  parser.add_argument('--json', help='file to write all lines to')
-  parser.add_argument('--picture', help='SVG file to draw the first model to')
+  parser.add_argument('--models', type=several(one_of(MODELS)), default='nasnet_large,resnet50')
+  parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4,8')
+  parser.add_argument('--builds', type=several(one_of(BUILDS)), default='clone,reuse,mirrored',
+                      help='of ' + ','.join(BUILDS))
+  parser.add_argument('--repeats', type=at_least(1), default=1)
+  parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
+  parser.add_argument('--picture', type=path_to_write, help='SVG file to draw the first model to')
   parser.add_argument('--line', help=argparse.SUPPRESS)
   flags = parser.parse_args()
   if flags.line:
@@ -192,17 +196,15 @@ def main() -> None:
     return
   lines = []
   for _ in range(flags.repeats):
-    for model in flags.models.split(','):
-      for num_towers in map(int, flags.towers.split(',')):
-        for build in flags.builds.split(','):
+    for model in flags.models:
+      for num_towers in flags.towers:
+        for build in flags.builds:
           lines.append(run_line(model, num_towers, build))
           print(format_line(lines[-1]), flush=True)
   if flags.json:
-    with open(flags.json, 'w', encoding='utf-8') as file:
-      json.dump(lines, file, indent=1)
-      file.write('\n')
+    write_figures(flags.json, lines)
   if flags.picture:
-    draw_lines(lines, flags.models.split(',')[0], flags.picture)
+    draw_lines(lines, flags.models[0], flags.picture)
 
 
 def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:

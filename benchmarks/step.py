@@ -22,12 +22,13 @@ round; told are the median of all rounds and, in brackets, their quartiles, whic
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from benchmarks import step_table
+from benchmarks.figures import read_figures, write_figures
+from benchmarks.flags import at_least, one_of, path_to_read, path_to_write, program, several
 from benchmarks.machine import describe_machine
 from benchmarks.player import PROCESS, Absent, Failed, Player
 from benchmarks.step_process import KINDS
@@ -138,42 +139,30 @@ def choose_kinds(kinds: Sequence[str], num_towers: int) -> List[str]:
   return [kind for kind in kinds if kind != ONE_TOWER or num_towers > 1]
 
 
-def write_figures(path: str, content: Any) -> None:
-  """Writes figures as JSON."""
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump(content, file, indent=1)
-    file.write('\n')
-
-
-def read_figures(paths: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns the contents of files that `write_figures` has written."""
-  contents = []
-  for path in paths:
-    with open(path, encoding='utf-8') as file:
-      contents.append(json.load(file))
-  return contents
-
-
 def main(arguments: Optional[Sequence[str]] = None) -> int:
   """Prints a table for each model, number of towers and interpreter; returns 1 if any kind has failed or disagrees."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--models', default=_DEFAULT_MODELS, help='of ' + ','.join(NETS))
-  parser.add_argument('--towers', default='1,2,4,8')
-  parser.add_argument('--batch_size', type=int, help='of each tower; by default 1 for linear, 8 for resnet20, else 32')
-  parser.add_argument('--kinds', default=','.join(kind for kind in KINDS if kind != AUTOTUNED),
-                      help='default: %(default)s')
+  parser.add_argument('--models', type=several(one_of(NETS)), default=_DEFAULT_MODELS, help='of ' + ','.join(NETS))
+  parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4,8')
+  parser.add_argument('--batch_size', type=at_least(1),
+                      help='of each tower; by default 1 for linear, 8 for resnet20, else 32')
+  parser.add_argument('--kinds', type=several(one_of(KINDS)),
+                      default=','.join(kind for kind in KINDS if kind != AUTOTUNED), help='default: %(default)s')
   parser.add_argument('--autotune', action='store_true', help='also ours with what main.py --autotune finds')
-  parser.add_argument('--pythons', default=sys.executable, help='interpreters to measure with, one for each target')
-  parser.add_argument('--rounds', type=int, default=15)
-  parser.add_argument('--seconds', type=float, default=0.5, help='of a turn')
-  parser.add_argument('--setups', type=int, default=1, help='how often each kind is started, to measure set-up')
-  parser.add_argument('--limit_seconds', type=float, default=900, help='for any answer of a process')
-  parser.add_argument('--json', help='file to write all figures to')
-  parser.add_argument('--picture', help='SVG file to draw ratios to; one for each model and target, named after it')
-  parser.add_argument('--show', help='files that --json has written, to print and draw instead of measuring')
+  parser.add_argument('--pythons', type=several(program), default=sys.executable,
+                      help='interpreters to measure with, one for each target')
+  parser.add_argument('--rounds', type=at_least(1), default=15)
+  parser.add_argument('--seconds', type=at_least(0, float), default=0.5, help='of a turn')
+  parser.add_argument('--setups', type=at_least(1), default=1, help='how often each kind is started, to measure set-up')
+  parser.add_argument('--limit_seconds', type=at_least(1, float), default=900, help='for any answer of a process')
+  parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
+  parser.add_argument('--picture', type=path_to_write,
+                      help='SVG file to draw ratios to; one for each model and target, named after it')
+  parser.add_argument('--show', type=several(path_to_read),
+                      help='files that --json has written, to print and draw instead of measuring')
   flags = parser.parse_args(arguments)
   if flags.show:
-    contents = read_figures(flags.show.split(','))
+    contents = [_read(parser, path) for path in flags.show]
     lines = [line for content in contents for line in content['lines']]
     for content in contents:
       print(step_table.format_machine(content['machine']))
@@ -187,28 +176,25 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   return 1 if any(line['failed'] or line['disagreements'] for line in lines) else 0
 
 
+def _read(parser, path):
+  """Returns what `--json` has written."""
+  try:
+    content = read_figures(path)
+    return dict(machine=content['machine'], lines=content['lines'])
+  except (OSError, ValueError, KeyError, TypeError):
+    parser.error('--show=%s: this is no file that --json has written' % path)
+
+
 def _measure_all(parser, flags):
   """Measures what the flags ask for, prints it as it comes and writes it; returns the lines."""
-  kinds = flags.kinds.split(',') + ([AUTOTUNED] if flags.autotune else [])
-  for given, known in ((flags.models.split(','), NETS), (kinds, KINDS)):
-    for name in given:
-      if name not in known:
-        parser.error("there is no '%s'; choose of %s" % (name, ','.join(known)))
-  if OURS not in kinds:
-    parser.error("--kinds=%s: without '%s' there is nothing to compare with" % (flags.kinds, OURS))
-  try:
-    towers = [int(number) for number in flags.towers.split(',')]
-  except ValueError:
-    parser.error('--towers=%s: give numbers with commas between them' % flags.towers)
-  for name, least, value in (('towers', 1, min(towers)), ('rounds', 1, flags.rounds), ('setups', 1, flags.setups),
-                             ('batch_size', 1, flags.batch_size or 1)):
-    if value < least:
-      parser.error('--%s=%d: it must be at least %d' % (name, value, least))
+  if OURS not in flags.kinds:
+    parser.error("--kinds=%s: without '%s' there is nothing to compare with" % (','.join(flags.kinds), OURS))
+  kinds = flags.kinds + ([AUTOTUNED] if flags.autotune else [])
   content: Dict[str, Any] = dict(machine=describe_machine(), lines=[])
   print(step_table.format_machine(content['machine']), flush=True)
-  for python in flags.pythons.split(','):
-    for net in flags.models.split(','):
-      for num_towers in towers:
+  for python in flags.pythons:
+    for net in flags.models:
+      for num_towers in flags.towers:
         task = Task(net, num_towers, flags.batch_size or NETS[net].batch_size)
         content['lines'].append(measure(
             task, choose_kinds(kinds, num_towers), rounds=flags.rounds, seconds=flags.seconds, python=python,

@@ -28,6 +28,8 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
+from benchmarks.figures import write_figures
+from benchmarks.flags import at_least, one_of, path_to_write, several
 from benchmarks.ring import Link, Point, fit_link, on_one_machine, plan, ring_seconds
 from benchmarks.step import in_turn
 from benchmarks.worker_steps import NETS
@@ -260,24 +262,29 @@ def format_plan() -> str:
 def main() -> None:
   """Prints a table for each net."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--nets', default=','.join(NETS))
-  parser.add_argument('--kinds', help='default: all that this TensorFlow has')
-  parser.add_argument('--workers', type=int, default=2)
-  parser.add_argument('--batch_size', type=int, default=64, help='of each worker')
-  parser.add_argument('--rounds', type=int, default=6)
-  parser.add_argument('--seconds', type=float, default=3, help='of a turn')
-  parser.add_argument('--limit_seconds', type=float, default=600, help='after which every worker ends itself')
+  parser.add_argument('--nets', type=several(one_of(NETS)), default=','.join(NETS))
+  parser.add_argument('--kinds', type=several(str), help='default: all that this TensorFlow has')
+  parser.add_argument('--workers', type=at_least(1), default=2)
+  parser.add_argument('--batch_size', type=at_least(1), default=64, help='of each worker')
+  parser.add_argument('--rounds', type=at_least(1), default=6)
+  parser.add_argument('--seconds', type=at_least(0, float), default=3, help='of a turn')
+  parser.add_argument('--limit_seconds', type=at_least(1, float), default=600,
+                      help='after which every worker ends itself')
   parser.add_argument('--scaling', action='store_true', help='ours with 1, 2 and 4 workers, and what --sums does')
   parser.add_argument('--sums', action='store_true', help='sums without a net, the formula, and a plan')
-  parser.add_argument('--json', help='file to write all figures to')
+  parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args()
   from tensorflow_v1 import tf
   from training.report import find_versions
 
-  kinds = flags.kinds.split(',') if flags.kinds else [OURS] if flags.scaling else kinds_of(tf.__version__)
+  known = kinds_of(tf.__version__)
+  kinds = flags.kinds or ([OURS] if flags.scaling else known)
+  if OURS not in kinds or not set(kinds) <= set(known):
+    parser.error('--kinds=%s: choose of %s, which TensorFlow %s has, with %s among them'
+                 % (','.join(kinds), ','.join(known), tf.__version__, OURS))
   lines = []
   sums: Dict[str, Any] = {}
-  for net in () if flags.sums else flags.nets.split(','):
+  for net in () if flags.sums else flags.nets:
     for num_workers in _TEAMS if flags.scaling else (flags.workers,):
       lines.append(measure(net, kinds, num_workers=num_workers, batch_size=flags.batch_size, rounds=flags.rounds,
                            seconds=flags.seconds, limit_seconds=flags.limit_seconds))
@@ -289,9 +296,7 @@ def main() -> None:
         format_exchange(points), ', '.join('%.2f ms of %d' % (1e9 * found, num_workers)
                                            for num_workers, found in sorted(used.items())), format_plan()))
   if flags.json:
-    with open(flags.json, 'w', encoding='utf-8') as file:
-      json.dump(dict(versions=find_versions(), lines=lines, sums=sums), file, indent=1)
-      file.write('\n')
+    write_figures(flags.json, dict(versions=find_versions(), lines=lines, sums=sums))
 
 
 if __name__ == '__main__':

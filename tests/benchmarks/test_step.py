@@ -1,12 +1,12 @@
 """A step beside others': that all compute the same, that what does not is caught, and what the table tells."""
 
 import importlib.util
-import json
 
 import numpy as np
 import pytest
 
 from benchmarks import step, step_table
+from benchmarks.figures import read_figures, write_figures
 from benchmarks.step_process import KINDS
 from benchmarks.task import Task, initial_weights, weigh
 
@@ -83,7 +83,7 @@ def test_a_process_that_fails_is_told_and_fails_the_command(monkeypatch, capsys)
 def test_the_table_of_a_record(tmp_path, capsys):
   path = str(tmp_path / 'step.json')
   machine = dict(processor='Abacus', cores='2', system='Linux', commit='0123456789ab')
-  step.write_figures(path, dict(machine=machine, lines=[recorded()]))
+  write_figures(path, dict(machine=machine, lines=[recorded()]))
   assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'step.svg')]) == 0
   head, _, title, names, ours, one, by_hand, mirrored, absent, best, scaling, agreement, picture = (
       capsys.readouterr().out.splitlines())
@@ -100,10 +100,10 @@ def test_the_table_of_a_record(tmp_path, capsys):
     drawn = file.read()
   assert 'by hand' in drawn and 'mirrored' in drawn and 'one tower' not in drawn
   alone = recorded(kinds={'towers': figures(1.0)}, absent={})
-  step.write_figures(path, dict(machine=machine, lines=[alone]))
+  write_figures(path, dict(machine=machine, lines=[alone]))
   assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'alone.svg')]) == 0
   assert 'svg' not in capsys.readouterr().out
-  step.write_figures(path, dict(machine=machine, lines=[recorded(disagreements=['mirrored: another loss'])]))
+  write_figures(path, dict(machine=machine, lines=[recorded(disagreements=['mirrored: another loss'])]))
   assert step.main(['--show=' + path]) == 1
   assert '  DISAGREES: mirrored: another loss' in capsys.readouterr().out.splitlines()
 
@@ -123,16 +123,6 @@ def test_one_tower_is_measured_beside_several():
   assert step.choose_kinds(list(KINDS), 2) == list(KINDS)
 
 
-@pytest.mark.parametrize('flag, what', [
-    ('--models=nothing', "there is no 'nothing'; choose of linear"), ('--kinds=towers,horovod', "no 'horovod'"),
-    ('--kinds=by hand', "without 'towers'"), ('--towers=two', 'numbers with commas'), ('--towers=0', 'at least 1'),
-    ('--rounds=0', 'at least 1'), ('--setups=0', 'at least 1'), ('--batch_size=-1', 'at least 1')])
-def test_flags_that_cannot_be_are_refused(flag, what, capsys):
-  with pytest.raises(SystemExit):
-    step.main([flag])
-  assert what in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_batch_norm_agrees_by_the_statistics_of_each_tower():
   line = step.measure(Task('resnet20', num_towers=2, batch_size=2), ['towers', 'by hand', 'mirrored'], **QUICK)
@@ -145,6 +135,5 @@ def test_the_command_writes_what_it_measures(tmp_path):
   path = str(tmp_path / 'step.json')
   assert step.main(['--models=linear', '--towers=2', '--kinds=towers', '--rounds=1', '--seconds=0.01',
                     '--setups=2', '--json=' + path]) == 0
-  with open(path, encoding='utf-8') as file:
-    [line] = json.load(file)['lines']
+  [line] = read_figures(path)['lines']
   assert len(line['kinds']['towers']['setup_seconds']) == 2
