@@ -14,3 +14,8 @@ def list_cores() -> List[int]:
 def count_cores() -> int:
   """Returns how many these are: fewer than the machine has, in a container's cpuset or by taskset."""
   return len(list_cores())
+
+
+def count_cores_of_each(num_towers: int) -> int:
+  """Returns a tower's part of them where towers compute side by side: one at least."""
+  return max(count_cores() // num_towers, 1)

@@ -7,7 +7,7 @@ Without a GPU the same towers stand on virtual CPU devices, so that a program is
 import os
 from typing import Any, List, NamedTuple, Optional
 
-from cores import count_cores
+from cores import count_cores, count_cores_of_each
 from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, give_sessions_threads, keep_memory, tf
 from towers.workers import ALONE, Workers
 from usage_error import UsageError
@@ -153,7 +153,7 @@ def _count_intra_threads(devices, is_deep):
   """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on each core."""
   if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
     return 0
-  count = max(count_cores() // len(devices.names), 1)
+  count = count_cores_of_each(len(devices.names))
   return count // 2 if count > 1 and (is_deep or _has_little_ops()) else count
 
 

@@ -23,7 +23,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from cores import count_cores
+from cores import count_cores, count_cores_of_each
 from data.user_cache import find_in_cache
 from data.whole_file import write_whole
 from training.config import Config
@@ -164,7 +164,7 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Dict[str, An
       [dict(xla='on')],
       [dict(graph_rewriter='on'), dict(graph_rewriter='off')],
       [dict(inter_threads=inter, intra_threads=intra)
-       for inter, intra in sorted({(cores, 1), (1, cores), (cores, max(cores // num_towers, 1)), (2 * cores, 1)})],
+       for inter, intra in sorted({(cores, 1), (1, cores), (cores, count_cores_of_each(num_towers)), (2 * cores, 1)})],
       [dict(staging_depth=depth) for depth in (0, 2)],
       [dict(variables=kind) for kind in ('first', 'balanced', 'replicated') if num_towers > 1],
   ]

@@ -81,7 +81,7 @@ def test_a_session_has_all_towers_and_no_others():
 def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   for name in ('TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'):
     monkeypatch.delenv(name, raising=False)
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+  monkeypatch.setattr('cores.list_cores', lambda: range(4))
 
   def threads(num_towers, **settings):
     config = towers.build_session_config(towers.build_devices(num_towers, 'cpu'), **settings)
@@ -100,9 +100,9 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
     assert threads(8) == (8, 1) and threads(2) == (4, 1)
   gpus = towers.Devices('GPU', ['/device:GPU:%d' % tower for tower in range(8)], '')
   assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 1)
+  monkeypatch.setattr('cores.list_cores', lambda: range(1))
   assert threads(1) == (2, 1)
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+  monkeypatch.setattr('cores.list_cores', lambda: range(4))
   monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '5')
   assert threads(8) == (0, 1)
   assert threads(8, inter_threads=3) == (3, 1)
@@ -113,7 +113,7 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
 
 def test_one_small_tower_is_run_by_who_calls_it(monkeypatch):
   monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 4)
+  monkeypatch.setattr('cores.list_cores', lambda: range(4))
 
   def threads(num_towers=1, needs_threads=False, **settings):
     devices = towers.build_devices(num_towers, 'cpu')
@@ -203,7 +203,7 @@ def test_an_ops_threads_are_as_many_as_the_environment_says_where_the_session_sa
 
 def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
   monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
-  monkeypatch.setattr('towers.devices.count_cores', lambda: 8)
+  monkeypatch.setattr('cores.list_cores', lambda: range(8))
 
   def threads(num_ops, rows, num_towers=1, unknown=0):
     with tf.Graph().as_default():

@@ -96,7 +96,7 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
   different.append(fingerprint(Config()))
   monkeypatch.undo()
-  monkeypatch.setattr('training.autotune.count_cores', lambda: 77)
+  monkeypatch.setattr('cores.list_cores', lambda: range(77))
   different.append(fingerprint(Config()))
   monkeypatch.undo()
   monkeypatch.setattr('training.autotune._ROOT', str(tmp_path))
@@ -113,7 +113,7 @@ def test_the_fingerprint_holds_all_that_a_run_may_load():
 
 
 def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
-  monkeypatch.setattr('training.autotune.count_cores', lambda: 8)
+  monkeypatch.setattr('cores.list_cores', lambda: range(8))
 
   def threads(num_towers):
     return {(settings['inter_threads'], settings['intra_threads'])

@@ -28,7 +28,7 @@ def test_augmented_arrays_are_measured_too():
 
 
 def test_advice_is_for_those_who_wait_and_fits_the_settings(monkeypatch):
-  monkeypatch.setattr('training.measure_input.count_cores', lambda: 8)
+  monkeypatch.setattr('cores.list_cores', lambda: range(8))
   assert advise(Config(), 0.05) == ''
   assert '43%' in advise(Config(), 0.43) and 'all 8 cores decode already' in advise(Config(), 0.43)
   assert 'input_threads=8 uses all cores, where it is 2' in advise(Config(input_threads=2), 0.43)
