@@ -140,13 +140,12 @@ def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
 
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   # Other tensors are exchanged, by other devices, in other numbers; then the first once more.
-  programs = [dict(), dict(placement='replicated'), dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02),
-              dict(placement='replicated', pack_megabytes=0.0), dict()]
+  programs = [dict(), dict(placement='replicated', pack_megabytes=0.0), dict()]
   servers = []
   for program in programs:
     settings = dict(train=small.random_examples(16), mode='shard', depth=2, **program)
     with make_team((2, 2), **settings) as team, Run(num_towers=1, **settings) as one:
-      assert_one_tower(team, one, steps=5)
+      assert_one_tower(team, one, steps=3)
       team.each(lambda run: run.validate())
     servers.append(team.servers)
   assert all(one is servers[0] for one in servers)
