@@ -147,8 +147,8 @@ def train(config, cluster, data_set, startup, signals):
   check_xla(config, devices)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__, training_examples=data_set.train.num_examples,
                validation_examples=data_set.validation.num_examples)
-  with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker:
-    graph = tf.get_default_graph()
+  with join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup) as worker, \
+      tf.Graph().as_default() as graph:
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
     model = models.build_classifier(config.model, num_classes=data_set.num_classes, data_format=config.data_format)
     program = build_program(config, model, data_set, devices.names, cluster.worker, cluster.num_workers)

@@ -10,13 +10,13 @@ lines train on the same 50,000 CIFAR-shaped synthetic images, and each comes fro
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from typing import Any, Dict
 
 from benchmarks.flags import at_least, one_of, several
+from benchmarks.machine import read_peak_bytes
 from models import MODELS
 
 BATCH_SIZES = (256, 1024, 4096, 16384, 50000)
@@ -45,7 +45,7 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
     seconds = time.monotonic() - started
     sizes = [steps.program.train.inputs.plan.size_at(step) for step in range(1, num_steps)]
   return dict(batch_size=batch_size, accumulate=accumulate, losses=losses, examples_per_second=sum(sizes) / seconds,
-              peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, tensorflow_version=tf.__version__)
+              peak_bytes=read_peak_bytes(), tensorflow_version=tf.__version__)
 
 
 def format_line(line: Dict[str, Any]) -> str:

@@ -1,7 +1,10 @@
-"""Memory and file handles over many steps, with validation, checkpoints, summaries and report on: nothing may grow.
+"""Memory, file handles and threads over a long time: nothing may grow.
 
   python -m benchmarks.endurance                  # 100,000 steps of a linear model; some minutes
-  python -m benchmarks.endurance --steps=20000
+  python -m benchmarks.endurance --model=lenet --batch_size=256 --steps=5000
+  python -m benchmarks.endurance --programs=100   # one program after another in one process, of ten steps each
+
+A run is `main.py` with validation, checkpoints, summaries and report on.
 """
 
 import argparse
@@ -9,47 +12,86 @@ import os
 import sys
 import tempfile
 import time
+from typing import List, Tuple
 
-from benchmarks.flags import at_least
+from benchmarks.flags import at_least, one_of
+from garbage import read_held_bytes
+from models import MODELS
 
-REPORTS = 11
+REPORTS = 10
+_STEPS_OF_A_PROGRAM = 10
 
 
-def measure() -> str:
+def measure() -> Tuple[float, int, int]:
   """Returns resident memory in MB, open file handles and threads of this process."""
-  with open('/proc/self/statm') as file:
-    pages = int(file.read().split()[1])
-  return '%7.1f MB  %3d handles  %3d threads' % (
-      pages * os.sysconf('SC_PAGESIZE') / 1e6, len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')))
+  return read_held_bytes() / 1e6, len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))
 
 
-def main() -> None:
-  """Runs main.py in this process, and prints a line now and then."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--steps', type=at_least(REPORTS), default=100000)
-  flags = parser.parse_args()
+class Reports:
+  """Prints what is held, `REPORTS` times while a number of steps or programs is done, and what it has grown by."""
 
+  def __init__(self, count: int, unit: str):
+    """Begins to count up to `count`."""
+    self._count, self._unit = count, unit
+    self._started = time.monotonic()
+    self._held: List[Tuple[float, int, int]] = []
+
+  def end(self, done: int) -> None:
+    """Prints a line, if it is time for one, when `done` of them are done."""
+    if done * REPORTS // self._count > (done - 1) * REPORTS // self._count:
+      self._held.append(measure())
+      self._tell('%7d %s  %6.0f s  %7.1f MB  %3d handles  %3d threads'
+                 % ((done, self._unit, time.monotonic() - self._started) + self._held[-1]))
+    if done == self._count:
+      # By a tenth all caches are filled.
+      growth = [last - first for first, last in zip(self._held[0], self._held[-1])]
+      self._tell('since the first tenth: %+.1f MB, %+d handles, %+d threads' % tuple(growth))
+
+  def _tell(self, line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(model: str, batch_size: int, steps: int) -> int:
+  """Trains for as many steps; returns the exit code of `main.py`."""
   import main as job
-  from training.steps import Steps
-
-  every = flags.steps // (REPORTS - 1)
-  train, started = Steps.train, time.monotonic()
-
-  def counted(steps):
-    if steps.step % every == 1:
-      print('%7d steps  %6.0f s  %s' % (steps.step, time.monotonic() - started, measure()), file=sys.stderr, flush=True)
-    return train(steps)
-
-  Steps.train = counted
   with tempfile.TemporaryDirectory() as folder:
-    code = job.main(['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--batch_size=16',
-                     '--steps=%d' % flags.steps, '--validate_every=%dsteps' % max(1, flags.steps // 100),
-                     '--checkpoint_every=%dsteps' % max(1, flags.steps // 200),
+    return job.main(['main.py', '--data=synthetic', '--model=%s' % model, '--device=cpu',
+                     '--batch_size=%d' % batch_size, '--steps=%d' % steps,
+                     '--validate_every=%dsteps' % max(1, steps // 100),
+                     '--checkpoint_every=%dsteps' % max(1, steps // 200),
                      '--checkpoint_dir=' + os.path.join(folder, 'checkpoints'),
                      '--summary_dir=' + os.path.join(folder, 'summaries'), '--summary_every=10steps',
                      '--report=' + os.path.join(folder, 'run.html')])
-    print('%7d steps  %6.0f s  %s' % (flags.steps, time.monotonic() - started, measure()), file=sys.stderr)
-  sys.exit(code)
+
+
+def main() -> None:
+  """Trains in this process, and prints a line now and then."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--model', type=one_of(MODELS), default='linear')
+  parser.add_argument('--batch_size', type=at_least(1), default=16)
+  parser.add_argument('--steps', type=at_least(REPORTS), default=100000)
+  parser.add_argument('--programs', type=at_least(REPORTS), help='so many instead of one run of many steps')
+  flags = parser.parse_args()
+  if flags.programs:
+    reports = Reports(flags.programs, 'programs')
+    for number in range(1, flags.programs + 1):
+      code = run(flags.model, flags.batch_size, _STEPS_OF_A_PROGRAM)
+      if code:
+        sys.exit(code)
+      reports.end(number)
+    return
+
+  from training.steps import Steps
+
+  reports = Reports(flags.steps, 'steps')
+  end_step = Steps._end_step
+
+  def counted(steps, results):
+    end_step(steps, results)
+    reports.end(steps.step)
+
+  Steps._end_step = counted
+  sys.exit(run(flags.model, flags.batch_size, flags.steps))
 
 
 if __name__ == '__main__':

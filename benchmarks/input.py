@@ -27,7 +27,6 @@ import contextlib
 import functools
 import glob
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from typing import Any, List, NamedTuple
 import numpy as np
 
 from benchmarks.flags import at_least, path_to_read
+from benchmarks.machine import read_peak_bytes
 from cores import count_cores
 
 PHOTOS = '/usr/share/backgrounds/*.jpg'
@@ -180,7 +180,7 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
       steps.start(0)
       ours = steps.train
     _take_turn(ours, batch_size, seconds / 4)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = read_peak_bytes()
     start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))
     start_bare()
     _take_turn(bare, batch_size, seconds / 4)
@@ -283,7 +283,7 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
   images = np.zeros([int(num_gb * 1e9) // (SIZE * SIZE * 3), SIZE, SIZE, 3], np.uint8)
   images[:, ::8] = 1  # Touches every page: memory that is only promised would not count.
   labels = np.arange(len(images), dtype=np.int32) % 10
-  held_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  held_bytes = read_peak_bytes()
   examples = data.from_arrays(images, labels, name='large')
   data_set = data.DataSet(examples, data.from_arrays(images[:64], labels[:64], name='validation'), images.shape[1:], 10)
   config = Config(batch_size=64, input_mode=mode)
@@ -292,7 +292,7 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
     steps.start(0)
     losses = [float(steps.train()) for _ in range(2)]
   assert np.isfinite(losses).all()
-  peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  peak_bytes = read_peak_bytes()
   return '{:5}  {:6d}  {:>8.2f} GB  {:>10.2f} GB  {:>7.2f} GB  {:>8,} bytes'.format(
       mode, num_towers, images.nbytes / 1e9, held_bytes / 1e9, peak_bytes / 1e9, graph_bytes)
 

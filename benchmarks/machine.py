@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 from typing import Dict
 
@@ -13,6 +14,11 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def describe_machine() -> Dict[str, str]:
   """Returns the processor, how many of its cores may be used, the system, and the commit."""
   return dict(processor=_find_processor(), cores=str(count_cores()), system=platform.platform(), commit=_find_commit())
+
+
+def read_peak_bytes() -> int:
+  """Returns the most memory that this process has had, or on Linux, if that is more, the one that started it."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _find_processor():

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any, Dict, List, Tuple
 
 from benchmarks.figures import write_figures
 from benchmarks.flags import at_least, one_of, path_to_write, several
+from benchmarks.machine import read_peak_bytes
 from benchmarks.mirrored import build_update, open_mirrored
 from models import MODELS
 from training.chart import Curve, write_chart
@@ -67,7 +67,7 @@ def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str
               build_and_start_seconds=ends[0] - imported, first_step_seconds=ends[1] - ends[0],
               setup_cpu_seconds=used[1], step_seconds=later[len(later) // 2],
               step_cpu_seconds=(used[-1] - used[1]) / _LATER_STEPS, num_ops=run.num_ops,
-              peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, losses=run.losses)
+              peak_bytes=read_peak_bytes(), losses=run.losses)
 
 
 class _Run:

@@ -14,18 +14,16 @@
 
 import json
 import os
-import resource
 import sys
 import time
 from typing import Any, Callable, Dict, List
 
 from benchmarks import hand_written, mirrored, ours, tensorpack_trainer
+from benchmarks.machine import read_peak_bytes
 from benchmarks.task import Task, weigh
 from benchmarks.worker_steps import Turns, open_parent
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# ru_maxrss is in kilobytes.
-_UNIT_OF_MEMORY = 1024
 
 
 class StepTurns:
@@ -53,7 +51,7 @@ class StepTurns:
   def _read(self):
     line = self._read_line()
     while line.strip() == 'tell':
-      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT_OF_MEMORY
+      peak = read_peak_bytes()
       self._write(json.dumps(dict(weights=self._weigh(), peak_bytes=peak, settings=self.settings,
                                   versions=find_versions())))
       line = self._read_line()

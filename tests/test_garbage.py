@@ -1,16 +1,20 @@
 """Nothing is collected while TensorFlow is imported and towers are built, and all is as before afterwards."""
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
 
+import numpy as np
 import pytest
 
 import garbage
 from garbage import uncollected
 from tests.towers import small
 from tests.towers.small import Run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def test_models_are_called_without_the_collector_and_it_is_there_again():
@@ -54,11 +58,11 @@ def test_what_was_built_is_left_out_of_later_looks():
   assert found() is not None
 
 
-@pytest.mark.parametrize('num_left_out, num_there', [(1, 1), (10 ** 9, 4)])
-def test_of_programs_one_after_another_those_before_go_once_it_is_worth_a_look(num_left_out, num_there, monkeypatch):
+@pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
+def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(worth_bytes, num_there, monkeypatch):
+  monkeypatch.setattr(garbage, '_WORTH_BYTES', worth_bytes)
   graphs = []
   for _ in range(4):
-    monkeypatch.setattr(garbage, '_num_left_out', num_left_out)
     with Run(num_towers=1) as run:
       run.steps.train()
     graphs.append(weakref.ref(run.graph))
@@ -66,19 +70,34 @@ def test_of_programs_one_after_another_those_before_go_once_it_is_worth_a_look(n
   assert sum(graph() is not None for graph in graphs) == num_there
 
 
-def test_a_look_counts_what_it_has_found(monkeypatch):
-  monkeypatch.setattr(garbage, '_num_left_out', 1)
-  garbage.collect_former()
-  assert garbage._num_left_out == pytest.approx(gc.get_freeze_count(), rel=0.01)
-  assert garbage._num_left_out > 50000
+def test_the_import_and_the_first_program_are_left_out_of_it():
+  code = """
+import gc
+import garbage
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(info['generation']))
+
+def tell(*what):
+  print(looks.count(2), *what)
+  looks.clear()
+
+import tensorflow_v1
+tell(gc.isenabled(), gc.get_freeze_count() > 50000)
+garbage.collect_former()  # Of the first program there is none.
+tell()
+garbage.collect_former()
+tell()
+large = bytearray(b'1' * (110 << 20))
+garbage.collect_former()
+tell(gc.get_freeze_count() > 50000)
+garbage.collect_former()
+tell()
+"""
+  told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True, cwd=ROOT).splitlines()
+  assert told == ['0 True True', '0', '0', '2 True', '0']  # Each look is told twice, at its start and end.
 
 
-def test_the_import_of_tensorflow_is_left_out_of_it():
-  code = ('import gc; runs = []; gc.callbacks.append(lambda phase, info: runs.append(phase)); import garbage; '
-          'runs.clear(); import tensorflow_v1; print(len(runs), gc.isenabled(), gc.get_freeze_count()); '
-          'runs.clear(); garbage.collect_former(); print(len(runs), garbage._num_left_out)')
-  runs, is_enabled, frozen, looks, left_out = subprocess.check_output([sys.executable, '-c', code],
-                                                            universal_newlines=True).split()
-  assert int(runs) < 20 and is_enabled == 'True' and int(frozen) > 50000
-  # What has been imported is no reason to look for programs before the first; from there it counts.
-  assert looks == '0' and int(left_out) == pytest.approx(int(frozen), rel=0.01)  # Some of it has gone by itself.
+def test_memory_that_is_held_is_told():
+  before = garbage.read_held_bytes()
+  large = np.ones(200 << 20, np.int8)
+  assert 190 < (garbage.read_held_bytes() - before) >> 20 < 250 and large[0] == 1
