@@ -43,14 +43,14 @@ def read_held_bytes() -> int:
 def collect_former() -> None:
   """Frees the graphs of programs before, if this process has come to need much more memory since the last look."""
   global _held_bytes
-  if _held_bytes is not None and read_held_bytes() <= _held_bytes + _WORTH_BYTES:
-    return
-  if _held_bytes is not None:
+  if _held_bytes is None:
+    _held_bytes = read_held_bytes()
+  elif read_held_bytes() > _held_bytes + _WORTH_BYTES:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
     _hand_back()
-  _held_bytes = read_held_bytes()
+    _held_bytes = read_held_bytes()
 
 
 def _hand_back():

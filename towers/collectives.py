@@ -135,7 +135,7 @@ def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind:
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = len(devices) * num_workers
   for count, numbers in enumerate(packs, 1):
-    key = _make_key('sum', [sizes[number] for number in numbers], group_size)
+    key = _make_key('sum', [(shares[0][number].dtype, shares[0][number].shape) for number in numbers], group_size)
     packed = []
     for of_device, device in zip(shares, devices):
       with tf.device(device), tf.name_scope('all_reduce_%d' % count):
