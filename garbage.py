@@ -10,7 +10,7 @@ program is built after another, those before must go, with the arrays that they 
 
 import contextlib
 import gc
-import resource
+import os
 import sys
 from typing import Iterator, Optional
 
@@ -32,11 +32,14 @@ def uncollected() -> Iterator[None]:
 
 
 def read_held_bytes() -> int:
-  """Returns the memory that this process has; where the system does not tell, the most that it had."""
+  """Returns the memory that this process has; on macOS the most that it had, on Windows 0."""
   try:
     with open('/proc/self/statm', encoding='utf-8') as file:
-      return int(file.read().split()[1]) * resource.getpagesize()
+      return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
   except OSError:
+    if sys.platform == 'win32':
+      return 0
+    import resource  # Windows has none.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 
