@@ -84,13 +84,14 @@ def main() -> None:
   from training.steps import Steps
 
   reports = Reports(flags.steps, 'steps')
-  end_step = Steps._end_step
+  train = Steps.train
 
-  def counted(steps, results):
-    end_step(steps, results)
+  def counted(steps):
+    loss = train(steps)
     reports.end(steps.step)
+    return loss
 
-  Steps._end_step = counted
+  Steps.train = counted
   sys.exit(run(flags.model, flags.batch_size, flags.steps))
 
 

@@ -1,4 +1,4 @@
-"""The machine that figures are of, and the commit that they measured."""
+"""The machine that figures are of, the commit that they measured, and the memory that it took."""
 
 import os
 import platform

@@ -56,6 +56,11 @@ def test_what_was_built_is_left_out_of_later_looks():
   del built
   gc.collect()
   assert found() is not None
+  made_outside = _Loop()
+  found = weakref.ref(made_outside)
+  del made_outside
+  gc.collect()
+  assert found() is None
 
 
 @pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
@@ -82,7 +87,7 @@ def tell(*what):
   looks.clear()
 
 import tensorflow_v1
-tell(gc.isenabled(), gc.get_freeze_count() > 50000)
+tell(len(looks) < 20, gc.isenabled(), gc.get_freeze_count() > 50000)
 garbage.collect_former()  # Of the first program there is none.
 tell()
 garbage.collect_former()
@@ -94,7 +99,7 @@ garbage.collect_former()
 tell()
 """
   told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True, cwd=ROOT).splitlines()
-  assert told == ['0 True True', '0', '0', '2 True', '0']  # Each look is told twice, at its start and end.
+  assert told == ['0 True True True', '0', '0', '2 True', '0']  # Each look is told twice, at its start and end.
 
 
 def test_memory_that_is_held_is_told():

@@ -32,8 +32,6 @@ from usage_error import UsageError
 _OWN = ('data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'trace_file', 'export_dir',
         'device', 'num_gpus', 'input_threads', 'inter_threads', 'intra_threads', 'graph_rewriter', 'xla', 'tower_build',
         'stall_seconds', 'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet')
-# Far above those of a program's graph.
-_FIRST_KEY = 10 ** 6
 
 
 class Worker:
@@ -60,7 +58,7 @@ class Worker:
     """
     self.cluster = cluster
     self.session_config = session_config
-    self._next_key = _FIRST_KEY
+    self._next_key = 1  # Those of a program's graph are far above.
     try:
       self._server = tf.train.Server({'worker': cluster.addresses}, job_name='worker', task_index=cluster.worker,
                                      config=session_config)

@@ -97,6 +97,14 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
   assert {group for group, _ in same}.isdisjoint(group for group, _ in keys_of(3, [(3,), (4,)]))
 
 
+def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
+  monkeypatch.setattr('zlib.crc32', lambda content: 2 ** 32 - 1)
+  with tf.Graph().as_default() as graph:
+    sum_packed([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring', pack_bytes=0)
+    keys = [op.get_attr('instance_key') for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
+  assert len(keys) == 6 and len(set(keys)) == 3 and all(2 ** 30 <= key < 2 ** 31 for key in keys)
+
+
 def test_the_collective_follows_the_devices():
   cpus, gpus = ['/device:CPU:0', '/device:CPU:1'], ['/device:GPU:0', '/device:GPU:1']
   assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective('ring', gpus) == 'ring'
