@@ -18,6 +18,7 @@ from data.cifar import load_cifar
 from data.examples import DataSet, Examples
 from data.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from data.image_folder import load_image_folder
+from data.local_path import check_local_path
 from data.npy import load_npy
 from data.synthetic import load_synthetic
 from data.tfrecord_folder import load_tfrecord_folder
@@ -77,6 +78,8 @@ def load(name: str, **settings: Any) -> DataSet:
     if value is not None and name not in names:
       raise UsageError("Data set '{}' has no use for {}, but {} is '{}'; leave {} out, or choose a data set that has "
                        'one: {}.'.format(name, setting, setting, value, setting, ', '.join(names)))
+  if given.data_dir is not None:
+    check_local_path('data_dir', given.data_dir)
   return DATA_SETS[name](given)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional
 
 from cores import count_cores
 from data.bad_records import POLICIES, BadRecords
+from data.local_path import check_local_path
 from data.shards import find_finished, plan_shards, refuse_strangers, remove_leftovers, write_shards
 from data.sources import SOURCES, read_sources
 from data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
@@ -45,8 +46,11 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, 
     What data_set.json says.
 
   Raises:
-    UsageError: sources that are missing or damaged, or a folder that holds another conversion.
+    UsageError: sources that are missing or damaged, a folder that holds another conversion, or one on another file
+      system.
   """
+  check_local_path('data_dir', data_dir)
+  check_local_path('to', to)
   stream = stream or sys.stderr
   bad_records = BadRecords(on_bad_record, stream)
   sources = read_sources(kind, data_dir, bad_records)

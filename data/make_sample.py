@@ -13,6 +13,7 @@ from typing import List, Optional
 import numpy as np
 
 from data.idx import read_idx, write_idx
+from data.local_path import check_local_path
 from usage_error import UsageError
 
 NUM_CLASSES = 10
@@ -29,8 +30,11 @@ def make_sample(data_dir: str, output_dir: str) -> None:
     output_dir: where to write files of the same names; made where it is missing.
 
   Raises:
-    UsageError: a file that cannot be read, or that has too few examples of a class.
+    UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on another file
+      system.
   """
+  check_local_path('data_dir', data_dir)
+  check_local_path('output_dir', output_dir)
   os.makedirs(output_dir, exist_ok=True)
   for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
     images_name, labels_name = split + '-images-idx3-ubyte.gz', split + '-labels-idx1-ubyte.gz'

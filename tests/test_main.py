@@ -142,6 +142,26 @@ def test_too_few_examples_for_the_towers_are_refused_before_anything_is_built(tm
   assert done.returncode == 2 and '3 examples for 4 towers' in done.stderr
 
 
+def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(tmp_path):
+  code = ('import sys, dataclasses\n'
+          'import main\n'
+          'from training.config import Config, Path\n'
+          'names = [field.name for field in dataclasses.fields(Config)\n'
+          '         if field.metadata["setting"].kind is Path]\n'
+          'for name in names:\n'
+          '  for extra in ([], ["--doctor"]):\n'
+          '    assert main.main(["main.py", "--%s=hdfs://nn/x" % name] + extra) == 2, name\n'
+          'assert "tensorflow" not in sys.modules\n'
+          'print(len(names))')
+  done = subprocess.run([sys.executable, '-c', code], cwd=str(tmp_path), capture_output=True, text=True,
+                        env=dict(os.environ, PYTHONPATH=ROOT, PYTHONDONTWRITEBYTECODE='1'), timeout=60)
+  assert done.returncode == 0, done.stderr
+  count = int(done.stdout)
+  assert count >= 8 and len(done.stderr.splitlines()) == 2 * count
+  assert all('names another file system' in line for line in done.stderr.splitlines())
+  assert os.listdir(str(tmp_path)) == []
+
+
 def test_mistakes_in_flags_and_help_need_no_tensorflow():
   code = ('import sys, main\n'
           'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", "--help"]) == 0\n'

@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from data.local_path import check_local_path
 from data.whole_file import write_whole
 from tensorflow_v1 import tf
 from towers import get_global_step
@@ -60,8 +61,9 @@ class Checkpoints:
       warn: see above.
 
     Raises:
-      UsageError: the folder cannot be made.
+      UsageError: the folder cannot be made, or is on another file system.
     """
+    check_local_path('checkpoint_dir', folder)
     self.folder = folder
     self.error = ''
     self._keep = keep

@@ -6,12 +6,14 @@ Groups stand in the order in which data runs through the program; the command li
 
 import dataclasses
 import math
+import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from data import DATA_SETS
 from data.augment import KINDS
 from data.bad_records import POLICIES
+from data.local_path import check_local_path
 from models import DATA_FORMATS, MODELS
 from training.cluster import Cluster
 from usage_error import UsageError
@@ -22,14 +24,22 @@ _CHIEFS = ('result_file', 'summary_dir', 'report', 'trace_steps', 'export_dir')
 _MOST_TRACED = 100
 
 
+class Path(str):
+  """The kind of a setting that names a file or folder."""
+
+
+class Text(str):
+  """The kind of a setting of free text that names neither, such as '2epochs'."""
+
+
 class Setting(NamedTuple):
   """What the command line must know of a field.
 
   Attributes:
     group: the heading it stands under in the help.
     help: one line.
-    kind: int, float, str, bool, or list for numbers with commas between them.
-    choices: what a str may be, or nothing for any.
+    kind: int, float, bool, list for numbers with commas between them, str for one of `choices`, `Path` or `Text`.
+    choices: what a str may be.
   """
   group: str
   help: str
@@ -45,6 +55,9 @@ def _group(name: str) -> None:
 
 
 def _setting(kind: type, default: Any, help: str, choices: Any = ()) -> Any:
+  if (kind is str) != bool(choices):
+    # Plain str does not say whether it is a path, which must be checked.
+    raise TypeError(f"The setting '{help}' needs choices, or the kind Path or Text.")
   return dataclasses.field(
       default=default, metadata={'setting': Setting(_GROUPS[0], help, kind, tuple(choices))})
 
@@ -58,7 +71,7 @@ class Config:
   """
   _group('data')
   data: str = _setting(str, 'sample', 'data set', DATA_SETS)
-  data_dir: Optional[str] = _setting(str, None, 'folder of its files, for data sets that have some')
+  data_dir: Optional[str] = _setting(Path, None, 'folder of its files, for data sets that have some')
   image_size: Optional[int] = _setting(int, None, 'pixels of images, tfrecord; default: the data\'s own, or 224')
   num_classes: Optional[int] = _setting(int, None, 'of tfrecord, npy; default: the data\'s own, or 1000')
   first_label: Optional[int] = _setting(int, None, 'of tfrecord, becomes 0; default: the data\'s own, or 1')
@@ -121,11 +134,12 @@ class Config:
   steps: Optional[int] = _setting(int, None, 'weight updates, instead of epochs')
   validation: str = _setting(str, 'switch', 'by all towers in turn; by the last tower meanwhile; never',
                              ('switch', 'tower', 'none'))
-  validate_every: str = _setting(str, '1epoch', 'between validations, as 500steps or 2epochs')
-  checkpoint_dir: Optional[str] = _setting(str, None, 'folder to save to, and to resume from when it has a checkpoint')
-  checkpoint_every: str = _setting(str, '1epoch', 'between checkpoints, as 500steps, 2epochs or 600seconds')
+  validate_every: str = _setting(Text, '1epoch', 'between validations, as 500steps or 2epochs')
+  checkpoint_dir: Optional[str] = _setting(Path, None, 'folder to save to, and to resume from when it has a checkpoint')
+  checkpoint_every: str = _setting(Text, '1epoch', 'between checkpoints, as 500steps, 2epochs or 600seconds')
   keep_checkpoints: int = _setting(int, 5, 'newest checkpoints to keep, besides the best one')
-  best_metric: str = _setting(str, 'loss', 'of validation; the best is the largest, or the smallest of a loss or error')
+  best_metric: str = _setting(Text, 'loss', 'of validation; the best is the largest, or the smallest of a loss or '
+                              'error')
   early_stopping: Optional[int] = _setting(int, None, 'validations in a row without a new best one, to stop after')
   on_full_disk: str = _setting(str, 'warn', 'when a checkpoint cannot be written', ('warn', 'stop'))
   on_nan: str = _setting(str, 'stop', 'when loss or gradients are not finite', ('stop', 'skip', 'rollback'))
@@ -134,20 +148,20 @@ class Config:
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
   autotune: bool = _setting(bool, False, 'find the fastest settings for this run in trials, and train with them')
   check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
-  result_file: Optional[str] = _setting(str, None, 'file to write the result to, as one JSON object')
+  result_file: Optional[str] = _setting(Path, None, 'file to write the result to, as one JSON object')
 
   _group('to look at')
   quiet: bool = _setting(bool, False, 'no progress line; set-up, validation, warnings and the result are told')
-  summary_dir: Optional[str] = _setting(str, None, 'folder of curves, text and graph for TensorBoard')
-  report: Optional[str] = _setting(str, None, 'page of HTML to write: curves, times, devices, settings')
-  summary_every: str = _setting(str, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
-  trace_steps: Optional[str] = _setting(str, None, 'steps whose every op is traced, as 10:12')
-  trace_file: str = _setting(str, 'trace.json', 'file of the trace, for chrome://tracing or Perfetto')
+  summary_dir: Optional[str] = _setting(Path, None, 'folder of curves, text and graph for TensorBoard')
+  report: Optional[str] = _setting(Path, None, 'page of HTML to write: curves, times, devices, settings')
+  summary_every: str = _setting(Text, '0.1epochs', 'between two points of the curves, as 500steps or 0.1epochs')
+  trace_steps: Optional[str] = _setting(Text, None, 'steps whose every op is traced, as 10:12')
+  trace_file: str = _setting(Path, 'trace.json', 'file of the trace, for chrome://tracing or Perfetto')
 
   _group('to use')
   doctor: bool = _setting(bool, False, 'look at this machine, say what does not fit, and train nothing')
-  export_dir: Optional[str] = _setting(str, None, 'folder for the best weights as a SavedModel')
-  predict: Optional[str] = _setting(str, None, '.npy file or folder of images to classify, instead of training')
+  export_dir: Optional[str] = _setting(Path, None, 'folder for the best weights as a SavedModel')
+  predict: Optional[str] = _setting(Path, None, '.npy file or folder of images to classify, instead of training')
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
@@ -205,6 +219,9 @@ class Config:
               '%s=%s: it must be a finite number.' % (name, number))
     _refuse(setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)),
             '%s=%s: it must be a whole number.' % (name, value))
+    if setting.kind is Path:
+      _refuse(not isinstance(value, (str, os.PathLike)), f'{name}={value}: it must be a path.')
+      check_local_path(name, value)
     _refuse(bool(setting.choices) and value not in setting.choices,
             '%s=%s: choose one of %s.' % (name, value, ', '.join(setting.choices)))
 

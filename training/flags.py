@@ -7,12 +7,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
-from training.config import Config
+from training.config import Config, Path, Text
 from usage_error import UsageError
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
-    list: flags.DEFINE_list}
+    list: flags.DEFINE_list, Path: flags.DEFINE_string, Text: flags.DEFINE_string}
 # Columns of a flag's name and choices in the help; choices that need more stand beside it.
 _LEFT = 53
 # absl's own names for it.

@@ -19,6 +19,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from cores import count_cores
+from data.local_path import check_local_path
 from data.whole_file import write_whole
 from training.chart import NUM_COLOURS, Curve, draw_chart
 from training.config import Config
@@ -263,6 +264,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--output', required=True, help='page to write')
   given = parser.parse_args(arguments)
   try:
+    for path in given.pages:
+      check_local_path('pages', path)
+    check_local_path('output', given.output)
     runs = [(os.path.splitext(os.path.basename(path))[0], run) for path in given.pages for run in read_runs(path)]
     write_whole(given.output, format_page(*zip(*runs)).encode())
   except UsageError as error:

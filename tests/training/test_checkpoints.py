@@ -112,6 +112,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     Checkpoints(str(tmp_path / 'file' / 'folder'), keep=1)
 
 
+def test_a_folder_on_another_file_system_is_refused_before_any_is_made(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UsageError, match='checkpoint_dir=gs://bucket/run names another file system'):
+    Checkpoints('gs://bucket/run', keep=1)
+  assert os.listdir(str(tmp_path)) == []
+
+
 def trained(folder, steps, keep=5, warn=pytest.fail):
   """Trains from the newest checkpoint on, saving after each step; returns the weights after each."""
   weights = []

@@ -9,7 +9,7 @@ import towers.devices
 import towers.inputs
 import towers.precision
 import towers.variables
-from training.config import Config, count_interval
+from training.config import Config, Path, Text, _setting, count_interval
 from training.flags import COMMON, format_flags, parse_flags
 from usage_error import UsageError
 
@@ -64,6 +64,34 @@ def test_wrong_settings_are_named_with_their_fix(settings, words):
     Config(**settings)
   for word in words:
     assert word in str(error.value)
+
+
+PATHS = [field.name for field in dataclasses.fields(Config) if field.metadata['setting'].kind is Path]
+
+
+def test_every_setting_of_text_says_whether_it_names_a_path():
+  assert set(PATHS) >= {'data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
+                        'trace_file', 'export_dir', 'predict'}
+  for field in dataclasses.fields(Config):
+    setting = field.metadata['setting']
+    assert setting.kind is not str or setting.choices
+    # A name that says so is not free text.
+    assert setting.kind is not Text or not field.name.endswith(('_dir', '_file', '_path'))
+  with pytest.raises(TypeError, match='Path or Text'):
+    _setting(str, None, 'folder of something new')
+
+
+@pytest.mark.parametrize('name', PATHS)
+def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
+  with pytest.raises(UsageError, match='^%s=hdfs://nn/x names another file system' % name):
+    Config(**{name: 'hdfs://nn/x'})
+  with pytest.raises(UsageError, match='%s=/x' % name):
+    Config(**{name: 'file:///x'})
+  with pytest.raises(UsageError, match='%s=3: it must be a path' % name):
+    Config(**{name: 3})
+  # No scheme, so that nothing but the settings that go with it can be at fault.
+  others = dict(checkpoint_dir='runs') if name in ('export_dir', 'predict') else {}
+  assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
 
 
 @pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1), ('2epochs', 126), ('1epoch', 63),

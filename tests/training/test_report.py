@@ -141,7 +141,9 @@ def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
 
 @pytest.mark.parametrize('arguments, word', [
     (['nothing.html'], 'nothing.html cannot be read'), (['strange.html'], 'no page'),
-    (['a.html', '--output=/nowhere/page.html'], '/nowhere/page.html cannot be written')])
+    (['a.html', '--output=/nowhere/page.html'], '/nowhere/page.html cannot be written'),
+    (['gs://bucket/a.html'], 'pages=gs://bucket/a.html names another file system'),
+    (['a.html', '--output=gs://bucket/b.html'], 'output=gs://bucket/b.html names another file system')])
 def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   monkeypatch.chdir(str(tmp_path))
   (tmp_path / 'strange.html').write_text('<html></html>')
