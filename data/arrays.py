@@ -40,8 +40,8 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
     Examples. Its batches are tuples of as many tensors as there are arrays, each `[batch, ...]`, in the same order.
 
   Raises:
-    UsageError: no arrays, none or an unequal number of examples, 0-d arrays, a dtype outside `DTYPES`, or a name that
-      cannot be a name scope.
+    UsageError: no arrays, none or an unequal number of examples, 0-d arrays, strings or another
+      dtype outside `DTYPES`, or a name that cannot be a name scope.
   """
   if not re.match(r'[A-Za-z0-9_]+\Z', name):
     raise UsageError("The name of a split is '{}'; use letters, digits and underscores, as in 'my_train'.".format(name))
@@ -85,9 +85,22 @@ def _feedable(array: Any, position: int, name: str) -> np.ndarray:
     raise UsageError(
         '{}: array {} is a single value of dtype {} with 0 dimensions; it needs at least 1, the first of which counts '
         'the examples.'.format(name, position, array.dtype))
+  if _holds_strings(array):
+    raise UsageError(
+        f'{name}: array {position} of shape {array.shape} holds strings (dtype {array.dtype}), '
+        'which from_arrays does not feed: give their numbers, e.g. np.unique(strings, '
+        'return_inverse=True)[1], or make data.Examples of your own, whose elements or '
+        'parse_example may give string tensors.')
   if array.dtype.name not in DTYPES:
     raise UsageError(
         '{}: array {} of shape {} has dtype {}, which cannot be fed; convert it with .astype() to one of {}. (A list '
         'of rows of unequal length becomes dtype object: pad it.)'.format(
             name, position, array.shape, array.dtype, ', '.join(DTYPES)))
   return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder('='))
+
+
+def _holds_strings(array: np.ndarray) -> bool:
+  """Returns whether an array is of bytes or str, as numpy keeps them or as Python objects."""
+  if array.dtype == object:
+    return array.size > 0 and all(isinstance(value, (bytes, str)) for value in array.flat)
+  return array.dtype.kind in 'SU'

@@ -11,7 +11,14 @@ from tensorflow_v1.load import StagingArea, load_keras, tf
 # isort: split
 from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import all_reduce, broadcast
-from tensorflow_v1.data_sets import as_written, get_next_by_reader, map_by_reader, plain_data_options, with_own_thread
+from tensorflow_v1.data_sets import (
+    as_written,
+    get_next_by_reader,
+    map_by_reader,
+    plain_data_options,
+    unbatch,
+    with_own_thread,
+)
 from tensorflow_v1.devices import (
     SPINNING_HINDERS,
     compiles_on_cpus,
@@ -25,5 +32,6 @@ from tensorflow_v1.graph_import import import_placed
 __all__ = [
     'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
     'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed', 'keep_memory',
-    'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'use_deterministic_kernels', 'with_own_thread',
+    'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'unbatch',
+    'use_deterministic_kernels', 'with_own_thread',
 ]

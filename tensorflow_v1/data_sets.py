@@ -6,7 +6,9 @@ from tensorflow.python.data.ops import dataset_ops
 
 from tensorflow_v1.load import IS_1, tf
 
-if not IS_1:
+if IS_1:
+  from tensorflow.python.data.experimental.ops import batching
+else:
   from tensorflow.python.data.ops import map_op
 
 
@@ -35,6 +37,17 @@ def get_next_by_reader(iterator: Any) -> Any:
   return tf.nest.pack_sequence_as(types, tf.raw_ops.IteratorGetNextSync(
       iterator=iterator._iterator_resource, output_types=tf.nest.flatten(types),
       output_shapes=tf.nest.flatten(tf.data.get_output_shapes(iterator))))
+
+
+def unbatch(dataset: Any) -> Any:
+  """Returns the dataset of the rows of dense batches, of the same structure.
+
+  1.14's own `unbatch` first maps a function over the batches, for the sake of sparse tensors, and
+  fails there if they are tuples of one tensor.
+  """
+  if IS_1:
+    return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))
+  return dataset.unbatch()
 
 
 def with_own_thread(dataset: Any) -> Any:

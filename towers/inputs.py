@@ -23,7 +23,15 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from cores import count_cores
 from data.examples import Examples
-from tensorflow_v1 import as_written, get_next_by_reader, map_by_reader, plain_data_options, tf, with_own_thread
+from tensorflow_v1 import (
+    as_written,
+    get_next_by_reader,
+    map_by_reader,
+    plain_data_options,
+    tf,
+    unbatch,
+    with_own_thread,
+)
 from towers.batch import Batch
 from towers.plan import Plan, dealt
 from usage_error import UsageError
@@ -128,7 +136,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
                    else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_RUNS)))
       dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
       if at_once > 1:
-        dataset = dataset.apply(tf.data.experimental.unbatch())
+        dataset = unbatch(dataset)
       dataset = dataset.with_options(plain_data_options())
       if is_small:
         dataset = with_own_thread(dataset)

@@ -153,7 +153,10 @@ def test_gathering_stays_on_the_cpu_in_a_towers_device_scope():
     ((np.zeros([0, 28, 28]), np.zeros([0])), ['(0, 28, 28)', '0 examples']),
     ((np.zeros([3]), np.float32(1)), ['array 1', 'float32', '0 dimensions']),
     ((np.array([None, 'a']),), ['array 0', 'object', 'float32']),
-    ((np.zeros([3]), np.array(['a', 'b', 'c'])), ['array 1', '<U1']),
+    ((np.zeros([3]), np.array(['a', 'b', 'c'])),
+     ['array 1', '<U1', 'strings', 'np.unique', 'Examples']),
+    ((np.array([b'a', b'bc']),), ['array 0', '|S2', 'strings']),
+    ((np.array(['a', b'b'], dtype=object),), ['array 0', 'object', 'strings']),
     ((np.zeros([2], 'datetime64[s]'),), ['datetime64']),
     ((np.zeros([2], [('a', 'i4')]),), ['array 0']),
 ])
