@@ -15,6 +15,7 @@ room for one batch more than `depth` lets the two run in either order. No area i
 from typing import Any, Callable, List, NamedTuple, Sequence
 
 from tensorflow_v1 import StagingArea, tf
+from usage_error import check_same_number
 
 
 class Stage(NamedTuple):
@@ -43,7 +44,12 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     devices: for each tower its device.
     depth: batches that wait in each area between two runs, at least 1.
     name: of the split, for the graph.
+
+  Raises:
+    UsageError: there are more or fewer devices than batches.
   """
+  check_same_number(len(batches), f'batches to stage for {name}', len(devices), 'devices',
+                    fix='give a device for each tower.')
   areas, puts, clears, sizes = [], [], [], []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
     with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):

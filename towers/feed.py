@@ -15,6 +15,7 @@ from staging import Stage, build_stage
 from tensorflow_v1 import tf
 from towers.batch import Batch
 from towers.inputs import HOST, Inputs
+from usage_error import check_same_number
 
 
 class Feed(NamedTuple):
@@ -46,7 +47,13 @@ class Feed(NamedTuple):
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
-  """Builds the staging areas between the iterators of a split and its towers; none with `staging_depth` 0."""
+  """Builds the staging areas between the iterators of a split and its towers; none with `staging_depth` 0.
+
+  Raises:
+    UsageError: there are more or fewer devices than the plan has towers.
+  """
+  check_same_number(inputs.plan.num_towers, f'towers in the plan of {inputs.name}', len(devices), 'devices',
+                    fix='build the plan for as many towers as there are devices.')
   if staging_depth == 0:
     # The get_next ops must stand inside the branch that takes them; these here only tell shapes and are never run.
     return Feed(inputs, None, inputs.next_batches(), devices)
@@ -68,7 +75,17 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
     train: the feed of the training split.
     validation: the feed of the validation split, over the same towers with the same staging depth.
     is_validating: a scalar bool tensor.
+
+  Raises:
+    UsageError: the feeds have other numbers of towers, or other structures.
   """
+  names = [feed.inputs.name for feed in (train, validation)]
+  check_same_number(len(train.devices), f'towers of the feed of {names[0]}',
+                    len(validation.devices), f'towers of the feed of {names[1]}',
+                    fix='towers that validate in turn need both; build the feeds for the same devices.')
+  check_same_number(_count_tensors(train), f'tensors in a batch of {names[0]}',
+                    _count_tensors(validation), f'in one of {names[1]}',
+                    fix='the model takes both; give both splits the same structure.')
   taken = []
   if train.stage is None or validation.stage is None:
     # One switch for all towers, since in `split` mode one get_next serves them all.
@@ -84,6 +101,10 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
         taken.append(tf.cond(is_validating, lambda tower=tower: _take_staged(validation, tower),
                              lambda tower=tower: _take_staged(train, tower), strict=True))
   return _from_flat(taken, [train, validation])
+
+
+def _count_tensors(feed):
+  return len(tf.nest.flatten(feed.templates[0].tensors))
 
 
 def _take(feed):

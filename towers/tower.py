@@ -25,7 +25,7 @@ from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_reads, check_shared, stand_in
 from towers.workers import ALONE, Workers
-from usage_error import UsageError
+from usage_error import UsageError, check_same_number
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
 # Below, calling the model again takes less than making a pattern of the first tower.
@@ -87,11 +87,13 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
-      never updates its averages, or towers that do not share.
+      never updates its averages, towers that do not share, or numbers of batches, devices and the store's towers that
+      differ.
   """
   collect_former()
   if build not in TOWER_BUILDS:
     raise UsageError('tower_build is %r: choose one of %s.' % (build, ', '.join(TOWER_BUILDS)))
+  _check_numbers(batches, devices, store)
   run = run_reader(accumulate)
   total = _count_examples(batches)
   counts = [batch.num_examples for batch in batches]
@@ -138,6 +140,17 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=counts, workers=workers)
   return towers
+
+
+def _check_numbers(batches, devices, store):
+  """Raises where the numbers of towers differ, or batches are of other structures."""
+  check_same_number(len(batches), 'batches', len(devices), 'devices', fix='give a device for each batch.')
+  check_same_number(store.num_towers, 'devices of the variable store', len(devices), 'devices of the towers',
+                    fix='build the store with the devices of the towers.')
+  sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
+  for tower, size in enumerate(sizes):
+    check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0], 'in that of tower 0',
+                      fix='the model takes both; give all batches the same structure.')
 
 
 def _check_float32(variables, precision):

@@ -17,6 +17,7 @@ from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore, check_reads, stand_in
 from towers.workers import ALONE, Workers, build_sum_of_numbers
+from usage_error import check_same_number
 
 
 class Validation(NamedTuple):
@@ -48,7 +49,15 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
     feed: of the validation split.
     is_validating: the switch of the towers' batches, a bool placeholder.
     workers: that share the split, this being one's part of it.
+
+  Raises:
+    UsageError: the feed is for another number of towers or of workers.
   """
+  split, plan = feed.inputs.name, feed.inputs.plan
+  check_same_number(len(towers), 'towers', len(feed.devices), f'towers of the feed of {split}',
+                    fix='build both for the same devices.')
+  check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers, 'workers',
+                    fix='give the plan the same num_workers.')
   names = list(towers[0].sums)
   vectors = []
   for tower in towers:
@@ -70,7 +79,12 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     store: made the variables of the training towers, which must be built already.
     precision: as theirs.
     workers: as for `build_validation`.
+
+  Raises:
+    UsageError: the feed is for several towers, or the tower reads a variable that a snapshot stands in for.
   """
+  check_same_number(len(feed.devices), f'towers of the feed of {feed.inputs.name}', 1, 'validation tower',
+                    fix='build its plan with num_towers=1, and its feed with one device.')
   [batch], [device] = build_batches(feed), feed.devices
   snapshots: Dict[str, Any] = {}
   with tf.device(device), tf.name_scope('snapshot'):

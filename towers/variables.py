@@ -19,7 +19,7 @@ from tensorflow_v1 import tf
 from towers.inputs import HOST
 from towers.randomness import find_random_ops, seed_initial_value
 from towers.replicas import make_copy
-from usage_error import UsageError
+from usage_error import UsageError, check_same_number
 
 PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
 
@@ -34,6 +34,7 @@ class VariableStore(NamedTuple):
     initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
     copies: for each later tower that has copies of its own, these by the name of the first tower's variable.
+    num_towers: of this worker.
     first_tower: the number of the first tower among those of all workers: no two towers draw the same.
   """
   creator: Callable[..., Any]
@@ -42,6 +43,7 @@ class VariableStore(NamedTuple):
   initial_ops: Set[Any]
   seed: int
   copies: Dict[int, Dict[str, Any]]
+  num_towers: int
   first_tower: int = 0
 
 
@@ -56,8 +58,10 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     worker: the number of the worker.
 
   Raises:
-    UsageError: an unknown placement.
+    UsageError: an unknown placement, or no device.
   """
+  if not devices:
+    raise UsageError('devices is empty: give a device for each tower.')
   if placement not in PLACEMENTS:
     raise UsageError('variables is %r: choose one of %s.' % (placement, ', '.join(PLACEMENTS)))
   candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
@@ -95,7 +99,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     if isinstance(initial_value, tf.Tensor):
       initial_ops.update(find_random_ops(initial_value))
 
-  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, worker * len(devices))
+  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, len(devices), worker * len(devices))
 
 
 def stand_in(store: VariableStore, instead: Dict[str, Any]) -> Tuple[Callable[..., Any], Callable[..., Any]]:
@@ -157,7 +161,12 @@ def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> 
 
 
 def format_device_table(devices: Sequence[str], variables: Sequence[Any], roles: Sequence[str]) -> str:
-  """Returns a table of devices: each one's role, how many of `variables` stand there, and their bytes."""
+  """Returns a table of devices: each one's role, how many of `variables` stand there, and their bytes.
+
+  Raises:
+    UsageError: there are more or fewer roles than devices.
+  """
+  check_same_number(len(devices), 'devices', len(roles), 'roles', fix='give a role for each device.')
   rows: Dict[str, List[Any]] = {HOST: ['input', 0, 0]}
   for device, role in zip(devices, roles):
     if device in rows:
