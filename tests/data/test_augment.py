@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import towers
 from data import from_arrays
 from data.augment import (
     NUM_DRAWS,
@@ -12,7 +13,9 @@ from data.augment import (
     mirror,
     pad_crop_mirror,
 )
+from data.draws import draw
 from tensorflow_v1 import tf
+from tests.towers.small import MODES
 from usage_error import UsageError
 
 
@@ -60,6 +63,30 @@ def test_shifted_and_mirrored_images_are_numpys(shape):
     y, x = int(y * 9), int(x * 9)
     expected = padded[y:y + shape[0], x:x + shape[1]]
     np.testing.assert_array_equal(result, expected[:, ::-1] if side < 0.5 else expected)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_the_draws_of_each_example(mode):
+  images = np.random.RandomState(0).randint(1, 256, size=(20, 8, 8, 1)).astype(np.uint8)
+  examples = augment_arrays(from_arrays(images, np.arange(20)), kind='cifar', seed=3)
+  taken = []
+  with tf.Graph().as_default(), tf.Session() as session:
+    plan = towers.build_plan(num_examples=20, batch_size=8, num_towers=2)
+    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=True)
+    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
+               for batch in inputs.next_batches()]
+    session.run(inputs.initializer, inputs.feeds(0))
+    for epoch in range(2):
+      cropped = np.zeros_like(images)
+      for _ in range(plan.steps_per_epoch):
+        for (some, labels), count in session.run(batches):
+          cropped[labels[:count]] = some[:count]
+      draws = draw(tf.range(20, dtype=tf.int64), epoch=tf.constant(epoch, tf.int64), seed=3, count=3)
+      expected = session.run(pad_crop_mirror(tf.constant(images), draws))
+      np.testing.assert_array_equal(cropped, expected)
+      taken.append(cropped)
+  differs = (taken[0] != taken[1]).any(axis=(1, 2, 3))
+  assert differs.sum() >= 18
 
 
 def test_mirroring():

@@ -110,6 +110,12 @@ class Run:
     return validation_pass.means(), validation_pass.num_examples
 
 
+def assert_moved(initial, weights, at_least=1e-3):
+  """Towers that train nothing are as equal as those that train."""
+  for name, value in weights.items():
+    assert abs(value - initial[name]).max() > at_least, name
+
+
 def assert_same_weights(left, right, tolerance=1e-5):
   assert sorted(left) == sorted(right)
   for name, value in left.items():

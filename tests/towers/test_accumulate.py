@@ -9,7 +9,7 @@ import towers
 from models.batch_norm import batch_norm
 from tensorflow_v1 import tf
 from tests.towers import small
-from tests.towers.small import Run, assert_same_weights
+from tests.towers.small import Run, assert_moved, assert_same_weights
 from training.checkpoints import Checkpoints
 from usage_error import UsageError
 
@@ -34,6 +34,7 @@ def train(**settings):
   settings = dict(dict(batch_size=12, shuffle=False), **settings)
   with Run(**settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    assert_moved(run.initial_weights, run.weights())
     return losses, run.validate(), run.weights(), run.counters()
 
 

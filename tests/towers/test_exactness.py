@@ -8,7 +8,7 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.towers import small
-from tests.towers.small import Run, assert_same_weights
+from tests.towers.small import Run, assert_moved, assert_same_weights
 
 NUM_STEPS = 10
 # 13 over batches of 8 leaves 5, 17 leaves 1 (towers stay empty), 16 leaves nothing (static shapes).
@@ -24,6 +24,7 @@ def train_and_validate(**settings):
       if step % 4 == 3:
         means, num_examples = run.validate()
         measured.append(sorted(means.items()) + [('examples', num_examples)])
+    assert_moved(run.initial_weights, run.weights())
     return run.initial_weights, losses, measured, run.weights(), run.counters()
 
 
@@ -44,6 +45,37 @@ def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
     np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0, atol=1e-5)
   assert_same_weights(weights, expected_weights)
   assert counters == expected_counters
+
+
+@pytest.mark.parametrize('kind', ['sgd', 'momentum', 'adam'])
+def test_one_tower_trains_as_a_program_without_towers(kind):
+  train = small.random_examples(13)
+  settings = dict(optimizer=kind, weight_decay=0.05, clip_norm=0.4)
+  with Run(num_towers=3, train=train, **settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    initial, weights = run.initial_weights, run.weights()
+  assert_moved(initial, weights)
+  optimizer = {'sgd': tf.train.GradientDescentOptimizer, 'adam': tf.train.AdamOptimizer,
+               'momentum': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}[kind](0.1)
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32, [None])
+    loss = tf.reduce_mean(small.model(batch, True)[0])
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.4)
+    gradients = [gradient + 0.05 * variable if variable.shape.ndims == 2 else gradient
+                 for gradient, variable in zip(gradients, variables)]
+    update = optimizer.apply_gradients(zip(gradients, variables))
+    session.run(tf.global_variables_initializer())
+    for variable in variables:
+      variable.load(initial[variable.op.name], session)
+    expected = []
+    for step in range(NUM_STEPS):
+      rows = slice(step % 2 * 8, step % 2 * 8 + 8)
+      feed = dict(zip(batch, [array[rows] for array in train.arrays]))
+      expected.append(session.run(loss, feed))
+      session.run(update, feed)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    assert_same_weights(weights, {variable.op.name: session.run(variable) for variable in variables})
 
 
 GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))

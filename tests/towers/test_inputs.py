@@ -30,7 +30,10 @@ def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=F
     config = tf.ConfigProto(inter_op_parallelism_threads=num_threads, use_per_session_threads=True)
     with tf.Session(config=config) as session:
       session.run(inputs.initializer, inputs.feeds(first_step))
-      return plan, [[ids[:count].tolist() for ids, count in session.run(batches)] for _ in range(num_steps)]
+      steps = [session.run(batches) for _ in range(num_steps)]
+  # One row fills the batch of a tower that has no example: many kernels take no empty batch.
+  assert all(len(ids) == max(count, 1) for step in steps for ids, count in step)
+  return plan, [[ids[:count].tolist() for ids, count in step] for step in steps]
 
 
 @pytest.mark.parametrize('mode, size', itertools.product(MODES, SIZES), ids=str)
@@ -83,6 +86,19 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, siz
     if not shuffle:
       assert taken == [list(range(begin, min(begin + batch_size, num_examples)))
                        for begin in range(0, num_examples, batch_size)]
+
+
+@pytest.mark.parametrize('mode, num_workers, num_towers', [('shard', 1, 4), ('split', 4, 1), ('shard', 2, 2)])
+def test_every_shard_is_shuffled_in_an_order_of_its_own(mode, num_workers, num_towers):
+  num_examples, num_shards = 96, num_workers * num_towers
+  orders = []
+  for worker in range(num_workers):
+    steps = take(mode, (num_examples, 8, num_towers), num_steps=12, shuffle=True, num_workers=num_workers,
+                 worker=worker)[1]
+    # By their places within the shard, which is every fourth example.
+    orders += [[id // num_shards for step in steps for id in step[tower]] for tower in range(num_towers)]
+  assert all(sorted(order) == list(range(num_examples // num_shards)) for order in orders)
+  assert len(set(map(tuple, orders))) == num_shards
 
 
 @pytest.mark.parametrize('mode', MODES)
