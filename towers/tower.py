@@ -23,7 +23,7 @@ from towers.inputs import HOST
 from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
-from towers.variables import VariableStore, check_reads, check_shared, stand_in
+from towers.variables import VariableStore, check_reads, check_shared, seed_made_before, stand_in
 from towers.workers import ALONE, Workers
 from usage_error import UsageError, check_same_number
 
@@ -118,6 +118,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       shared = tf.global_variables()
       if not tf.trainable_variables():
         raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
+      seed_made_before(store, tf.trainable_variables())
       if precision is not None:
         _check_float32(tf.trainable_variables(), precision)
     check_shared(shared, tf.global_variables(), tower=number)

@@ -88,8 +88,8 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
       variable = next_creator(**dict(kwargs, name=name))
     made[name] = variable
     bytes_on[device] += variable_bytes(variable)
+    seed_initial_value(variable.initial_value, seed, name, initial_ops)
     leave_out(variable.initial_value)
-    seed_initial_value(variable.initial_value, seed, name)
     if variable.trainable:
       for tower, of_tower in copies.items():
         of_tower[name] = make_copy(next_creator, kwargs, variable, tower=tower, device=devices[tower])
@@ -100,6 +100,24 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
       initial_ops.update(find_random_ops(initial_value))
 
   return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, len(devices), worker * len(devices))
+
+
+def seed_made_before(store: VariableStore, variables: Sequence[Any]) -> None:
+  """Seeds variables that were made before the towers as the store seeds its own.
+
+  Args:
+    store: of the towers.
+    variables: all that are trained.
+
+  Raises:
+    UsageError: an initial value that cannot be seeded.
+  """
+  for variable in variables:
+    value = variable.initial_value
+    # Where a graph was imported, nothing is known of initial values.
+    if variable.op.name not in store.made and isinstance(value, tf.Tensor):
+      seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
+      store.initial_ops.update(find_random_ops(value))
 
 
 def stand_in(store: VariableStore, instead: Dict[str, Any]) -> Tuple[Callable[..., Any], Callable[..., Any]]:

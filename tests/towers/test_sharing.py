@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import towers
 from tensorflow_v1 import load_keras, tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
@@ -79,6 +80,35 @@ def test_keras_layers_made_once_are_shared(num_towers):
     for _ in range(5):
       assert ours.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
     assert_same_weights(ours.weights(), one.weights())
+
+
+def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
+  def start(num_towers, seed, num_ops):
+    """Returns the first loss and the initial weights of a model that was made before the towers."""
+    config = tf.ConfigProto(device_count={'CPU': 2})
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+      for _ in range(num_ops):
+        tf.random.normal([2])
+      inputs = keras.layers.Input([5])
+      hidden = keras.layers.Dense(4, 'tanh', name='hidden')(inputs)
+      layers = keras.Model(inputs, keras.layers.Dense(3, name='logits')(hidden))
+
+      def model(batch, is_training):
+        del is_training
+        return losses_of(layers(batch[0]), batch[1])
+
+      devices = ['/device:CPU:%d' % tower for tower in range(num_towers)]
+      size = 4 // num_towers
+      batches = [towers.Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
+      store = towers.build_variable_store(devices=devices, seed=seed)
+      all_towers = towers.build_towers(model, batches, devices=devices, store=store)
+      averaged = towers.average_gradients(all_towers)
+      session.run(tf.global_variables_initializer())
+      return session.run([averaged.loss] + [variable.value() for variable in layers.weights])
+
+  for one, other, again in zip(start(1, 5, 0), start(1, 6, 0), start(2, 5, 3)):
+    np.testing.assert_allclose(one, again, rtol=1e-6)
+    assert not one.any() or (one != other).any()
 
 
 def test_keras_layers_made_in_every_tower_are_refused_by_name():
