@@ -132,6 +132,14 @@ def test_pngs_lose_nothing_and_mix_with_jpegs():
   np.testing.assert_array_equal(taken[3], pictures[3][..., :1])
 
 
+def test_pixels_are_rounded():
+  columns = np.tile(np.array([[[0], [2]]], np.uint8), [2, 1, 3])
+  [taken] = List([encode_png(columns)], labels=np.zeros(1, np.int32)).take(
+      batch_size=1, format=FORMAT._replace(size=8))
+  # Between the middles of the two columns the values rise in steps of a half.
+  np.testing.assert_array_equal(taken[0][0, :, 0], [0, 0, 0, 1, 1, 2, 2, 2])
+
+
 def test_a_jpeg_is_decoded_as_a_whole_decoder_would(tmp_path):
   """Cropping while decoding, and from the middle, is what decoding all of it and cropping gives."""
   content = jpegs(3, 40, 60)[2]

@@ -38,6 +38,19 @@ def test_both_splits_are_found(tmp_path, validation):
   assert data.load('images', data_dir=tmp_path).image_shape == (224, 224, 3)
 
 
+@pytest.mark.parametrize('augment', ['cifar', 'imagenet'])
+def test_training_is_augmented_and_validation_never(tmp_path, augment):
+  write(tmp_path)
+  plain, augmented = (data.load('images', data_dir=tmp_path, image_size=16, augment=kind)
+                      for kind in ('none', augment))
+  for split, is_augmented in (('train', True), ('validation', False)):
+    # One example a step, since labels are no numbers of examples here.
+    left, right = (take(getattr(data_set, split), batch_size=1) for data_set in (plain, augmented))
+    differs = [(ours[label] != theirs[label]).any()
+               for ours, theirs in zip(left, right) for label in ours]
+    assert any(differs) == is_augmented
+
+
 def test_what_is_missing_is_named(tmp_path):
   with pytest.raises(UsageError, match="data_dir.*'images' needs a folder|needs a data_dir"):
     data.load('images')

@@ -5,6 +5,8 @@ import json
 import pytest
 
 import data
+from data.bad_records import BadRecordError
+from data.labelled_example import decode_labelled, encode_labelled
 from data.tfrecord_folder import DESCRIPTION, find_shards
 from tests.data.pictures import damage, write_tfrecords
 from tests.data.test_encoded_images import take
@@ -38,6 +40,15 @@ def test_settings_win_over_the_description_and_it_over_imagenet(tmp_path):
   assert data_set.num_classes == 1001 and data_set.image_shape == (9, 9, 1)
   [taken] = take(data_set.validation, batch_size=4)
   assert sorted(taken) == [8, 9, 10, 11]
+
+
+def test_labels_lie_from_the_first_one_on_up_to_the_number_of_classes():
+  for label in range(7, 10):
+    decoded = decode_labelled(encode_labelled(b'image', label), num_classes=3, first_label=7)
+    assert decoded == (b'image', label - 7)
+  for label in (6, 10):
+    with pytest.raises(BadRecordError, match=f'the label {label} lies outside 7 to 9'):
+      decode_labelled(encode_labelled(b'image', label), num_classes=3, first_label=7)
 
 
 def test_damaged_lengths_are_found_at_the_start(tmp_path):

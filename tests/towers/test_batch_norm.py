@@ -25,6 +25,14 @@ def model(batch, is_training):
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
 
 
+def one_layer(batch, is_training):
+  """A layer whose input is the batch itself, so that its moments are known."""
+  features, labels = batch
+  x = batch_norm(features, is_training, name='norm', momentum=0.75)
+  logits = small.dense(x, small.NUM_CLASSES, 'logits')
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
 def averages(run):
   with run.graph.as_default():
     return {variable.op.name: run.session.run(variable) for variable in tf.global_variables()
@@ -64,11 +72,6 @@ def test_with_sync_towers_equal_one_tower(index):
 @pytest.mark.parametrize('kind', ['first', 'mean', 'sync'])
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers):
-  def plain(batch, is_training):
-    features, labels = batch
-    x = batch_norm(features, is_training, name='norm', momentum=0.75)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3, 'logits'))
-
   train = small.random_examples(16)
   batch = train.arrays[0][:8]
   runs = {1: [8], 2: [4, 4], 3: [3, 3, 2]}[num_towers]
@@ -79,7 +82,7 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     parts = parts[:1]
   mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
   variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
-  with Run(model=plain, num_towers=num_towers, batch_norm=kind, train=train) as run:
+  with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train) as run:
     run.validate()
     assert_same_weights(averages(run), {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
     run.steps.train()
@@ -98,6 +101,20 @@ def test_empty_towers_have_no_part(kind, mode):
     assert np.isfinite(losses).all()
     assert all(np.isfinite(value).all() for value in list(run.weights().values()) + list(averages(run).values()))
     assert all((value >= 0).all() for name, value in averages(run).items() if name.endswith('variance'))
+
+
+# The third step deals 2, 3 and 3 of 24 examples to three shards; of 11, one to the third of four.
+@pytest.mark.parametrize('num_train, batch_size, num_towers, of_first', [
+    (24, 8, 3, [18, 21]), (11, 5, 4, [10])])
+def test_first_is_the_first_tower_that_has_examples(num_train, batch_size, num_towers, of_first):
+  train = small.random_examples(num_train)
+  with Run(model=one_layer, mode='shard', num_towers=num_towers, batch_size=batch_size,
+           train=train) as run:
+    run.steps.train(), run.steps.train()
+    before = averages(run)['norm/moving_mean']
+    run.steps.train()
+    np.testing.assert_allclose(averages(run)['norm/moving_mean'],
+                               0.75 * before + 0.25 * train.arrays[0][of_first].mean(0), atol=1e-6)
 
 
 def test_a_validation_tower_normalises_by_the_same_averages():

@@ -12,6 +12,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.towers.small import MODES, id_examples, random_examples
+from towers.inputs import GET_NEXTS
 from usage_error import UsageError
 
 # (examples, global batch, towers): sizes that divide, that do not, and that leave towers empty.
@@ -166,6 +167,19 @@ def test_all_input_ops_stand_on_the_host(mode):
   assert kinds['IteratorGetNext'] == {'split': 1, 'next': 3, 'shard': 3}[mode]
   assert kinds['IteratorV2'] == {'split': 1, 'next': 1, 'shard': 3}[mode]
   assert bool(kinds['SplitV'] + kinds['Split']) == (mode == 'split')
+
+
+@pytest.mark.parametrize('is_gathered', [True, False])
+def test_towers_take_their_batches_in_their_order(is_gathered):
+  # In another order the same run would train other towers on other examples.
+  with tf.Graph().as_default() as graph:
+    plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+    examples = random_examples(13)._replace(is_gathered=is_gathered)
+    towers.build_inputs(examples, mode='next', plan=plan).next_batches()
+    taken = [op for op in graph.get_operations() if op.type in GET_NEXTS]
+  assert len(taken) == 3
+  for earlier, later in zip(taken, taken[1:]):
+    assert earlier in later.control_inputs
 
 
 @pytest.mark.parametrize('mode', MODES)

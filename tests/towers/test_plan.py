@@ -48,6 +48,16 @@ def test_dealing_in_turn_gives_each_example_to_one_tower(count, num_towers):
     assert dealt(count, tower, num_towers) == len(range(tower, count, num_towers))
 
 
+@hypothesis.given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
+def test_workers_shares_add_up(size, num_workers, num_towers):
+  plans = [build_plan(num_examples=40, batch_size=40, num_towers=num_towers,
+                      num_workers=num_workers, worker=worker) for worker in range(num_workers)]
+  shares = [plan.shares(size) for plan in plans]
+  assert [sum(of_worker) for of_worker in shares] == [
+      len(range(worker, size, num_workers)) for worker in range(num_workers)]
+  assert all(max(of_worker) - min(of_worker) <= 1 for of_worker in shares)
+
+
 def test_eight_over_three():
   assert build_plan(num_examples=8, batch_size=8, num_towers=3).shares(8) == [3, 3, 2]
 
@@ -58,6 +68,8 @@ def test_eight_over_three():
     (dict(num_examples=0, batch_size=8, num_towers=1), ['0 examples', '1 tower']),
     (dict(num_examples=5, batch_size=8, num_towers=2, drop_remainder=True), ['5 examples', 'batch of 8']),
     (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
+    (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
+     ['2 examples', '4 towers of 2 workers', 'at least 16']),
 ])
 def test_impossible_sizes_are_named(settings, numbers):
   with pytest.raises(UsageError) as error:

@@ -220,6 +220,31 @@ def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_p
   assert len(warnings) == 1 and 'has no index' in warnings[0]
 
 
+def test_killed_between_its_two_files_a_checkpoint_is_not_there(tmp_path, monkeypatch):
+  class Killed(BaseException):
+    pass
+
+  trained(tmp_path, 1)
+  rename, renamed = os.replace, []
+
+  def rename_once(source, to):
+    if 'model.ckpt-2' in to:
+      renamed.append(to)
+      if len(renamed) == 2:
+        raise Killed
+    rename(source, to)
+
+  monkeypatch.setattr(os, 'replace', rename_once)
+  with pytest.raises(Killed):
+    trained(tmp_path, 1)
+  monkeypatch.undo()
+  warnings = []
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=5, warn=warnings.append)
+    assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-1')
+  assert len(warnings) == 1 and 'model.ckpt-2.data-00000-of-00001 has no index' in warnings[0]
+
+
 def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
   with Run(optimizer='adam') as run, run.graph.as_default():
     checkpoints = Checkpoints(str(tmp_path), keep=9)

@@ -27,6 +27,15 @@ def test_the_best_is_better_than_all_before_it_and_patience_counts_from_it(metri
   assert history.best_first() == [5, 2, 1] and 'after step 5' in history.describe_best()
 
 
+@pytest.mark.parametrize('metric, is_best', [
+    ('top5_error', True), ('my_loss', True), ('recall', False)])
+def test_errors_and_losses_are_best_when_small_and_others_when_large(metric, is_best):
+  history = History(metric=metric)
+  for step, value in enumerate((0.5, 0.25), 1):
+    history.add(step, {metric: value})
+  assert history.is_best == is_best
+
+
 def test_nothing_but_nan_is_never_the_best_and_stops():
   history, best, stopped = history_of([math.nan] * 3, patience=2)
   assert best == [False] * 3 and stopped == [False, True, True] and history.describe_best() == ''

@@ -219,6 +219,27 @@ def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
   assert saved_steps(tmp_path / 'parts') == [best, 12]
 
 
+def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
+  # It measures the weights of step 4 while the others take steps 5 and 6.
+  with Run(num_towers=3, validation_tower=True) as run, Run(num_towers=1) as expected:
+    loop(run, total_steps=9, validate_every=4, folder=tmp_path)
+    for _ in range(4):
+      expected.steps.train()
+    assert saved_steps(tmp_path)[0] == 4
+    saved = tf.train.load_checkpoint(str(tmp_path / 'model.ckpt-4'))
+    weights = expected.weights()
+    assert_same_weights({name: saved.get_tensor(name) for name in weights}, weights)
+
+
+def test_the_last_validation_is_in_the_history_though_it_is_not_the_best(tmp_path):
+  with Run(learning_rate=0.3, num_towers=2) as run:
+    _, recorded = loop(run, total_steps=12, validate_every=5, folder=tmp_path)
+  losses = [loss for _, loss, _ in recorded.validations]
+  assert losses[-1] > min(losses)
+  validations = json.loads((tmp_path / 'history.json').read_text())['validations']
+  assert [entry['step'] for entry in validations] == [5, 10, 12]
+
+
 @pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.slow), True])
 def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
