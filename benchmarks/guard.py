@@ -33,7 +33,7 @@ def build(model: str, batch_size: int, num_towers: int, guard: bool):
     session = tf.Session(config=towers.build_session_config(devices))
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     feed.start(session)
-    step = session.make_callable([averaged.loss, train_op] + feed.put_ops)
+    step = session.make_callable([averaged.loss, train_op])
 
   def take(num_steps: int):
     started, used = time.perf_counter(), time.process_time()

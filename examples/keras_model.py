@@ -28,5 +28,5 @@ with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
   feed.start(session)
   for _ in range(200):
-    values = session.run([averaged.loss, accuracy, train_op] + feed.put_ops)
+    values = session.run([averaged.loss, accuracy, train_op])
   print('loss %.4f, accuracy %.2f in step 200' % tuple(values[:2]))

@@ -27,5 +27,5 @@ with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   feed.start(session)
   for _ in range(1200):
-    loss = session.run([averaged.loss, train_op] + feed.put_ops)[0]
+    loss = session.run([averaged.loss, train_op])[0]
   print('loss after 1200 steps: %.4f' % loss)

@@ -45,6 +45,6 @@ with tf.Session(target, config=session_config) as session:
     session.run(towers.build_spread(workers).all_op)  # The chief's variables become those of all.
   feed.start(session)
   for _ in range(1200):
-    loss = session.run([averaged.loss, train_op] + feed.put_ops)[0]
+    loss = session.run([averaged.loss, train_op])[0]
   print('loss after 1200 steps: %.4f' % loss)
 server = None  # While there is something to end it with.

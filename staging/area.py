@@ -7,9 +7,10 @@ One `StagingArea` per tower and per split, so that a batch of one split is never
   area      [7]             [8]              depth 1: one batch waits between two steps
   get   ──► batch 7         batch 8
 
-A `get` on an empty area and a `put` on a full one block a thread for good: neither a run's time limit nor Ctrl-C ends
-them. So the areas are kept in balance: warming up puts exactly `depth` batches, every run that gets also puts, and the
-room for one batch more than `depth` lets the two run in either order. No area is ever empty or full when it matters.
+A `get` on an empty area and a `put` on a full one block a thread for good: neither a run's time
+limit nor Ctrl-C ends them. So the areas stay in balance: warming up puts exactly `depth` batches,
+every run that gets also puts, and the room for one batch more than `depth` lets the two run in
+either order. A run that finds an area out of balance fails at once, before it could block.
 """
 
 from typing import Any, Callable, List, NamedTuple, Sequence
@@ -23,17 +24,18 @@ class Stage(NamedTuple):
 
   Attributes:
     depth: batches that wait in each area between two runs.
-    get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it is called.
-    put_ops: put the next batch of each tower; run with every get, and `depth` times to warm up. They are not grouped: a
-      group would have every device tell the host when it is done.
+    get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it
+      is called, once for each tower.
+    put_ops: put the next batch of each tower; run with every get. They are not grouped: a group
+      would have every device tell the host when it is done.
+    fill_ops: put the next batch of each tower to warm up; run `depth` times after `clear_op`.
     clear_op: empties all areas, before their iterators start anew. Then warm up again.
-    sizes: for each tower how many batches wait in its area, a scalar int32 tensor; to tell why a run does not go on.
   """
   depth: int
   get: Callable[[int], List[Any]]
   put_ops: List[Any]
+  fill_ops: List[Any]
   clear_op: Any
-  sizes: List[Any]
 
 
 def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int, name: str) -> Stage:
@@ -50,20 +52,41 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
   """
   check_same_number(len(batches), f'batches to stage for {name}', len(devices), 'devices',
                     fix='give a device for each tower.')
-  areas, puts, clears, sizes = [], [], [], []
+  areas, fills, puts, clears = [], [], [], []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
     with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):
       area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
                          capacity=depth + 1)
       areas.append(area)
+      fills.append(area.put(tensors))
       puts.append(area.put(tensors))
-      # On the area's device, where neither goes by itself: elsewhere they find another area, or none.
+      # On the area's device, where it does not go by itself: elsewhere it finds another area, or none.
       clears.append(area.clear())
-      sizes.append(area.size())
 
   def get(tower):
-    taken = areas[tower].get()
+    size = areas[tower].size()
+    check = tf.raw_ops.Assert(condition=tf.equal(size, depth), data=[
+        f'The staging area of tower {tower} (split {name}) must hold {depth} batches between two runs. '
+        'An earlier run took a batch and put none, or put one and took none. Fetch the mean loss, the '
+        'train op or the sums of a validation, which put the next batch, or feed.put_ops beside what '
+        'a tower computes. Now start the feed again, with feed.start(). It holds', size])
+    # The put waits as well, so that an area out of balance stays so, and every later run fails.
+    puts[tower]._add_control_input(check)
+    with tf.control_dependencies([check]):
+      taken = areas[tower].get()
     # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.
     return list(taken) if isinstance(taken, (list, tuple)) else [taken]
 
-  return Stage(depth=depth, get=get, put_ops=puts, clear_op=tf.group(*clears, name='clear_%s' % name), sizes=sizes)
+  return Stage(depth=depth, get=get, put_ops=puts, fill_ops=fills,
+               clear_op=tf.group(*clears, name='clear_%s' % name))
+
+
+def run_beside(value: Any, op: Any) -> Any:
+  """Returns `value`, as early as before; every run that needs what is returned also runs `op`.
+
+  A merge passes on the first of its inputs that arrives. The other one waits for the op, and is
+  there to make the op a part of the run.
+  """
+  with tf.control_dependencies([op]):
+    late = tf.identity(value)
+  return tf.raw_ops.Merge(inputs=[value, late])[0]

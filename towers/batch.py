@@ -17,10 +17,12 @@ class Batch(NamedTuple):
     num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got no example holds
       one row of zeros, since many kernels do not take an empty batch, and counts 0.
     may_be_empty: whether the number of examples can be 0.
+    put_op: puts the tower's next training batch into its staging area, or None where there is none.
   """
   tensors: Any
   num_examples: Union[int, Any]
   may_be_empty: bool = False
+  put_op: Any = None
 
   @property
   def is_static(self) -> bool:

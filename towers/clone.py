@@ -236,7 +236,7 @@ class Pattern:
     tower = self._tower
     return tower._replace(
         device=device, scope=scope, loss=copy(tower.loss), num_examples=batch.num_examples, update_ops=[],
-        penalties=[], sums={name: copy(value) for name, value in tower.sums.items()},
+        penalties=[], put_op=batch.put_op, sums={name: copy(value) for name, value in tower.sums.items()},
         gradients=[copy(gradient) for gradient in tower.gradients])
 
 

@@ -34,7 +34,11 @@ class Feed(NamedTuple):
 
   @property
   def put_ops(self) -> List[Any]:
-    """What to run with every step that takes a batch of this split: none without staging."""
+    """What every run that takes a batch of this split must run too: none without staging.
+
+    The mean loss, the train op and the sums of a validation run it by themselves. It is for programs
+    that fetch nothing but what a tower computes from its batch.
+    """
     return [] if self.stage is None else self.stage.put_ops
 
   def start(self, session: Any, *, step: int = 0) -> None:
@@ -43,7 +47,7 @@ class Feed(NamedTuple):
     session.run(clear + [self.inputs.initializer], self.inputs.feeds(step))
     if self.stage is not None:
       for _ in range(self.stage.depth):
-        session.run(self.stage.put_ops)
+        session.run(self.stage.fill_ops)
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:
@@ -132,5 +136,6 @@ def _from_flat(taken, feeds):
     if all(template.is_static for template in templates) and len({batch.num_examples for batch in templates}) == 1:
       flat = list(flat[:-1]) + [templates[0].num_examples]
     may_be_empty = any(template.may_be_empty for template in templates)
-    batches.append(templates[0].replace(list(flat))._replace(may_be_empty=may_be_empty))
+    put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
+    batches.append(templates[0].replace(list(flat))._replace(may_be_empty=may_be_empty, put_op=put_op))
   return batches

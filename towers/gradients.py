@@ -9,6 +9,7 @@ divide here, and nothing to weight.
 
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
+from staging import run_beside
 from tensorflow_v1 import tf
 from towers.collectives import Exchange
 from towers.inputs import HOST
@@ -25,7 +26,8 @@ class Averaged(NamedTuple):
   Attributes:
     towers: that it came from.
     num_examples: that the means are over, an int or an integer scalar.
-    loss: the mean loss over the global batch, a scalar.
+    loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does, also
+      puts the next training batch of every tower.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
     partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
@@ -75,8 +77,12 @@ def sum_towers(towers: Sequence[Tower]) -> Averaged:
       sums = _find_shares(towers, known)
     gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
                           for tower, of_tower in zip(towers, sums)]
+    losses = []
+    for tower in towers:
+      with tf.device(tower.device):
+        losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
     with tf.device(HOST):
-      loss = add_all([tower.loss for tower in towers])
+      loss = add_all(losses)
   return Averaged(
       towers, towers[0].num_global_examples, loss, gradients,
       without_gradient=[variable for number, variable in enumerate(variables) if number not in known],

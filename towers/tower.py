@@ -48,6 +48,7 @@ class Tower(NamedTuple):
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
+    put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
     variables: the trainable variables that these are the gradients of: the tower's own copies, or those of all towers.
@@ -60,6 +61,7 @@ class Tower(NamedTuple):
   update_ops: List[Any]
   penalties: List[Any]
   num_global_examples: Union[int, Any]
+  put_op: Any = None
   gradients: List[Any] = []
   variables: List[Any] = []
 
@@ -215,7 +217,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   keep_order(ops)
   seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
-  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total)
+  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total, batch.put_op)
 
 
 def _differentiate(tower, batch, *, place, is_first, loss_scale):

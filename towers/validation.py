@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from staging import run_beside
 from tensorflow_v1 import tf
 from towers.feed import Feed, build_batches
 from towers.inputs import HOST
@@ -26,7 +27,8 @@ class Validation(NamedTuple):
   Attributes:
     feed: of the validation split.
     names: 'loss', then the model's metrics.
-    sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last their number.
+    sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last
+      their number. A run that needs them also puts the next validation batch of every tower.
     is_validating: the switch to feed True in such a run; None where a tower of its own validates.
     snapshot_op: copies the variables that are measured, before a pass begins; None where they are read directly.
     sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of the split; None where
@@ -60,9 +62,10 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
                     fix='give the plan the same num_workers.')
   names = list(towers[0].sums)
   vectors = []
-  for tower in towers:
+  for number, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
-      vectors.append(tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)]))
+      vector = tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)])
+      vectors.append(vector if feed.stage is None else run_beside(vector, feed.stage.put_ops[number]))
   with tf.device(HOST), tf.name_scope('validation'):
     sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)

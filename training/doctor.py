@@ -160,4 +160,4 @@ def _train(devices):
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run(tf.global_variables_initializer())
       feed.start(session)
-      return [session.run([averaged.loss, train_op] + feed.put_ops)[0] for _ in range(20)][-1]
+      return [session.run([averaged.loss, train_op])[0] for _ in range(20)][-1]

@@ -1,6 +1,6 @@
 """Steps: what one call of the session does, and nothing else around it.
 
-Three callables cover a run, each taking batches out of the staging areas and putting the next ones in:
+Three callables cover a run. Each takes batches out of the staging areas, and what it fetches puts the next ones in:
 
   train                  loss, update, put train
   train + validate       the same, and the sums of the validation tower, put validation   (validation on its own tower)
@@ -53,15 +53,14 @@ class Steps:
     self._session = session
     self._program = program
     self._validation = program.validation
-    self._put_ops = list(program.train.put_ops)
     agreement = self._agreement = program.averaged.agreement
     told = [] if agreement is None else [agreement.told]
-    train = [program.averaged.loss, program.train_op, program.input_wait] + told + self._put_ops
+    train = [program.averaged.loss, program.train_op, program.input_wait] + told
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
     self._accumulates = program.averaged.add_op is not None
     if self._accumulates:
-      self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op] + self._put_ops
+      self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op]
     self._plan = program.train.inputs.plan
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
@@ -72,10 +71,10 @@ class Steps:
     self.activity = 'set-up'
     self.update: Optional[Update] = None
     if self._validation is not None:
-      measure = [self._validation.sums] + self._validation.feed.put_ops
+      measure = [self._validation.sums]
       if self.has_validation_tower:
         self._measure: Callable[[], Any] = Call(session, measure)
-        self._fetches['measure_and_train'] = measure[:1] + train + measure[1:]
+        self._fetches['measure_and_train'] = measure + train
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
@@ -302,7 +301,7 @@ class Steps:
     last_run = self._plan.num_runs(self.step) - 1
     for run in range(last_run + 1):
       op = self._program.train_op if run == last_run else self._program.averaged.add_op
-      results = self._session.run(told + [self._program.averaged.loss, op] + self._put_ops)
+      results = self._session.run(told + [self._program.averaged.loss, op])
       self.runs += 1
       losses.append(results[0])
       finite.append(results[1])

@@ -1,12 +1,12 @@
-"""The watchdog: a run that does not go forward is ended, and told which tower and which queue it waits for.
+"""The watchdog: a run that does not go forward ends, and the message names the towers whose input it waits for.
 
-A `get_next` that waits for a function that never returns, and a get or put of a staging area, block in C++ and obey
-neither time limits nor Ctrl-C. So a thread looks now and then whether the number of session runs has risen; the loop
-does nothing for it. When it has not for too long, the thread looks where it hangs, says so, and ends the process:
+A `get_next` that waits for a function that never returns blocks in C++ and obeys neither time limits nor Ctrl-C. (A
+staging area never blocks: a run that finds it out of balance fails.) So a thread looks now and then whether the number
+of session runs has risen; the loop does nothing for it. When it has not for too long, the thread finds out where the
+run hangs, says so, and ends the process:
 
   an iterator gives no batch when asked for one more   ─► the input of the towers that it feeds
-  it does, and a tower's staging area is empty or full ─► that area
-  neither                                              ─► the computation itself
+  it does                                              ─► the computation itself
 
 Asking takes a batch away, which no longer matters then.
 """
@@ -15,8 +15,6 @@ import contextlib
 import threading
 import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence
-
-import numpy as np
 
 from tensorflow_v1 import tf
 from towers.inputs import GET_NEXTS
@@ -111,18 +109,6 @@ def find_stall(steps: Steps) -> str:
     if silent:
       return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
               'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name, _PERHAPS_THE_MODEL))
-  for feed in feeds:
-    if feed.stage is None:
-      continue
-    held = _ask(steps.session, feed.stage.sizes)
-    known = [(tower, batches) for tower, batches in enumerate(held) if isinstance(batches, np.integer)]
-    empty = [tower for tower, batches in known if batches == 0]
-    full = [tower for tower, batches in known if batches > feed.stage.depth]
-    for towers, state in ((empty, 'empty, and a get from it waits for a put.' + _PERHAPS_THE_MODEL),
-                          (full, 'full with %d batches, and a put into it waits for a get.' % (feed.stage.depth + 1))):
-      if towers:
-        return ('the staging area of tower %s (split %s) is %s'
-                % (', '.join(map(str, towers)), feed.inputs.name, state))
   return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
           'model waits%s. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.'
           % (', or another worker, which then tells more' if steps.has_other_workers else ''))

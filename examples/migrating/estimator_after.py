@@ -38,10 +38,10 @@ with tempfile.TemporaryDirectory() as folder, tf.Session(config=towers.build_ses
   validate.start(session)
   saver = tf.train.Saver()
   for step in range(1, STEPS + 1):
-    session.run([train_op] + train.put_ops)
+    session.run(train_op)
     if step % EVERY == 0:
       saver.save(session, os.path.join(folder, 'model'), step)
-      sums = sum(session.run([validation.sums] + validate.put_ops, {is_validating: True})[0]
+      sums = sum(session.run(validation.sums, {is_validating: True})
                  for _ in range(validate.inputs.plan.steps_per_epoch))
   means = dict(zip(validation.names, sums[:-1] / sums[-1]))
   print('accuracy after %d steps: %.3f' % (STEPS, means['accuracy']))

@@ -23,5 +23,5 @@ train_op = towers.build_train_op(averaged, optimizer=tf.train.GradientDescentOpt
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
   feed.start(session)
-  losses = [session.run([averaged.loss, train_op] + feed.put_ops)[0] for _ in range(2 * plan.steps_per_epoch)]
+  losses = [session.run([averaged.loss, train_op])[0] for _ in range(2 * plan.steps_per_epoch)]
   print('loss after 2 epochs: %.4f' % (sum(losses[plan.steps_per_epoch:]) / plan.steps_per_epoch))

@@ -29,5 +29,5 @@ with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   feed.start(session)
   for _ in range(NUM_STEPS):
-    value = session.run([averaged.loss, train_op] + feed.put_ops)[0]  # The mean over the global batch.
+    value = session.run([averaged.loss, train_op])[0]  # The mean over the global batch.
   print('loss after %d steps: %.4f' % (NUM_STEPS, value))

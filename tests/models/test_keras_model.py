@@ -120,7 +120,7 @@ def test_dropout_masks_differ_per_tower_and_step_and_repeat():
     with Run(model=model, num_towers=3, train=small.random_examples(16)) as run:
       masks = run.graph.get_collection(OUTPUTS)
       assert len(masks) == 3
-      step = [masks, run.program.train_op] + run.program.train.put_ops
+      step = [masks, run.program.train_op]
       return [mask[0] for _ in range(2) for mask in run.session.run(step)[0]]
 
   masks = draw()

@@ -94,7 +94,8 @@ def test_a_batch_is_taken_inside_its_branch(mode):
 def test_areas_stand_on_their_towers():
   feeds = Feeds('split', 3, 2)
   stages = [op for op in feeds.session.graph.get_operations() if op.type in ('Stage', 'Unstage')]
-  assert len(stages) == 2 * 3 * 2
+  # Of each area, one takes, one puts and one fills.
+  assert len(stages) == 2 * 3 * 3
   for op in stages:
     tower = int(op.name.split('/')[0].split('_')[-1])
     assert op.device == '/device:CPU:%d' % tower, op.name
@@ -108,8 +109,9 @@ def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):
   feeds = Feeds(mode, 3, depth)
   graph = feeds.session.graph
   sizes = []
+  areas = {op.get_attr('shared_name'): op for op in graph.get_operations() if op.type == 'Stage'}
   with graph.as_default():
-    for op in [op for op in graph.get_operations() if op.type == 'Stage']:
+    for op in areas.values():
       attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'container', 'shared_name')}
       with tf.device(op.device):
         sizes.append(tf.raw_ops.StageSize(**attributes))

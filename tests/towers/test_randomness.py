@@ -34,7 +34,7 @@ def draw(num_steps=3, first_step=0, seed=5, **settings):
     masks = run.graph.get_collection(MASKS)
     with run.graph.as_default():
       run.session.run(towers.get_global_step().assign(first_step))
-    return np.array([run.session.run([masks, run.program.train_op, run.program.train.put_ops])[0]
+    return np.array([run.session.run([masks, run.program.train_op])[0]
                      for _ in range(num_steps)])
 
 

@@ -3,8 +3,6 @@
 import threading
 import time
 
-import pytest
-
 from tests.towers import small
 from tests.towers.small import Run
 from training import watchdog
@@ -26,40 +24,6 @@ def stalled(run, action, free):
   thread.join(20)
   assert not thread.is_alive()
   return reasons[0]
-
-
-@pytest.mark.parametrize('validation', [False, True])
-def test_an_empty_area_is_named_and_the_session_can_go_on(validation):
-  with Run(num_towers=3, depth=2) as run, run.graph.as_default():
-    run.steps.train()
-    feed = run.program.validation.feed if validation else run.program.train
-    taken = feed.stage.get(1)
-    for _ in range(2):
-      run.session.run(taken)
-    # Without the puts that belong to it: they would free the get.
-    program = run.program
-    action = (lambda: run.session.run(program.validation.sums, {program.validation.is_validating: True})) \
-        if validation else (lambda: run.session.run(program.train_op))
-    reason = stalled(run, action, lambda: run.session.run(feed.stage.put_ops))
-    assert 'the staging area of tower 1 (split %s) is empty' % feed.inputs.name in reason
-    assert 'stall_seconds' in reason and 'after 1 steps' in reason
-    run.steps.start(run.counters()[0])
-    assert run.steps.train() > 0
-
-
-def test_a_full_area_is_named():
-  # One tower, so that one thread is blocked, and one is left to take from the area again.
-  with Run(num_towers=1, depth=1) as run, run.graph.as_default():
-    stage = run.program.train.stage
-    taken = stage.get(0)
-    run.session.run(stage.put_ops)  # Now two wait, which is all there is room for.
-    thread = threading.Thread(target=lambda: run.session.run(stage.put_ops))
-    thread.start()
-    time.sleep(0.5)
-    assert 'the staging area of tower 0 (split train) is full with 2 batches' in find_stall(run.steps)
-    run.session.run(taken)
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():

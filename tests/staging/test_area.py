@@ -1,0 +1,149 @@
+"""Staging in balance: what puts by itself, and that no order of fetches blocks or loses a batch silently."""
+
+import threading
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests.towers import small
+from tests.towers.small import Run
+
+NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
+# A run that would block answers with an error within this time.
+SECONDS = 5
+
+
+def numbered(num_examples, name, sign):
+  """Examples whose only feature is their own number, from 1 on, times `sign`."""
+  numbers = sign * np.arange(1, num_examples + 1, dtype=np.float32)
+  return small.random_examples(num_examples, name)._replace(
+      arrays=(np.tile(numbers[:, np.newaxis], [1, small.NUM_FEATURES]), np.zeros(num_examples, np.int32)))
+
+
+def count(batch, is_training):
+  """A model whose loss is the number of the example, whatever its weight is."""
+  del is_training
+  features, _ = batch
+  return features[:, 0] + 0.0 * tf.get_variable('weight', []), {'number': features[:, 0]}
+
+
+def open_run(**settings):
+  return Run(model=count, batch_size=BATCH, train=numbered(NUM_TRAIN, 'train', 1),
+             validation=numbered(NUM_VALIDATION, 'validation', -1), **settings)
+
+
+def expected_mean(split, step):
+  size = (NUM_TRAIN, NUM_VALIDATION)[split]
+  begin = step % -(-size // BATCH) * BATCH
+  numbers = np.arange(begin, min(begin + BATCH, size)) + 1
+  return numbers.mean() * (-1 if split else 1)
+
+
+def follow(pattern, run):
+  """Fetches by name, and compares each batch that was taken with the one whose turn it is."""
+  program, position = run.program, [0, 0]
+  validation = program.validation
+  loss, update, puts = program.averaged.loss, program.train_op, program.train.put_ops
+  fetches = {'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts}
+  for name in pattern:
+    if name in fetches:
+      found = run.session.run(fetches[name])[0]
+      if name != 'update':
+        assert found == pytest.approx(expected_mean(0, position[0]), abs=1e-5)
+    else:
+      more = validation.feed.put_ops if name == 'validation with puts' else []
+      sums = run.session.run([validation.sums] + more, {validation.is_validating: True})[0]
+      assert sums[0] / sums[-1] == pytest.approx(expected_mean(1, position[1]), abs=1e-5)
+    position[name.startswith('validation')] += 1
+
+
+names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'validation', 'validation with puts']),
+                 min_size=2, max_size=12)
+
+
+@pytest.mark.parametrize('mode, num_towers, depth', small.thin(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
+def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
+  with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
+
+    @hypothesis.settings(max_examples=6, deadline=None, derandomize=True,
+                         suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    @hypothesis.given(names)
+    def try_pattern(pattern):
+      run.steps.start(0)
+      follow(pattern, run)
+
+    try_pattern()
+
+
+@pytest.mark.parametrize('placement', ['host', 'replicated'])
+def test_every_micro_batch_puts_by_itself(placement):
+  with open_run(accumulate=2, num_towers=2, placement=placement) as run:
+    averaged = run.program.averaged
+    for step in range(3):
+      for _ in range(run.program.train.inputs.plan.num_runs(step) - 1):
+        run.session.run(averaged.add_op)
+      loss = run.session.run([averaged.loss, run.program.train_op])[0]
+      assert loss == pytest.approx(expected_mean(0, step), abs=1e-5)
+
+
+def answer(run, fetches, feed):
+  """Returns what a run of the session gives, or the error that it raises; fails if it does neither."""
+  answers = []
+
+  def ask():
+    try:
+      answers.append(run.session.run(fetches, feed))
+    except tf.errors.OpError as error:
+      answers.append(error)
+
+  thread = threading.Thread(target=ask, daemon=True)
+  thread.start()
+  thread.join(SECONDS)
+  assert answers, f'{fetches} blocked'
+  return answers[0]
+
+
+@pytest.mark.parametrize('num_towers, depth', [(1, 1), (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_no_sequence_of_fetches_blocks(num_towers, depth):
+  with open_run(num_towers=num_towers, depth=depth) as run:
+    program = run.program
+    feeds, is_validating = [program.train, program.validation.feed], program.validation.is_validating
+    fetches = {
+        'a tower': program.averaged.towers[-1].loss, 'a metric': program.averaged.towers[0].sums['number'],
+        'train puts': feeds[0].put_ops, 'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
+        'loss': program.averaged.loss, 'update': program.train_op, 'sums': program.validation.sums}
+    actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1, max_size=8)
+
+    @hypothesis.settings(max_examples=10, deadline=None, derandomize=True,
+                         suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    @hypothesis.given(actions)
+    def try_actions(pattern):
+      run.steps.start(0)
+      for name, validates in pattern:
+        found = answer(run, fetches[name], {is_validating: validates})
+        if isinstance(found, Exception):
+          assert isinstance(found, tf.errors.InvalidArgumentError)
+          assert 'The staging area of tower' in str(found) and 'feed.start()' in str(found)
+          break
+      run.steps.start(0)
+      follow(['both', 'validation', 'loss', 'update'], run)
+
+    try_actions()
+
+
+def test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again():
+  with open_run(num_towers=3, depth=2) as run:
+    wrong = [(run.program.averaged.towers[1].loss, 1), (run.program.train.put_ops, 3)]
+    for fetches, held in wrong:
+      before = run.weights(), run.counters()
+      run.session.run(fetches)
+      for _ in range(4):
+        found = answer(run, run.program.train_op, {})
+        assert '(split train) must hold 2 batches between two runs' in str(found)
+        assert f'It holds] [{held}]' in str(found)
+      assert (run.weights(), run.counters()) == before
+      run.steps.start(0)
+      follow(['both', 'update', 'both'], run)
