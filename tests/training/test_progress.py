@@ -27,9 +27,9 @@ class Clock:
 
 
 def run(stream, *, steps=20, step_seconds=1.0, first_step=0, pause_after=None, columns=100,
-        **settings):
+        plan=PLAN, **settings):
   clock = Clock()
-  progress = Progress(total_steps=steps, first_step=first_step, plan=PLAN, learning_rate=lambda: 0.1, stream=stream,
+  progress = Progress(total_steps=steps, first_step=first_step, plan=plan, learning_rate=lambda: 0.1, stream=stream,
                       clock=clock, columns=columns, **settings)
   clock.seconds = 50.0  # Set-up and the first step do not count.
   for step in range(first_step + 1, steps + 1):
@@ -58,6 +58,30 @@ def test_pauses_are_no_training_time(pause_after):
 
 def test_a_resumed_run_counts_only_its_own_steps():
   assert run(io.StringIO(), first_step=12, step_seconds=0.5).examples_per_second == pytest.approx(20)
+
+
+def test_the_speed_counts_the_smaller_last_batch_of_an_epoch_as_what_it_is():
+  # Of 10, 10 and 5 examples; the first step is not timed.
+  plan = build_plan(num_examples=25, batch_size=10, num_towers=2)
+  assert run(io.StringIO(), steps=7, plan=plan).examples_per_second == pytest.approx(50 / 6)
+
+
+def test_an_epoch_that_is_not_whole_counts():
+  stream = io.StringIO()
+  run(stream, steps=24)
+  assert 'step 1/24, epoch 1/3:' in stream.getvalue() and 'step 24/24, epoch 3/3:' in stream.getvalue()
+
+
+def test_the_time_of_all_pauses_is_told():
+  clock = Clock()
+  progress = Progress(total_steps=5, first_step=0, plan=PLAN, learning_rate=lambda: 0.1,
+                      stream=io.StringIO(), clock=clock)
+  progress.step(step=1, loss=1.0)
+  for seconds in (3.0, 4.0):
+    with progress.paused():
+      clock.seconds += seconds
+    clock.seconds += 1.0
+  assert progress.seconds() == {'training': 2.0, 'validation, checkpoints': 7.0}
 
 
 def test_waiting_for_input_is_a_share_of_the_training_time():
