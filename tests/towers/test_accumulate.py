@@ -10,6 +10,7 @@ from models.batch_norm import batch_norm
 from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_moved, assert_same_weights
+from towers.ancestors import find_needed
 from training.checkpoints import Checkpoints
 from usage_error import UsageError
 
@@ -105,7 +106,12 @@ def test_every_run_draws_masks_of_its_own():
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
-  settings = dict(batch_size=12, accumulate=4, num_towers=2, shuffle=True, train=small.random_examples(29))
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return losses * tf.reduce_mean(tf.nn.dropout(tf.ones([64]), rate=0.5)), metrics
+
+  settings = dict(model=model, batch_size=12, accumulate=4, num_towers=2, shuffle=True,
+                  train=small.random_examples(29))
   with Run(**settings) as run, run.graph.as_default():
     expected = [run.steps.train() for _ in range(5)]
   with Run(**settings) as run, run.graph.as_default():
@@ -117,6 +123,18 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
     run.steps.start(2)
     losses += [run.steps.train() for _ in range(3)]
   assert losses == expected
+
+
+def test_sums_are_cleared_behind_the_update():
+  with Run(num_towers=2, batch_size=12, accumulate=2) as run:
+    ops = run.graph.get_operations()
+    updates = {op for op in ops if op.type.startswith('ResourceApply')}
+    clears = [op for op in ops if op.type == 'AssignVariableOp' and not op.name.endswith('/Assign')
+              and op.inputs[0].op.name.startswith('accumulated/')]
+    # Of four gradients, the loss and the number of examples.
+    assert updates and len(clears) == 6
+    for op in clears:
+      assert updates <= find_needed([op]), op.name
 
 
 def test_sums_stand_with_their_variables():

@@ -48,8 +48,9 @@ def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
 
 
 @pytest.mark.parametrize('kind', ['sgd', 'momentum', 'adam'])
-def test_one_tower_trains_as_a_program_without_towers(kind):
-  train = small.random_examples(13)
+def test_towers_train_as_a_program_without_towers(kind):
+  # Of 17 examples in batches of 8 one is left, for three towers.
+  train = small.random_examples(17)
   settings = dict(optimizer=kind, weight_decay=0.05, clip_norm=0.4)
   with Run(num_towers=3, train=train, **settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
@@ -70,7 +71,7 @@ def test_one_tower_trains_as_a_program_without_towers(kind):
       variable.load(initial[variable.op.name], session)
     expected = []
     for step in range(NUM_STEPS):
-      rows = slice(step % 2 * 8, step % 2 * 8 + 8)
+      rows = slice(step % 3 * 8, step % 3 * 8 + 8)
       feed = dict(zip(batch, [array[rows] for array in train.arrays]))
       expected.append(session.run(loss, feed))
       session.run(update, feed)
@@ -164,3 +165,18 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
       assert means == pytest.approx({
           'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first': (labels == 0).mean(),
           'label': labels.mean()}, abs=1e-5)
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+def test_an_empty_validation_tower_measures_nothing(mode):
+  # The row of zeros that fills its batch gives 0 / 0. Training never leaves a tower empty here.
+  def model(batch, is_training):
+    features, labels = batch
+    directions = features / tf.norm(features, axis=1, keepdims=True)
+    return tf.reduce_mean(small.model((directions, labels), is_training)[0])
+
+  settings = dict(model=model, mode=mode, train=small.random_examples(16),
+                  validation=small.random_examples(17, 'validation', seed=1))
+  with Run(num_towers=3, **settings) as run, Run(num_towers=1, **settings) as one:
+    (means, count), (expected, _) = run.validate(), one.validate()
+    assert count == 17 and means == pytest.approx(expected, abs=1e-5)

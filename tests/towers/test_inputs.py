@@ -102,14 +102,18 @@ def test_every_shard_is_shuffled_in_an_order_of_its_own(mode, num_workers, num_t
   assert len(set(map(tuple, orders))) == num_shards
 
 
+# What is left of 15 by batches of 4 would fill a batch of one of two towers.
+@pytest.mark.parametrize('shuffle', [False, True])
+@pytest.mark.parametrize('size', [(13, 4, 3), (15, 4, 2)], ids=str)
 @pytest.mark.parametrize('mode', MODES)
-def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode):
-  plan, steps = take(mode, (13, 4, 3), num_steps=6, shuffle=True, drop_remainder=True)
+def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode, size, shuffle):
+  plan, steps = take(mode, size, num_steps=6, shuffle=shuffle, drop_remainder=True)
   assert plan.steps_per_epoch == 3
   for epoch in (steps[:3], steps[3:]):
     ids = sum(sum(epoch, []), [])
     assert len(ids) == len(set(ids)) == 12
     assert [sum(map(len, step)) for step in epoch] == [4, 4, 4]
+    assert shuffle or sorted(ids) == list(range(12))
 
 
 @pytest.mark.parametrize('mode, size', itertools.product(MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8), (16, 8, 2)]),

@@ -51,6 +51,16 @@ def test_variables_and_their_slots_stand_where_the_placement_says(placement, opt
     assert not [name for name in device_of if 'tower' in name]
 
 
+def test_balancing_is_by_bytes():
+  devices = ['/device:CPU:0', '/device:CPU:1']
+  with tf.Graph().as_default():
+    store = towers.build_variable_store(placement='balanced', devices=devices)
+    with tf.variable_creator_scope(store.creator):
+      found = [tf.get_variable(name, [size]).device for name, size in zip('abcd', (20, 4, 12, 3))]
+  # The last three are no more bytes than the first.
+  assert found == [devices[0]] + 3 * [devices[1]]
+
+
 def test_the_first_tower_is_where_first_says():
   with tf.Graph().as_default():
     store = towers.build_variable_store(placement='first', devices=['/device:GPU:0', '/device:GPU:1'], seed=0)

@@ -144,3 +144,24 @@ def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, d
 def test_a_batch_keeps_its_structure_over_the_whole_grid(kind, mode, num_towers, depth, num_train,
                                                          shuffle):
   check(kind, mode, num_towers, depth, num_train, shuffle)
+
+
+@pytest.mark.parametrize('depth', [0, 1])
+def test_splits_of_other_sizes_count_their_own_examples(depth):
+  with tf.Graph().as_default():
+    devices = towers.build_devices(2, 'cpu')
+    feeds = []
+    for num_examples, batch_size, name in ((12, 6, 'train'), (8, 4, 'validation')):
+      plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=2)
+      inputs = towers.build_inputs(one_array(np.arange(num_examples), name), plan=plan)
+      feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth))
+    is_validating = tf.placeholder(tf.bool, [])
+    batches = towers.build_switched_batches(*feeds, is_validating=is_validating)
+    counts = [tf.convert_to_tensor(batch.num_examples) for batch in batches]
+    with tf.Session(config=towers.build_session_config(devices)) as session:
+      for feed, expected in zip(feeds, ([3, 3], [2, 2])):
+        feed.start(session)
+        found, tensors, _ = session.run(
+            [counts, [batch.tensors for batch in batches], feed.put_ops],
+            {is_validating: feed is feeds[1]})
+        assert found == expected == [len(rows) for rows, in tensors]

@@ -7,6 +7,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.towers import small
 from tests.towers.small import Run, assert_same_weights
+from towers.ancestors import find_needed
 from usage_error import UsageError
 
 
@@ -181,6 +182,19 @@ def test_counters_count_updates_and_examples():
       assert run.counters() == [step, seen]
     run.validate()
     assert run.counters() == [4, 26]
+
+
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+def test_counters_move_behind_the_update(optimizer):
+  # The learning rate of this update reads them.
+  with Run(num_towers=2, optimizer=optimizer) as run:
+    ops = run.graph.get_operations()
+    updates = {op for op in ops if op.type.startswith('ResourceApply')}
+    counts = [op for op in ops if op.type == 'AssignAddVariableOp'
+              and op.inputs[0].op.name in ('global_step', 'examples_seen')]
+    assert updates and len(counts) == 2
+    for op in counts:
+      assert updates <= find_needed([op]), op.name
 
 
 def test_starting_and_warming_up_changes_no_variable():

@@ -107,6 +107,13 @@ def test_steps_come_from_epochs_unless_given():
   assert Config(steps=7).count_steps(63) == 7
 
 
+def test_the_rate_follows_the_optimizer_unless_given():
+  rates = [Config(optimizer=optimizer).peak_learning_rate()
+           for optimizer in ('sgd', 'momentum', 'adam')]
+  assert rates == [0.05, 0.05, 0.001]
+  assert Config(optimizer='adam', learning_rate=0.3).peak_learning_rate() == 0.3
+
+
 def test_choices_are_those_of_the_library():
   choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
   assert choices['input_mode'] == towers.inputs.INPUT_MODES

@@ -7,7 +7,10 @@ import pytest
 
 import training.steps
 from tensorflow_v1 import Call, tf
+from tests import faults
+from tests.towers import small
 from tests.towers.small import Run, model
+from training.not_finite import NotFinite
 
 LIMIT_SECONDS = 60
 
@@ -87,3 +90,13 @@ def test_an_error_of_the_step_is_told():
 
   with pytest.raises(tf.errors.InvalidArgumentError, match='nowhere'):
     Run(model=bad)
+
+
+def test_a_skipped_step_counts_the_examples_that_it_had():
+  # The second of 13 examples in batches of 8 has five.
+  with Run(train=faults.poison(small.random_examples(13), 9)) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    run.steps.skip()
+    assert run.counters() == [2, 13] and run.steps.step == 2
