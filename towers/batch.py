@@ -4,7 +4,7 @@ The number of examples is a Python int where every batch has the same size, so t
 otherwise it is a scalar tensor that travels with the batch through switch and staging area.
 """
 
-from typing import Any, List, NamedTuple, Union
+from typing import Any, List, NamedTuple, Optional, Union
 
 from tensorflow_v1 import tf
 
@@ -28,6 +28,27 @@ class Batch(NamedTuple):
   def is_static(self) -> bool:
     """Whether the number of examples is known while the graph is built."""
     return isinstance(self.num_examples, int)
+
+  @property
+  def num_rows(self) -> Optional[int]:
+    """How many values per example belong to the batch, its filler included; None where only a run tells."""
+    if self.is_static:
+      return self.num_examples
+    shape = tf.nest.flatten(self.tensors)[0].shape
+    return None if shape.ndims is None else shape.as_list()[0]
+
+  def zero_if_empty(self, value: Any) -> Any:
+    """Returns a tensor, IndexedSlices or None, or zeros when a batch that may be empty is.
+
+    The row that fills an empty tower's batch may have led to NaN.
+    """
+    if not self.may_be_empty or value is None:
+      return value
+    if isinstance(value, tf.IndexedSlices):
+      # No rows rather than rows of zeros: an optimizer with slots moves every row that it is given.
+      num_rows = tf.where(self.num_examples > 0, tf.size(value.indices), 0)
+      return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows], value.dense_shape)
+    return tf.where(self.num_examples > 0, value, tf.zeros_like(value))
 
   def flatten(self) -> List[Any]:
     """Returns the tensors as a flat list, the number of examples last."""

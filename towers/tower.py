@@ -20,6 +20,7 @@ from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
+from towers.losses import sum_values
 from towers.precision import Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
@@ -209,9 +210,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
         tf.variable_creator_scope(creator):
       returned = model(tensors, is_training)
     loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
-    sums = {'loss': _sum_loss(loss, batch)}
-    for name, values in metrics.items():
-      sums[name] = _sum_metric(name, values, batch)
+    sums = sum_values(loss, metrics, batch)
     share = sums['loss'] / _divisor(total)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
@@ -233,7 +232,7 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
     # Of the sum, from one number that says what share it has: shorter than through the division backwards.
     weight = (1.0 if loss_scale is None else loss_scale) / _divisor(tower.num_global_examples)
     total = tower.sums['loss']
-    own = [_zero_if_empty(gradient, batch)
+    own = [batch.zero_if_empty(gradient)
            for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
     keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
@@ -248,20 +247,6 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
 def _divisor(num_examples):
   """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged and left out."""
   return float(num_examples) if isinstance(num_examples, int) else tf.cast(tf.maximum(num_examples, 1), tf.float32)
-
-
-def _zero_if_empty(value, batch):
-  """Returns a tensor, IndexedSlices or None, or zeros when a batch that may be empty is.
-
-  The row that fills an empty tower's batch may have led to numbers that are none.
-  """
-  if not batch.may_be_empty or value is None:
-    return value
-  if isinstance(value, tf.IndexedSlices):
-    # No rows rather than rows of zeros: an optimizer with slots moves every row that it is given.
-    num_rows = tf.where(batch.num_examples > 0, tf.size(value.indices), 0)
-    return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows], value.dense_shape)
-  return tf.where(batch.num_examples > 0, value, tf.zeros_like(value))
 
 
 def run_reader(accumulate: int = 1) -> Callable[[], Any]:
@@ -286,33 +271,3 @@ def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
     return sum(counts)
   with tf.device(HOST), tf.name_scope('count_examples'):
     return add_all(counts)
-
-
-def _sum_loss(loss, batch):
-  """Returns the sum of the examples' losses from a model's loss, per example or their mean."""
-  if loss.shape.ndims == 1:
-    return _sum_examples('loss', loss, batch)
-  if loss.shape.ndims == 0:
-    loss = tf.cast(loss, tf.float32)
-    return _zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype), batch)
-  raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over '
-                   'the batch.' % (loss.shape,))
-
-
-def _sum_metric(name, values, batch):
-  if name == 'loss':
-    raise UsageError('A metric is called "loss", which is the name of the model\'s loss: call it something else.')
-  if values.shape.ndims != 1:
-    raise UsageError('The metric %r has the shape %s: return one value per example, [batch]; they are averaged over '
-                     'all towers and steps.' % (name, values.shape))
-  return _sum_examples(name, values, batch)
-
-
-def _sum_examples(name, values, batch):
-  """Returns the float32 sum of one value per example, without the rows that only fill an empty tower's batch."""
-  rows = tf.nest.flatten(batch.tensors)[0].shape[0:1]
-  if not values.shape.is_compatible_with(rows):
-    raise UsageError('%s has %s values for a batch of %s examples: return one value per example, [batch].'
-                     % (name, values.shape[0], rows[0]))
-  values = tf.cast(values, tf.float32)
-  return tf.reduce_sum(values if batch.is_static else values[:batch.num_examples])
