@@ -14,6 +14,7 @@ from towers.inputs import HOST
 from towers.precision import build_growth
 from towers.replicas import rounding_alike, slot_creator
 from towers.slots import make_slots
+from towers.writes import check_copied, check_once, check_updates, find_step_writes
 
 
 def get_examples_seen() -> Any:
@@ -34,14 +35,19 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
     optimizer: a `tf.train.Optimizer`.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more dimensions, once,
       whatever the number of towers: weights decay, biases and norms do not.
-    guard: do nothing in a step whose loss or gradients are not all finite: weights, slots, moving averages and
-      counters stay what they were. What is returned is then a scalar bool, whether the step was done; else an op.
+    guard: do nothing in a step whose loss or gradients are not all finite: every variable stays what it was, whatever
+      changes it. What is returned is then a scalar bool, whether the step was done; else an op.
+
+  Raises:
+    UsageError: the model changes a variable where every tower, micro-batch or worker would do it, see `writes`.
   """
   # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there, which
   # the guard waits for by itself.
   before = [] if guard else [averaged.loss]
   update_ops = list(averaged.towers[0].update_ops)
   with tf.name_scope('apply'):
+    is_finite = build_is_finite(averaged) if guard else None
+    writes = _find_writes(averaged, update_ops, is_finite)
     make_slots(optimizer, [variable for _, variable in averaged.gradients])
     with tf.device(HOST):
       # Not behind the guard, whose answer every op there waits for, constants too, and the counters for these.
@@ -61,12 +67,30 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
           ends.append(build_growth(averaged.loss_scale))
       return ends
 
-    done = run_guarded(build_is_finite(averaged), update, update_ops) if guard else tf.group(*update(), name='step')
+    if is_finite is not None:
+      done = run_guarded(is_finite, update, writes)
+    else:
+      for write in writes.late:
+        write.wait_for(averaged.loss.op)
+      done = tf.group(*update(), name='step')
     if averaged.clear is None:
       return done
     # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.
     with tf.control_dependencies([done, averaged.loss]), tf.control_dependencies([averaged.clear()]):
       return tf.identity(done) if guard else tf.no_op()
+
+
+def _find_writes(averaged, update_ops, is_finite):
+  """Returns what the model writes in a step; refuses what would not be what one tower writes."""
+  check_updates(update_ops)
+  of_towers = [value for tower in averaged.towers for value in [tower.loss] + tower.gradients]
+  # What every micro-batch runs cannot wait for the last one.
+  ends = [averaged.loss if is_finite is None else is_finite, averaged.add_op]
+  writes = find_step_writes(of_towers, update_ops, ends)
+  check_once(writes, num_towers=len(averaged.towers), accumulates=averaged.add_op is not None)
+  if averaged.exchange is not None:
+    check_copied(writes)
+  return writes
 
 
 def get_global_step() -> Any:

@@ -18,12 +18,14 @@ from models.batch_norm import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
 from tensorflow_v1 import tf
 from towers.sums import add_all
 from towers.workers import ALONE, Workers, sum_over_workers
+from towers.writes import find_step_writes
 from usage_error import UsageError
 
 BATCH_NORMS = ('first', 'mean', 'sync')
 
 
-def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Any], scope: str) -> None:
+def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Any], scope: str,
+                      loss: Any) -> None:
   """Refuses batch normalisation that would silently not do what it should.
 
   Args:
@@ -31,6 +33,7 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
     update_ops: what tower 0 added to UPDATE_OPS.
     variables: that it made.
     scope: its name scope.
+    loss: its loss, which averages that are updated in place wait for.
 
   Raises:
     UsageError: an unknown kind; moving averages that nothing updates; or batch normalisation over towers asked for
@@ -39,11 +42,11 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
   if kind not in BATCH_NORMS:
     raise UsageError('batch_norm is %r: choose one of %s.' % (kind, ', '.join(BATCH_NORMS)))
   averages = [variable.op.name for variable in variables if 'moving_' in variable.op.name.split('/')[-1]]
-  if averages and not update_ops:
+  if averages and not update_ops and not find_step_writes([loss]).early:
     raise UsageError('Nothing updates %s and %d more moving averages, so that validation would measure with what they '
                      'started from: add their updates to tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer '
                      'its `updates`), or use models.batch_norm.' % (averages[0], len(averages) - 1))
-  if kind != 'first' and update_ops and not _match(BATCH_MOMENTS, [scope]):
+  if kind != 'first' and (update_ops or averages) and not _match(BATCH_MOMENTS, [scope]):
     raise UsageError('batch_norm=%s needs layers that exchange what they sum, as models.batch_norm does; the model\'s '
                      'own, which update %s, do not: use batch_norm=first, or models.batch_norm.'
                      % (kind, averages[0] if averages else update_ops[0].name))

@@ -12,10 +12,10 @@ import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
-from towers.ancestors import find_needed
 from towers.gradients import Averaged
 from towers.inputs import HOST
 from towers.sums import add_all
+from towers.writes import StepWrites
 
 
 class Diagnosis(NamedTuple):
@@ -52,40 +52,60 @@ def build_diagnosis(averaged: Averaged) -> Diagnosis:
                        [variable.op.name for variable in variables])
 
 
-def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], update_ops: Sequence[Any]) -> Any:
+def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Any:
   """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
 
   Args:
     is_finite: a scalar bool.
     update: builds the update, and returns ops that have all run when it is done.
-    update_ops: that stand in the graph already, and now wait for the answer and run only if it is yes. One that the
-      loss itself waits for cannot, and is left as it is.
+    writes: that stand in the graph already. Late ones now wait for the answer and run only if it is
+      yes. Early ones cannot; where the answer is no, their variables get back what they held.
   """
-  waiting = _not_before(is_finite.op, update_ops)
+  held = _hold(writes.early)
   # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would put a switch before
   # every gradient, variable and slot: for a deep net thousands of ops, and seconds to build them.
   with tf.device(is_finite.device):
     no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
     gate = tf.identity(yes, name='gate')
-  for op in waiting:
-    op._add_control_input(gate.op)
+  for write in writes.late:
+    write.wait_for(gate.op)
   with tf.control_dependencies([gate]):
     ends = update()
   with tf.device(is_finite.device):
     with tf.control_dependencies(ends):
       done = tf.identity(gate)
+    if held:
+      no = _put_back(held, tf.identity(no))
     return tf.raw_ops.Merge(inputs=[done, no])[0]
 
 
-def _not_before(op, update_ops):
-  """Returns those ops that `op` does not wait for: the others, made to wait for it, would wait for ever."""
-  found = [tf.get_default_graph().as_graph_element(update, allow_tensor=True, allow_operation=True)
-           for update in update_ops]
-  wanted = {element.op if isinstance(element, tf.Tensor) else element for element in found}
-  # For most nothing waits at all, and to go back through a deep net takes a second.
-  if any(update._control_outputs or any(output.consumers() for output in update.outputs) for update in wanted):
-    wanted -= find_needed([op])
-  return sorted(wanted, key=lambda op: op.name)
+def _hold(writes):
+  """Returns the op of each variable that the writes change, and its value before any of them."""
+  by_variable: Dict[Any, List[Any]] = {}
+  for write in writes:
+    for variable in write.variables:
+      by_variable.setdefault(variable, []).append(write)
+  held = []
+  for variable, changing in by_variable.items():
+    with tf.device(variable.device):
+      value = tf.raw_ops.ReadVariableOp(
+          resource=variable.outputs[0], dtype=variable.get_attr('dtype'), name='hold')
+    for write in changing:
+      write.wait_for(value.op)
+    held.append((variable, value))
+  return held
+
+
+def _put_back(held, no):
+  """Returns `no` once all variables hold again what was held."""
+  with tf.control_dependencies([no]):
+    ends = []
+    for variable, value in held:
+      with tf.device(variable.device):
+        ends.append(tf.raw_ops.AssignVariableOp(
+            resource=variable.outputs[0], value=value, name='put_back'))
+  with tf.control_dependencies(ends):
+    return tf.identity(no)
 
 
 def _all_finite(values):

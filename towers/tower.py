@@ -140,7 +140,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
         if build == 'clone':
           raise
         build = 'reuse'
-  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope)
+  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope,
+                    loss=towers[0].loss)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=counts, workers=workers)
   return towers

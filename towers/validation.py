@@ -18,6 +18,7 @@ from towers.sums import add_all
 from towers.tower import Model, Tower, build_forward, run_reader
 from towers.variables import VariableStore, check_reads, stand_in
 from towers.workers import ALONE, Workers, build_sum_of_numbers
+from towers.writes import check_measuring
 from usage_error import check_same_number
 
 
@@ -53,13 +54,16 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
     workers: that share the split, this being one's part of it.
 
   Raises:
-    UsageError: the feed is for another number of towers or of workers.
+    UsageError: the feed is for another number of towers or of workers, or the model changes a
+      variable whenever its loss is computed.
   """
   split, plan = feed.inputs.name, feed.inputs.plan
   check_same_number(len(towers), 'towers', len(feed.devices), f'towers of the feed of {split}',
                     fix='build both for the same devices.')
   check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers, 'workers',
                     fix='give the plan the same num_workers.')
+  if is_validating is not None:
+    check_measuring([tower.sums['loss'] for tower in towers], is_validating)
   names = list(towers[0].sums)
   vectors = []
   for number, tower in enumerate(towers):

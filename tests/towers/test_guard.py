@@ -163,22 +163,6 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   assert_unchanged(results[0][1], results[1][1])
 
 
-def test_an_update_that_the_loss_waits_for_is_left_as_it_is():
-  def model(batch, is_training):
-    del is_training
-    features, labels = batch
-    counter = tf.get_variable('counter', [], initializer=tf.zeros_initializer(), trainable=False)
-    update = counter.assign_add(1.0, read_value=False)
-    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
-    with tf.control_dependencies([update]):
-      logits = small.dense(features, small.NUM_CLASSES, 'logits')
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-  with Run(num_towers=1, model=model) as run:
-    run.steps.train()
-    assert everything(run)['counter'] == 1
-
-
 def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
   with Run(num_towers=3, placement='balanced') as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith('apply/guard/')]
