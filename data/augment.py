@@ -89,9 +89,9 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
   first = tf.stack([tf.range(tf.shape(sizes)[0]), tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)], 1)
   chosen = tf.gather_nd(tried, first)
   room = sizes - chosen
+  # The largest draw is 1 - 2^-24: in float32 no product with it is rounded up to the other factor.
   corners = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1) * tf.cast(room + 1, tf.float32)
-  # A product just below the room may be rounded up to it.
-  corners = tf.minimum(tf.cast(corners, tf.int32), room)
+  corners = tf.cast(corners, tf.int32)
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
   middle = tf.concat([(sizes - shorter) // 2, shorter, shorter], 1)
   return tf.where(tf.gather_nd(fits, first), tf.concat([corners, chosen], 1), middle)

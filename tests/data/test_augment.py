@@ -39,6 +39,17 @@ def test_random_windows_lie_within_the_image_and_cover_what_they_should():
     assert choose([1, 500], np.full(NUM_DRAWS['imagenet'], 0.5)).tolist() == [0, 249, 1, 1]
 
 
+def test_the_largest_draws_reach_the_last_row_and_column_and_none_beyond():
+  tries = NUM_DRAWS['imagenet'] // 4
+  draws = np.full([4, tries], 1 - 2.0 ** -24, np.float32)
+  draws[:2] = [[0.0], [0.5]]  # The smallest squares.
+  sizes = np.repeat(np.arange(5, 1200)[:, None], 2, 1)
+  with tf.Graph().as_default(), tf.Session() as session:
+    windows = session.run(choose_random_windows(
+        tf.constant(sizes, tf.int32), tf.constant(np.repeat(draws.reshape(1, -1), len(sizes), 0))))
+  np.testing.assert_array_equal(windows[:, :2] + windows[:, 2:], sizes)
+
+
 @pytest.mark.parametrize('size, image_size, expected', [
     ((375, 500), 224, [23, 86, 328, 328]),   # 0.875 of the shorter side.
     ((32, 32), 32, [0, 0, 32, 32]),          # Just right: nothing is cut off.
