@@ -223,12 +223,16 @@ def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar
 
 def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
   with tf.Graph().as_default(), tf.Session() as session:
-    slices = tf.IndexedSlices(tf.constant([[3.0], [0.0], [-2.0]]), tf.constant([2, 0, 2]), tf.constant([4, 1]))
+    # The dense gradient is 0, 1, 1, 0.
+    values, indices = tf.constant([[3.0], [0.0], [-2.0], [1.0]]), tf.constant([2, 0, 2, 1])
+    slices = tf.IndexedSlices(values, indices, tf.constant([4, 1]))
     variable = tf.get_variable('table', [4, 1])
-    averaged = towers.clip_gradients(towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], [], []), 0.5)
-    [(clipped, _)] = averaged.gradients
+    averaged = towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], [], [])
+    [(clipped, _)] = towers.clip_gradients(averaged, 0.5).gradients
     assert isinstance(clipped, tf.IndexedSlices)
-    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)), [[0], [0], [0.5], [0]])
+    half = 0.5 / 2 ** 0.5
+    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)), [[0], [half], [half], [0]])
+    assert session.run(towers.build_gradient_norm(averaged)) == pytest.approx(2 ** 0.5)
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
