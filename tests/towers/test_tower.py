@@ -175,6 +175,26 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
     assert_same_weights(run.weights(), expected.weights())
 
 
+@pytest.mark.parametrize('build', ['reuse', 'clone'])
+def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build):
+  # The third batch has one example, of label 1, for three towers. The row of zeros that fills the
+  # others looks up row 0, which momentum would move on.
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES, small.NUM_FEATURES])
+    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features), 1)
+
+  train = small.random_examples(17)
+  train.arrays[1][:] = np.arange(17) % 3
+  train.arrays[1][16] = 1
+  settings = dict(model=model, train=train, learning_rate=0.02)
+  with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1, **settings) as one:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-4)
+    assert_same_weights(run.weights(), one.weights())
+
+
 def test_counters_count_updates_and_examples():
   with Run(num_towers=3, train=small.random_examples(13)) as run:
     for step, seen in enumerate([8, 13, 21, 26], 1):
@@ -231,7 +251,8 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
     [(clipped, _)] = towers.clip_gradients(averaged, 0.5).gradients
     assert isinstance(clipped, tf.IndexedSlices)
     half = 0.5 / 2 ** 0.5
-    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)), [[0], [half], [half], [0]])
+    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)),
+                               [[0], [half], [half], [0]])
     assert session.run(towers.build_gradient_norm(averaged)) == pytest.approx(2 ** 0.5)
 
 

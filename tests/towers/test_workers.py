@@ -77,8 +77,10 @@ def test_they_are_one_tower(shape, mode, depth, size, placement):
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_they_are_one_tower_where_all_sizes_are_known(placement):
   # Of both splits, since the switch makes the sizes of either those of both.
-  settings = dict(train=small.random_examples(16), validation=small.random_examples(8, 'validation', seed=1))
-  with make_team((2, 2), placement=placement, **settings) as team, Run(num_towers=1, **settings) as one:
+  settings = dict(train=small.random_examples(16),
+                  validation=small.random_examples(8, 'validation', seed=1))
+  with make_team((2, 2), placement=placement, **settings) as team, \
+      Run(num_towers=1, **settings) as one:
     assert team.runs[0].program.averaged.num_examples == 8
     assert_one_tower(team, one)
 
