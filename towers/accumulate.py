@@ -33,13 +33,15 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
     averaged: the mean over one run, not clipped yet.
   """
   count = tf.cast(averaged.num_examples, tf.float32)
+  # Towers divide their gradients by the number of micro-batches too, see `Tower`.
+  gradient_weight = count * averaged.towers[0].num_micro_batches
   sums: List[_Sum] = []
 
-  def add(value, device, name):
+  def add(value, device, name, weight=count):
     """Adds a run's mean, times its examples."""
     with tf.device(device):
       total = _make_sum(value.shape, value.dtype, name)
-      added = total.assign_add(value * tf.cast(count, value.dtype), read_value=False)
+      added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)
       with tf.control_dependencies([added]):
         sums.append(_Sum(added, total.read_value(), total))
     return sums[-1].value
@@ -51,8 +53,9 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
 
     def accumulate(gradient, variable):
       if isinstance(gradient, tf.IndexedSlices):
-        return _add_rows(gradient, variable, count, sums, num_examples)
-      return add(gradient, variable.device, variable.op.name) / tf.cast(num_examples, gradient.dtype)
+        return _add_rows(gradient, variable, gradient_weight, sums, num_examples)
+      total = add(gradient, variable.device, variable.op.name, gradient_weight)
+      return total / tf.cast(num_examples, gradient.dtype)
 
     accumulated = averaged.map_gradients(accumulate)
     for number, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
@@ -77,13 +80,14 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
   return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op, clear=clear)
 
 
-def _add_rows(slices, variable, count, sums, num_examples):
+def _add_rows(slices, variable, weight, sums, num_examples):
   """Adds up sparse gradients; returns their mean, sparse, of the rows that any run touched."""
   with tf.device(variable.device):
     total = _make_sum(variable.shape, slices.values.dtype, variable.op.name)
     touched = _make_sum(variable.shape[:1], tf.int32, variable.op.name + '_touched')
     added = tf.group(
-        total.scatter_add(tf.IndexedSlices(slices.values * tf.cast(count, slices.values.dtype), slices.indices)),
+        total.scatter_add(tf.IndexedSlices(
+            slices.values * tf.cast(weight, slices.values.dtype), slices.indices)),
         touched.scatter_update(tf.IndexedSlices(tf.ones_like(slices.indices, tf.int32), slices.indices)))
     with tf.control_dependencies([added]):
       indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])

@@ -12,6 +12,7 @@ from towers.exchange import exchange_gradients
 from towers.gradients import Averaged, sum_towers
 from towers.tower import Tower
 from towers.workers import ALONE, Workers
+from usage_error import check_same_number
 
 
 @uncollected()
@@ -28,8 +29,11 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     pack_bytes: of gradients that are summed together there.
 
   Raises:
-    UsageError: a collective that these devices do not have, or gradients that none can sum.
+    UsageError: a collective that these devices do not have, gradients that none can sum, or
+      another `accumulate` than that of the towers.
   """
+  check_same_number(towers[0].num_micro_batches, 'micro-batches a step in build_towers', accumulate,
+                    'in average_gradients', fix='give both the same accumulate.')
   averaged = sum_towers(towers)
   if accumulate > 1:
     averaged = accumulate_gradients(averaged)

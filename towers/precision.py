@@ -17,6 +17,7 @@ from towers.inputs import HOST
 from usage_error import UsageError
 
 PRECISIONS = ('float32', 'mixed')
+LARGEST_HALF_SCALE = 2.0 ** 15  # float16 has no larger power of two.
 _FIRST_SCALE = 2.0 ** 15
 _LARGEST_SCALE = 2.0 ** 24
 _GOOD_STEPS = 2000  # After so many in a row the scale is doubled.

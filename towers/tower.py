@@ -21,7 +21,7 @@ from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.clone import Pattern, has_same_shapes, record_tower
 from towers.inputs import HOST
 from towers.losses import sum_values
-from towers.precision import Precision, cast_inputs, float32_getter
+from towers.precision import LARGEST_HALF_SCALE, Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
 from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_reads, check_shared, seed_made_before, stand_in
@@ -53,6 +53,8 @@ class Tower(NamedTuple):
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
     variables: the trainable variables that these are the gradients of: the tower's own copies, or those of all towers.
+    num_micro_batches: of a full step; the gradients are divided by it as well, so that a loss scale
+      makes them no larger than those of the whole step's batch at once.
   """
   device: str
   scope: str
@@ -65,6 +67,7 @@ class Tower(NamedTuple):
   put_op: Any = None
   gradients: List[Any] = []
   variables: List[Any] = []
+  num_micro_batches: int = 1
 
 
 @uncollected()
@@ -80,7 +83,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     store: makes the variables.
     is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
     batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
-    accumulate: runs of a full step, each with random numbers of its own.
+    accumulate: runs of a full step, each with random numbers of its own; `average_gradients` takes
+      the same number.
     build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the same static shapes)
       or 'auto', which clones where it can be done and a tower has so many ops that it saves time. The results are the
       same to the bit.
@@ -126,7 +130,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
         _check_float32(tf.trainable_variables(), precision)
     check_shared(shared, tf.global_variables(), tower=number)
     check_reads(store, copies, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
-    tower = tower._replace(variables=_own_variables(store, number))
+    tower = tower._replace(variables=_own_variables(store, number), num_micro_batches=accumulate)
     tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0,
                                           loss_scale=None if precision is None else precision.loss_scale.value)
     towers.append(tower)
@@ -230,19 +234,37 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
   graph = tf.get_default_graph()
   num_ops = len(graph.get_operations())
   with tf.device(place), tf.name_scope(tower.scope):
+    scale = 1.0 if loss_scale is None else loss_scale
+    if tower.num_micro_batches > 1:
+      scale /= tower.num_micro_batches
     # Of the sum, from one number that says what share it has: shorter than through the division backwards.
-    weight = (1.0 if loss_scale is None else loss_scale) / _divisor(tower.num_global_examples)
+    weight = scale / _divisor(tower.num_global_examples)
     total = tower.sums['loss']
     own = [batch.zero_if_empty(gradient)
            for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
     keep_order(graph.get_operations()[num_ops:])
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
-    scales = None if loss_scale is None else [tf.cast(loss_scale, penalty.dtype) for penalty in tower.penalties]
+    penalties = _differentiate_penalties(tower, scale)
     gradients = [gradient if penalty is None else
                  add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, tf.gradients(tower.penalties, variables, scales))]
+                 for gradient, penalty in zip(own, penalties)]
   return tower._replace(gradients=gradients), own
+
+
+def _differentiate_penalties(tower, scale):
+  """Returns the gradients of the tower's penalties times `scale`."""
+  # A penalty on weights as the model sees them is of half precision itself, and so is what its
+  # gradient begins with; the rest of a large scale comes when that is of float32.
+  is_half = any(penalty.dtype == tf.float16 for penalty in tower.penalties)
+  first = tf.minimum(scale, LARGEST_HALF_SCALE) if is_half else scale
+  gradients = tf.gradients(tower.penalties, tower.variables,
+                           [tf.cast(first, penalty.dtype) * tf.ones_like(penalty)
+                            for penalty in tower.penalties])
+  if not is_half:
+    return gradients
+  return [None if gradient is None else tf.convert_to_tensor(gradient) * (scale / first)
+          for gradient in gradients]
 
 
 def _divisor(num_examples):

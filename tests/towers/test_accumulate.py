@@ -144,6 +144,31 @@ def test_sums_stand_with_their_variables():
       assert devices['accumulated/' + variable.op.name] == variable.device
 
 
+def regularized(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope('hidden', reuse=True):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, 4])
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.nn.l2_loss(weights))
+  return losses, metrics
+
+
+@pytest.mark.parametrize('accumulate, num_towers', [
+    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+        (2, 1), (2, 2), (2, 3), (3, 3), (4, 3), (12, 1)]])
+def test_penalties_and_thirds_of_a_batch_equal_one_big_batch(accumulate, num_towers):
+  settings = dict(model=regularized, train=small.random_examples(29), learning_rate=0.5)
+  losses, _, weights, _ = train(accumulate=accumulate, num_towers=num_towers, **settings)
+  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+
+
+def test_towers_and_their_average_must_be_of_as_many_micro_batches():
+  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, num_micro_batches=3)
+  with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
+    towers.average_gradients([tower])
+
+
 @pytest.mark.parametrize('settings, words', [
     (dict(batch_size=12, accumulate=5), 'accumulate=5 runs of equal size'),
     (dict(batch_size=12, accumulate=6, num_towers=3), 'leaves 2 examples a run for 3 towers.*at least 18'),

@@ -90,6 +90,61 @@ def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
   assert (max(changes) > 1e-3) == learns
 
 
+def regularized(batch, is_training):
+  """Two layers with penalties large enough to be seen: on the weights, and on these in half."""
+  del is_training
+  features, labels = batch
+  with tf.variable_scope('hidden'):
+    hidden = tf.get_variable('weights', [small.NUM_FEATURES, 4],
+                             regularizer=lambda weights: 0.1 * tf.reduce_sum(tf.square(weights)))
+  x = tf.tanh(tf.matmul(features, hidden))
+  with tf.variable_scope('logits'):
+    weights = tf.get_variable('weights', [4, small.NUM_CLASSES])
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.reduce_sum(tf.square(weights)))
+  logits = tf.cast(tf.matmul(x, weights), tf.float32)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def unregularized(batch, is_training):
+  losses = regularized(batch, is_training)
+  del tf.get_collection_ref(tf.GraphKeys.REGULARIZATION_LOSSES)[:]
+  return losses
+
+
+@pytest.mark.parametrize('loss_scale, accumulate', [
+    (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)])
+def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_scale, accumulate):
+  def weights(model=regularized, **settings):
+    return take_steps(model=model, batch_size=6, **dict(MIXED, **settings))[2]
+
+  found = weights(num_towers=2, loss_scale=loss_scale, accumulate=accumulate)
+  assert_same_weights(found, weights(num_towers=1, precision='float32'), tolerance=2e-3)
+  plain = weights(unregularized, num_towers=1, precision='float32')
+  assert all(np.abs(found[name] - plain[name]).max() > 2e-2 for name in found)
+
+
+def steep(batch, is_training):
+  """In a step of 12 examples float16 holds the largest gradient at a scale of 512, not of 1024."""
+  del is_training
+  values = 1e-3 * small.dense(batch[0], 2, 'steep')
+  return 1000 * tf.reduce_sum(tf.cast(values, tf.float32), 1)
+
+
+@pytest.mark.parametrize('accumulate, num_towers', [
+    (1, 1), (2, 1), (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+        (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (4, 3)]])
+def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
+  def train(loss_scale):
+    with Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
+             loss_scale=loss_scale, accumulate=accumulate, num_towers=num_towers) as run:
+      run.steps.train()
+      return run.weights()
+
+  assert_same_weights(train(512.0), train(1.0), tolerance=1e-3)
+  with pytest.raises(NotFinite):
+    train(1024.0)
+
+
 def squared(batch, is_training):
   """A finite loss of features as large as 300, whose gradients are too large for half when scaled by 2**15."""
   del is_training
