@@ -29,7 +29,9 @@ class KerasModel:
     """Makes nothing yet: layers are made with the first tower of a graph, and their variables where its store says.
 
     Args:
-      make: returns a Keras model or layer: functional, sequential or a class of one's own.
+      make: returns a Keras model or layer: functional, sequential or a class of one's own. What
+        it loads or sets (weights='…', load_weights, set_weights, load_model) is what all towers
+        start from.
       loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their mean.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
       preprocess: what is done to a batch's inputs on the tower's device. By default bytes become floats in [0, 1], as
@@ -53,7 +55,8 @@ class KerasModel:
   def layers(self) -> Any:
     """What `make` returned for the graph that towers were built in last; None before.
 
-    To load weights: `tf.keras.backend.set_session(session)`, then `model.layers.load_weights(path)`.
+    To load weights into an open session: `tf.keras.backend.set_session(session)`, then
+    `model.layers.load_weights(path)`.
     """
     return self._layers
 

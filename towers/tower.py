@@ -23,6 +23,7 @@ from towers.inputs import HOST
 from towers.losses import sum_values
 from towers.precision import LARGEST_HALF_SCALE, Precision, cast_inputs, float32_getter
 from towers.randomness import get_run_in_step, seed_tower
+from towers.set_values import keep_set_values
 from towers.sums import add_all, keep_order
 from towers.variables import VariableStore, check_reads, check_shared, seed_made_before, stand_in
 from towers.workers import ALONE, Workers
@@ -117,7 +118,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     recording = record_tower(device)
     copies = store.copies.get(number, {})
     getter, creator = stand_in(store, copies)
-    with layers():
+    # What the first tower's model sets, all towers start from; a variable is made with it.
+    with layers(), contextlib.nullcontext() if number else keep_set_values(store):
       tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
                             total=total, creator=creator, getter=getter, store=store, run=run, reuse=number > 0,
                             precision=precision)

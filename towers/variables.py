@@ -86,6 +86,9 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     device = min(candidates, key=lambda candidate: bytes_on[candidate])
     with tf.device(device), tf.name_scope(None):
       variable = next_creator(**dict(kwargs, name=name))
+    if not scope:
+      # Keras takes a name again, as for the layers of a SavedModel: TensorFlow counts up.
+      name = variable.op.name
     made[name] = variable
     bytes_on[device] += variable_bytes(variable)
     seed_initial_value(variable.initial_value, seed, name, initial_ops)

@@ -205,6 +205,37 @@ def test_an_application_trains_and_validates_on_two_towers():
     assert np.isfinite(losses).all() and run.validate()[1] == 3
 
 
+@pytest.mark.slow
+def test_an_application_starts_from_its_file(tmp_path):
+  def make(weights=None):
+    return keras.applications.MobileNetV2(
+        alpha=0.35, weights=weights, classes=4, input_shape=(32, 32, 3))
+
+  path = str(tmp_path / 'weights.h5')
+  with tf.Graph().as_default(), tf.Session() as session:
+    keras.backend.set_learning_phase(0)
+    layers = make()
+    images = np.random.RandomState(0).rand(4, 32, 32, 3).astype(np.float32)
+    expected = layers.predict(images)
+    layers.save_weights(path)
+    weights = session.run([variable.value() for variable in layers.weights])
+  with tf.Graph().as_default(), tf.Session() as session:
+    model = KerasModel(lambda: make(path), metrics={'outputs': collect_outputs})
+    batches = [towers.Batch((tf.constant(part), tf.zeros([2], tf.int32)), 2)
+               for part in (images[:2], images[2:])]
+    devices = ['/device:CPU:0'] * 2
+    store = towers.build_variable_store(devices=devices)
+    towers.build_towers(model, batches, devices=devices, store=store, is_training=False,
+                        build='clone')
+    session.run(tf.global_variables_initializer())
+    variables = [variable.value() for variable in model.layers.weights]
+    for value, ours in zip(weights, session.run(variables)):
+      np.testing.assert_array_equal(value, ours)
+    outputs = session.run(tf.get_collection(OUTPUTS))
+    np.testing.assert_allclose(np.concatenate(outputs), expected, atol=1e-5)
+    assert session.graph.as_graph_def().ByteSize() < 10e6
+
+
 def test_mistakes_are_told():
   with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the model'):
     KerasModel(keras.layers.Dense(3))

@@ -71,6 +71,21 @@ def test_the_first_tower_is_where_first_says():
       assert tf.get_variable('c', [3]).device == HOST
 
 
+def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
+  config = tf.ConfigProto(device_count={'CPU': 2})
+  with tf.Graph().as_default(), tf.Session(config=config) as session:
+    devices = ['/device:CPU:0', '/device:CPU:1']
+    store = towers.build_variable_store(placement='replicated', devices=devices)
+    with tf.variable_creator_scope(store.creator):
+      for size in (3, 4):
+        tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    assert list(store.made) == list(store.copies[1]) == ['kernel', 'kernel_1']
+    values = session.run([store.made, store.copies[1]])
+    assert [value.size for value in values[1].values()] == [3, 4]
+    assert (values[0]['kernel'] != values[0]['kernel_1'][:3]).all()
+
+
 def test_averages_and_updates_stand_with_their_variable():
   with Run(num_towers=3, placement='balanced') as run:
     for gradient, variable in run.program.averaged.gradients:
