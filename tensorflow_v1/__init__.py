@@ -9,6 +9,7 @@ The only folder that imports TensorFlow, so all differences between the two targ
 from tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
+from tensorflow_v1.before_runs import before_each_run
 from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import all_reduce, broadcast
 from tensorflow_v1.data_sets import (
@@ -30,8 +31,8 @@ from tensorflow_v1.devices import (
 from tensorflow_v1.graph_import import import_placed
 
 __all__ = [
-    'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'broadcast', 'compiles_on_cpus',
-    'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed', 'keep_memory',
-    'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'unbatch',
-    'use_deterministic_kernels', 'with_own_thread',
+    'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'before_each_run',
+    'broadcast', 'compiles_on_cpus', 'get_compute_capabilities', 'get_next_by_reader',
+    'give_sessions_threads', 'import_placed', 'keep_memory', 'load_keras', 'map_by_reader',
+    'plain_data_options', 'tf', 'unbatch', 'use_deterministic_kernels', 'with_own_thread',
 ]

@@ -12,7 +12,7 @@ from towers.gradients import Averaged
 from towers.guard import build_is_finite, run_guarded
 from towers.inputs import HOST
 from towers.precision import build_growth
-from towers.replicas import rounding_alike, slot_creator
+from towers.replicas import follow_writes, rounding_alike, slot_creator
 from towers.slots import make_slots
 from towers.writes import check_copied, check_once, check_updates, find_step_writes
 
@@ -45,6 +45,7 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
   # the guard waits for by itself.
   before = [] if guard else [averaged.loss]
   update_ops = list(averaged.towers[0].update_ops)
+  num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
     is_finite = build_is_finite(averaged) if guard else None
     writes = _find_writes(averaged, update_ops, is_finite)
@@ -73,6 +74,9 @@ def build_train_op(averaged: Averaged, *, optimizer: Any, weight_decay: float = 
       for write in writes.late:
         write.wait_for(averaged.loss.op)
       done = tf.group(*update(), name='step')
+    if averaged.copies:
+      step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
+      follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
     if averaged.clear is None:
       return done
     # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.

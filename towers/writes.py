@@ -12,7 +12,7 @@ A write is *early* where a tower's loss or gradients wait for it, as batch norma
 updates in place, and *late* where only UPDATE_OPS do.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from tensorflow_v1 import tf
 from towers.ancestors import find_dependents, find_needed
@@ -173,22 +173,27 @@ def _is_switched(op, switch) -> bool:
   return switch.op in find_needed([pred.op for pred in preds])
 
 
-def find_writes(graph: Any) -> List[Write]:
-  """Returns every op of a graph that changes a variable, those that no step runs included."""
-  variables: Dict[Any, List[Any]] = {}
+def find_writes(graph: Any, variables: Optional[Iterable[Any]] = None) -> List[Write]:
+  """Returns every op of a graph that changes a variable, those that no step runs included.
+
+  Args:
+    graph: to look through.
+    variables: the ops of the variables, or None for all.
+  """
+  changed: Dict[Any, List[Any]] = {}
   frames: Dict[Any, str] = {}
-  ops = graph.get_operations()
-  for variable in ops:
-    if variable.type in _VARIABLES:
-      for op, frame in _find_writers(variable):
-        variables.setdefault(op, []).append(variable)
-        frames[op] = frame
+  if variables is None:
+    variables = [op for op in graph.get_operations() if op.type in _VARIABLES]
+  for variable in variables:
+    for op, frame in _find_writers(variable):
+      changed.setdefault(op, []).append(variable)
+      frames[op] = frame
   wanted = set(frames.values()) - {''}
   enters: Dict[str, List[Any]] = {frame: [] for frame in wanted}
-  for op in ops if wanted else ():
+  for op in graph.get_operations() if wanted else ():
     if op.type in _ENTERS:
       enters.get(_get_frame(op), []).append(op)
-  return [Write(op, written, enters.get(frames[op], [op])) for op, written in variables.items()]
+  return [Write(op, written, enters.get(frames[op], [op])) for op, written in changed.items()]
 
 
 def _find_writers(variable):

@@ -119,14 +119,9 @@ class Steps:
       started.result()
 
   def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable.
-
-    Copies of variables are set to what was initialised or restored, here and, once before, by `spread`.
-    """
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
     self.step = step
     self.activity = 'warm-up'
-    if self._program.copies is not None:
-      self._session.run(self._program.copies.spread_op)
     self._program.train.start(self._session, step=step)
     self.runs += 1
     self.start_validation()

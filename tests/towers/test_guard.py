@@ -15,6 +15,7 @@ from tests.towers import small
 from tests.towers.small import Run
 from towers.gradients import Averaged
 from towers.guard import build_is_finite
+from towers.replicas import COPIES
 from training.not_finite import NotFinite
 
 TRAIN = small.random_examples(16)
@@ -38,9 +39,9 @@ def looked_up(batch, is_training):
 
 
 def everything(run):
-  """Returns all variables by name: weights, slots, averages, counters, sums."""
+  """Returns all variables by name: weights, slots, averages, counters, sums, copies."""
   with run.graph.as_default():
-    variables = tf.global_variables() + tf.local_variables()
+    variables = tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
   return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
 
 

@@ -9,6 +9,7 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small, test_guard
 from tests.towers.small import Run, assert_same_weights
+from towers.replicas import COPIES
 from training.checkpoints import Checkpoints
 from training.describe import describe_precision
 from training.not_finite import NotFinite
@@ -56,7 +57,7 @@ def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, pl
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
   with Run(num_towers=2, placement='replicated', model=normed, **MIXED) as run, run.graph.as_default():
-    kept = [variable for variable in tf.global_variables() + tf.local_variables()
+    kept = [variable for variable in tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
             if variable.dtype.base_dtype != tf.int64]
     assert kept and {variable.dtype.base_dtype for variable in kept} == {tf.float32}
     products = [op for op in run.graph.get_operations() if op.type == 'MatMul' and op.name.startswith('tower_')]

@@ -12,6 +12,7 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.towers import small, test_batch_norm, test_guard
 from tests.towers.small import Run, assert_same_weights
+from towers.replicas import COPIES
 from training.checkpoints import Checkpoints
 from training.not_finite import NotFinite
 from training.run_error import RunError
@@ -164,14 +165,15 @@ def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     run.steps.check_copies()
-    [copy] = [variable for variable in tf.local_variables() if variable.op.name == 'copies/tower_2/hidden/biases']
+    [copy] = [variable for variable in tf.get_collection(COPIES) if variable.op.name == 'copies/tower_2/hidden/biases']
     value = run.session.run(copy)
     copy.load(np.nextafter(value, 10), run.session)
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower 0 .1 of 16 copies'):
       run.steps.check_copies()
     # No number is equal to nan, but its bits are.
     for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
-      [variable] = [variable for variable in tf.global_variables() + tf.local_variables() if variable.op.name == name]
+      [variable] = [variable for variable in tf.global_variables() + tf.get_collection(COPIES)
+                    if variable.op.name == name]
       variable.load(np.full_like(value, np.nan), run.session)
     run.steps.check_copies()
 
@@ -225,3 +227,101 @@ def test_one_tower_has_no_copies_and_no_collectives():
     assert run.program.copies is None and run.program.averaged.exchange is None
     run.steps.train()
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
+
+
+VALUES = {'hidden/weights': [5, 4], 'hidden/biases': [4], 'logits/weights': [4, 3], 'logits/biases': [3]}
+
+
+def other_weights():
+  random = np.random.RandomState(5)
+  return {name: random.randn(*shape).astype(np.float32) for name, shape in sorted(VALUES.items())}
+
+
+def save_other_weights(folder):
+  """Writes a checkpoint of these weights in another graph; returns its path."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    variables = [tf.get_variable(name, initializer=value) for name, value in other_weights().items()]
+    session.run(tf.global_variables_initializer())
+    return tf.train.Saver(variables).save(session, str(folder / 'other'))
+
+
+def restore(run, variables, path):
+  tf.train.Saver(variables).restore(run.session, path)
+
+
+def restore_when_finalized(run, variables, path):
+  saver = tf.train.Saver(variables)
+  run.graph.finalize()
+  saver.restore(run.session, path)
+
+
+def load(run, variables, path):
+  for name, value in other_weights().items():
+    variables[name].load(value, run.session)
+
+
+def assign(run, variables, path):
+  run.session.run([variables[name].assign(value) for name, value in other_weights().items()])
+
+
+def add(run, variables, path):
+  before = run.session.run(variables)
+  run.session.run([variables[name].assign_add(value - before[name]) for name, value in other_weights().items()])
+
+
+def scatter(run, variables, path):
+  run.session.run([tf.scatter_update(variables[name], list(range(len(value))), value)
+                   for name, value in other_weights().items()])
+
+
+def initialize_with_copies(run, variables, path):
+  """Runs all initializers once more, in a run with the assignments' own, and the local ones last."""
+  assign(run, variables, path)
+  run.session.run(tf.local_variables_initializer())
+
+
+@pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
+                                   initialize_with_copies], ids=lambda means: means.__name__)
+def test_whatever_writes_weights_writes_all_copies(means, tmp_path):
+  path = save_other_weights(tmp_path)
+  outcomes = []
+  for num_towers, placement in ((1, 'host'), (3, 'replicated')):
+    with Run(num_towers=num_towers, placement=placement) as run, run.graph.as_default():
+      run.steps.train()
+      variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+      means(run, variables, path)
+      assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
+      outcomes.append([run.steps.train() for _ in range(2)])
+      if run.program.copies is not None:
+        assert_same_copies(run)
+  np.testing.assert_allclose(outcomes[1], outcomes[0], rtol=0, atol=1e-5)
+
+
+def test_initial_values_from_a_checkpoint_reach_all_copies(tmp_path):
+  path = save_other_weights(tmp_path)
+
+  def model(batch, is_training):
+    returned = small.model(batch, is_training)
+    if not tf.get_variable_scope().reuse:
+      tf.train.init_from_checkpoint(path, {'/': '/'})
+    return returned
+
+  losses = []
+  for num_towers, placement in ((1, 'host'), (3, 'replicated')):
+    with Run(model=model, num_towers=num_towers, placement=placement) as run:
+      assert_same_weights(run.initial_weights, other_weights(), tolerance=0)
+      losses.append(run.steps.train())
+  assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_write_that_copies_cannot_follow_fails_and_changes_nothing():
+  with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
+    run.steps.train()
+    before = test_guard.everything(run)
+    biases = tf.trainable_variables()[-1]
+    in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
+    with pytest.raises(tf.errors.InvalidArgumentError, match='logits/biases, of which every tower has a copy'):
+      run.session.run(in_branch)
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    run.steps.train()
+    assert_same_copies(run)
