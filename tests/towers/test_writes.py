@@ -39,6 +39,13 @@ def count(variable, mean):
   return tf.while_loop(lambda number: number < 3, body, [0])
 
 
+def count_in_branch(variable, mean):
+  """A loop in a branch in a loop."""
+  return tf.while_loop(
+      lambda number: number < 3, lambda number: number + tf.cond(
+          number < 2, lambda: tf.minimum(count(variable, mean), 1), lambda: 1), [0])
+
+
 # What strangers' models put into UPDATE_OPS, from a variable, its batch's mean and is_training.
 UPDATES = {
     'moving average': lambda variable, mean, is_training: move(variable, mean, False),
@@ -53,6 +60,7 @@ UPDATES = {
     'loop': lambda variable, mean, is_training: count(variable, mean),
     'loop in cond': lambda variable, mean, is_training: tf.cond(
         is_training, lambda: count(variable, mean), lambda: 0),
+    'loop in cond in loop': lambda variable, mean, is_training: count_in_branch(variable, mean),
     'function': lambda variable, mean, is_training: tf.function(
         lambda value: tf.identity(variable.assign_add(value)))(mean),
     'optimizer': lambda variable, mean, is_training: tf.train.AdamOptimizer(0.1).apply_gradients(
@@ -122,6 +130,9 @@ def slim_norm(**settings):
 
 MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
     'ref': updated(UPDATES['assign'], use_resource=False),
+    'ref in loop': updated(lambda variable, mean, is_training: tf.while_loop(
+        lambda number: number < 3, lambda number: number + 1 + 0 * tf.cast(
+            variable.assign_add(mean)[0], tf.int32), [0]), use_resource=False),
     'averaged weights': averaged_weights,
     'tf.layers': layers_norm,
     'slim': slim_norm(),
@@ -153,6 +164,16 @@ def check_refused_step(**settings):
 def test_a_refused_step_leaves_every_variable_what_it_was_whoever_changes_it(name, num_towers):
   changed = check_refused_step(model=MODELS[name], num_towers=num_towers)
   assert any('verage' in name or 'moving' in name for name in changed)
+
+
+@pytest.mark.parametrize('name', ['moving average', 'loop', 'tf.layers'])
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=1, accumulate=2),
+    pytest.param(dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
+                 marks=pytest.mark.slow),
+    pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.slow)], ids=str)
+def test_so_it_is_in_micro_batches_on_copies_and_beside_a_validation_tower(settings, name):
+  assert check_refused_step(model=MODELS[name], **settings)
 
 
 def slowly_read(variable):
