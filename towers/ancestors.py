@@ -25,8 +25,8 @@ def find_needed(roots: Iterable[tf.Operation], within: Optional[Container[Any]] 
   return needed
 
 
-def find_dependents(ops: Iterable[tf.Operation]) -> Set[Any]:
-  """Returns the ops that wait for any of `ops`, these included."""
+def find_dependents(ops: Iterable[tf.Operation], by_control: bool = True) -> Set[Any]:
+  """Returns the ops that wait for any of `ops`, or only those that compute with them; these included."""
   dependents: Set[Any] = set()
   pending = list(ops)
   while pending:
@@ -35,5 +35,6 @@ def find_dependents(ops: Iterable[tf.Operation]) -> Set[Any]:
       dependents.add(op)
       for tensor in op.outputs:
         pending.extend(tensor.consumers())
-      pending.extend(op._control_outputs)
+      if by_control:
+        pending.extend(op._control_outputs)
   return dependents

@@ -1,8 +1,9 @@
 """Losses: a model's loss and metrics become sums over a tower's examples.
 
-A sum over too few values is a wrong number that looks like a right one: a loss of shape [1], as the mean over a batch
-may come, counts once where every example should. So the number of values is compared with the number of examples: while
-the graph is built where shapes tell it, else in every run, before the loss is there and so before anything is updated.
+A sum over too few values is a wrong number that looks like a right one: a loss of shape [1], as the
+mean over a batch may come, counts once where every example should. So the number of values is
+compared with the number of examples: while the graph is built where shapes tell it, else in every
+run, before the loss is there and so before anything is updated.
 """
 
 import functools
@@ -23,7 +24,7 @@ def sum_values(loss: Any, metrics: Dict[str, Any], batch: Batch) -> Dict[str, An
     batch: that the model computed them from.
 
   Raises:
-    UsageError: other shapes; or, in a run, `tf.errors.InvalidArgumentError` where only that shows it.
+    UsageError: other shapes. Where only a run tells them, it fails: InvalidArgumentError.
   """
   @functools.lru_cache(maxsize=None)
   def count_rows():
@@ -57,26 +58,29 @@ def _sum_metric(name, values, batch, count_rows):
   return _sum_examples(f'The metric {name}', values, batch, count_rows, fix)
 
 
-def _sum_examples(what: str, values: Any, batch: Batch, count_rows: Callable[[], Any], fix: str) -> Any:
-  """Returns the float32 sum of one value per example, without the row that only fills an empty batch."""
+def _sum_examples(what: str, values: Any, batch: Batch, count_rows: Callable[[], Any],
+                  fix: str) -> Any:
+  """Returns the float32 sum of one value per example, without the row that fills an empty batch."""
   [size] = values.shape.as_list()
   rows = batch.num_rows
   if size is not None and rows is None:
-    raise UsageError(f'{what} has {size} values for every batch, and how many examples a batch has only a run tells: '
-                     f'{fix}.')
+    raise UsageError(f'{what} has {size} values for every batch, and how many examples a batch has '
+                     f'only a run tells: {fix}.')
   if size is not None and size != rows:
     raise UsageError(f'{what} has {size} values for a batch of {rows} examples: {fix}.')
   numbers = tf.cast(values, tf.float32)
   total = tf.reduce_sum(numbers if batch.is_static else numbers[:batch.num_examples])
   if size is None:
     # An update waits for the loss, and so for this.
-    total.op._add_control_input(_build_check(what, values, count_rows() if rows is None else rows, fix))
+    rows = count_rows() if rows is None else rows
+    total.op._add_control_input(_build_check(what, values, rows, fix))
   return total
 
 
 def _build_check(what, values, rows, fix):
   """Returns the op that fails where there are more or fewer values than rows."""
   with tf.device(HOST):  # No GPU holds text.
-    text = tf.constant(f'{what} has another number of values than its batch has examples: {fix}. The two numbers:')
+    text = tf.constant(f'{what} has another number of values than its batch has examples: {fix}. '
+                       'The two numbers:')
   size = tf.size(values)
   return tf.raw_ops.Assert(condition=tf.equal(size, rows), data=[text, size, rows])

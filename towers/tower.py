@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from garbage import collect_former, uncollected
 from models.batch_norm import BATCH_MOMENTS, joined_sums
 from tensorflow_v1 import tf
+from towers.apart import check_apart, check_penalties
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.clone import Pattern, has_same_shapes, record_tower
@@ -114,6 +115,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     if pattern is not None:
       tower = pattern.clone(batch, number=number, device=device, copies=store.copies.get(number, {}))
       towers.append(tower._replace(variables=_own_variables(store, number)))
+      store.scopes.append(tower.scope)
       continue
     recording = record_tower(device)
     copies = store.copies.get(number, {})
@@ -135,7 +137,10 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     tower = tower._replace(variables=_own_variables(store, number), num_micro_batches=accumulate)
     tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0,
                                           loss_scale=None if precision is None else precision.loss_scale.value)
+    check_apart(dict(gradients=own_gradients), tf.get_default_graph().get_operations()[recording.num_ops:],
+                number=number, others=store.scopes, batch=batch)
     towers.append(tower)
+    store.scopes.append(tower.scope)
     if _is_pattern(build, batches[number + 1:], batch, recording):
       try:
         patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
@@ -221,8 +226,11 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     share = sums['loss'] / _divisor(total)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
+  check_apart({'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()}, ops,
+              number=number, others=store.scopes, batch=batch)
   seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
+  check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total, batch.put_op)
 
 

@@ -34,6 +34,7 @@ class VariableStore(NamedTuple):
     initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
     copies: for each later tower that has copies of its own, these by the name of the first tower's variable.
+    scopes: the name scopes of the towers that were built with it, to be added to.
     num_towers: of this worker.
     first_tower: the number of the first tower among those of all workers: no two towers draw the same.
   """
@@ -43,6 +44,7 @@ class VariableStore(NamedTuple):
   initial_ops: Set[Any]
   seed: int
   copies: Dict[int, Dict[str, Any]]
+  scopes: List[str]
   num_towers: int
   first_tower: int = 0
 
@@ -102,7 +104,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     if isinstance(initial_value, tf.Tensor):
       initial_ops.update(find_random_ops(initial_value))
 
-  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, len(devices), worker * len(devices))
+  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, [], len(devices), worker * len(devices))
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Any]) -> None:
