@@ -172,7 +172,8 @@ def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> 
   Raises:
     UsageError: names the variables and the fix.
   """
-  known = {id(variable) for variable in before}
+  # The step is made when a random op first asks for it, on whichever tower.
+  known = {id(variable) for variable in [*before, tf.train.get_global_step()]}
   own = [variable for variable in after if id(variable) not in known]
   if own:
     shown = ''.join('\n  %s %s, made by the op %s' % (variable.name, variable.shape, variable.op.name)

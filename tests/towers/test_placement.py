@@ -292,9 +292,9 @@ def test_fewer_gpus_than_asked_for_is_an_error_before_anything_is_built(monkeypa
   assert towers.build_devices(2, 'auto').names == ['/device:GPU:0', '/device:GPU:1']
   assert towers.build_devices(2, 'auto').notice == ''
   assert towers.build_devices(2, 'cpu').kind == 'CPU'
-  for kind in ('auto', 'gpu'):
-    with pytest.raises(UsageError, match='num_gpus is 4.*sees 2.*--num_gpus=2'):
-      towers.build_devices(4, kind)
+  for kind, count in itertools.product(('auto', 'gpu'), (3, 4)):
+    with pytest.raises(UsageError, match='num_gpus is %d.*sees 2.*--num_gpus=2' % count):
+      towers.build_devices(count, kind)
 
 
 def test_without_a_gpu_auto_says_so_and_gpu_refuses(monkeypatch):

@@ -1,5 +1,7 @@
 """Towers share everything, weigh every example alike, and say so when a model cannot."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,24 @@ def test_initial_values_depend_on_seed_and_name_alone():
       np.testing.assert_array_equal(value, more.initial_weights[name])
       assert 'biases' in name or (value != other.initial_weights[name]).all()
     assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights['logits/weights']).all()
+
+
+def test_an_initial_value_that_a_model_draws_itself_depends_on_seed_and_name_alone():
+  def model(batch, is_training, num_before=0):
+    # The op that draws is another one's neighbour, under another name.
+    for _ in range(num_before):
+      tf.random.normal([3])
+    gains = tf.get_variable('gains', initializer=tf.random.normal([small.NUM_CLASSES]))
+    losses, metrics = small.model(batch, is_training)
+    return losses + tf.gather(gains, batch[1]), metrics
+
+  more = functools.partial(model, num_before=2)
+  with Run(model=model) as run, Run(model=more, num_towers=3) as other, \
+      Run(model=model, seed=4) as third:
+    run.steps.train()
+    gains = [one.initial_weights['gains'] for one in (run, other, third)]
+  np.testing.assert_array_equal(gains[0], gains[1])
+  assert (gains[0] != gains[2]).all()
 
 
 def test_a_model_that_does_not_share_its_variables_is_refused():
