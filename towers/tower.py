@@ -26,7 +26,7 @@ from towers.precision import LARGEST_HALF_SCALE, Precision, cast_inputs, float32
 from towers.randomness import get_run_in_step, seed_tower
 from towers.set_values import keep_set_values
 from towers.sums import add_all, keep_order
-from towers.variables import VariableStore, check_reads, check_shared, seed_made_before, stand_in
+from towers.variables import VariableStore, check_reads, check_shared, naming_missing, seed_made_before, stand_in
 from towers.workers import ALONE, Workers
 from usage_error import UsageError, check_same_number
 
@@ -219,7 +219,7 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
       half = dict(custom_getter=float32_getter(scope), dtype=precision.dtype)
     with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter, auxiliary_name_scope=False), \
         tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False, **half), \
-        tf.variable_creator_scope(creator):
+        tf.variable_creator_scope(creator), naming_missing(tower=number):
       returned = model(tensors, is_training)
     loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
     sums = sum_values(loss, metrics, batch)

@@ -12,8 +12,9 @@ of this at one place, so that models need not know:
 variables; a creator misses none. A name never holds a tower's, so that checkpoints fit any number of towers.
 """
 
+import contextlib
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.inputs import HOST
@@ -161,6 +162,27 @@ def check_reads(store: VariableStore, instead: Dict[str, Any], *, scope: str, fi
 def variable_bytes(variable: Any) -> int:
   """Returns the size of a variable's value."""
   return variable.shape.num_elements() * variable.dtype.base_dtype.size
+
+
+@contextlib.contextmanager
+def naming_missing(*, tower: int) -> Iterator[None]:
+  """A context in which a variable that tower 0 did not make is refused by name, with the fix.
+
+  Raises:
+    UsageError: names the variable.
+  """
+  try:
+    yield
+  except ValueError as error:
+    missing = re.match(r'Variable (\S+) does not exist, or was not created with', str(error))
+    if missing is None:
+      raise
+    raise UsageError(
+        f'Tower {tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
+        'it a name that is the same in every tower. tf.train.ExponentialMovingAverage names its '
+        'averages after tensors, and zero_debias=True after what stands in for a variable: keep the '
+        'average in a variable of tf.get_variable, moved by assign_moving_average with '
+        'zero_debias=False; beside a validation tower, use validation=switch.') from error
 
 
 def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> None:

@@ -260,6 +260,14 @@ def clips_weights(batch, is_training):
       labels=labels, logits=tf.matmul(features, weights))
 
 
+def averages_a_tensor(batch, is_training):
+  del is_training
+  features, labels = batch
+  average_op = tf.train.ExponentialMovingAverage(0.9).apply([tf.reduce_mean(features, 0)])
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, average_op)
+  return losses(features, labels)
+
+
 def updates_in_loop(variable, mean, is_training):
   del is_training
   updates = []
@@ -289,6 +297,9 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=in_place(lambda _, mean, __: average('ref', use_resource=False).assign_add(mean)),
           num_towers=1), 'cannot give a ref variable back.*use_resource=True'),
     (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),
+    (dict(model=averages_a_tensor), 'Tower 1 asks for the variable tower_1/.*tower 0 did not make'),
+    (dict(model=MODELS['moving average, debiased'], validation_kind='tower'),
+     'asks for the variable snapshot/average/.*zero_debias=False.*validation=switch'),
     (dict(model=clips_weights, placement='replicated'),
      'changes the trainable variable weights on the first tower.*trainable=False'),
 ])
