@@ -12,12 +12,12 @@ No loss shows either of them, and both run. So the graph is looked at, any graph
 Towers that take the same examples from iterators of their own are not found, since that is no matter of the graph.
 """
 
-import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 from tensorflow_v1 import tf
 from towers.ancestors import find_needed
 from towers.inputs import GET_NEXTS
+from towers.source import format_op
 
 _TAKES = GET_NEXTS + (
     'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2',
@@ -29,10 +29,6 @@ _VARIABLES = ('VarHandleOp', 'VariableV2')
 # What says where an op stands or which random numbers it draws, not what it computes.
 _OTHER_ATTRIBUTES = ('_class', '_output_shapes', 'seed', 'seed2', 'shared_name', 'container', 'debug_name',
                      'frame_name')
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Whose lines are nobody's program.
-_LIBRARIES = tuple(os.path.join(folder, '') for folder in (
-    os.path.join(_ROOT, 'towers'), os.path.join(_ROOT, 'staging'), tf.sysconfig.get_lib()))
 
 
 class _Case(NamedTuple):
@@ -96,7 +92,7 @@ def _find_lost(ops, roots, takes, made_of):
         found.setdefault(take, case)
   return ['%s, takes a batch also where %s is %s, and nothing is made of it: the batch is lost. Make it inside of the '
           'branch that needs it: tf.cond(…, lambda: iterator.get_next(), …).'
-          % (_format_op(take), case.pred.op.name, case.value) for take, case in found.items()]
+          % (format_op(take), case.pred.op.name, case.value) for take, case in found.items()]
 
 
 def _find_cases(ops, made_of):
@@ -199,7 +195,7 @@ def _find_shared(ops, towers, made_of):
       groups.setdefault((numbers[tensor.op], tensor.value_index), []).append(tower)
   return ['Towers %s and %d compute on the same examples, taken by %s: they do the work of one. Cut the batch with '
           'tf.split, or call get_next once for each tower.'
-          % (', '.join(map(str, group[:-1])), group[-1], _format_op(made_of[tensors[group[0]].op]))
+          % (', '.join(map(str, group[:-1])), group[-1], format_op(made_of[tensors[group[0]].op]))
           for group in groups.values() if len(group) > 1]
 
 
@@ -234,13 +230,3 @@ def _number(ops):
 def _describe(op):
   return tuple(sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items()
                       if name not in _OTHER_ATTRIBUTES))
-
-
-def _format_op(op):
-  """Returns an op's name with the innermost line that neither towers nor TensorFlow wrote."""
-  for frame in reversed(list(op.traceback or [])):
-    path, line = os.path.abspath(frame[0]), frame[1]
-    if not path.startswith(_LIBRARIES):
-      nearby = os.path.relpath(path)
-      return '%s, made in %s, line %d' % (op.name, path if nearby.startswith(os.pardir) else nearby, line)
-  return op.name
