@@ -24,6 +24,12 @@ from usage_error import UsageError
 BATCH_NORMS = ('first', 'mean', 'sync')
 
 
+def check_kind(kind: str) -> None:
+  """Raises UsageError for a kind that is none of `BATCH_NORMS`."""
+  if kind not in BATCH_NORMS:
+    raise UsageError('batch_norm is %r: choose one of %s.' % (kind, ', '.join(BATCH_NORMS)))
+
+
 def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Any], scope: str,
                       loss: Any) -> None:
   """Refuses batch normalisation that would silently not do what it should.
@@ -39,8 +45,7 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
     UsageError: an unknown kind; moving averages that nothing updates; or batch normalisation over towers asked for
       layers that do not take part.
   """
-  if kind not in BATCH_NORMS:
-    raise UsageError('batch_norm is %r: choose one of %s.' % (kind, ', '.join(BATCH_NORMS)))
+  check_kind(kind)
   averages = [variable.op.name for variable in variables if 'moving_' in variable.op.name.split('/')[-1]]
   if averages and not update_ops and not find_step_writes([loss]).early:
     raise UsageError('Nothing updates %s and %d more moving averages, so that validation would measure with what they '

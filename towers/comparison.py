@@ -1,0 +1,173 @@
+"""Comparison: whether two programs' values are the same, to the bit or but for rounding.
+
+Sums in another order differ in their last bits. How much a model makes of that
+is measured, by one tower whose weights are changed in theirs: the noise. It is
+no smooth function of the weights: where a ReLU turns, the gradients before it
+jump. So the noise of all gradients together counts for each of them. And noise
+explains a difference only up to a small share of the value: beyond that nothing
+can be told from rounding, and a row says so instead of agreeing.
+
+Differences and values are Euclidean norms over all entries and steps.
+"""
+
+import math
+from typing import Any, Iterator, List, NamedTuple, Sequence
+
+import numpy as np
+
+AGREES, DIFFERS, DROWNS = 'agrees', 'DIFFERS', 'DROWNS IN ROUNDING'
+_TOLERANCE = 1e-5  # Of the value.
+_FLOOR = 1e-7
+_FLOOR_SHARE = 1e-6  # Of the largest value of the same kind: a sum of such may cancel.
+_NOISE_TOLERANCE = 20
+_LARGEST_SHARE = 0.02  # Of the value, that noise may explain.
+
+
+class Row(NamedTuple):
+  """One comparison.
+
+  Attributes:
+    name: of what is compared.
+    difference: of two values.
+    scale: the value itself.
+    noise: the difference that rounding makes.
+    allowed: the largest difference with which values agree.
+    verdict: `AGREES`, `DIFFERS`, or `DROWNS`: rounding alone may make such a
+      difference.
+  """
+  name: str
+  difference: float
+  scale: float
+  noise: float
+  allowed: float
+  verdict: str
+
+  @property
+  def agrees(self) -> bool:
+    """Whether the difference is one of rounding."""
+    return self.verdict == AGREES
+
+
+def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float = 0.0,
+            share: float = 0.0, slack: float = 0.0) -> Row:
+  """Compares values but for rounding.
+
+  Args:
+    name: of the row.
+    ours: an array, or a list of one for each step. None where there is none.
+    expected: what it should be.
+    noisy: what rounding makes of that.
+    largest: the largest value of the same kind, as of all gradients.
+    share: of the value, that is noise at least.
+    slack: a difference that is explained already.
+  """
+  if ours is None or not _is_number(expected):
+    return _compare_bits(name, ours, expected, 0.0)
+  difference, scale = find_norm(ours, expected), find_norm(expected)
+  noise = max(find_norm(noisy, expected), share * scale)
+  explained = _NOISE_TOLERANCE * noise
+  allowed = min(explained, _LARGEST_SHARE * scale)
+  if all(np.issubdtype(array.dtype, np.floating) for array in _arrays(expected)):
+    allowed += _TOLERANCE * scale + _FLOOR + _FLOOR_SHARE * largest + slack
+  if difference <= allowed < math.inf:
+    verdict = AGREES
+  else:
+    verdict = DROWNS if difference <= explained < math.inf else DIFFERS
+  return Row(name, difference, scale, noise, allowed, verdict)
+
+
+def compare_bits(name: str, ours: Any, expected: Any) -> Row:
+  """Compares values to the bit; either may be None where there is none."""
+  if ours is None or expected is None or not _is_number(expected):
+    return _compare_bits(name, ours, expected, math.inf)
+  row = _compare_bits(name, ours, expected, find_norm(ours, expected))
+  return row._replace(scale=find_norm(expected))
+
+
+def same_bits(left: Any, right: Any) -> bool:
+  """Whether two arrays, or lists of arrays, are the same to the bit; a NaN is itself."""
+  lefts, rights = _arrays(left), _arrays(right)
+  return len(lefts) == len(rights) and all(map(_same_array, lefts, rights))
+
+
+def join_shares(shares: Sequence[Any], counts: Sequence[int], whole: Any) -> Iterator[Any]:
+  """Yields what the towers' shares may be together, shaped as one tower's value.
+
+  The dimension whose sizes add up to the whole's holds the examples. Where it
+  has several rows for each, as `[time * batch, units]` has, all orders of rows
+  are tried. Nothing is yielded where no dimension holds the examples.
+
+  Args:
+    shares: of the towers with examples, arrays.
+    counts: their numbers of examples.
+    whole: the value of one tower on all examples.
+  """
+  axes = find_axes(shares, whole)
+  if not axes and len(shares) == 1 and whole.ndim:
+    yield shares[0]
+  if len(axes) != 1:
+    return
+  axis, = axes
+  if sum(share.shape[axis] for share in shares) != whole.shape[axis]:
+    return
+  rows = whole.shape[axis] // sum(counts)
+  if any(share.shape[axis] != rows * count for share, count in zip(shares, counts)):
+    # As many rows as an example happens to have, such as words.
+    yield np.concatenate(shares, axis)
+    return
+  for outer in range(1, rows + 1):
+    if rows % outer == 0:
+      before, after = whole.shape[:axis], whole.shape[axis + 1:]
+      apart = [share.reshape(before + (outer, count, rows // outer) + after)
+               for share, count in zip(shares, counts)]
+      yield np.concatenate(apart, axis + 1).reshape(whole.shape)
+
+
+def find_axes(shares: Sequence[Any], whole: Any) -> List[int]:
+  """Returns the dimensions in which a share has another size than the whole."""
+  if any(share.ndim != whole.ndim for share in shares):
+    return []
+  return [axis for axis in range(whole.ndim)
+          if any(share.shape[axis] != whole.shape[axis] for share in shares)]
+
+
+def find_norm(values: Any, others: Any = None) -> float:
+  """Returns the Euclidean norm of arrays, or of their difference from others.
+
+  It is infinite where a difference is NaN, or where shapes differ.
+  """
+  lefts = [array.astype(np.float64) for array in _arrays(values)]
+  if others is not None:
+    rights = [array.astype(np.float64) for array in _arrays(others)]
+    if [array.shape for array in lefts] != [array.shape for array in rights]:
+      return math.inf
+    with np.errstate(invalid='ignore'):
+      # What is infinite in both is the same.
+      lefts = [np.where(left == right, 0.0, left - right) for left, right in zip(lefts, rights)]
+  else:
+    lefts = [array[np.isfinite(array)] for array in lefts]
+  norm = math.sqrt(sum(float(np.sum(np.square(array))) for array in lefts))
+  return math.inf if math.isnan(norm) else norm
+
+
+def _arrays(values):
+  return [np.asarray(value) for value in (values if isinstance(values, list) else [values])]
+
+
+def _is_number(values):
+  return all(array.dtype.kind in 'fiub' or array.dtype.name == 'bfloat16'
+             for array in _arrays(values))
+
+
+def _compare_bits(name, ours, expected, difference):
+  is_same = ours is not None and expected is not None and same_bits(ours, expected)
+  difference = 0.0 if is_same else difference or math.inf
+  return Row(name, difference, 0.0, 0.0, 0.0, AGREES if is_same else DIFFERS)
+
+
+def _same_array(left, right):
+  if left.shape != right.shape or left.dtype != right.dtype:
+    return False
+  if left.dtype == object:
+    return left.tolist() == right.tolist()
+  return left.tobytes() == right.tobytes()
