@@ -166,20 +166,29 @@ def train(config, cluster, data_set, startup, signals):
 def check(config, data_set):
   """Compares the model's towers with one tower; returns whether they agree.
 
-  What draws random numbers draws others in every tower, so the comparison is also made with dropout off.
+  Random ops draw other numbers in every tower; then dropout is off in a second
+  comparison. GPUs are used with `--device=gpu` alone.
   """
   import towers
+  from tensorflow_v1 import use_deterministic_kernels
+  from training.describe import describe_check
 
-  agrees = False
+  on_gpus = config.device == 'gpu'
+  if config.deterministic or on_gpus:
+    use_deterministic_kernels()
+  model = models.build_classifier(config.model, num_classes=data_set.num_classes,
+                                  data_format=config.data_format)
+  reports = []
   for is_training in (True, False):
-    report = towers.check(models.build_classifier(config.model, num_classes=data_set.num_classes), data_set.train,
-                          num_towers=config.num_gpus or 2, batch_size=config.batch_size, seed=config.seed,
-                          batch_norm=config.batch_norm, is_training=is_training)
-    print('is_training=%s: %s' % (is_training, report.format()))
-    agrees = report.agrees
-    if agrees or not report.draws:
+    reports.append(towers.check(
+        model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
+        seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
+        device='gpu' if on_gpus else 'cpu'))
+    print('is_training=%s: %s' % (is_training, reports[-1].format()))
+    if reports[-1].agrees or not reports[-1].draws:
       break
-  return agrees
+  print(describe_check(config))
+  return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 
 def measure_input(config, data_set):

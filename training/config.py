@@ -147,7 +147,7 @@ class Config:
   seed: int = _setting(int, 0, 'of initial weights, shuffling and dropout')
   deterministic: bool = _setting(bool, False, 'only kernels that repeat to the bit, at some cost in speed')
   autotune: bool = _setting(bool, False, 'find the fastest settings for this run in trials, and train with them')
-  check: bool = _setting(bool, False, 'compare the towers with one tower, and train nothing')
+  check: bool = _setting(bool, False, 'compare the towers with one tower, on CPUs unless device=gpu; train nothing')
   result_file: Optional[str] = _setting(Path, None, 'file to write the result to, as one JSON object')
 
   _group('to look at')
@@ -185,9 +185,10 @@ class Config:
             % (','.join('%g' % epoch for epoch in self.decay_epochs), self.schedule))
     _refuse(any(epoch <= 0 for epoch in self.decay_epochs) or sorted(set(self.decay_epochs)) != list(self.decay_epochs),
             'decay_epochs=%s: they must be above 0 and rise.' % ','.join('%g' % epoch for epoch in self.decay_epochs))
-    _refuse(self.data_format == 'NCHW' and (self.check or self.device == 'cpu'),
+    checks_on_cpus = self.check and self.device != 'gpu'
+    _refuse(self.data_format == 'NCHW' and (checks_on_cpus or self.device == 'cpu'),
             'data_format=NCHW with %s: this format is for GPUs; use data_format=NHWC, whose weights and '
-            'checkpoints are the same.' % ('check, which runs on CPU devices' if self.check else 'device=cpu'))
+            'checkpoints are the same.' % ('check, which runs on CPU devices' if checks_on_cpus else 'device=cpu'))
     for name in ('validate_every', 'checkpoint_every', 'summary_every'):
       _, unit = parse_interval(name, getattr(self, name))
       _refuse(name != 'checkpoint_every' and unit == 'seconds',

@@ -89,5 +89,15 @@ def describe_ops(graph: Any, num_towers: int) -> str:
   return '{} of {:,} ops, {:,} in all'.format(_count(num_towers, 'tower'), in_towers // num_towers, len(ops))
 
 
+def describe_check(config: Config) -> str:
+  """Returns a line on what `--check` compares, and which settings it does not."""
+  compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32')
+  others = [f'{name}={getattr(config, name)}' for name, value in compared.items()
+            if getattr(config, name) not in (value, 'auto')]
+  line = ('compared: %s, plain gradient descent without clipping or decay'
+          % ', '.join(f'{name}={value}' for name, value in compared.items()))
+  return f'{line}; NOT compared: {", ".join(others)}' if others else line
+
+
 def _count(number: Any, noun: str) -> str:
   return '{:,} {}{}'.format(number, noun, '' if number == 1 else 's')
