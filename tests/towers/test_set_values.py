@@ -12,6 +12,7 @@ from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from tests.towers import small
 from tests.towers.small import Run
+from towers.replicas import COPIES
 from usage_error import UsageError
 
 keras = load_keras()
@@ -125,8 +126,8 @@ def test_values_arrive_on_every_tower(num_towers, placement, build, files):
   with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
            train=small.random_examples(13)) as run:
     with run.graph.as_default():
-      copies = {variable.op.name: run.session.run(variable) for variable in tf.local_variables()
-                if variable.op.name.startswith('copies/')}
+      copies = {variable.op.name: run.session.run(variable)
+                for variable in tf.get_collection(COPIES)}
     assert len(copies) >= 4 * (num_towers - 1) * (placement == 'replicated')
     for value, variable in zip(weights(), model.layers.weights):
       for name, copy in copies.items():
