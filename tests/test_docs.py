@@ -130,7 +130,8 @@ def test_every_flag_and_file_in_the_docs_exists():
                   for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
                                   ['-m', 'launch'], ['-m', 'launch.tf_config'],
                                   ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input'],
-                                  ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist']))
+                                  ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist'],
+                                  ['-m', 'tests.mutants']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)

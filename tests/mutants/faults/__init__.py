@@ -1,0 +1,10 @@
+"""The mutants: faults that a person might make, one line each, and the fast tests that see them."""
+
+from typing import List
+
+from tests.mutants.faults import data, inputs, models, reduction, towers, training, updates
+from tests.mutants.mutant import Mutant
+
+MUTANTS: List[Mutant] = [
+    *data.MUTANTS, *inputs.MUTANTS, *models.MUTANTS, *towers.MUTANTS, *reduction.MUTANTS,
+    *updates.MUTANTS, *training.MUTANTS]

@@ -1,0 +1,38 @@
+"""Layers."""
+
+from tests.mutants.mutant import mutants_of
+
+MUTANTS = [
+    *mutants_of(
+        'models/batch_norm.py', tests='tests/models/test_batch_norm.py', faults=[
+            ('variable.assign_sub((1 - momentum) * (old - moment), read_value=False)',
+             'variable.assign_sub(momentum * (old - moment), read_value=False)',
+             'momentum is taken the other way round',
+             'test_a_layer_is_what_numpy_says'),
+            ('moments = [mean, variance * (count / tf.maximum(count - 1, 1))]',
+             'moments = [mean, variance]',
+             'the moving variance is that of the batch, not of the population',
+             'test_a_layer_is_what_numpy_says[True]'),
+            ('mean = tf.where(is_training, mean, averages[0])',
+             'mean = tf.where(is_training, averages[0], mean)',
+             'training and validation are confused',
+             'test_kernel_and_sums_are_one_layer'),
+            ('variance = tf.where(is_training, variance, averages[1])',
+             'pass',
+             'validation normalises by its own variance',
+             'test_kernel_and_sums_are_one_layer'),
+            ('tf.cond(is_training, kernel.by_batch, lambda: kernel.by_averages(averages))',
+             'tf.cond(is_training, lambda: kernel.by_averages(averages), kernel.by_batch)',
+             'the branches of training and validation are swapped',
+             'test_kernel_and_sums_are_one_layer'),
+            ('differences = x - spread(averages[0])',
+             'differences = x',
+             'sums of squares cancel where means are large, and the mean is off',
+             'test_kernel_and_sums_are_one_layer tests/towers/test_batch_norm.py::test_large_'
+             'means_do_not_cancel'),
+            ('axes = [0, 2, 3] if is_nchw',
+             'axes = [0, 1, 2] if is_nchw',
+             'channels first sums over channels',
+             'test_channels_first_is_the_same_layer'),
+        ]),
+]
