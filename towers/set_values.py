@@ -13,12 +13,11 @@ stay below 2 GB. A checkpoint that is restored later replaces them as it does an
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any, Dict, Iterator
 
 from tensorflow_v1 import tf
 from towers.ancestors import find_needed
 from towers.inputs import HOST
-from towers.variables import VariableStore
 from usage_error import UsageError
 
 _READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
@@ -27,11 +26,10 @@ _READS = (*_READS_VALUE, 'VarIsInitializedOp', 'VariableShape')
 
 
 @contextlib.contextmanager
-def keep_set_values(store: VariableStore) -> Iterator[None]:
+def keep_set_values() -> Iterator[None]:
   """Makes initial values of what a model sets its variables to inside of the context.
 
-  Args:
-    store: makes the model's variables, and towers' copies of them.
+  Towers' copies of variables follow them, see `replicas`.
 
   Raises:
     UsageError: the model, or Keras while it builds the model, reads a variable that Keras has
@@ -56,7 +54,7 @@ def keep_set_values(store: VariableStore) -> Iterator[None]:
     session.close()
   _check_read([variable for variable, number in before.items()
                if any(op.type in _READS_VALUE for op in variable.handle.consumers()[number:])])
-  _start_from(values, store)
+  _start_from(values)
 
 
 class _LazySession:
@@ -125,18 +123,12 @@ def _find_set_values(session) -> Dict[Any, Any]:
     return dict(zip(found, session.run(found)))
 
 
-def _start_from(values: Dict[Any, Any], store: VariableStore) -> None:
-  """Replaces the initial values of variables and of their copies."""
+def _start_from(values: Dict[Any, Any]) -> None:
+  """Replaces the initial values of variables."""
   for variable, value in values.items():
     with tf.name_scope(None), tf.control_dependencies(None), tf.device(HOST):
       loaded = tf.py_func(lambda value=value: value, [], variable.dtype.base_dtype,
                           name=f'set_values/{variable.op.name}')
     loaded.set_shape(variable.shape)
-    for started in [variable, *_find_copies(variable, store)]:
-      started.initializer._update_input(1, loaded)
-      started._initial_value = loaded
-
-
-def _find_copies(variable, store) -> Sequence[Any]:
-  name = variable.op.name
-  return [of_tower[name] for of_tower in store.copies.values() if name in of_tower]
+    variable.initializer._update_input(1, loaded)
+    variable._initial_value = loaded

@@ -121,7 +121,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     copies = store.copies.get(number, {})
     getter, creator = stand_in(store, copies)
     # What the first tower's model sets, all towers start from; a variable is made with it.
-    with layers(), contextlib.nullcontext() if number else keep_set_values(store):
+    with layers(), contextlib.nullcontext() if number else keep_set_values():
       tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
                             total=total, creator=creator, getter=getter, store=store, run=run, reuse=number > 0,
                             precision=precision)

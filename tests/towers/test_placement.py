@@ -79,7 +79,8 @@ def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
     with tf.variable_creator_scope(store.creator):
       for size in (3, 4):
         tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    session.run([variable.initializer for variables in (store.made, store.copies[1])
+                 for variable in variables.values()])
     assert list(store.made) == list(store.copies[1]) == ['kernel', 'kernel_1']
     values = session.run([store.made, store.copies[1]])
     assert [value.size for value in values[1].values()] == [3, 4]

@@ -119,7 +119,8 @@ def start(draws, seed=5, num_towers=1, placement='host'):
     with tf.variable_creator_scope(store.creator):
       for name, draw in draws.items():
         tf.Variable(lambda draw=draw: draw([6, 4]), name=name)
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    session.run([variable.initializer for variables in (store.made, *store.copies.values())
+                 for variable in variables.values()])
     for of_tower in store.copies.values():
       for name, copy in of_tower.items():
         np.testing.assert_array_equal(*session.run([copy, store.made[name]]), err_msg=name)

@@ -150,16 +150,14 @@ def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
       return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=made[0](numbers))
     return model
 
-  devices = ['/device:CPU:0', '/device:CPU:1']
-  config = tf.ConfigProto(device_count={'CPU': 2})
-  with tf.Graph().as_default(), tf.Session(config=config) as session:
+  devices = ['/device:CPU:0'] * 2
+  with tf.Graph().as_default(), tf.Session() as session:
     numbers, labels = tf.constant([1, 2], name='numbers'), tf.constant([0, 1], name='labels')
     batches = [towers.Batch((numbers, labels), 2)] * 2
-    store = towers.build_variable_store(devices=devices, placement='replicated')
-    towers.build_towers(build(), batches, devices=devices, store=store, build='clone')
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    for variables in (store.made, store.copies[1]):
-      np.testing.assert_array_equal(session.run(variables['words/embeddings']), matrix)
+    store = towers.build_variable_store(devices=devices)
+    towers.build_towers(build(), batches, devices=devices, store=store)
+    session.run(tf.global_variables_initializer())
+    np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
 
 
 def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
