@@ -190,16 +190,11 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/set_values.py', tests='tests/towers/test_set_values.py', faults=[
-            ('for started in [variable, *_find_copies(variable, store)]:',
-             'for started in [variable]:',
-             'copies of variables start without the values that Keras has set',
-             'test_values_arrive_on_every_tower[8-replicated-clone]',
-             'whatever initializes a variable writes its copies too, with the same value'),
             ('loaded = tf.py_func(lambda value=value: value,',
              'loaded = tf.py_func(lambda: value,',
              'all variables start from the value of the last',
              'test_values_arrive_on_every_tower'),
-            ('started.initializer._update_input(1, loaded)',
+            ('variable.initializer._update_input(1, loaded)',
              'pass',
              'values that Keras has set are lost',
              'test_values_arrive_on_every_tower'),
