@@ -15,10 +15,15 @@ stands and the value sent to every tower, constants that are equal are one, and 
 a clone of NASNet-Large half of the ops goes.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
+import logging
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+
+import numpy as np
 
 from tensorflow_v1 import import_placed, tf
 from towers.batch import Batch
+from towers.clone_check import check_free, check_scope, check_state, count_names, find_scopes
+from towers.clone_names import Names, get_op_name
 from towers.parcels import group_alike, join, part
 from towers.randomness import find_random_nodes, seed_nodes
 from usage_error import UsageError
@@ -34,11 +39,13 @@ class Recording(NamedTuple):
     place: for `tf.device`: gives the tower's device to every op that has none of its own.
     on_device: the names of these ops.
     num_ops: in the graph before.
+    num_names: of ops and name scopes before.
     sizes: of all collections before.
   """
   place: Callable[[Any], str]
   on_device: Set[str]
   num_ops: int
+  num_names: int
   sizes: Dict[str, int]
 
   def count_ops(self) -> int:
@@ -57,63 +64,80 @@ def record_tower(device: str) -> Recording:
     on_device.add(op.name)
     return device
 
-  return Recording(place, on_device, len(graph.get_operations()),
+  return Recording(place, on_device, len(graph.get_operations()), count_names(),
                    {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
 
 
 class Pattern:
   """A built tower in a form that copies are made from."""
 
-  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, seed: int, copied: Set[str],
-               left_out: Iterable[str] = (), first_tower: int = 0):
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, number: int, seed: int,
+               copied: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
     """Takes a tower with its gradients, before anything joins it to others.
 
     Args:
       tower: to copy.
       batch: that it computes on.
       recording: of it.
+      number: of the tower.
       seed: of the run.
       copied: the names of the variables of which later towers have copies of their own.
       left_out: collections whose tensors nobody will ask the clones for.
       first_tower: as of the variable store.
 
     Raises:
-      UsageError: the model made ops outside of its name scope that cannot be told from shared ones.
+      UsageError: the tower cannot be cloned, see `clone_check`.
     """
-    self._tower, self._batch, self._seed, self._copied = tower, batch, seed, copied
-    self._first_tower = first_tower
-    self._collected = _find_collected(recording, tower.scope, left_out)
+    self._tower, self._batch, self._seed, self._first_tower = tower, batch, seed, first_tower
+    self._scopes = find_scopes(tower.scope, recording.num_names)
+    graph = tf.get_default_graph()
+    made = {op.name for op in graph.get_operations()[recording.num_ops:]}
+    own = {name for name in made if name.startswith(tower.scope)}
+    self._collected = _find_collected(recording, own, left_out)
     self._roots: List[Any] = []
     for value in [tower.loss, list(tower.sums.values()), tower.gradients,
                   [item for items in self._collected.values() for item in items]]:
       self._roots += _flatten(value)
-    graph = tf.get_default_graph()
+    roots = [tensor.op.name for tensor in self._roots]
     graph_def = graph.as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
-    made = {op.name for op in graph.get_operations()[recording.num_ops:]}
-    self._inside = _reach_back(self._roots, nodes, tower.scope)
-    _check_outside(self._inside, nodes, made, batch, tower.scope)
-    self._inside -= {name for name in self._inside if self._is_shared_read(nodes[name], recording)}
+    self._inside = _reach_back(roots, nodes, own)
+    check_scope(roots, self._inside, nodes=nodes, made=made,
+                batch={tensor.op.name for tensor in _tensors(batch)})
+    check_state(self._inside, nodes, graph_def.library)
+    self._inside -= {name for name in self._inside
+                     if self._is_shared_read(nodes[name], recording, copied)}
 
     self._graph_def = tf.GraphDef(versions=graph_def.versions)
-    self._outside_inputs: Set[str] = set()
+    self._placed: List[Any] = []
     self._control_inputs: Dict[str, List[str]] = {}
     self._frames: List[Any] = []
     self._constants: Dict[bytes, str] = {}
-    self._equal: Dict[str, str] = {}
-    # In the graph's order: what is read from back edges of loops aside, inputs stand before what takes them.
-    for node in graph_def.node:
-      if node.name in self._inside and not self._add_known_shapes(node, recording):
-        self._add_node(node, recording)
-    self._placed = [node for node in self._graph_def.node if not node.device]
-    self._random = find_random_nodes(self._graph_def.node)
+    self._add_nodes([node for node in graph_def.node if node.name in self._inside], recording,
+                    copied)
+    self._random = self._find_seeded(number)
     self._parcels = self._join_reads(nodes)
+
+  def _add_nodes(self, nodes, recording, copied):
+    """Adds nodes, given in the graph's order, or constants that stand in for them."""
+    random = {node.name for node in find_random_nodes(nodes)}
+    placed = _find_placed(nodes, recording.on_device, copied)
+    self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
+    others = []
+    for node in nodes:
+      is_placed = node.name in placed
+      if not self._add_known_shapes(node, is_placed) and (
+          node.name in random or not self._add_constant(node, is_placed)):
+        others.append(node)
+    # After all constants, by the names of which they are to take them.
+    for node in others:
+      self._add_node(node, node.name in placed)
 
   def _join_reads(self, nodes):
     """Returns what shared reads give that is small, joined where it stands, and apart."""
     graph = tf.get_default_graph()
-    reads = [graph.get_tensor_by_name(name) for name in sorted(self._outside_inputs)
-             if _op_name(name) in nodes and nodes[_op_name(name)].op == 'ReadVariableOp']
+    reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
+             if nodes[get_op_name(name)].op == 'ReadVariableOp']
     groups = [[reads[number] for number in group] for group in group_alike(reads, [read.device for read in reads])]
     joined = []
     for alike in groups:
@@ -125,75 +149,98 @@ class Pattern:
     """Whether the pattern's batch and another are alike in all that is static."""
     return has_same_shapes(self._batch, batch)
 
-  def _is_shared_read(self, node, recording):
+  def _is_shared_read(self, node, recording, copied):
     """Whether a node reads a shared variable where that stands: it gives all towers the same value."""
     return (node.op == 'ReadVariableOp' and node.name not in recording.on_device and
-            not any(name in self._inside or name in self._copied for name in map(_op_name, node.input)))
+            not any(name in self._inside or name in copied
+                    for name in map(get_op_name, node.input)))
 
-  def _add_known_shapes(self, node, recording):
+  def _add_known_shapes(self, node, is_placed):
     """Adds constants instead of a node that tells nothing but static shapes; returns whether it is one."""
-    if node.op != 'ShapeN':
+    if node.op != 'ShapeN' or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)
     # In a loop a constant would have to enter it.
     if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
       return False
-    for number, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
-      constant = tf.NodeDef(name='%s/%d' % (node.name, number), op='Const', device=node.device)
+    like = self._names.get_op(node.name)
+    for port, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
+      constant = tf.NodeDef(name=self._names.make('%s/%d' % (like, port)), op='Const',
+                            device=node.device)
       constant.attr['dtype'].type = shape.dtype.as_datatype_enum
       constant.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(tensor.shape.as_list(), shape.dtype))
-      if node.name in recording.on_device:
-        recording.on_device.add(constant.name)
-      self._add_node(constant, recording)
-      self._equal['%s:%d' % (node.name, number) if number else node.name] = self._equal[constant.name]
+      self._names.stand_in(node.name, port, self._merge_constant(constant, is_placed))
     return True
 
-  def _is_known_constant(self, node, recording):
-    """Whether a node is a constant that equals one before it, which then stands in for it."""
+  def _add_constant(self, node, is_placed):
+    """Adds a node, or lets an equal one stand in for it; returns whether it is a constant."""
     if node.op != 'Const' or node.input:
       return False
-    unnamed = tf.NodeDef(device=node.device, attr=node.attr)
-    key = unnamed.SerializeToString(deterministic=True) + bytes([node.name in recording.on_device])
-    self._equal[node.name] = self._constants.setdefault(key, node.name)
-    return self._equal[node.name] != node.name
+    constant = tf.NodeDef()
+    self._copy_node(node, constant)
+    self._names.stand_in(node.name, 0, self._merge_constant(constant, is_placed))
+    return True
 
-  def _name(self, name):
-    """Returns the name of a node or tensor in the pattern, without the tower's scope, which gradients hold twice."""
-    op_name = _op_name(name)
-    name = self._equal.get(name) or name.replace(op_name, self._equal.get(op_name, op_name))
-    return name.replace(self._tower.scope, '')
+  def _merge_constant(self, constant, is_placed):
+    """Adds a constant, unless an equal one is there; returns the name of the one that is."""
+    unnamed = tf.NodeDef(device=constant.device, attr=constant.attr)
+    key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
+    name = self._constants.setdefault(key, constant.name)
+    if name == constant.name:
+      added = self._graph_def.node.add()
+      added.CopyFrom(constant)
+      if is_placed:
+        self._placed.append(added)
+    return name
 
-  def _add_node(self, original, recording):
-    """Adds a node, unless it is one that is there already."""
-    if self._is_known_constant(original, recording):
-      return
-    node = self._graph_def.node.add()
+  def _copy_node(self, original, node):
+    """Makes an empty node a copy of the original without inputs, with names of the pattern."""
     node.CopyFrom(original)
-    node.name = self._name(original.name)
+    node.name = self._names.get_op(original.name)
     del node.input[:]
-    for name in original.input:
-      op_name = _op_name(name)
-      if op_name in self._inside:
-        node.input.append(self._name(name))
-      elif name.startswith('^'):
-        self._control_inputs.setdefault(node.name, []).append(op_name)
-      else:
-        node.input.append(name)
-        self._outside_inputs.add(name if ':' in name else name + ':0')
-    # A variable is read where it stands: a copy on the clone's device.
-    on_device = original.name in recording.on_device or any(_op_name(name) in self._copied for name in original.input)
     if '_class' in node.attr:
-      partners = [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]
-      on_device = on_device or any(name in recording.on_device or name in self._copied for name in partners)
-      partners = [self._name(name) for name in partners if name in self._inside]
+      partners = [self._names.get_op(name) for name in _get_partners(original)
+                  if name in self._inside]
       del node.attr['_class']
       if partners:
         node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
-    if on_device:
-      recording.on_device.add(original.name)  # What is colocated with it follows.
-      node.device = ''
+
+  def _add_node(self, original, is_placed):
+    """Adds a node that is no constant."""
+    node = self._graph_def.node.add()
+    self._copy_node(original, node)
+    for name in original.input:
+      if name.startswith('^') and name[1:] not in self._inside:
+        self._control_inputs.setdefault(node.name, []).append(name[1:])
+      else:
+        node.input.append(self._names.get_input(name))
+    if is_placed:
+      self._placed.append(node)
     if 'frame_name' in node.attr:
       self._frames.append((node, node.attr['frame_name'].s.decode()))
+
+  def _find_seeded(self, number):
+    """Returns the nodes that hold the seeds of tower `number`; the model has seeded others itself.
+
+    Raises:
+      UsageError: the name that seeds a node may differ between towers.
+    """
+    def holds_seeds(node):
+      seeded = tf.NodeDef()
+      seeded.CopyFrom(node)
+      seed_nodes([seeded], seed=self._seed, tower=self._first_tower + number)
+      if node.op != 'Const':
+        return seeded == node
+      return np.array_equal(*[tf.make_ndarray(one.attr['value'].tensor) for one in (node, seeded)])
+
+    seeded = [node for node in find_random_nodes(self._graph_def.node) if holds_seeds(node)]
+    for node in seeded:
+      if '/' + self._tower.scope in node.name:
+        raise UsageError(f'The random op {self._tower.scope}{node.name} of the model has the scope '
+                         'of its tower within its name, which seeds it, as in gradients that the '
+                         'model itself makes: clones may have other seeds. Build with '
+                         'tower_build=reuse.')
+    return seeded
 
   def clone(self, batch: Batch, *, number: int, device: str, copies: Dict[str, Any]) -> Any:
     """Returns tower `number` on `device`, computing on `batch`.
@@ -205,26 +252,32 @@ class Pattern:
       copies: the variables that it reads instead of the pattern's, by the names of these.
     """
     graph = tf.get_default_graph()
+    # Not taken before all has gone well: else the model is called, and is to find the same names.
+    scope = graph.unique_name('tower_%d' % number, mark_as_used=False) + '/'
+    check_free(scope, self._scopes)
     seed_nodes(self._random, seed=self._seed, tower=self._first_tower + number)
     for node, frame in self._frames:
-      node.attr['frame_name'].s = ('tower_%d/%s' % (number, frame)).encode()
+      # No name scope holds two slashes in a row, so no frame of another loop has this name.
+      node.attr['frame_name'].s = ('%s/%s' % (scope, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
     replaced.update((name + ':0', variable.handle) for name, variable in copies.items())
     for joined, alike in self._parcels:
       with tf.device(device), tf.name_scope('reads_%d' % number):
         replaced.update(zip([read.name for read in alike], part(joined, alike)))
-    input_map = {name: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
-                 for name in self._outside_inputs}
-    inside = [tensor for tensor in self._roots if tensor.op.name in self._inside]
+    input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+                 for inside, name in self._names.outside.items()}
+    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
     for node in self._placed:
       node.device = device
-    with tf.name_scope('tower_%d' % number) as scope:
-      found = import_placed(self._graph_def, input_map=input_map, name=scope,
-                            return_elements=[self._name(tensor.name) for tensor in inside])
-    for name, sources in self._control_inputs.items():
-      graph.get_operation_by_name(scope + name)._add_control_inputs(
-          [graph.get_operation_by_name(source) for source in sources])
-    copies = {tensor.name: copy for tensor, copy in zip(inside, found)}
+    found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
+        *map(self._names.get_tensor, roots), *self._control_inputs])
+    graph.unique_name('tower_%d' % number)
+    for op, sources in zip(found[len(roots):], self._control_inputs.values()):
+      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
+    copies = dict(zip([tensor.name for tensor in roots], found))
+    for tensor in roots:
+      # What Python knows of shapes beyond TensorFlow's importer, as of what comes out of loops.
+      copies[tensor.name].set_shape(tensor.shape)
     copies.update(replaced)
 
     def copy(value):
@@ -240,14 +293,40 @@ class Pattern:
         gradients=[copy(gradient) for gradient in tower.gradients])
 
 
+def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -> Optional[Any]:
+  """Returns the pattern or clone that `make` returns, or None if it fails and `build` is 'auto'.
+
+  The user then reads in one line why, and the model is to be called for all further towers.
+
+  Raises:
+    UsageError: there can be none, and `build` is 'clone'.
+  """
+  try:
+    return make(*args, **settings)
+  except Exception as error:
+    reason = str(error) if isinstance(error, UsageError) else (
+        'TensorFlow cannot copy the tower: %s: %s.' % (type(error).__name__, error))
+    if build == 'clone':
+      raise UsageError('tower_build=clone: %s' % reason) from error
+    logging.getLogger('towers').warning(
+        'tower_build=auto calls the model for every tower instead of cloning the first. %s',
+        ' '.join(reason.split()))
+    return None
+
+
 def has_same_shapes(left: Batch, right: Batch) -> bool:
   """Whether two batches are alike in all that is static: what Python made of a shape is part of a pattern."""
   if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
     return False
   if left.is_static and left.num_examples != right.num_examples:
     return False
-  return all(a.dtype == b.dtype and a.shape.as_list() == b.shape.as_list()
+  return all(a.dtype == b.dtype and _sizes(a) == _sizes(b)
              for a, b in zip(_tensors(left), _tensors(right)))
+
+
+def _sizes(tensor):
+  """Returns the sizes of the tensor's axes, or None where even their number is unknown."""
+  return None if tensor.shape.ndims is None else tensor.shape.as_list()
 
 
 def _tensors(batch):
@@ -274,52 +353,57 @@ def _rebuild(value, copy):
   return copy(value)
 
 
-def _find_collected(recording, scope, left_out) -> Dict[str, List[Any]]:
-  """Returns, by collection, the tensors of the tower that were added since recording began."""
+def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
+  """Returns by collection the tensors of the tower's `own` ops that it has added."""
   graph = tf.get_default_graph()
   left_out = {getattr(tf.GraphKeys, name) for name in _NOT_CLONED}.union(left_out)
   collected: Dict[str, List[Any]] = {}
   for key in graph.get_all_collection_keys():
     items = [item for item in graph.get_collection_ref(key)[recording.sizes.get(key, 0):]
-             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op.name.startswith(scope)]
+             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op.name in own]
     if items and key not in left_out:
       collected[key] = items
   return collected
 
 
-def _op_name(name: str) -> str:
-  """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
-  return name.lstrip('^').split(':')[0]
-
-
-def _reach_back(roots: Sequence[Any], nodes: Dict[str, Any], scope: str) -> Set[str]:
-  """Returns the names of the scope's ops that roots are computed from."""
+def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> Set[str]:
+  """Returns the names of those of the tower's `own` ops that roots are computed from."""
   reached: Set[str] = set()
-  pending = [tensor.op.name for tensor in roots if tensor.op.name.startswith(scope)]
+  pending = [name for name in roots if name in own]
   while pending:
     name = pending.pop()
     if name not in reached:
       reached.add(name)
-      pending.extend(source for source in map(_op_name, nodes[name].input) if source.startswith(scope))
+      pending.extend(source for source in map(get_op_name, nodes[name].input) if source in own)
   return reached
 
 
-def _check_outside(inside: Set[str], nodes: Dict[str, Any], made: Set[str], batch: Batch, scope: str) -> None:
-  """Raises if what the tower reads from outside of its scope is itself made from the tower or its batch."""
-  of_batch = {tensor.op.name for tensor in _tensors(batch)}
-  pending = [source for name in inside for source in map(_op_name, nodes[name].input)
-             if source not in inside and source in made]
-  seen: Set[str] = set()
-  while pending:
-    name = pending.pop()
-    if name in seen:
-      continue
-    seen.add(name)
-    for source in map(_op_name, nodes[name].input):
-      if source in of_batch or source.startswith(scope):
-        raise UsageError('The model makes the op %s outside of the name scope that it is called in, from its batch: '
-                         'clones of the tower would share it. Leave out tf.name_scope(None) or a name scope that ends '
-                         'with a slash, or build with tower_build=reuse.' % name)
-      if source in made:
-        pending.append(source)
+def _find_placed(nodes: Sequence[Any], on_device: Set[str], copied: Set[str]) -> Set[str]:
+  """Returns the names of the nodes that stand on a clone's device, given in the graph's order.
 
+  These are the ops that the model has put nowhere, those that touch a variable of which the clone
+  has a copy, through the entrance of a loop or branch as well, and what is colocated with either.
+  """
+  # A loop takes what is outside through an entrance, which is made after the ops that read it.
+  entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
+               'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
+
+  def is_copied(name):
+    while name in entrances:
+      name = entrances[name]
+    return name in copied
+
+  placed = set(on_device)
+  for node in nodes:
+    partners = _get_partners(node)
+    if any(map(is_copied, [*map(get_op_name, node.input), *partners])) or not placed.isdisjoint(
+        partners):
+      placed.add(node.name)
+  return placed
+
+
+def _get_partners(node) -> List[str]:
+  """Returns the names of the ops that a node is colocated with."""
+  if '_class' not in node.attr:
+    return []
+  return [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]

@@ -19,7 +19,7 @@ from tensorflow_v1 import tf
 from towers.apart import check_apart, check_penalties
 from towers.batch import Batch
 from towers.batch_norm import check_batch_norms, join_batch_norms, joins_moments
-from towers.clone import Pattern, has_same_shapes, record_tower
+from towers.clone import Pattern, attempt, has_same_shapes, record_tower
 from towers.inputs import HOST
 from towers.losses import sum_values
 from towers.precision import LARGEST_HALF_SCALE, Precision, cast_inputs, float32_getter
@@ -113,10 +113,13 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
-      tower = pattern.clone(batch, number=number, device=device, copies=store.copies.get(number, {}))
-      towers.append(tower._replace(variables=_own_variables(store, number)))
-      store.scopes.append(tower.scope)
-      continue
+      clone = attempt(build, pattern.clone, batch, number=number, device=device,
+                      copies=store.copies.get(number, {}))
+      if clone is not None:
+        towers.append(clone._replace(variables=_own_variables(store, number)))
+        store.scopes.append(clone.scope)
+        continue
+      build, patterns = 'reuse', []
     recording = record_tower(device)
     copies = store.copies.get(number, {})
     getter, creator = stand_in(store, copies)
@@ -142,15 +145,11 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     towers.append(tower)
     store.scopes.append(tower.scope)
     if _is_pattern(build, batches[number + 1:], batch, recording):
-      try:
-        patterns.append(Pattern(tower._replace(gradients=own_gradients), batch, recording, seed=store.seed,
-                                first_tower=store.first_tower,
-                                left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
-                                copied={name for copies in store.copies.values() for name in copies}))
-      except UsageError:
-        if build == 'clone':
-          raise
-        build = 'reuse'
+      pattern = attempt(build, Pattern, tower._replace(gradients=own_gradients), batch, recording,
+                        number=number, seed=store.seed, first_tower=store.first_tower,
+                        left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
+                        copied={name for copies in store.copies.values() for name in copies})
+      build, patterns = ('reuse', []) if pattern is None else (build, [*patterns, pattern])
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope,
                     loss=towers[0].loss)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
