@@ -65,13 +65,16 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
 
   def get(tower):
     size = areas[tower].size()
-    check = tf.raw_ops.Assert(condition=tf.equal(size, depth), data=[
+    # Nothing outside of a branch that is a function can wait for what is inside: the put may be first.
+    is_ordered = size.graph is puts[tower].graph
+    check = tf.raw_ops.Assert(condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[
         f'The staging area of tower {tower} (split {name}) must hold {depth} batches between two runs. '
         'An earlier run took a batch and put none, or put one and took none. Fetch the mean loss, the '
         'train op or the sums of a validation, which put the next batch, or feed.put_ops beside what '
         'a tower computes. Now start the feed again, with feed.start(). It holds', size])
-    # The put waits as well, so that an area out of balance stays so, and every later run fails.
-    puts[tower]._add_control_input(check)
+    if is_ordered:
+      # The put waits as well, so that an area out of balance stays so, and every later run fails.
+      puts[tower]._add_control_input(check)
     with tf.control_dependencies([check]):
       taken = areas[tower].get()
     # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.

@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict
 
 from tensorflow_v1 import tf
 from towers.batch import Batch
-from towers.inputs import HOST
 from usage_error import UsageError
 
 
@@ -79,8 +78,7 @@ def _sum_examples(what: str, values: Any, batch: Batch, count_rows: Callable[[],
 
 def _build_check(what, values, rows, fix):
   """Returns the op that fails where there are more or fewer values than rows."""
-  with tf.device(HOST):  # No GPU holds text.
-    text = tf.constant(f'{what} has another number of values than its batch has examples: {fix}. '
-                       'The two numbers:')
   size = tf.size(values)
-  return tf.raw_ops.Assert(condition=tf.equal(size, rows), data=[text, size, rows])
+  return tf.raw_ops.Assert(condition=tf.equal(size, rows), data=[
+      f'{what} has another number of values than its batch has examples: {fix}. The two numbers:',
+      size, rows])

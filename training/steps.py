@@ -106,8 +106,9 @@ class Steps:
     return self._validation is not None and self._validation.is_validating is None
 
   def start_variables(self) -> None:
-    """Gives all variables their initial values in another thread, and prepares the training step meanwhile."""
-    variables = Call(self._session, [tf.global_variables_initializer(), tf.local_variables_initializer()],
+    """Starts all variables and lookup tables in another thread, and prepares the training step meanwhile."""
+    others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
+    variables = Call(self._session, [tf.global_variables_initializer(), others],
                      by_caller=len(self._program.averaged.towers) > _FEW_TOWERS)
     variables.prepare()
     # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.

@@ -142,8 +142,20 @@ def test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again():
       run.session.run(fetches)
       for _ in range(4):
         found = answer(run, run.program.train_op, {})
+        assert isinstance(found, tf.errors.InvalidArgumentError), found
         assert '(split train) must hold 2 batches between two runs' in str(found)
         assert f'It holds] [{held}]' in str(found)
       assert (run.weights(), run.counters()) == before
       run.steps.start(0)
       follow(['both', 'update', 'both'], run)
+
+
+@pytest.mark.skipif(not hasattr(tf, 'enable_control_flow_v2') or tf.__version__.startswith('1.'),
+                    reason='functional control flow of 1.14 has no gradients here')
+def test_branches_that_are_functions_take_and_put():
+  tf.enable_control_flow_v2()
+  try:
+    with open_run(num_towers=2) as run:
+      follow(['both', 'validation', 'update', 'loss', 'validation'], run)
+  finally:
+    tf.disable_control_flow_v2()

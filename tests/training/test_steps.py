@@ -100,3 +100,18 @@ def test_a_skipped_step_counts_the_examples_that_it_had():
       run.steps.train()
     run.steps.skip()
     assert run.counters() == [2, 13] and run.steps.step == 2
+
+
+@pytest.mark.parametrize('build', ['auto', 'reuse'])
+def test_lookup_tables_of_a_model_start_with_its_variables(build):
+  def look_up(batch, is_training):
+    features, labels = batch
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(list(range(3)), [2, 0, 1], tf.int32, tf.int32), -1)
+    return model((features, table.lookup(labels)), is_training)
+
+  permuted = small.random_examples(13)
+  features, labels = permuted.arrays
+  permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
+  with Run(model=look_up, num_towers=3, tower_build=build) as run, Run(num_towers=3, train=permuted) as expected:
+    assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]
