@@ -136,13 +136,16 @@ def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, d
   check(kind, mode, num_towers, depth, num_train)
 
 
+# Two kinds in turn at each point, one of them shuffled.
+MANY = [(KINDS[(number + 3 * shuffle) % len(KINDS)], shuffle) + point
+        for number, point in enumerate(small.thin(small.MODES, small.TOWERS, small.DEPTHS, SIZES))
+        for shuffle in (False, True)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('shuffle', [False, True])
-@pytest.mark.parametrize('mode, num_towers, depth, num_train', small.thin(
-    small.MODES, small.TOWERS, small.DEPTHS, SIZES))
-def test_a_batch_keeps_its_structure_over_the_whole_grid(kind, mode, num_towers, depth, num_train,
-                                                         shuffle):
+@pytest.mark.parametrize('kind, shuffle, mode, num_towers, depth, num_train', MANY)
+def test_a_batch_keeps_its_structure_over_the_whole_grid(kind, shuffle, mode, num_towers, depth,
+                                                         num_train):
   check(kind, mode, num_towers, depth, num_train, shuffle)
 
 
