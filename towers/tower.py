@@ -251,7 +251,9 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
     total = tower.sums['loss']
     own = [batch.zero_if_empty(gradient)
            for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
-    keep_order(graph.get_operations()[num_ops:])
+    made = graph.get_operations()[num_ops:]
+    keep_order(made)
+    _keep_stacks(made)
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
     penalties = _differentiate_penalties(tower, scale)
@@ -259,6 +261,18 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
                  add_all([part for part in (gradient, penalty) if part is not None])
                  for gradient, penalty in zip(own, penalties)]
   return tower._replace(gradients=gradients), own
+
+
+def _keep_stacks(ops):
+  """Leaves the stacks that a loop's gradients need on the tower's device, beside what pushes and pops.
+
+  TensorFlow wants each where the value is made that it holds: for a shared variable that is read in
+  the loop, where the variable stands.
+  """
+  for op in ops:
+    if op.type == 'StackV2':
+      own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
+      op._set_attr('_class', tf.AttrValue(list=own))
 
 
 def _differentiate_penalties(tower, scale):
