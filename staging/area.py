@@ -58,8 +58,8 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
       area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
                          capacity=depth + 1)
       areas.append(area)
-      fills.append(area.put(tensors))
       puts.append(area.put(tensors))
+      fills.append(area.put(tensors))
       # On the area's device, where it does not go by itself: elsewhere it finds another area, or none.
       clears.append(area.clear())
 

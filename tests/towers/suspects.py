@@ -1,5 +1,6 @@
 """Small models for the check: some are right, and each other has one fault."""
 
+import importlib
 import itertools
 
 import numpy as np
@@ -36,7 +37,7 @@ def layer_normalised(batch, is_training):
 
 
 def slim_normalised(batch, is_training):
-  from tensorflow.contrib import slim
+  slim = importlib.import_module('tensorflow.contrib.slim')  # As a stranger's program has it.
   features, labels = batch
   x = small.dense(features, 4, 'hidden')
   return cross_entropy(labels, slim.batch_norm(x, is_training=is_training))

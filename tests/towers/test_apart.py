@@ -143,8 +143,6 @@ def harmless():
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
   with Run(model=harmless(), num_towers=num_towers, **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
-    with run.graph.as_default():
-      run.session.run(tf.tables_initializer())
     assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
 

@@ -1,6 +1,7 @@
 """Writes: what changes a variable waits for the step's answer, is undone, or is refused by name."""
 
 import functools
+import importlib
 import time
 
 import numpy as np
@@ -26,7 +27,8 @@ def average(name='average', **settings):
 
 
 def move(variable, mean, zero_debias):
-  from tensorflow.python.training import moving_averages
+  # As a stranger's program has it.
+  moving_averages = importlib.import_module('tensorflow.python.training.moving_averages')
   return moving_averages.assign_moving_average(variable, mean, 0.9, zero_debias=zero_debias)
 
 
