@@ -87,9 +87,13 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
 def run_beside(value: Any, op: Any) -> Any:
   """Returns `value`, as early as before; every run that needs what is returned also runs `op`.
 
-  A merge passes on the first of its inputs that arrives. The other one waits for the op, and is
-  there to make the op a part of the run.
+  A merge passes on the one of its inputs that is not dead, as soon as it is there. The other one is
+  always dead, and waits for the op: it makes the op a part of the run. (Were both alive, 2.x would
+  write one of them into memory that is in use.)
   """
+  # No constant, which a rewriter of graphs would leave out with all that depends on it.
+  never = tf.placeholder_with_default(False, [], 'never')
+  _, dead = tf.raw_ops.Switch(data=value, pred=never)
   with tf.control_dependencies([op]):
-    late = tf.identity(value)
+    late = tf.identity(dead)
   return tf.raw_ops.Merge(inputs=[value, late])[0]
