@@ -270,7 +270,7 @@ def _keep_stacks(ops):
   the loop, where the variable stands.
   """
   for op in ops:
-    if op.type == 'StackV2':
+    if op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups()):
       own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
       op._set_attr('_class', tf.AttrValue(list=own))
 
