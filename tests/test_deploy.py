@@ -14,12 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / 'deploy' / 'kubernetes.yaml'
 SLURM = ROOT / 'deploy' / 'slurm.sh'
 
-# As `python` on PATH: makes TF_CONFIGs as the real one, and notes what main.py would be told.
+# As `python` on PATH: makes TF_CONFIGs as the real one, and notes what main.py would be given: a line in one write,
+# since all pods note at once.
 PYTHON = '''#!/bin/sh
 [ "$1" = main.py ] || exec '%s' "$@"
 echo "$TF_CONFIG" >>"$NOTES/told"
-printf '%%s;' "$@" >>"$NOTES/flags"
-echo >>"$NOTES/flags"
+flags=$(printf '%%s;' "$@")
+echo "$flags" >>"$NOTES/flags"
 echo "$$" >>"$NOTES/processes"
 number=${SLURM_PROCID:-0}
 case " ${SIGNALLED-} " in *" $number "*) kill -TERM "$PPID"; sleep 0.3 ;; esac

@@ -22,6 +22,8 @@ from towers.source import format_op
 _TAKES = GET_NEXTS + (
     'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2',
     'QueueDequeueUpToV2', 'ReaderReadV2')
+# What is put in one of these is taken out by a later run.
+_PUTS = ('Stage', 'MapStage', 'OrderedMapStage', 'QueueEnqueueV2', 'QueueEnqueueManyV2')
 _SWITCHES = ('Switch', 'RefSwitch')
 _MERGES = ('Merge', 'RefMerge')
 _IFS = ('If', 'StatelessIf')
@@ -86,7 +88,8 @@ def _find_lost(ops, roots, takes, made_of):
   found: Dict[Any, _Case] = {}
   for case in _find_cases(ops, made_of):
     live, ran = _run(ops, case)
-    used = _use(roots, live, ran, case)
+    kept = [op for op in ops if op.type in _PUTS]
+    used = _use(roots + kept, live, ran, case)
     for take in takes:
       if take in ran and take not in used:
         found.setdefault(take, case)
@@ -159,7 +162,7 @@ def _run(ops, case):
 
 
 def _use(roots, live, ran, case):
-  """Returns the ops that a run's results are made from in a case."""
+  """Returns the ops that a run's results, and what it keeps, are made from in a case."""
   used: Set[Any] = set()
   pending = [op for op in roots if op in ran]
   while pending:
