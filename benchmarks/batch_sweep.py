@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any, Dict
 
-from benchmarks.flags import at_least, one_of, several
-from benchmarks.machine import read_peak_bytes
+from benchmarks.harness.flags import at_least, one_of, several
+from benchmarks.harness.machine import read_peak_bytes
 from models import MODELS
 
 BATCH_SIZES = (256, 1024, 4096, 16384, 50000)
@@ -30,10 +30,10 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
 
   The first step is not timed: it also starts the kernels and makes their buffers.
   """
-  import data
-  from benchmarks.program import open_program
+  from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
-  from training.config import Config
+  from towers import data
+  from towers.training.settings.config import Config
 
   data_set = data.load_synthetic(num_train=num_examples, num_validation=10)
   config = Config(batch_size=batch_size, accumulate=accumulate, validation='none', model=model)

@@ -17,19 +17,19 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from benchmarks.colour_fashion import SIZE, colour
-from benchmarks.figures import write_figures
-from benchmarks.flags import at_least, one_of, path_to_write, several
+from benchmarks.harness.colour_fashion import SIZE, colour
+from benchmarks.harness.figures import write_figures
+from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from models import MODELS
-from training.chart import Curve, write_chart
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+from towers.training.reporting.chart import Curve, write_chart
 
 NOISE = 1e-6
 
 
 def load(name: str, num_train: int, num_validation: int) -> Any:
   """Returns the data set `name`, of grey images, in colour and with at most so many examples."""
-  import data
+  from towers import data
   grey = data.load(name)
 
   def split(examples, count, seed):
@@ -47,8 +47,8 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
   Args:
     noise: share that initial weights are changed by, up or down.
   """
-  from benchmarks.program import open_program
-  from training.config import Config
+  from benchmarks.harness.program import open_program
+  from towers.training.settings.config import Config
 
   config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05, weight_decay=1e-4,
                   warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)

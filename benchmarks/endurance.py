@@ -14,9 +14,9 @@ import tempfile
 import time
 from typing import List, Tuple
 
-from benchmarks.flags import at_least, one_of
-from garbage import read_held_bytes
+from benchmarks.harness.flags import at_least, one_of
 from models import MODELS
+from towers.base.collector import read_held_bytes
 
 REPORTS = 10
 _STEPS_OF_A_PROGRAM = 10
@@ -53,7 +53,7 @@ class Reports:
 
 def run(model: str, batch_size: int, steps: int) -> int:
   """Trains for as many steps; returns the exit code of `main.py`."""
-  import main as job
+  from towers import command_line as job
   with tempfile.TemporaryDirectory() as folder:
     return job.main(['main.py', '--data=synthetic', '--model=%s' % model, '--device=cpu',
                      '--batch_size=%d' % batch_size, '--steps=%d' % steps,
@@ -81,7 +81,7 @@ def main() -> None:
       reports.end(number)
     return
 
-  from training.steps import Steps
+  from towers.training.stepping.steps import Steps
 
   reports = Reports(flags.steps, 'steps')
   train = Steps.train

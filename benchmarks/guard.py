@@ -8,7 +8,7 @@ import argparse
 import statistics
 import time
 
-from benchmarks.flags import at_least, one_of
+from benchmarks.harness.flags import at_least, one_of
 from models import MODELS
 
 NUM_EXAMPLES = 4096
@@ -16,10 +16,10 @@ NUM_EXAMPLES = 4096
 
 def build(model: str, batch_size: int, num_towers: int, guard: bool):
   """Builds a program in a graph of its own; returns what takes steps, and returns seconds and CPU seconds of each."""
-  import data
   import models
   import towers
   from tensorflow_v1 import tf
+  from towers import data
 
   with tf.Graph().as_default():
     devices = towers.build_devices(num_towers, 'cpu')

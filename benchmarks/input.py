@@ -7,7 +7,7 @@
 
 Two things are measured, each line in a process of its own:
 
-  input     the modes of towers/inputs.py without towers
+  input     the modes of towers/input/pipeline.py without towers
   model     the whole program of main.py, with staging, around a model that computes nothing
 
 Beside each of them, in turns in the same process, so that what else the machine does hits both:
@@ -36,9 +36,9 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 
-from benchmarks.flags import at_least, path_to_read
-from benchmarks.machine import read_peak_bytes
-from cores import count_cores
+from benchmarks.harness.flags import at_least, path_to_read
+from benchmarks.harness.machine import read_peak_bytes
+from towers.base.cores import count_cores
 
 PHOTOS = '/usr/share/backgrounds/*.jpg'
 TOWERS = (1, 2, 4, 8)
@@ -55,9 +55,9 @@ _QUALITY = 90
 
 def make_photos(folder: str, count: int) -> None:
   """Writes TFRecords of random crops of photos, scaled by 1 to 2, in ImageNet's layout."""
-  from data.labelled_example import encode_labelled
-  from data.tfrecord import write_record
   from tensorflow_v1 import tf
+  from towers.data.formats.labelled_example import encode_labelled
+  from towers.data.formats.tfrecord import write_record
 
   os.makedirs(folder, exist_ok=True)
   random = np.random.RandomState(0)
@@ -85,7 +85,7 @@ def make_photos(folder: str, count: int) -> None:
 
 def make_cifar_shaped(folder: str) -> None:
   """Writes random bytes in the format of CIFAR-10's binary version."""
-  from data.cifar import CIFARS
+  from towers.data.folders.cifar import CIFARS
   random = np.random.RandomState(0)
   for name in CIFARS['cifar10'].train + CIFARS['cifar10'].validation:
     records = random.randint(256, size=(_CIFAR_RECORDS, 3073)).astype(np.uint8)
@@ -95,14 +95,14 @@ def make_cifar_shaped(folder: str) -> None:
 
 def load(kind: str, data_dir: str) -> Any:
   """Returns the data set, with the augmentation that goes with it."""
-  import data
+  from towers import data
   return data.load(kind, data_dir=data_dir, augment='imagenet' if kind == 'tfrecord' else 'cifar')
 
 
 def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
   """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops, after `skip` records."""
-  from data.augment import NUM_DRAWS, choose_random_windows
   from tensorflow_v1 import plain_data_options, tf
+  from towers.data.augment import NUM_DRAWS, choose_random_windows
 
   def parse_photo(record, window):
     features = tf.io.parse_single_example(record, {'image/encoded': tf.FixedLenFeature([], tf.string),
@@ -165,8 +165,8 @@ class Turn(NamedTuple):
 
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
   """Measures one combination beside the bare pipeline in this process; returns a line of the table."""
-  from benchmarks.program import open_program
-  from training.config import Config
+  from benchmarks.harness.program import open_program
+  from towers.training.settings.config import Config
 
   batch_size = BATCH_SIZE if kind == 'tfrecord' else CIFAR_BATCH_SIZE
   with contextlib.ExitStack() as opened:
@@ -276,9 +276,9 @@ def _time_second_start(start, take):
 
 def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
   """Trains two steps from an array beyond 2 GB in this process; returns a line with the peak of its memory."""
-  import data
-  from benchmarks.program import open_program
-  from training.config import Config
+  from benchmarks.harness.program import open_program
+  from towers import data
+  from towers.training.settings.config import Config
 
   images = np.zeros([int(num_gb * 1e9) // (SIZE * SIZE * 3), SIZE, SIZE, 3], np.uint8)
   images[:, ::8] = 1  # Touches every page: memory that is only promised would not count.

@@ -17,15 +17,15 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
-from benchmarks.figures import write_figures
-from benchmarks.flags import at_least, path_to_read, path_to_write
-from benchmarks.machine import describe_machine
-from benchmarks.player import PROCESS, Player
+from benchmarks.harness.figures import write_figures
+from benchmarks.harness.flags import at_least, path_to_read, path_to_write
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.player import PROCESS, Player
+from benchmarks.harness.step_table import OURS, find_disagreements, format_machine, format_spread
+from benchmarks.harness.task import Task
 from benchmarks.step import CHECKED_STEPS, in_turn
-from benchmarks.step_table import OURS, find_disagreements, format_machine, format_spread
-from benchmarks.task import Task
-from cores import list_cores
-from data import DEBIAN_FASHION_MNIST_DIR
+from towers.base.cores import list_cores
+from towers.data import DEBIAN_FASHION_MNIST_DIR
 
 GLOBAL_BATCH_SIZE = 100
 TOWERS = (1, 2)

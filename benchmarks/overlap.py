@@ -13,9 +13,9 @@ import statistics
 import time
 from typing import Any, Dict
 
-from benchmarks.figures import write_figures
-from benchmarks.flags import at_least, path_to_write
-from benchmarks.program import open_program
+from benchmarks.harness.figures import write_figures
+from benchmarks.harness.flags import at_least, path_to_write
+from benchmarks.harness.program import open_program
 
 NUM_EXAMPLES = 4096
 _WARM_UP_STEPS = 10
@@ -34,9 +34,9 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
   import numpy as np
 
   import towers
-  from data import DataSet
   from tensorflow_v1 import tf
-  from training.config import Config
+  from towers.data import DataSet
+  from towers.training.settings.config import Config
 
   batch_size = 8 * num_towers
 

@@ -22,12 +22,12 @@ import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
-from benchmarks.figures import write_figures
-from benchmarks.flags import at_least, one_of, path_to_write, several
-from benchmarks.machine import read_peak_bytes
-from benchmarks.mirrored import build_update, open_mirrored
+from benchmarks.harness.figures import write_figures
+from benchmarks.harness.flags import at_least, one_of, path_to_write, several
+from benchmarks.harness.machine import read_peak_bytes
+from benchmarks.peers.mirrored import build_update, open_mirrored
 from models import MODELS
-from training.chart import Curve, write_chart
+from towers.training.reporting.chart import Curve, write_chart
 
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
@@ -89,9 +89,9 @@ class _Run:
 
 def _start_towers(opened, model, num_towers, build):
   """Returns what takes a step and returns its loss, of the program of main.py, and its session."""
-  import data
-  from benchmarks.program import open_program
-  from training.config import Config
+  from benchmarks.harness.program import open_program
+  from towers import data
+  from towers.training.settings.config import Config
 
   config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers, tower_build=build,
                   optimizer='sgd', learning_rate=LEARNING_RATE, schedule='constant', validation='none',

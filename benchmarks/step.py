@@ -26,14 +26,14 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from benchmarks import step_table
-from benchmarks.figures import read_figures, write_figures
-from benchmarks.flags import at_least, one_of, path_to_read, path_to_write, program, several
-from benchmarks.machine import describe_machine
-from benchmarks.player import PROCESS, Absent, Failed, Player
-from benchmarks.step_process import KINDS
-from benchmarks.step_table import AUTOTUNED, ONE_TOWER, OURS
-from benchmarks.task import NETS, Task
+from benchmarks.harness import step_table
+from benchmarks.harness.figures import read_figures, write_figures
+from benchmarks.harness.flags import at_least, one_of, path_to_read, path_to_write, program, several
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.player import PROCESS, Absent, Failed, Player
+from benchmarks.harness.step_process import KINDS
+from benchmarks.harness.step_table import AUTOTUNED, ONE_TOWER, OURS
+from benchmarks.harness.task import NETS, Task
 
 CHECKED_STEPS = 5
 _DEFAULT_MODELS = 'linear,convnet,resnet20'

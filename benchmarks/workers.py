@@ -28,13 +28,13 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-from benchmarks.figures import write_figures
-from benchmarks.flags import at_least, one_of, path_to_write, several
-from benchmarks.ring import Link, Point, fit_link, on_one_machine, plan, ring_seconds
+from benchmarks.harness.figures import write_figures
+from benchmarks.harness.flags import at_least, one_of, path_to_write, several
+from benchmarks.harness.worker_steps import NETS
+from benchmarks.peers.ring import Link, Point, fit_link, on_one_machine, plan, ring_seconds
 from benchmarks.step import in_turn
-from benchmarks.worker_steps import NETS
-from launch.ports import find_free_ports
-from launch.tf_config import format_tf_config
+from towers.launch.ports import find_free_ports
+from towers.launch.tf_config import format_tf_config
 
 OURS = 'towers'
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -155,7 +155,7 @@ def measure(net: str, kinds: Sequence[str], *, num_workers: int, batch_size: int
   with contextlib.ExitStack() as opened:
     for kind in kinds:
       # One after another, so that set-ups do not slow each other down.
-      teams[kind] = opened.enter_context(Team('benchmarks.worker_steps', [kind, net, str(batch_size)],
+      teams[kind] = opened.enter_context(Team('benchmarks.harness.worker_steps', [kind, net, str(batch_size)],
                                               num_workers=num_workers, limit_seconds=limit_seconds))
       setup = max(report['seconds'] for report in teams[kind].wait())
       found[kind] = dict(setup_seconds=setup, mean_loss=teams[kind].ask(FIRST_STEPS - 1)[0]['mean_loss'],
@@ -212,7 +212,7 @@ def measure_exchange(*, rounds: int, limit_seconds: float) -> Tuple[List[Point],
   seconds: Dict[Any, List[float]] = {}
   used: Dict[int, List[float]] = {}
   with contextlib.ExitStack() as opened:
-    teams = [opened.enter_context(Team('benchmarks.worker_steps', ['exchange', ','.join(map(str, _SIZES)), '0'],
+    teams = [opened.enter_context(Team('benchmarks.harness.worker_steps', ['exchange', ','.join(map(str, _SIZES)), '0'],
                                        num_workers=num_workers, limit_seconds=limit_seconds))
              for num_workers in _TEAMS if num_workers > 1]
     for team in teams:
@@ -275,7 +275,7 @@ def main() -> None:
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args()
   from tensorflow_v1 import tf
-  from training.report import find_versions
+  from towers.training.reporting.report import find_versions
 
   known = kinds_of(tf.__version__)
   kinds = flags.kinds or ([OURS] if flags.scaling else known)

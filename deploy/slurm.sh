@@ -25,7 +25,7 @@ export hosts port
 # shellcheck disable=SC2016  # What stands in it is for the shell of the task.
 task='
 trap : TERM
-TF_CONFIG=$(python -m launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) && export TF_CONFIG &&
+TF_CONFIG=$(python -m towers.launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) && export TF_CONFIG &&
   python main.py "$@"
 code=$?
 # A mistake in flags or files: no restart mends it, and Slurm is told so before it ends the other tasks.

@@ -2,10 +2,10 @@
 
 On TensorFlow 2.x it needs the package tf-keras, since Keras 3 builds no graphs.
 """
-import data
 import towers
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
+from towers import data
 
 
 def make():

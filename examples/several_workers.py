@@ -1,4 +1,4 @@
-"""own_model.py on several workers.  python -m launch --workers=2 -- python -m examples.several_workers"""
+"""own_model.py on several workers.  python -m towers.launch --workers=2 -- python -m examples.several_workers"""
 import json
 import os
 

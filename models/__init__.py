@@ -9,7 +9,7 @@ TensorFlow is imported with the model, not with this package, so that a wrong na
 import importlib
 from typing import Any, Callable, Dict, Tuple
 
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
 
 __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 
@@ -57,7 +57,7 @@ def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC') -> C
   if data_format not in DATA_FORMATS:
     raise UsageError("There is no data format '{}'; choose one of {}.".format(data_format, ', '.join(DATA_FORMATS)))
   module, settings = MODELS[name]
-  build = importlib.import_module('models.' + module).build_logits
+  build = importlib.import_module(f'{__name__}.{module}').build_logits
   return lambda images, is_training: build(images, is_training, num_classes, data_format=data_format, **settings)
 
 

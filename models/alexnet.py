@@ -15,8 +15,9 @@ batches of 128, momentum 0.9, weight decay 0.0005, rate 0.01, divided by 10 thre
 belongs to no paper, and starts from the values of He et al. 2015.
 """
 
-from models.layers import Layers, dense
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense
 
 DROPOUT_RATE = 0.5
 

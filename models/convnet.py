@@ -3,8 +3,9 @@
   conv 5x5x32 -> pool -> conv 5x5x64 -> pool -> dense 128 -> dropout -> logits
 """
 
-from models.layers import Layers, dense
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense
 
 DROPOUT_RATE = 0.4
 

@@ -14,9 +14,10 @@ Keras itself trains a model by `compile` and `fit`, which know no towers; of a m
 import inspect
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from models.layers import Layers
 from tensorflow_v1 import load_keras, tf
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+
+from .layers import Layers
 
 _Function = Union[str, Callable[[Any, Any], Any]]
 

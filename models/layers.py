@@ -19,8 +19,8 @@ of layers.
 
 from typing import Any, List, NamedTuple, Optional
 
-from models.batch_norm import batch_norm
 from tensorflow_v1 import tf
+from towers.tower.batch_norm_layer import batch_norm
 
 # Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels, height, width]`.
 _POSITION_AXES = {'NHWC': [1, 2], 'NCHW': [2, 3]}
@@ -141,7 +141,7 @@ class Layers(NamedTuple):
       return self._convolve(x, pointwise, 1, 'SAME')
 
   def batch_norm(self, x, *, name, momentum=0.9, epsilon=1e-5):
-    """Batch normalisation with scale and offset, see `models.batch_norm`."""
+    """Batch normalisation with scale and offset, see `towers.tower.batch_norm_layer`."""
     return batch_norm(x, self.is_training, name=name, momentum=momentum, epsilon=epsilon, data_format=self.data_format)
 
   def max_pool(self, x, size=2, stride: Optional[int] = None, padding='SAME'):

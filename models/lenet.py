@@ -4,8 +4,9 @@ Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian 
   conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
 """
 
-from models.layers import Layers, dense
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense
 
 DROPOUT_RATE = 0.2
 

@@ -1,6 +1,6 @@
 """Linear: softmax regression, the smallest model that learns; for tests, and to see what a step costs by itself."""
 
-from models.layers import Layers, dense
+from .layers import Layers, dense
 
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):

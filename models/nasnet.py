@@ -22,8 +22,9 @@ gradient takes no op, where that of `+` takes seven to undo a broadcast that mig
 import functools
 from typing import Any, Dict, NamedTuple, Tuple
 
-from models.layers import Layers, dense
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense
 
 # What stands on both sides of a block's sum: (operation, size of its kernel, what it is applied to).
 _Operation = Tuple[str, int, str]

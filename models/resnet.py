@@ -18,8 +18,9 @@ batches of 128, 64,000 steps, divided by 10 after 32,000 and 48,000; ResNet-110 
 ImageNet: batches of 256, divided by 10 when the error stands still, by custom after 30, 60 and 80 of 90 epochs.
 """
 
-from models.layers import Layers, dense
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense
 
 # By the number of layers with weights: blocks of each stage.
 _CIFAR_BLOCKS = {20: (3, 3, 3), 32: (5, 5, 5), 56: (9, 9, 9), 110: (18, 18, 18)}

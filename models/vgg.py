@@ -8,8 +8,9 @@ a smaller one before. Its hyper-parameters: batches of 256, momentum 0.9, weight
 divided by 10 three times in 74 epochs.
 """
 
-from models.layers import Layers, dense, glorot_uniform
 from tensorflow_v1 import tf
+
+from .layers import Layers, dense, glorot_uniform
 
 DROPOUT_RATE = 0.5
 _CHANNELS = (64, 128, 256, 512, 512)

@@ -16,7 +16,7 @@ either order. A run that finds an area out of balance fails at once, before it c
 from typing import Any, Callable, List, NamedTuple, Sequence
 
 from tensorflow_v1 import StagingArea, tf
-from usage_error import check_same_number
+from towers.base.usage_error import check_same_number
 
 
 class Stage(NamedTuple):

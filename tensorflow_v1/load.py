@@ -14,9 +14,9 @@ import sys
 import warnings
 from typing import Any, Dict, Iterator, Sequence
 
-from distributions import check_environment, find_distributions, find_tensorflow
-from garbage import uncollected
-from usage_error import UsageError
+from towers.base.collector import uncollected
+from towers.base.installed import check_environment, find_distributions, find_tensorflow
+from towers.base.usage_error import UsageError
 
 # One of these is there wherever a GPU's driver is: Linux, WSL, Jetson, ROCm.
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cores import count_cores
+from towers.base.cores import count_cores
 
 
 @pytest.hookimpl(optionalhook=True)

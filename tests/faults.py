@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from tensorflow_v1 import tf
-from tests.towers import small
+from tests.harness import small
 
 
 def poison(examples, row, value=np.nan):

@@ -13,12 +13,12 @@ import zipfile
 import numpy as np
 import pytest
 
-import data
 import towers
-from data.idx_folder import DEBIAN_FASHION_MNIST_DIR
+from tests import ROOT
 from tests.data.pictures import jpegs
+from towers import data
+from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCS = sorted(os.path.join(folder, name) for folder in ('', 'docs') for name in os.listdir(os.path.join(ROOT, folder))
               if name.endswith('.md'))
 # Whose commands take ten seconds and more.
@@ -55,7 +55,7 @@ def translate(command):
     if '--data=fashion_mnist' in flags and not os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
       return None
     if flags == ['--autotune'] or flags == ['--input_only']:
-      return None  # They take their time: tests/training/test_autotune.py and tests/test_main_data.py run them.
+      return None  # They take their time: tests/training/tools/test_autotune.py and tests/test_main_data.py run them.
     # As many steps as it takes to see it work.
     flags = [flag for flag in flags if not flag.startswith('--epochs=')] + ['--steps=2', '--model=linear']
     return [sys.executable, 'main.py'] + flags
@@ -63,7 +63,7 @@ def translate(command):
     return None  # The test of the reference runs it.
   if words[0] in ('kubectl', 'sbatch'):
     return None  # They need a cluster; tests/test_deploy.py shows what their files start.
-  if words[:3] == ['python', '-m', 'launch'] and '--' in words:
+  if words[:3] == ['python', '-m', 'towers.launch'] and '--' in words:
     flags, command = words[1:words.index('--')], words[words.index('--') + 1:]
     launched = translate(' '.join(map(shlex.quote, command)))
     return launched and [sys.executable] + flags + ['--'] + launched
@@ -127,8 +127,8 @@ def test_every_command_runs(name, tmp_path):
 def test_every_flag_and_file_in_the_docs_exists():
   flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
                                  text=True).stdout
-                  for program in (['main.py'], ['-m', 'data.convert'], ['-m', 'training.report'],
-                                  ['-m', 'launch'], ['-m', 'launch.tf_config'],
+                  for program in (['main.py'], ['-m', 'towers.data.convert'], ['-m', 'towers.training.reporting'],
+                                  ['-m', 'towers.launch'], ['-m', 'towers.launch.tf_config'],
                                   ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input'],
                                   ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist'],
                                   ['-m', 'tests.mutants']))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-import distributions
 import tensorflow_v1.load
-from usage_error import UsageError
+from towers.base import installed
+from towers.base.usage_error import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'grep', 'mkdir', 'mv', 'rm', 'rmdir', 'sleep', 'uname')
@@ -319,7 +319,7 @@ def test_only_one_folder_imports_tensorflow():
       if any(name.split('.')[0] == 'tensorflow' for name in names):
         importers.add(str(path.relative_to(ROOT)))
   # Beside MultiWorkerMirroredStrategy of TensorFlow 2 the benchmark needs TensorFlow with eager mode on.
-  assert {os.path.split(path)[0] for path in importers - {'benchmarks/worker_steps.py'}} == {'tensorflow_v1'}
+  assert {os.path.split(path)[0] for path in importers - {'benchmarks/harness/worker_steps.py'}} == {'tensorflow_v1'}
 
 
 class TestWhatIsRefused:
@@ -329,7 +329,7 @@ class TestWhatIsRefused:
     def make(*folders):
       for folder in folders:
         (tmp_path / folder).mkdir()
-      return distributions.find_distributions([str(tmp_path / 'missing'), str(tmp_path)])
+      return installed.find_distributions([str(tmp_path / 'missing'), str(tmp_path)])
     return make
 
   def test_metadata_folders_are_read_by_name(self, site, tmp_path):
@@ -344,7 +344,7 @@ class TestWhatIsRefused:
     seconds = []
     for _ in range(5):
       started = time.perf_counter()
-      found = distributions.find_distributions(sys.path)
+      found = installed.find_distributions(sys.path)
       seconds.append(time.perf_counter() - started)
     assert {'protobuf'} < {distribution.name for distribution in found}
     assert min(seconds) < 0.01
@@ -361,14 +361,14 @@ class TestWhatIsRefused:
   ])
   def test_the_message_names_what_was_found_and_the_fix(self, site, python, folders, said):
     with pytest.raises(UsageError) as error:
-      distributions.check_environment(python, site(*folders), True)
+      installed.check_environment(python, site(*folders), True)
     for part in said + ['./run']:
       assert part in str(error.value)
 
   def test_no_tensorflow(self, site):
     for python, package in [((3, 7), 'tensorflow-gpu==1.14.0'), ((3, 12), 'install tensorflow,')]:
       with pytest.raises(UsageError, match='not installed in .*' + package):
-        distributions.check_environment(python, site(), False)
+        installed.check_environment(python, site(), False)
 
   @pytest.mark.parametrize('python, folders', [
       ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-3.20.3.dist-info']),
@@ -378,13 +378,13 @@ class TestWhatIsRefused:
       ((3, 13), []),
   ])
   def test_what_works_is_not_refused(self, site, python, folders):
-    distributions.check_environment(python, site(*folders), True)
+    installed.check_environment(python, site(*folders), True)
 
   def test_the_first_folder_of_the_path_wins(self, site, tmp_path):
     for folder, version in [('b', '1.13.0'), ('a', '1.14.0')]:
       (tmp_path / folder / ('tensorflow-%s.dist-info' % version)).mkdir(parents=True)
-    found = distributions.find_distributions([str(tmp_path / 'a'), str(tmp_path / 'b')])
-    distributions.check_environment((3, 7), found, True)
+    found = installed.find_distributions([str(tmp_path / 'a'), str(tmp_path / 'b')])
+    installed.check_environment((3, 7), found, True)
 
 
 GRAPH = '''

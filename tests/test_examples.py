@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from tensorflow_v1 import tf
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from tests import ROOT
 
 
 def test_a_model_of_ones_own_trains_in_thirty_lines():
@@ -27,7 +26,7 @@ def test_a_model_of_ones_own_trains_in_thirty_lines():
 def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers):
   command = [sys.executable, '-m', 'examples.several_workers']
   if num_workers > 1:
-    command = [sys.executable, '-m', 'launch', '--workers=2', '--restarts=0', '--'] + command
+    command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--'] + command
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
   assert done.returncode == 0 and done.stderr == ''
   losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', done.stdout)

@@ -10,10 +10,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import data.idx
-from usage_error import UsageError
+import towers.data.formats.idx
+from tests import ROOT
+from towers.base.usage_error import UsageError
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SOURCES = [os.path.join(path, name) for folder in ('', 'towers', 'staging', 'models', 'data', 'training', 'examples',
                                                    'benchmarks')
            for path, _, names in os.walk(os.path.join(ROOT, folder)) if folder or path == ROOT + os.sep
@@ -62,7 +62,7 @@ def test_an_idx_file_that_claims_terabytes_takes_no_memory(tmp_path, zipped):
   tracemalloc.start()
   try:
     with pytest.raises(UsageError, match='claims uint8 of shape'):
-      data.idx.read_idx(path)
+      towers.data.formats.idx.read_idx(path)
     assert tracemalloc.get_traced_memory()[1] < 4 * 2 ** 20
   finally:
     tracemalloc.stop()

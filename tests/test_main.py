@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from tests import ROOT
+
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
     'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait', 'first_losses',
@@ -45,7 +46,7 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path):
     assert result[key] == pytest.approx(one[key], abs=1e-5)
   assert result['validation_accuracy'] > 0.7  # A linear model after 45 steps; chance is 0.1.
   # One plain line of warning, and nothing of TensorFlow's.
-  assert re.match(r'main.py: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual CPU devices\n$',
+  assert re.match(r'towers: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual CPU devices\n$',
                   done.stderr)
   for words in ('8 towers', '4,000 training and 1,000 validation', '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
                 '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40', 'done: 45 steps, 4,500 examples'):
@@ -56,7 +57,7 @@ def test_a_package_that_is_not_there_is_named():
   """Python without its site-packages."""
   done = subprocess.run([sys.executable, '-S', 'main.py'], cwd=ROOT, capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
-  assert re.match(r'main.py: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$', done.stderr)
+  assert re.match(r'towers: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$', done.stderr)
 
 
 @pytest.mark.slow
@@ -117,7 +118,7 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
 def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
   done = run(*flags)
   assert done.returncode == 2
-  assert done.stderr.startswith('main.py: error: ') and 'Traceback' not in done.stderr
+  assert done.stderr.startswith('towers: error: ') and 'Traceback' not in done.stderr
   assert len(done.stderr.splitlines()) <= 2
   for word in words:
     assert word in done.stderr
@@ -145,7 +146,7 @@ def test_too_few_examples_for_the_towers_are_refused_before_anything_is_built(tm
 def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(tmp_path):
   code = ('import sys, dataclasses\n'
           'import main\n'
-          'from training.config import Config, Path\n'
+          'from towers.training.settings.config import Config, Path\n'
           'names = [field.name for field in dataclasses.fields(Config)\n'
           '         if field.metadata["setting"].kind is Path]\n'
           'for name in names:\n'

@@ -5,7 +5,7 @@ import pytest
 import main
 import models
 from tensorflow_v1 import tf
-from tests.towers import small
+from tests.harness import small
 
 FLAGS = ['main.py', '--check', '--data=synthetic', '--batch_size=8', '--num_gpus=2']
 

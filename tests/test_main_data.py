@@ -1,7 +1,6 @@
 """The main job on files of images: from the folder to the result, with damage, and killed on the way."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -10,10 +9,10 @@ import time
 
 import pytest
 
-from data.tfrecord import load_index
+from tests import ROOT
 from tests.data.pictures import damage, jpegs, write_tfrecords
+from towers.data.formats.tfrecord import load_index
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10', '--batch_size=6', '--num_gpus=2',
          '--device=cpu', '--learning_rate=0.001', '--augment=imagenet']
 
@@ -38,7 +37,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder):
   done = run(*flags)
   assert done.returncode == 2, done.stderr
   [line] = done.stderr.splitlines()
-  assert line.startswith('main.py: error: %s: record 4 at byte ' % path) and 'on_bad_record=skip' in line
+  assert line.startswith('towers: error: %s: record 4 at byte ' % path) and 'on_bad_record=skip' in line
   result_file = str(folder / 'result.json')
   done = run('--on_bad_record=skip', '--result_file=' + result_file, *flags)
   assert done.returncode == 0, done.stderr

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
+from tests import ROOT
 from tests.mutants.faults import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page import HEADER, format_row, format_table, row_start, update_page
 from tests.mutants.runner import BaselineError, Result, run_mutants
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CODE = """import time
 
 

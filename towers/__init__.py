@@ -3,38 +3,146 @@
 Data runs through a program in one straight line, and these functions stand in its order:
 
   data ──► build_inputs ──► build_feed ──► build_batches ──► build_towers ──► average_gradients ──► build_train_op
+
+A name's module is imported when the name is first used, so `import towers` itself loads no TensorFlow.
 """
 
-from data.examples import Examples
-from towers.apply import build_train_op, get_examples_seen, get_global_step
-from towers.average import average_gradients
-from towers.batch import Batch
-from towers.check import Report, check
-from towers.collectives import Exchange
-from towers.devices import Devices, build_devices, build_session_config
-from towers.exchange import Agreement
-from towers.feed import Feed, build_batches, build_feed, build_switched_batches
-from towers.gradients import Averaged, build_gradient_norm, clip_gradients, unscale_gradients
-from towers.guard import Diagnosis, build_diagnosis
-from towers.input_check import check_inputs
-from towers.input_wait import build_input_wait
-from towers.inputs import Inputs, build_inputs
-from towers.plan import Plan, build_plan
-from towers.precision import LossScale, Precision, build_precision
-from towers.replicas import Copies, build_copies
-from towers.tower import Model, Tower, build_towers
-from towers.validation import Validation, build_validation, build_validation_tower
-from towers.variables import VariableStore, build_variable_store, format_device_table
-from towers.workers import Spread, Workers, build_spread
-from usage_error import UsageError
+import importlib
+from typing import TYPE_CHECKING, Any, List
 
+if TYPE_CHECKING:
+  from towers.base.usage_error import UsageError
+  from towers.checks.inputs import check_inputs
+  from towers.checks.towers import Report, check
+  from towers.data.examples import Examples
+  from towers.input.batch import Batch
+  from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
+  from towers.input.pipeline import Inputs, build_inputs
+  from towers.input.plan import Plan, build_plan
+  from towers.input.wait import build_input_wait
+  from towers.placement.collectives import Exchange
+  from towers.placement.counters import get_examples_seen, get_global_step
+  from towers.placement.devices import Devices, build_devices, build_session_config
+  from towers.placement.replicas import Copies, build_copies
+  from towers.placement.variables import VariableStore, build_variable_store, format_device_table
+  from towers.placement.workers import Workers
+  from towers.reduce.all_reduce import Agreement
+  from towers.reduce.average import average_gradients
+  from towers.reduce.broadcast import Spread, build_spread
+  from towers.reduce.gradients import Averaged, build_gradient_norm, clip_gradients, unscale_gradients
+  from towers.tower.precision import LossScale, Precision, build_precision
+  from towers.tower.tower import Model, Tower, build_towers
+  from towers.update.apply import build_train_op
+  from towers.update.guard import Diagnosis, build_diagnosis
+  from towers.validation import Validation, build_validation, build_validation_tower
+
+_MODULES = {
+    'Agreement': 'towers.reduce.all_reduce',
+    'Averaged': 'towers.reduce.gradients',
+    'Batch': 'towers.input.batch',
+    'Copies': 'towers.placement.replicas',
+    'Devices': 'towers.placement.devices',
+    'Diagnosis': 'towers.update.guard',
+    'Examples': 'towers.data.examples',
+    'Exchange': 'towers.placement.collectives',
+    'Feed': 'towers.input.feed',
+    'Inputs': 'towers.input.pipeline',
+    'LossScale': 'towers.tower.precision',
+    'Model': 'towers.tower.tower',
+    'Plan': 'towers.input.plan',
+    'Precision': 'towers.tower.precision',
+    'Report': 'towers.checks.towers',
+    'Spread': 'towers.reduce.broadcast',
+    'Tower': 'towers.tower.tower',
+    'UsageError': 'towers.base.usage_error',
+    'Validation': 'towers.validation',
+    'VariableStore': 'towers.placement.variables',
+    'Workers': 'towers.placement.workers',
+    'average_gradients': 'towers.reduce.average',
+    'build_batches': 'towers.input.feed',
+    'build_copies': 'towers.placement.replicas',
+    'build_devices': 'towers.placement.devices',
+    'build_diagnosis': 'towers.update.guard',
+    'build_feed': 'towers.input.feed',
+    'build_gradient_norm': 'towers.reduce.gradients',
+    'build_input_wait': 'towers.input.wait',
+    'build_inputs': 'towers.input.pipeline',
+    'build_plan': 'towers.input.plan',
+    'build_precision': 'towers.tower.precision',
+    'build_session_config': 'towers.placement.devices',
+    'build_spread': 'towers.reduce.broadcast',
+    'build_switched_batches': 'towers.input.feed',
+    'build_towers': 'towers.tower.tower',
+    'build_train_op': 'towers.update.apply',
+    'build_validation': 'towers.validation',
+    'build_validation_tower': 'towers.validation',
+    'build_variable_store': 'towers.placement.variables',
+    'check': 'towers.checks.towers',
+    'check_inputs': 'towers.checks.inputs',
+    'clip_gradients': 'towers.reduce.gradients',
+    'format_device_table': 'towers.placement.variables',
+    'get_examples_seen': 'towers.placement.counters',
+    'get_global_step': 'towers.placement.counters',
+    'unscale_gradients': 'towers.reduce.gradients',
+}
 __all__ = [
-    'Agreement', 'Averaged', 'Batch', 'Copies', 'Devices', 'Diagnosis', 'Examples', 'Exchange', 'Feed', 'Inputs',
-    'LossScale', 'Model', 'Plan', 'Precision', 'Report', 'Spread', 'Tower', 'UsageError', 'Validation',
-    'VariableStore', 'Workers', 'average_gradients', 'build_batches', 'build_copies', 'build_devices',
-    'build_diagnosis', 'build_feed', 'build_gradient_norm', 'build_input_wait', 'build_inputs', 'build_plan',
-    'build_precision', 'build_session_config', 'build_spread', 'build_switched_batches', 'build_towers',
-    'build_train_op', 'build_validation', 'build_validation_tower', 'build_variable_store', 'check',
-    'check_inputs', 'clip_gradients', 'format_device_table', 'get_examples_seen', 'get_global_step',
+    'Agreement',
+    'Averaged',
+    'Batch',
+    'Copies',
+    'Devices',
+    'Diagnosis',
+    'Examples',
+    'Exchange',
+    'Feed',
+    'Inputs',
+    'LossScale',
+    'Model',
+    'Plan',
+    'Precision',
+    'Report',
+    'Spread',
+    'Tower',
+    'UsageError',
+    'Validation',
+    'VariableStore',
+    'Workers',
+    'average_gradients',
+    'build_batches',
+    'build_copies',
+    'build_devices',
+    'build_diagnosis',
+    'build_feed',
+    'build_gradient_norm',
+    'build_input_wait',
+    'build_inputs',
+    'build_plan',
+    'build_precision',
+    'build_session_config',
+    'build_spread',
+    'build_switched_batches',
+    'build_towers',
+    'build_train_op',
+    'build_validation',
+    'build_validation_tower',
+    'build_variable_store',
+    'check',
+    'check_inputs',
+    'clip_gradients',
+    'format_device_table',
+    'get_examples_seen',
+    'get_global_step',
     'unscale_gradients',
 ]
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _MODULES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  value = getattr(importlib.import_module(_MODULES[name]), name)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> List[str]:
+  return sorted({*globals(), *_MODULES})

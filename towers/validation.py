@@ -11,15 +11,15 @@ import numpy as np
 
 from staging import run_beside
 from tensorflow_v1 import tf
-from towers.feed import Feed, build_batches
-from towers.inputs import HOST
-from towers.precision import Precision
-from towers.sums import add_all
-from towers.tower import Model, Tower, build_forward, run_reader
-from towers.variables import VariableStore, check_reads, stand_in
-from towers.workers import ALONE, Workers, build_sum_of_numbers
-from towers.writes import check_measuring
-from usage_error import check_same_number
+from towers.base.usage_error import check_same_number
+from towers.graph.ordered_sum import add_all
+from towers.graph.writes import check_measuring
+from towers.input.feed import Feed, build_batches
+from towers.placement.host import HOST
+from towers.placement.variables import VariableStore, check_reads, stand_in
+from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
+from towers.tower.precision import Precision
+from towers.tower.tower import Model, Tower, build_forward, run_reader
 
 
 class Validation(NamedTuple):

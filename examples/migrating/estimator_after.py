@@ -2,9 +2,9 @@
 import os
 import tempfile
 
-import data
 import towers
 from tensorflow_v1 import tf
+from towers import data
 
 NUM_GPUS, BATCH_SIZE, STEPS, EVERY = 2, 64, 126, 63
 

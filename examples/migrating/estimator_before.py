@@ -1,8 +1,8 @@
 """Estimator with MirroredStrategy, which TensorFlow up to 2.15 has.  python -m examples.migrating.estimator_before"""
 import tempfile
 
-import data
 from tensorflow_v1 import tf
+from towers import data
 
 
 def model_fn(features, labels, mode):

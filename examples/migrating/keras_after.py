@@ -1,8 +1,8 @@
 """The same Keras model on two towers.  python -m examples.migrating.keras_after"""
-import data
 import towers
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
+from towers import data
 
 keras = load_keras()
 

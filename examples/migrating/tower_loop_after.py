@@ -1,7 +1,7 @@
 """The same towers, built by towers.  python -m examples.migrating.tower_loop_after"""
-import data
 import towers
 from tensorflow_v1 import tf
+from towers import data
 
 NUM_GPUS, BATCH_SIZE, NUM_STEPS = 2, 32, 125
 

@@ -1,6 +1,6 @@
 """The loop of TensorFlow's cifar10 tutorial: towers by hand.  python -m examples.migrating.tower_loop_before"""
-import data
 from tensorflow_v1 import tf
+from towers import data
 
 NUM_GPUS, BATCH_SIZE, NUM_STEPS = 2, 32, 125
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 
 from benchmarks import convergence
-from benchmarks.colour_fashion import colour
+from benchmarks.harness.colour_fashion import colour
 
 
 def test_colour_hides_neither_garment_nor_class_and_repeats():

@@ -1,13 +1,13 @@
 """A long time: what is held is told as it goes, for one run and for one program after another."""
 
-import os
 import re
 import subprocess
 import sys
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from tests import ROOT
+
 LINE = r'^ +(\d+) %s +\d+ s +\d+\.\d MB +\d+ handles +\d+ threads$'
 
 

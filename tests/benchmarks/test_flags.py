@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks import step
-from benchmarks.flags import at_least, one_of, path_to_write, program, several
+from benchmarks.harness.flags import at_least, one_of, path_to_write, program, several
 
 
 def test_what_can_be_is_read(tmp_path):

@@ -5,10 +5,11 @@ import importlib.util
 import numpy as np
 import pytest
 
-from benchmarks import step, step_table
-from benchmarks.figures import read_figures, write_figures
-from benchmarks.step_process import KINDS
-from benchmarks.task import Task, initial_weights, weigh
+from benchmarks import step
+from benchmarks.harness import step_table
+from benchmarks.harness.figures import read_figures, write_figures
+from benchmarks.harness.step_process import KINDS
+from benchmarks.harness.task import Task, initial_weights, weigh
 
 LINEAR = Task('linear', num_towers=2, batch_size=1)
 QUICK = dict(rounds=1, seconds=0.01, checked_steps=2, limit_seconds=60)

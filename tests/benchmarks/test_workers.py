@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import worker_steps, workers
-from benchmarks.ring import Link, Point, count_sent_bytes, fit_link, on_one_machine, plan, ring_seconds
+from benchmarks import workers
+from benchmarks.harness import worker_steps
+from benchmarks.peers.ring import Link, Point, count_sent_bytes, fit_link, on_one_machine, plan, ring_seconds
 from tensorflow_v1 import tf
 from towers import build_plan
 
@@ -88,7 +89,8 @@ def test_a_line_tells_the_ratio_to_the_best_peer():
 
 def test_what_a_worker_said_last_is_told(monkeypatch):
   monkeypatch.setattr(workers, '_SECONDS_TO_SPEAK', 0.5)
-  with workers.Team('benchmarks.worker_steps', ['nothing', 'mlp', '4'], num_workers=1, limit_seconds=60) as team, \
+  module = 'benchmarks.harness.worker_steps'
+  with workers.Team(module, ['nothing', 'mlp', '4'], num_workers=1, limit_seconds=60) as team, \
       pytest.raises(workers.Failed, match='KeyError'):
     team.wait()
 

@@ -2,7 +2,8 @@
 
 import sys
 
-from benchmarks import hand_written, step_process
+from benchmarks.harness import step_process
+from benchmarks.peers import hand_written
 
 right = hand_written.average
 

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from data.example_proto import encode_example
-from data.tfrecord import write_record
 from tensorflow_v1 import tf
+from towers.data.formats.example_proto import encode_example
+from towers.data.formats.tfrecord import write_record
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,6 +1,5 @@
 """Arrays: every example once and in order, whatever its dtype and layout, and never in the graph."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,17 +7,17 @@ import sys
 import numpy as np
 import pytest
 
-from data.arrays import DTYPES, from_arrays
 from tensorflow_v1 import tf
-from usage_error import UsageError
+from tests import ROOT
+from towers.base.usage_error import UsageError
+from towers.data.arrays import DTYPES, from_arrays
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # A file of holes: it takes neither room on disk nor memory, unless someone copies it.
 _OVER_2_GB = """
 import resource
 import sys
 import numpy as np
-from data.arrays import from_arrays
+from towers.data.arrays import from_arrays
 from tensorflow_v1 import tf
 
 images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
@@ -131,7 +130,7 @@ def test_the_graph_holds_no_example_and_its_size_depends_on_neither_data_nor_pip
 
 def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
   # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a GraphDef.
-  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=_ROOT, text=True,
+  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=ROOT, text=True,
                        capture_output=True)
   assert run.returncode == 0, run.stderr
   values, peak_kilobytes = run.stdout.splitlines()

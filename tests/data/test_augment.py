@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 import towers
-from data import from_arrays
-from data.augment import (
-    NUM_DRAWS,
-    augment_arrays,
-    choose_central_windows,
-    choose_random_windows,
-    mirror,
-    pad_crop_mirror,
-)
-from data.draws import draw
 from tensorflow_v1 import tf
-from tests.towers.small import MODES
-from usage_error import UsageError
+from tests.harness.small import MODES
+from towers.base.usage_error import UsageError
+from towers.data import from_arrays
+from towers.data.augment import (
+  NUM_DRAWS,
+  augment_arrays,
+  choose_central_windows,
+  choose_random_windows,
+  mirror,
+  pad_crop_mirror,
+)
+from towers.data.draws import draw
 
 
 def test_random_windows_lie_within_the_image_and_cover_what_they_should():

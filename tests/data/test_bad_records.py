@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from data.bad_records import BadRecords
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+from towers.data.bad_records import BadRecords
 
 
 def test_fail_names_the_place_and_the_setting_and_remembers_the_first():

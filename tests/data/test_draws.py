@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from data.draws import draw
 from tensorflow_v1 import tf
+from towers.data.draws import draw
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

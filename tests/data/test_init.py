@@ -7,16 +7,16 @@ import sys
 import numpy as np
 import pytest
 
-import data
-from usage_error import UsageError
+from tests import ROOT
+from towers import data
+from towers.base.usage_error import UsageError
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_SAMPLE_DIR = os.path.join(_ROOT, 'data', 'fashion_mnist_sample')
+_SAMPLE_DIR = os.path.join(ROOT, 'data', 'fashion_mnist_sample')
 
 
 def test_loading_does_not_import_tensorflow():
   program = "import sys, data; data.load('sample'); data.load('synthetic'); print('tensorflow' in sys.modules)"
-  output = subprocess.check_output([sys.executable, '-c', program], cwd=_ROOT, universal_newlines=True)
+  output = subprocess.check_output([sys.executable, '-c', program], cwd=ROOT, universal_newlines=True)
   assert output == 'False\n'
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.towers import small
-from tests.towers.small import Run, random_examples
+from tests.harness import small
+from tests.harness.small import Run, random_examples
 
 
 def examples_without(bad, num_examples=16):

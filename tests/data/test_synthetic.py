@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from data.synthetic import load_synthetic
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+from towers.data.synthetic import load_synthetic
 
 
 def _nearest_mean_accuracy(data_set):

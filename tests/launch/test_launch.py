@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch import __main__ as launch
-from launch import ports as launch_ports
-from launch.child_process import ChildProcess, Lines, Output
-from launch.orphans import follow
-from usage_error import UsageError
+from tests import ROOT
+from towers.base.usage_error import UsageError
+from towers.launch import __main__ as launch
+from towers.launch import ports as launch_ports
+from towers.launch.child_process import ChildProcess, Lines, Output
+from towers.launch.orphans import follow
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # What every child can use: who it is, and files in the test's folder to write to.
 PRELUDE = '''
 import json, os, signal, subprocess, sys, time
@@ -43,13 +43,13 @@ SLEEP = 'time.sleep(3600)\n'
 
 
 class Launcher:
-  """`python -m launch` with a child's program, and what came of it."""
+  """`python -m towers.launch` with a child's program, and what came of it."""
 
   def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
     self.folder = folder
     (folder / 'child.py').write_text(PRELUDE + child)
     self.process = subprocess.Popen(
-        [sys.executable, '-m', 'launch'] + list(flags) + ['--', sys.executable, str(folder / 'child.py')],
+        [sys.executable, '-m', 'towers.launch'] + list(flags) + ['--', sys.executable, str(folder / 'child.py')],
         cwd=ROOT, stdout=stdout, stderr=stderr, env=clean_environment(NOTES=str(folder), **(environment or {})))
 
   def end(self):
@@ -475,7 +475,7 @@ COMMAND = ['--', sys.executable, '-c', '']
     (['--workers=1', '--', './README.md'], 'the command ./README.md is not found, or is no program'),
 ])
 def test_mistakes_are_one_line_and_exit_code_2(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'launch'] + flags, cwd=ROOT, env=clean_environment(),
+  done = subprocess.run([sys.executable, '-m', 'towers.launch'] + flags, cwd=ROOT, env=clean_environment(),
                         capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()
@@ -486,7 +486,7 @@ def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run([sys.executable, '-m', 'launch', '--workers=2', '--', str(program)], cwd=ROOT,
+  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)], cwd=ROOT,
                         env=clean_environment(), stderr=subprocess.PIPE, text=True, timeout=60)
   assert done.returncode == 2
   assert done.stderr == 'launch: error: the command %s cannot be executed: Exec format error.\n' % program
@@ -498,7 +498,7 @@ def test_a_cluster_in_a_cluster_is_refused(start):
 
 
 def test_nothing_heavy_is_imported():
-  code = ('import sys, launch.__main__, launch.tf_config\n'
+  code = ('import sys, towers.launch.__main__, towers.launch.tf_config\n'
           'print([name for name in ("tensorflow", "numpy", "absl") if name in sys.modules])')
   assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                         timeout=60).stdout == '[]\n'
@@ -512,7 +512,7 @@ def test_nothing_heavy_is_imported():
     (['--index=0', '--port=2222'], 'HOST'),
 ])
 def test_mistakes_in_a_tf_config(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'launch.tf_config'] + flags, cwd=ROOT, capture_output=True,
+  done = subprocess.run([sys.executable, '-m', 'towers.launch.tf_config'] + flags, cwd=ROOT, capture_output=True,
                         text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()

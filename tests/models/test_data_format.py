@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import models
-from main import main
 from models import nasnet
 from tensorflow_v1 import tf
 from tests.models.test_models import PUBLISHED
-from training.config import Config
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+from towers.command_line import main
+from towers.training.settings.config import Config
 
 # With whether to train: a deep net that normalises a few positions of three images makes much of rounding.
 MODELS = {'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import towers
-from data import load_synthetic
 from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
-from tests.towers import small
-from tests.towers.small import Run, assert_same_weights
-from usage_error import UsageError
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.data import load_synthetic
 
 keras = load_keras()
 OUTPUTS = 'outputs'

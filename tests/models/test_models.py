@@ -5,13 +5,13 @@ import pytest
 
 import models
 import towers
-from data import load_synthetic
-from main import build_program
 from models import nasnet
 from tensorflow_v1 import tf
-from training.config import Config
-from training.steps import Steps
-from usage_error import UsageError
+from towers.base.usage_error import UsageError
+from towers.data import load_synthetic
+from towers.training.build import build_configured
+from towers.training.settings.config import Config
+from towers.training.stepping.steps import Steps
 
 # (images, classes, weights that gradients train, others). Counts are those of papers or other programs, see the
 # modules, and so are the classes; where convolutions have the same weights for any size, images are small.
@@ -78,7 +78,7 @@ def test_two_towers_train_all_weights(name, monkeypatch):
   config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none', staging_depth=0)
   with tf.Graph().as_default():
     devices = towers.build_devices(2, 'cpu')
-    program = build_program(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
+    program = build_configured(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
     weights = tf.trainable_variables()
     assert [variable for _, variable in program.averaged.gradients] == weights
     with tf.Session(config=towers.build_session_config(devices)) as session:

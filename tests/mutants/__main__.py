@@ -14,11 +14,10 @@ import os
 import re
 import sys
 
+from tests import ROOT
 from tests.mutants.faults import MUTANTS
 from tests.mutants.page import format_table, update_page
 from tests.mutants.runner import BaselineError, run_mutants
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def main(arguments):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from tests.towers import small
-from tests.towers.small import Run
+from tests.harness import small
+from tests.harness.small import Run
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 # A run that would block answers with an error within this time.

@@ -10,19 +10,19 @@ import time
 import numpy as np
 import pytest
 
-from data import BadRecords
 from tensorflow_v1 import tf
 from tests import faults
-from tests.towers import small
-from tests.towers.small import Run, assert_same_weights
-from training.checkpoints import Checkpoints
-from training.history import MOST_ROLLBACKS, History
-from training.loop import MOST_SKIPPED_IN_A_ROW, run_loop, watch_records
-from training.not_finite import Finding, NotFinite
-from training.run_error import RunError
-from training.schedule import Schedule
-from training.signals import Interrupted
-from usage_error import UsageError
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.data import BadRecords
+from towers.training.faults.run_error import RunError
+from towers.training.faults.signals import Interrupted
+from towers.training.loop import MOST_SKIPPED_IN_A_ROW, run_loop, watch_records
+from towers.training.saving.checkpoints import Checkpoints
+from towers.training.saving.history import MOST_ROLLBACKS, History
+from towers.training.settings.schedule import Schedule
+from towers.training.stepping.not_finite import Finding, NotFinite
 
 
 class Killed(Exception):

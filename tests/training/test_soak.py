@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.training import soak
+from tests.harness import soak
 
 
 @pytest.mark.slow

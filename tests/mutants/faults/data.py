@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'data/arrays.py', tests='tests/data/test_arrays.py', faults=[
+        'towers/data/arrays.py', tests='tests/data/test_arrays.py', faults=[
             ('return tf.data.Dataset.range(num_examples).with_options(options)',
              'return tf.data.Dataset.range(num_examples)',
              "arrays are copied into the pipeline's graph (fatal beyond 2 GB on 1.14)",
@@ -27,7 +27,7 @@ MUTANTS = [
              'test_what_cannot_be_fed_is_refused'),
         ]),
     *mutants_of(
-        'data/augment.py', tests='tests/data/test_augment.py', faults=[
+        'towers/data/augment.py', tests='tests/data/test_augment.py', faults=[
             ('draw(numbers, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])',
              'draw(numbers, epoch=0 * epoch, seed=seed, count=NUM_DRAWS[kind])',
              'cifar crops alike in every epoch',
@@ -67,7 +67,7 @@ MUTANTS = [
              'test_the_central_window'),
         ]),
     *mutants_of(
-        'data/draws.py', tests='tests/data/test_draws.py', faults=[
+        'towers/data/draws.py', tests='tests/data/test_draws.py', faults=[
             ('state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + numbers)',
              'state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + '
              'tf.range(tf.size(numbers, out_type=tf.int64)))',
@@ -84,7 +84,7 @@ MUTANTS = [
              'test_draws_are_splitmix64'),
         ]),
     *mutants_of(
-        'data/cifar.py', tests='tests/data/test_cifar.py', faults=[
+        'towers/data/folders/cifar.py', tests='tests/data/folders/test_cifar.py', faults=[
             ('reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)',
              'reshape(-1, 3, 32, 32).transpose(0, 3, 2, 1)',
              'height and width are swapped',
@@ -105,7 +105,7 @@ MUTANTS = [
              'test_images_and_labels_come_out_as_they_went_in[False-cifar10]'),
         ]),
     *mutants_of(
-        'data/bad_records.py', tests='tests/data/test_bad_records.py', faults=[
+        'towers/data/bad_records.py', tests='tests/data/test_bad_records.py', faults=[
             ('is_known = (path, offset) in self._places',
              'is_known = path in {place for place, _ in self._places}',
              'of the damaged records of a file only the first is told',
@@ -120,7 +120,7 @@ MUTANTS = [
              'test_fail_names_the_place_and_the_setting_and_remembers_the_first'),
         ]),
     *mutants_of(
-        'data/tfrecord.py', tests='tests/data/test_tfrecord.py', faults=[
+        'towers/data/formats/tfrecord.py', tests='tests/data/formats/test_tfrecord.py', faults=[
             ('number - (self._ends[file - 1] if file else 0)',
              'number',
              "a record's number counts from the first file",
@@ -144,7 +144,7 @@ MUTANTS = [
              'test_a_damaged_length_loses_the_rest_of_the_file_and_says_so'),
         ]),
     *mutants_of(
-        'data/crc32c.py', tests='tests/data/test_crc32c.py', faults=[
+        'towers/data/formats/crc32c.py', tests='tests/data/formats/test_crc32c.py', faults=[
             ('return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & 0xFFFFFFFF',
              'return (((checksum >> 17) | (checksum << 15)) + _MASK_DELTA) & 0xFFFFFFFF',
              'checksums are turned the other way',
@@ -155,7 +155,7 @@ MUTANTS = [
              'test_numpy_agrees_with_the_definition_for_every_length_alone_and_together'),
         ]),
     *mutants_of(
-        'data/labelled_example.py', tests='tests/data/test_tfrecord_folder.py', faults=[
+        'towers/data/formats/labelled_example.py', tests='tests/data/folders/test_tfrecord_folder.py', faults=[
             ('return image, label - first_label',
              'return image, label',
              "ImageNet's labels are off by one",
@@ -166,7 +166,7 @@ MUTANTS = [
              'test_labels_lie_from_the_first_one_on_up_to_the_number_of_classes'),
         ]),
     *mutants_of(
-        'data/image_folder.py', tests='tests/data/test_image_folder.py', faults=[
+        'towers/data/folders/image_folder.py', tests='tests/data/folders/test_image_folder.py', faults=[
             ('labels += [label] * len(found)',
              'labels += [len(labels)] * len(found)',
              'images have no class',
@@ -177,7 +177,7 @@ MUTANTS = [
              'test_training_is_augmented_and_validation_never[cifar]'),
         ]),
     *mutants_of(
-        'data/encoded_images.py', tests='tests/data/test_encoded_images.py', faults=[
+        'towers/data/encoded_images.py', tests='tests/data/test_encoded_images.py', faults=[
             ('draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))',
              'draws = draw(numbers, epoch=0 * epoch, seed=seed, count=max(NUM_DRAWS[augment], '
              '1))',
@@ -198,7 +198,7 @@ MUTANTS = [
              'test_records_keep_their_order_and_their_labels[fail]'),
         ]),
     *mutants_of(
-        'data/synthetic.py', tests='tests/data/test_synthetic.py', faults=[
+        'towers/data/synthetic.py', tests='tests/data/test_synthetic.py', faults=[
             ('validation = _images_and_labels(patterns, num_validation, '
              'np.random.RandomState([seed, 2]))',
              'validation = _images_and_labels(patterns, num_validation, '

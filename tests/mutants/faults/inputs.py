@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'towers/plan.py', tests='tests/towers/test_plan.py', faults=[
+        'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
             ('return full + (remainder > 0 and not self.drop_remainder)',
              'return full + (remainder > 0)',
              'a dropped remainder has a step of its own',
@@ -24,7 +24,7 @@ MUTANTS = [
             ('< self.num_workers * self.num_towers',
              '< self.num_towers',
              'an empty tower of several workers gets no row that fills its batch',
-             'tests/towers/test_inputs.py::test_workers_share_every_step_and_each_stays_with_'
+             'tests/input/test_pipeline.py::test_workers_share_every_step_and_each_stays_with_'
              'its_own_examples'),
             ('return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_'
              'size)',
@@ -58,7 +58,7 @@ MUTANTS = [
              'test_steps_cover_an_epoch_once'),
         ]),
     *mutants_of(
-        'towers/inputs.py', tests='tests/towers/test_inputs.py', faults=[
+        'towers/input/pipeline.py', tests='tests/input/test_pipeline.py', faults=[
             ("cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and",
              "cuts_evenly = mode == 'next' and",
              'next drops what does not fill a batch of every tower',
@@ -88,7 +88,7 @@ MUTANTS = [
             ('run_in_epoch = step_in_epoch * plan.accumulate',
              'run_in_epoch = step_in_epoch',
              'a resumed run with accumulation enters too early',
-             'tests/towers/test_accumulate.py::test_a_resumed_run_equals_the_uninterrupted_one'),
+             'tests/reduce/test_accumulate.py::test_a_resumed_run_equals_the_uninterrupted_one'),
             ('start_epoch: epoch_number, start_run',
              'start_epoch: 0, start_run',
              'a resumed run shuffles as in the first epoch',
@@ -176,14 +176,14 @@ MUTANTS = [
              'for_any_number_of_towers_and_after_a_resume[imagenet]'),
         ]),
     *mutants_of(
-        'tensorflow_v1/data_sets.py', tests='tests/towers/test_structures.py', faults=[
+        'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[
             ('return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))',
              'return dataset.apply(tf.data.experimental.unbatch())',
              'one array alone cannot be fed (on 1.14)',
              'test_a_batch_keeps_its_structure_and_every_example[one_array-split-2-0-16]'),
         ]),
     *mutants_of(
-        'towers/input_wait.py', tests='tests/towers/test_input_wait.py', faults=[
+        'towers/input/wait.py', tests='tests/input/test_wait.py', faults=[
             ('with tf.control_dependencies([after]):',
              'with tf.control_dependencies([]):',
              'the time that towers compute counts as waiting',
@@ -194,11 +194,11 @@ MUTANTS = [
             ('capacity=depth + 1)',
              'capacity=depth)',
              'an area has no room for the batch that is put before one is taken',
-             'tests/towers/test_feed.py::test_areas_stand_on_their_towers'),
+             'tests/input/test_feed.py::test_areas_stand_on_their_towers'),
             ('clears.append(area.clear())',
              'clears.append(tf.no_op())',
              'a run that starts anew takes batches of before',
-             'tests/towers/test_feed.py::test_any_pattern_of_switching_and_resetting[1-split-1]'),
+             'tests/input/test_feed.py::test_any_pattern_of_switching_and_resetting[1-split-1]'),
             ('condition=tf.equal(size, depth)',
              'condition=tf.greater(size, 0)',
              'a batch that was put twice is not told',
@@ -213,7 +213,7 @@ MUTANTS = [
              'test_a_loss_an_update_and_a_validation_put_by_themselves'),
         ]),
     *mutants_of(
-        'towers/feed.py', tests='tests/towers/test_feed.py', faults=[
+        'towers/input/feed.py', tests='tests/input/test_feed.py', faults=[
             ('for _ in range(self.stage.depth):',
              'for _ in range(1):',
              'staging is one deep, however deep it shall be',
@@ -225,16 +225,16 @@ MUTANTS = [
             ('may_be_empty = any(template.may_be_empty for template in templates)',
              'may_be_empty = templates[0].may_be_empty',
              'NaN of the row that fills an empty validation batch is measured',
-             'tests/towers/test_exactness.py::test_an_empty_validation_tower_measures_nothing'),
+             'tests/test_exactness.py::test_an_empty_validation_tower_measures_nothing'),
             ('if all(template.is_static for template in templates) and len({batch.num_examples '
              'for batch in templates}) == 1:',
              'if all(template.is_static for template in templates):',
              'validation counts as many examples as training',
-             'tests/towers/test_structures.py::test_splits_of_other_sizes_count_their_own_'
+             'tests/input/test_structures.py::test_splits_of_other_sizes_count_their_own_'
              'examples'),
         ]),
     *mutants_of(
-        'towers/batch.py', tests='tests/towers/test_tower.py', faults=[
+        'towers/input/batch.py', tests='tests/tower/test_tower.py', faults=[
             ('num_rows = tf.where(self.num_examples > 0, tf.size(value.indices), 0)',
              'num_rows = tf.size(value.indices)',
              'the row that fills an empty batch touches a row of a sparse variable',
@@ -245,7 +245,7 @@ MUTANTS = [
              'test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step[False-split]'),
         ]),
     *mutants_of(
-        'usage_error.py', tests='tests/towers/test_numbers_of_towers.py', faults=[
+        'towers/base/usage_error.py', tests='tests/test_numbers_of_towers.py', faults=[
             ('if first != second:',
              'if first < second:',
              'more batches than devices are cut off',

@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'models/batch_norm.py', tests='tests/models/test_batch_norm.py', faults=[
+        'towers/tower/batch_norm_layer.py', tests='tests/tower/test_batch_norm_layer.py', faults=[
             ('variable.assign_sub((1 - momentum) * (old - moment), read_value=False)',
              'variable.assign_sub(momentum * (old - moment), read_value=False)',
              'momentum is taken the other way round',
@@ -28,7 +28,7 @@ MUTANTS = [
             ('differences = x - spread(averages[0])',
              'differences = x',
              'sums of squares cancel where means are large, and the mean is off',
-             'test_kernel_and_sums_are_one_layer tests/towers/test_batch_norm.py::test_large_'
+             'test_kernel_and_sums_are_one_layer tests/tower/test_batch_norm.py::test_large_'
              'means_do_not_cancel'),
             ('axes = [0, 2, 3] if is_nchw',
              'axes = [0, 1, 2] if is_nchw',

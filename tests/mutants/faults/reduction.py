@@ -4,11 +4,11 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'towers/gradients.py', tests='tests/towers/test_tower.py', faults=[
+        'towers/reduce/gradients.py', tests='tests/tower/test_tower.py', faults=[
             ('copies=[change_all(copy) for copy in self.copies]',
              'copies=self.copies',
              'gradients are clipped and decayed for the first copy alone',
-             'tests/towers/test_replicas.py::test_they_train_as_shared_variables_do[clipped, '
+             'tests/placement/test_replicas.py::test_they_train_as_shared_variables_do[clipped, '
              'decayed, accumulated-clone]'),
             ('if any(share is not None for share in shares)]',
              'if all(share is not None for share in shares)]',
@@ -17,11 +17,11 @@ MUTANTS = [
             ('loss = add_all(losses)',
              'loss = losses[0]',
              'the loss is that of one tower',
-             'tests/towers/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
+             'tests/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
             ('_scale(gradient, loss_scale.inverse)',
              '_scale(gradient, loss_scale.value)',
              'gradients are multiplied by the loss scale once more',
-             'tests/towers/test_precision.py::test_a_scale_changes_nothing_but_what_would_be_'
+             'tests/tower/test_precision.py::test_a_scale_changes_nothing_but_what_would_be_'
              'lost[1024.0-None]'),
             ('scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)',
              'scale = max_norm / tf.maximum(_find_norm(merged), 1e-30)',
@@ -51,20 +51,20 @@ MUTANTS = [
             ('part(add_all(joined), [by_variable[number][0] for number in group])',
              'part(joined[0], [by_variable[number][0] for number in group])',
              "of small gradients only the first tower's counts",
-             'tests/towers/test_exactness.py::test_towers_equal_one_tower[split-2-1]'),
+             'tests/test_exactness.py::test_towers_equal_one_tower[split-2-1]'),
             ('part(add_all(joined), [by_variable[number][0] for number in group])',
              'part(add_all(joined), [by_variable[number][0] for number in reversed(group)])',
              'small gradients that travelled together are taken for each other',
-             'tests/towers/test_parcels.py::test_no_bit_changes_of_kernels_that_are_alike[reuse]'),
+             'tests/placement/test_fusion.py::test_no_bit_changes_of_kernels_that_are_alike[reuse]'),
             ('rows = _merge_rows(_sum_shares(found))',
              'rows = _sum_shares(found[:1])',
              "of sparse gradients only the first tower's counts",
-             'tests/towers/test_replicas.py::test_they_train_as_shared_variables_'
+             'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[sparse-clone]'),
             ('rows = _merge_rows(_sum_shares(found))',
              'rows = _sum_shares(found)',
              'rows of copies are handed on unmerged',
-             'tests/towers/test_replicas.py::test_they_train_as_shared_variables_'
+             'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[sparse-clone]',
              'the optimizer merges rows with the same index itself; merged before, they are '
              'fewer to copy'),
@@ -75,14 +75,14 @@ MUTANTS = [
              'themselves'),
         ]),
     *mutants_of(
-        'towers/average.py', tests='tests/towers/test_accumulate.py', faults=[
+        'towers/reduce/average.py', tests='tests/reduce/test_accumulate.py', faults=[
             ('if accumulate > 1:',
              'if accumulate > 2:',
              'two micro-batches are not accumulated',
              'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
         ]),
     *mutants_of(
-        'towers/exchange.py', tests='tests/towers/test_workers.py', faults=[
+        'towers/reduce/all_reduce.py', tests='tests/reduce/test_workers.py', faults=[
             ('tf.cast(averaged.loss, tf.float32) * own',
              'tf.cast(averaged.loss, tf.float32)',
              "the workers' losses are not weighted by their examples",
@@ -117,7 +117,7 @@ MUTANTS = [
              'test_they_are_one_tower_where_all_sizes_are_known[replicated]'),
         ]),
     *mutants_of(
-        'towers/collectives.py', tests='tests/towers/test_collectives.py', faults=[
+        'towers/placement/collectives.py', tests='tests/reduce/test_collectives.py', faults=[
             ('if not pack or filled + size > pack_bytes:',
              'if not pack or filled >= pack_bytes:',
              'packs are larger than the limit',
@@ -129,7 +129,7 @@ MUTANTS = [
             ('with tf.control_dependencies([other.op for other in packed]):',
              'with tf.control_dependencies([]):',
              'a sum that is fetched alone waits for ever',
-             'tests/towers/test_replicas.py::test_one_gradient_alone_can_be_fetched'),
+             'tests/placement/test_replicas.py::test_one_gradient_alone_can_be_fetched'),
             ('for number in numbers], group_size)',
              'for number in numbers])',
              'groups of different sizes share their keys',
@@ -144,7 +144,7 @@ MUTANTS = [
              'test_keys_differ_though_their_digests_are_the_same'),
         ]),
     *mutants_of(
-        'towers/parcels.py', tests='tests/towers/test_parcels.py', faults=[
+        'towers/placement/fusion.py', tests='tests/placement/test_fusion.py', faults=[
             ('tuple(sizes[:axis] + sizes[axis + 1:])',
              'tuple(sizes[:axis])',
              'tensors that differ in more are joined',
@@ -163,7 +163,7 @@ MUTANTS = [
              'test_alike_is_what_differs_along_its_longest_axis_alone'),
         ]),
     *mutants_of(
-        'towers/batch_norm.py', tests='tests/towers/test_batch_norm.py', faults=[
+        'towers/tower/batch_norm.py', tests='tests/tower/test_batch_norm.py', faults=[
             ('weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)), '
              'ALONE',
              'weights, workers = tf.one_hot(tf.argmax(examples), len(counts)), ALONE',
@@ -190,7 +190,7 @@ MUTANTS = [
             ('return sum_over_workers(add_all(parts) * scale, workers) / scale',
              'return sum_over_workers(add_all(parts), workers)',
              'gradients of unequal workers are not weighted by their examples',
-             'tests/towers/test_workers.py::test_with_sync_batch_norm_they_are_one_tower[17-(3, '
+             'tests/reduce/test_workers.py::test_with_sync_batch_norm_they_are_one_tower[17-(3, '
              '1)]'),
             ('parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))',
              'parts.append(weight * part)',
@@ -203,7 +203,7 @@ MUTANTS = [
              'mean]'),
         ]),
     *mutants_of(
-        'towers/replicas.py', tests='tests/towers/test_replicas.py', faults=[
+        'towers/placement/replicas.py', tests='tests/placement/test_replicas.py', faults=[
             ('tf.equal(_bits(copy.read_value()), _bits(value))',
              'tf.equal(copy.read_value(), value)',
              'copies that are NaN alike count as different',
@@ -226,14 +226,14 @@ MUTANTS = [
              'test_whatever_writes_weights_writes_all_copies'),
         ]),
     *mutants_of(
-        'towers/sums.py', tests='tests/towers/test_sums.py', faults=[
+        'towers/graph/ordered_sum.py', tests='tests/graph/test_ordered_sum.py', faults=[
             ('len(op.inputs) > 2',
              'len(op.inputs) > 3',
              'three terms are added in any order',
              'test_terms_that_somebody_holds_are_added_in_their_order'),
         ]),
     *mutants_of(
-        'towers/workers.py', tests='tests/towers/test_workers.py', faults=[
+        'towers/placement/workers.py', tests='tests/reduce/test_workers.py', faults=[
             ('if variable.op.name not in trained and',
              'if variable.op.name in trained and',
              'before validation the trained variables are broadcast in place of the moving '
@@ -249,7 +249,7 @@ MUTANTS = [
              'test_the_chiefs_state_becomes_that_of_all'),
         ]),
     *mutants_of(
-        'towers/accumulate.py', tests='tests/towers/test_accumulate.py', faults=[
+        'towers/reduce/accumulate.py', tests='tests/reduce/test_accumulate.py', faults=[
             ("loss = add(averaged.loss, HOST, 'loss') / num_examples",
              'loss = averaged.loss',
              'the loss is that of the last micro-batch',
@@ -261,7 +261,7 @@ MUTANTS = [
             ('with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):',
              'with tf.device(total.variable.device):',
              'a sum may be cleared before the last micro-batch is added',
-             'tests/towers/test_guard.py::test_what_a_step_that_is_not_done_adds_last_is_'
+             'tests/update/test_guard.py::test_what_a_step_that_is_not_done_adds_last_is_'
              'cleared_as_well'),
             ('tf.where(tf.greater(touched.read_value(), 0))',
              'tf.where(tf.greater_equal(touched.read_value(), 0))',

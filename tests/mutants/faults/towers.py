@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'towers/validation.py', tests='tests/towers/test_exactness.py', faults=[
+        'towers/validation.py', tests='tests/test_exactness.py', faults=[
             ('[tf.cast(tower.num_examples, tf.float32)]',
              '[tf.cast(tf.maximum(tower.num_examples, 1), tf.float32)]',
              'the row that fills an empty tower counts as an example',
@@ -12,7 +12,7 @@ MUTANTS = [
             ('device=device, is_training=False, total',
              'device=device, is_training=True, total',
              'a validation tower drops out and normalises as in training',
-             'tests/towers/test_batch_norm.py::test_a_validation_tower_normalises_by_the_same_'
+             'tests/tower/test_batch_norm.py::test_a_validation_tower_normalises_by_the_same_'
              'averages'),
             ('names, add_all(vectors), is_validating',
              'names, vectors[0], is_validating',
@@ -21,7 +21,7 @@ MUTANTS = [
             ('if workers.num_workers > 1 else None',
              'if workers.num_workers > 2 else None',
              'two workers each tell the mean of their own half',
-             'tests/towers/test_workers.py::test_they_are_one_tower[(2, 2)-next-0-(13, 8)-host]'),
+             'tests/reduce/test_workers.py::test_they_are_one_tower[(2, 2)-next-0-(13, 8)-host]'),
             ('snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_'
              'value=False)',
              'snapshot_op = tf.group(*[snapshots[name].assign(variable.initial_value, read_'
@@ -30,7 +30,7 @@ MUTANTS = [
              'test_a_validation_tower_measures_what_the_switch_measures[2-split]'),
         ]),
     *mutants_of(
-        'towers/devices.py', tests='tests/towers/test_placement.py', faults=[
+        'towers/placement/devices.py', tests='tests/placement/test_placement.py', faults=[
             ("config.device_count['CPU'] = len(devices.names)",
              "config.device_count['CPU'] = 1",
              'virtual devices are missing',
@@ -42,11 +42,11 @@ MUTANTS = [
             ('config.isolate_session_state = True',
              'config.isolate_session_state = False',
              "a server's next session finds the variables of the one before",
-             'tests/towers/test_workers.py::test_a_servers_next_session_finds_nothing_of_the_'
+             'tests/reduce/test_workers.py::test_a_servers_next_session_finds_nothing_of_the_'
              'one_before'),
         ]),
     *mutants_of(
-        'towers/tower.py', tests='tests/towers/test_exactness.py', faults=[
+        'towers/tower/tower.py', tests='tests/test_exactness.py', faults=[
             ("share = sums['loss'] / _divisor(total)",
              "share = sums['loss'] / _divisor(batch.num_examples)",
              "the loss is the sum of the towers' means",
@@ -58,19 +58,19 @@ MUTANTS = [
             ('is_first=number == 0',
              'is_first=True',
              'every tower adds the penalties',
-             'tests/towers/test_tower.py::test_a_penalty_that_every_tower_adds_counts_once[2]'),
+             'tests/tower/test_tower.py::test_a_penalty_that_every_tower_adds_counts_once[2]'),
             ('tower=store.first_tower + number',
              'tower=number',
              'the towers of all workers draw alike',
-             'tests/towers/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),
+             'tests/reduce/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),
             ('step * accumulate + get_run_in_step().read_value()',
              'step + get_run_in_step().read_value()',
              'micro-batches of neighbouring steps draw the same masks',
-             'tests/towers/test_accumulate.py::test_every_run_draws_masks_of_its_own'),
+             'tests/reduce/test_accumulate.py::test_every_run_draws_masks_of_its_own'),
             ('if op not in store.initial_ops]',
              'if op is not None]',
              'initial values depend on the tower that asks first',
-             'tests/towers/test_tower.py::test_an_initial_value_that_a_model_draws_itself_'
+             'tests/tower/test_tower.py::test_an_initial_value_that_a_model_draws_itself_'
              'depends_on_seed_and_name_alone'),
             ('tf.cast(tf.maximum(num_examples, 1), tf.float32)',
              'tf.cast(num_examples, tf.float32)',
@@ -80,12 +80,12 @@ MUTANTS = [
              'variables()]',
              'return list(tf.trainable_variables())',
              "all towers differentiate the first one's copies",
-             'tests/towers/test_replicas.py::test_they_train_as_shared_variables_'
+             'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[momentum-reuse]'),
             ('keep_order(ops)',
              'pass',
              'sums in a model are added in any order',
-             'tests/towers/test_sums.py::test_every_sum_of_a_program_keeps_its_order'),
+             'tests/graph/test_ordered_sum.py::test_every_sum_of_a_program_keeps_its_order'),
             ('tf.cast(tf.maximum(num_examples, 1), tf.float32)',
              'tf.cast(tf.maximum(num_examples, 2), tf.float32)',
              'a batch of one example counts as two',
@@ -93,27 +93,27 @@ MUTANTS = [
             ('own = [batch.zero_if_empty(gradient)',
              'own = [gradient',
              'gradients of the row that fills an empty batch are NaN',
-             'tests/towers/test_tower.py::test_a_row_that_only_fills_an_empty_tower_cannot_'
+             'tests/tower/test_tower.py::test_a_row_that_only_fills_an_empty_tower_cannot_'
              'spoil_the_step[False-split]'),
             ('[tf.cast(first, penalty.dtype) * tf.ones_like(penalty)',
              '[tf.ones_like(penalty)',
              'penalties are not scaled under mixed precision',
-             'tests/towers/test_precision.py::test_penalties_weigh_the_same_at_any_scale_and_in_'
+             'tests/tower/test_precision.py::test_penalties_weigh_the_same_at_any_scale_and_in_'
              'any_micro_batches[1024.0-1]'),
             ('return [None if gradient is None else tf.convert_to_tensor(gradient) * (scale / '
              'first)',
              'return [None if gradient is None else tf.convert_to_tensor(gradient)',
              'penalties in half lose what is above the largest scale',
-             'tests/towers/test_precision.py::test_penalties_weigh_the_same_at_any_scale_and_in_'
+             'tests/tower/test_precision.py::test_penalties_weigh_the_same_at_any_scale_and_in_'
              'any_micro_batches[131072.0-1]'),
             ('scale /= tower.num_micro_batches',
              'pass',
              'micro-batches are scaled too much',
-             'tests/towers/test_precision.py::test_micro_batches_overflow_where_one_batch_'
+             'tests/tower/test_precision.py::test_micro_batches_overflow_where_one_batch_'
              'does[3-1]'),
         ]),
     *mutants_of(
-        'towers/variables.py', tests='tests/towers/test_placement.py', faults=[
+        'towers/placement/variables.py', tests='tests/placement/test_placement.py', faults=[
             ('device = min(candidates, key=lambda candidate: bytes_on[candidate])',
              'device = max(candidates, key=lambda candidate: bytes_on[candidate])',
              'min and max are confused in balancing',
@@ -125,7 +125,7 @@ MUTANTS = [
             ('len(devices), worker * len(devices))',
              'len(devices), worker)',
              'towers of neighbouring workers draw the same',
-             'tests/towers/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),
+             'tests/reduce/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),
             ("{'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])",
              "{'host': [HOST], 'balanced': list(devices)}.get(placement, [HOST])",
              'first is the host',
@@ -133,11 +133,11 @@ MUTANTS = [
             ('own = [variable for variable in after if id(variable) not in known]',
              'own = []',
              'towers that do not share their variables are taken',
-             'tests/towers/test_tower.py::test_a_model_that_does_not_share_its_variables_is_'
+             'tests/tower/test_tower.py::test_a_model_that_does_not_share_its_variables_is_'
              'refused'),
         ]),
     *mutants_of(
-        'towers/randomness.py', tests='tests/towers/test_randomness.py', faults=[
+        'towers/placement/randomness.py', tests='tests/placement/test_randomness.py', faults=[
             ("return name_seeds(seed, 'tower %d %s' % (tower, name))",
              "return name_seeds(seed, 'tower %s' % name)",
              'all towers draw the same masks',
@@ -164,12 +164,12 @@ MUTANTS = [
              'test_a_variable_that_starts_from_another_ones_value_leaves_that_as_it_is'),
         ]),
     *mutants_of(
-        'towers/losses.py', tests='tests/towers/test_tower.py', faults=[
+        'towers/tower/losses.py', tests='tests/tower/test_tower.py', faults=[
             ('total = tf.reduce_sum(numbers if batch.is_static else numbers[:batch.num_'
              'examples])',
              'total = tf.reduce_sum(numbers)',
              'the row that fills an empty batch is trained on',
-             'tests/towers/test_exactness.py::test_towers_train_as_a_program_without_towers[sgd]'),
+             'tests/test_exactness.py::test_towers_train_as_a_program_without_towers[sgd]'),
             ('return batch.zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype))',
              'return loss * tf.cast(batch.num_examples, loss.dtype)',
              'NaN of the row that fills an empty batch spoils the mean',
@@ -181,15 +181,15 @@ MUTANTS = [
             ('if size is not None and size != rows:',
              'if size is not None and size > rows:',
              'a loss of one value counts as one example',
-             'tests/towers/test_losses.py::test_one_value_for_a_batch_of_several_is_refused'),
+             'tests/tower/test_losses.py::test_one_value_for_a_batch_of_several_is_refused'),
             ('total.op._add_control_input(_build_check(',
              'print(_build_check(',
              'a wrong number of values is found and the step goes on',
-             'tests/towers/test_losses.py::test_what_only_a_run_can_tell_is_refused_before_'
+             'tests/tower/test_losses.py::test_what_only_a_run_can_tell_is_refused_before_'
              'anything_is_updated[13-1-settings0]'),
         ]),
     *mutants_of(
-        'towers/set_values.py', tests='tests/towers/test_set_values.py', faults=[
+        'towers/placement/set_values.py', tests='tests/placement/test_set_values.py', faults=[
             ('loaded = tf.py_func(lambda value=value: value,',
              'loaded = tf.py_func(lambda: value,',
              'all variables start from the value of the last',
@@ -200,7 +200,7 @@ MUTANTS = [
              'test_values_arrive_on_every_tower'),
         ]),
     *mutants_of(
-        'towers/apart.py', tests='tests/towers/test_apart.py', faults=[
+        'towers/tower/apart.py', tests='tests/tower/test_apart.py', faults=[
             ('if op in needed and not _is_same_everywhere(source):',
              'if op in needed:',
              'what all towers may share is refused',

@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'training/validation_pass.py', tests='tests/towers/test_exactness.py', faults=[
+        'towers/training/stepping/validation_pass.py', tests='tests/test_exactness.py', faults=[
             ('return self._steps_left == 0',
              'return self._steps_left <= 1',
              'the last validation batch is left out',
@@ -16,10 +16,10 @@ MUTANTS = [
             ('self._sums = np.zeros(len(names) + 1, np.float64)',
              'self._sums = np.zeros(len(names) + 1, np.float32)',
              'counts end at 16,777,216',
-             'tests/training/test_validation_pass.py::test_more_examples_than_float32_can_count'),
+             'tests/training/stepping/test_validation_pass.py::test_more_examples_than_float32_can_count'),
         ]),
     *mutants_of(
-        'training/schedule.py', tests='tests/training/test_schedule.py', faults=[
+        'towers/training/settings/schedule.py', tests='tests/training/settings/test_schedule.py', faults=[
             ('if planned != examples_seen and',
              'if planned > examples_seen and',
              'a checkpoint of larger batches is taken',
@@ -34,7 +34,7 @@ MUTANTS = [
              'test_a_schedule_counts_in_steps'),
         ]),
     *mutants_of(
-        'training/learning_rate.py', tests='tests/training/test_learning_rate.py', faults=[
+        'towers/training/settings/learning_rate.py', tests='tests/training/settings/test_learning_rate.py', faults=[
             ('epochs >= tf.constant(config.decay_epochs, tf.float64)',
              'epochs > tf.constant(config.decay_epochs, tf.float64)',
              'the rate falls a step late',
@@ -62,7 +62,7 @@ MUTANTS = [
              'rate_and_gives_up_in_the_end'),
         ]),
     *mutants_of(
-        'training/history.py', tests='tests/training/test_history.py', faults=[
+        'towers/training/saving/history.py', tests='tests/training/saving/test_history.py', faults=[
             ("if 'loss' in metric or 'error' in metric else -1.0",
              "if 'loss' in metric else -1.0",
              'the largest error is the best',
@@ -90,7 +90,7 @@ MUTANTS = [
              'rate_and_gives_up_in_the_end'),
         ]),
     *mutants_of(
-        'training/checkpoints.py', tests='tests/training/test_checkpoints.py', faults=[
+        'towers/training/saving/checkpoints.py', tests='tests/training/saving/test_checkpoints.py', faults=[
             ('kept = steps[:self._keep]',
              'kept = steps[-self._keep:]',
              'the oldest checkpoints stay',
@@ -121,7 +121,7 @@ MUTANTS = [
              'test_killed_between_its_two_files_a_checkpoint_is_not_there'),
         ]),
     *mutants_of(
-        'training/loop.py', tests='tests/training/test_loop.py', faults=[
+        'towers/training/loop.py', tests='tests/training/test_loop.py', faults=[
             ('is_over = is_last or self._history.has_stopped',
              'is_over = is_last',
              'nothing stops early',
@@ -166,7 +166,7 @@ MUTANTS = [
              'test_the_best_of_a_validation_tower_is_saved_as_it_was_measured'),
         ]),
     *mutants_of(
-        'training/progress.py', tests='tests/training/test_progress.py', faults=[
+        'towers/training/reporting/progress.py', tests='tests/training/reporting/test_progress.py', faults=[
             ('self._total_epochs = -(-total_steps // plan.steps_per_epoch)',
              'self._total_epochs = total_steps // plan.steps_per_epoch',
              'the last epoch is not counted if it is not whole',
@@ -181,7 +181,7 @@ MUTANTS = [
              'test_the_speed_counts_the_smaller_last_batch_of_an_epoch_as_what_it_is'),
         ]),
     *mutants_of(
-        'training/not_finite.py', tests='tests/training/test_not_finite.py', faults=[
+        'towers/training/stepping/not_finite.py', tests='tests/training/stepping/test_not_finite.py', faults=[
             ('finite = self.finite[:, -1].all(0)',
              'finite = self.finite[-1, -1]',
              'of several micro-batches the last one tells what is not finite',
@@ -189,24 +189,24 @@ MUTANTS = [
             ('% (self.names[int(np.argmin(finite))], int(np.sum(~finite)), len(self.names)))',
              '% (self.names[int(np.argmax(finite))], int(np.sum(~finite)), len(self.names)))',
              'a variable is named whose gradient is finite',
-             'tests/towers/test_guard.py::test_the_tower_and_the_first_variable_are_named'),
+             'tests/update/test_guard.py::test_the_tower_and_the_first_variable_are_named'),
         ]),
     *mutants_of(
-        'launch/tf_config.py', tests='tests/launch/test_launch.py', faults=[
+        'towers/launch/tf_config.py', tests='tests/launch/test_launch.py', faults=[
             ('if not 0 <= given.index < len(given.hosts):',
              'if not 0 <= given.index <= len(given.hosts):',
              'a worker beyond the last host is taken',
              'test_mistakes_in_a_tf_config'),
         ]),
     *mutants_of(
-        'launch/children.py', tests='tests/launch/test_launch.py', faults=[
+        'towers/launch/children.py', tests='tests/launch/test_launch.py', faults=[
             ('if self._are_leaving:',
              'if False:',
              'a signal to who is leaving already reaches it as the second',
              'test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again'),
         ]),
     *mutants_of(
-        'training/steps.py', tests='tests/towers/test_accumulate.py', faults=[
+        'towers/training/stepping/steps.py', tests='tests/reduce/test_accumulate.py', faults=[
             ('for _ in range(self._plan.num_runs(self.step) - 1):',
              'for _ in range(self._plan.num_runs(self.step)):',
              'a step takes one micro-batch too many',
@@ -218,30 +218,30 @@ MUTANTS = [
             ('(self.step, self._plan.examples_before(self.step))):',
              '(self.step, self.step * self._plan.batch_size)):',
              'a skipped step counts a full batch',
-             'tests/training/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'),
+             'tests/training/stepping/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'),
             ('self._program.train.start(self._session, step=self.step)\n    losses',
              'losses',
              'a step that is tried again takes the next examples',
-             'tests/towers/test_guard.py::test_what_fails_only_once_is_done_when_it_is_tried_'
+             'tests/update/test_guard.py::test_what_fails_only_once_is_done_when_it_is_tried_'
              'again'),
             ('scale.variable.load(value / 2, self._session)',
              'scale.variable.load(value, self._session)',
              'the scale stays too large',
-             'tests/towers/test_precision.py::test_an_overflow_in_one_tower_skips_the_step_once_'
+             'tests/tower/test_precision.py::test_an_overflow_in_one_tower_skips_the_step_once_'
              'in_all_and_halves_the_scale[0]'),
             ('wants = wants and not is_agreed',
              'wants = wants',
              'what all have agreed on is asked for again',
-             'tests/towers/test_workers.py::test_what_one_asks_for_all_know_after_the_next_step_'
+             'tests/reduce/test_workers.py::test_what_one_asks_for_all_know_after_the_next_step_'
              'and_once'),
             ('if self._validation.snapshot_op is not None:',
              'if self._validation.snapshot_op is None:',
              'a validation tower measures an old snapshot',
-             'tests/towers/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'
+             'tests/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'
              'measures[2-split]'),
         ]),
     *mutants_of(
-        'training/config.py', tests='tests/training/test_config.py', faults=[
+        'towers/training/settings/config.py', tests='tests/training/settings/test_config.py', faults=[
             ("return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))",
              "return round(number * (steps_per_epoch if unit == 'epochs' else 1))",
              'a small part of an epoch is an interval of no steps',

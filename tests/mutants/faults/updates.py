@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'towers/slots.py', tests='tests/towers/test_slots.py', faults=[
+        'towers/update/slots.py', tests='tests/update/test_slots.py', faults=[
             ('device=variable.device)',
              "device='/device:CPU:0')",
              'slots do not stand with their variables',
@@ -15,7 +15,7 @@ MUTANTS = [
              'test_slots_made_at_once_are_those_of_the_optimizer'),
         ]),
     *mutants_of(
-        'towers/apply.py', tests='tests/towers/test_exactness.py', faults=[
+        'towers/update/apply.py', tests='tests/test_exactness.py', faults=[
             ('variable.shape.ndims < 2',
              'variable.shape.ndims < 1',
              'biases decay',
@@ -31,23 +31,23 @@ MUTANTS = [
             ('applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))',
              'applied = optimizer.apply_gradients(decayed.gradients)',
              'copies of variables are not updated',
-             'tests/towers/test_replicas.py::test_they_train_as_shared_variables_'
+             'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[momentum-reuse]'),
             ('with tf.control_dependencies([applied]), tf.device(HOST):',
              'with tf.device(HOST):',
              'the counters may move before the rate is read',
-             'tests/towers/test_tower.py::test_counters_move_behind_the_update'),
+             'tests/tower/test_tower.py::test_counters_move_behind_the_update'),
             ('get_examples_seen().assign_add(seen, read_value=False)]',
              'get_examples_seen().assign_add(one, read_value=False)]',
              'examples are counted in steps',
-             'tests/towers/test_tower.py::test_counters_count_updates_and_examples'),
+             'tests/tower/test_tower.py::test_counters_count_updates_and_examples'),
             ('with tf.control_dependencies([done, averaged.loss])',
              'with tf.control_dependencies([averaged.loss])',
              'sums may be cleared before they are applied',
-             'tests/towers/test_accumulate.py::test_sums_are_cleared_behind_the_update'),
+             'tests/reduce/test_accumulate.py::test_sums_are_cleared_behind_the_update'),
         ]),
     *mutants_of(
-        'towers/guard.py', tests='tests/towers/test_guard.py', faults=[
+        'towers/update/guard.py', tests='tests/update/test_guard.py', faults=[
             ('return _all_finite([averaged.loss] + [gradient for gradient, _ in '
              'averaged.gradients])',
              'return _all_finite([averaged.loss])',
@@ -61,7 +61,7 @@ MUTANTS = [
             ('return tf.raw_ops.Merge(inputs=[done, no])[0]',
              'return tf.raw_ops.Merge(inputs=[gate, no])[0]',
              'a step is told to be done before it is',
-             'tests/towers/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
+             'tests/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
             ('write.wait_for(gate.op)',
              'pass',
              'moving averages become NaN',
@@ -70,11 +70,11 @@ MUTANTS = [
             ('no = _put_back(held, tf.identity(no))',
              'pass',
              'what is updated in place stays NaN',
-             'tests/towers/test_writes.py::test_what_an_update_in_place_has_changed_is_put_'
+             'tests/graph/test_writes.py::test_what_an_update_in_place_has_changed_is_put_'
              'back[assign]'),
         ]),
     *mutants_of(
-        'towers/precision.py', tests='tests/towers/test_precision.py', faults=[
+        'towers/tower/precision.py', tests='tests/tower/test_precision.py', faults=[
             ('LossScale(value, 1 / value, variable, good_steps)',
              'LossScale(value, 2 / value, variable, good_steps)',
              'gradients are twice as large',
@@ -98,7 +98,7 @@ MUTANTS = [
              'test_gradients_too_small_for_half_are_saved_by_a_scale[None-True]'),
         ]),
     *mutants_of(
-        'towers/writes.py', tests='tests/towers/test_writes.py', faults=[
+        'towers/graph/writes.py', tests='tests/graph/test_writes.py', faults=[
             ('if num_towers > 1 or accumulates:',
              'if num_towers > 1:',
              'an update in place runs for every micro-batch',

@@ -1,0 +1,44 @@
+"""The machine that figures are of, the commit that they measured, and the memory that it took."""
+
+import os
+import platform
+import resource
+import subprocess
+from typing import Dict
+
+from towers.base.cores import count_cores
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def describe_machine() -> Dict[str, str]:
+  """Returns the processor, how many of its cores may be used, the system, and the commit."""
+  return dict(processor=_find_processor(), cores=str(count_cores()), system=platform.platform(), commit=_find_commit())
+
+
+def read_peak_bytes() -> int:
+  """Returns the most memory that this process has had, or on Linux, if that is more, the one that started it."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _find_processor():
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as file:
+      names = [line.split(':', 1)[1].strip() for line in file if line.startswith('model name')]
+  except OSError:
+    names = []
+  return names[0] if names else platform.processor() or platform.machine()
+
+
+def _find_commit():
+  """Returns the commit's hash, with a plus where files have been changed since; '?' outside of a repository."""
+  def run(*arguments):
+    done = subprocess.run(('git', '-C', _ROOT) + arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+  try:
+    commit = run('rev-parse', '--short=12', 'HEAD')
+    return '?' if commit is None else commit + ('+' if run('status', '--porcelain') else '')
+  except OSError:
+    return '?'

@@ -1,0 +1,71 @@
+"""The program of main.py, opened for a measurement."""
+
+import contextlib
+import sys
+import time
+from typing import Any, Iterator
+
+from towers.training.settings.cluster import ALONE, Cluster
+
+
+@contextlib.contextmanager
+def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
+  """Meets the other workers of a cluster; gives a towers.training.cluster.worker.Worker, or None where there are none.
+
+  Args:
+    config: towers.training.settings.config.Config.
+    devices: towers.Devices.
+    cluster: of which this process is a worker; all others call this at the same time.
+  """
+  from towers.training.cluster.worker import join_workers
+  from towers.training.stepping.startup import Startup
+
+  with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
+      cluster, config=config, devices=devices, facts={}, startup=startup) as worker:
+    yield worker
+    if worker:
+      worker.peers.stop()
+
+
+def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = True) -> Any:
+  """Returns a session for the default graph, on a worker's server unless that is None."""
+  from tensorflow_v1 import tf
+  from towers.training.stepping.session import build_session_config
+  if worker:
+    return tf.Session(worker.target, config=worker.session_config)
+  return tf.Session(config=build_session_config(config, devices, needs_threads=needs_threads))
+
+
+@contextlib.contextmanager
+def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
+                 cluster: Cluster = ALONE) -> Iterator[Any]:
+  """Builds the program in a graph of its own, and opens it with its initial weights.
+
+  Args:
+    config: towers.training.settings.config.Config.
+    data_set: data.DataSet.
+    num_towers: on virtual CPU devices.
+    model: towers.Model, or None for the config's.
+    cluster: of which this process is a worker; with others, all open it at once.
+  Yields:
+    towers.training.stepping.steps.Steps, to be started, within its graph and session.
+  """
+  import models
+  import towers
+  from tensorflow_v1 import tf
+  from towers.training.build import build_configured
+  from towers.training.cluster.worker import facts_of_graph
+  from towers.training.stepping.steps import Steps
+
+  devices = towers.build_devices(num_towers, 'cpu')
+  with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
+    model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
+    program = build_configured(config, model, data_set, devices.names,
+                               towers.Workers(cluster.num_workers, cluster.worker))
+    if worker:
+      worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
+    with open_session(worker, devices, config, program.needs_threads) as session:
+      steps = Steps(session, program)
+      steps.start_variables()
+      steps.spread()
+      yield steps

@@ -1,0 +1,326 @@
+"""A worker process of `benchmarks.workers`: takes steps of one kind, as many at a time as it is asked for.
+
+  stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
+  stdout   ◄── {"steps": 1, ...}    after the first step, and each time when the steps are taken
+
+Every kind trains the same nets from the same weights on the same examples: a worker's batch of a step is what the plan
+of `towers` gives it. Input comes from a pipeline of tf.data that looks ahead, and the loss of each step is that of all
+workers. Nobody saves, writes summaries or shows progress.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import numpy as np
+
+from benchmarks.harness.task import draw_weights
+
+IMAGE_SHAPE = (28, 28, 1)
+NUM_CLASSES = 10
+NUM_EXAMPLES = 4096
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+_NO_END = 10 ** 9
+
+
+class Layer(NamedTuple):
+  """A convolution of 3x3 with pooling behind it, or a dense layer; all but the last have a ReLU."""
+  kind: str
+  units: int
+
+
+NETS: Dict[str, List[Layer]] = {
+    'cnn': [Layer('conv', 16), Layer('conv', 32), Layer('dense', 64), Layer('dense', NUM_CLASSES)],
+    'mlp': [Layer('dense', 128), Layer('dense', NUM_CLASSES)],
+}
+
+
+class Turns:
+  """Tells after each step whether there is to be another, and waits where the parent has not asked for it yet.
+
+  Attributes:
+    noted: what else to report of the steps; emptied by it.
+  """
+
+  def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float,
+               clock: Callable[[], float] = time.time, cpu_clock: Callable[[], float] = time.process_time):
+    """The first step is asked for already.
+
+    Args:
+      read: returns the next line of the parent, or ''.
+      write: takes a line for it.
+      started: by the clock, when the process was started.
+      clock: seconds.
+      cpu_clock: CPU seconds of this process.
+    """
+    self._read, self._write = read, write
+    self._clock, self._cpu_clock = clock, cpu_clock
+    self._started, self._used = started, 0.0
+    self._losses: List[Any] = []
+    self._left = 1
+    self.noted: Dict[str, List[float]] = {}
+
+  def end_step(self, loss: Any, is_mean: bool = False) -> bool:
+    """Takes a step's loss, or the mean of all so far; returns whether to take another step."""
+    self._losses.append(loss)
+    self._left -= 1
+    if self._left:
+      return True
+    seconds, used = self._clock() - self._started, self._cpu_clock() - self._used
+    mean = self._losses[-1] if is_mean else sum(map(float, self._losses)) / len(self._losses)
+    self._write(json.dumps(dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used, mean_loss=float(mean),
+                                **self.noted)))
+    self.noted = {}
+    self._left = int(self._read() or 0)
+    self._started, self._used = self._clock(), self._cpu_clock()
+    return self._left > 0
+
+
+def load_examples() -> Any:
+  """Returns the training split that all kinds read."""
+  from towers import data
+  return data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES, num_train=NUM_EXAMPLES)
+
+
+def examples_of(worker: int, num_workers: int) -> Tuple[np.ndarray, ...]:
+  """Returns a worker's examples in the order in which it takes them, as `towers.input.plan` deals them out."""
+  return tuple(np.ascontiguousarray(array[worker::num_workers]) for array in load_examples().train.arrays)
+
+
+def initial_weights(name: str, shape: Any) -> np.ndarray:
+  """Returns what a variable starts from, the same for all kinds."""
+  return np.zeros(shape, np.float32) if len(shape) == 1 else draw_weights(name, shape)
+
+
+def build_model(net: str) -> Any:
+  """Returns a net as a `towers.Model`, which is also what Estimator's model function calls."""
+  from models.layers import Layers, dense
+  from tensorflow_v1 import tf
+
+  def from_initial_weights(getter, name, shape, **kwargs):
+    values = initial_weights(name, tuple(shape))
+    return getter(name, shape, **dict(kwargs, initializer=lambda *_, **__: tf.constant(values)))
+
+  def model(batch, is_training):
+    images, labels = batch
+    layers = Layers(is_training)
+    x = layers.normalize(images)
+    with tf.variable_scope('', custom_getter=from_initial_weights):
+      for number, layer in enumerate(NETS[net]):
+        activation = tf.nn.relu if number < len(NETS[net]) - 1 else None
+        if layer.kind == 'conv':
+          x = layers.max_pool(layers.conv(x, layer.units, 3, name='layer%d' % number))
+        else:
+          x = dense(layers.flatten(x) if x.shape.ndims > 2 else x, layer.units, name='layer%d' % number,
+                    activation=activation)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x), {}
+
+  return model
+
+
+def run_towers(turns: Turns, net: str, batch_size: int) -> None:
+  """Steps of ours: the program of main.py, with a server, a meeting, staging, guard, input wait and watch of peers."""
+  from benchmarks.harness.program import open_program
+  from towers.training.settings.cluster import read_cluster
+  from towers.training.settings.config import Config
+
+  cluster = read_cluster(os.environ)
+  config = Config(model='linear', batch_size=batch_size * len(cluster.addresses), learning_rate=LEARNING_RATE,
+                  momentum=MOMENTUM, schedule='constant', validation='none', shuffle=False, drop_remainder=True)
+  with open_program(config, load_examples(), num_towers=1, model=build_model(net), cluster=cluster) as steps:
+    steps.start(0)
+    while turns.end_step(steps.train()):
+      pass
+
+
+def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
+  """Steps of Estimator with MultiWorkerMirroredStrategy, of TensorFlow 1.14."""
+  from benchmarks.peers.mirrored import build_update
+  from tensorflow_v1 import tf
+  from towers.training.settings.cluster import read_cluster
+
+  cluster = read_cluster(os.environ)
+  arrays = examples_of(cluster.worker, len(cluster.addresses))
+  strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy(
+      tf.distribute.experimental.CollectiveCommunication.RING)
+
+  def build(features, labels, mode):
+    loss, train_op = build_update(build_model(net), (features, labels),
+                                  tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM))
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+  def load():
+    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(batch_size, drop_remainder=True).prefetch(2)
+
+  class Watch(tf.train.SessionRunHook):
+
+    def before_run(self, run_context):
+      return tf.train.SessionRunArgs(self._loss)
+
+    def begin(self):
+      # Estimator reduces it over all replicas, and adds it to this collection.
+      self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]
+
+    def after_run(self, run_context, run_values):
+      if not turns.end_step(run_values.results):
+        run_context.request_stop()
+
+  with tempfile.TemporaryDirectory() as folder:
+    config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy, save_checkpoints_steps=_NO_END,
+                                    save_summary_steps=_NO_END, log_step_count_steps=None)
+    tf.estimator.train_and_evaluate(tf.estimator.Estimator(build, config=config),
+                                    tf.estimator.TrainSpec(load, max_steps=_NO_END, hooks=[Watch()]),
+                                    tf.estimator.EvalSpec(load))
+
+
+def _open_keras(net, batch_size):
+  """Returns TensorFlow with eager mode on, the strategy, a function that makes the net, and the input."""
+  # With tensorflow_v1 this would be another TensorFlow; MultiWorkerMirroredStrategy needs Keras 2.
+  os.environ['TF_USE_LEGACY_KERAS'] = '1'
+  import tensorflow as tf
+
+  from towers.training.settings.cluster import read_cluster
+  cluster = read_cluster(os.environ)
+  arrays = examples_of(cluster.worker, len(cluster.addresses))
+  options = tf.distribute.experimental.CommunicationOptions(
+      implementation=tf.distribute.experimental.CommunicationImplementation.RING)
+  strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+  def build():
+    keras = tf.keras.layers
+    model = tf.keras.Sequential([keras.InputLayer(IMAGE_SHAPE), keras.Rescaling(1 / 255)])
+    for number, layer in enumerate(NETS[net]):
+      activation = 'relu' if number < len(NETS[net]) - 1 else None
+      if layer.kind == 'conv':
+        model.add(keras.Conv2D(layer.units, 3, padding='same', activation=activation))
+        model.add(keras.MaxPool2D())
+      else:
+        if len(model.output_shape) > 2:
+          model.add(keras.Flatten())
+        model.add(keras.Dense(layer.units, activation=activation))
+    names = ['layer%d/%s' % (number, part) for number in range(len(NETS[net])) for part in ('weights', 'biases')]
+    model.set_weights([initial_weights(name, weights.shape) for name, weights in zip(names, model.get_weights())])
+    return model
+
+  def load(_):
+    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(batch_size, drop_remainder=True).prefetch(2)
+
+  return tf, strategy, build, strategy.distribute_datasets_from_function(load)
+
+
+def run_fit(turns: Turns, net: str, batch_size: int) -> None:
+  """Steps of Keras's `model.fit` with MultiWorkerMirroredStrategy, of TensorFlow 2."""
+  tf, strategy, build, batches = _open_keras(net, batch_size)
+  with strategy.scope():
+    model = build()
+    model.compile(tf.keras.optimizers.SGD(LEARNING_RATE, MOMENTUM),
+                  tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    # By default it sums over workers, with one more collective, a loss that is that of all of them already.
+    model.distribute_reduction_method = 'first'
+
+  class Watch(tf.keras.callbacks.Callback):
+
+    def __init__(self):
+      super().__init__()
+      self._supports_tf_logs = True  # Else each step would wait for its numbers.
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.model.stop_training = not turns.end_step(logs['loss'], is_mean=True)
+
+  model.fit(batches, steps_per_epoch=_NO_END, verbose=0, callbacks=[Watch()])
+
+
+def run_loop(turns: Turns, net: str, batch_size: int) -> None:
+  """Steps of a loop written by hand with MultiWorkerMirroredStrategy, each a call of a tf.function, of TensorFlow 2."""
+  tf, strategy, build, batches = _open_keras(net, batch_size)
+  with strategy.scope():
+    model = build()
+    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE, MOMENTUM)
+
+  def replica(batch):
+    images, labels = batch
+    with tf.GradientTape() as tape:
+      losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
+      loss = tf.nn.compute_average_loss(losses, global_batch_size=batch_size * strategy.num_replicas_in_sync)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  @tf.function
+  def step(iterator):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, (next(iterator),)), axis=None)
+
+  iterator = iter(batches)
+  while turns.end_step(step(iterator)):
+    pass
+
+
+def run_exchange(turns: Turns, sizes: str, _: int) -> None:
+  """Sums over all workers alone, packed as gradients are: `sizes` are bytes, with commas between them.
+
+  A step is a turn of each size; its seconds are noted under the size.
+  """
+  import towers
+  from benchmarks.harness.program import open_session, open_worker
+  from tensorflow_v1 import tf
+  from towers.placement.collectives import PACK_BYTES, sum_packed
+  from towers.training.settings.cluster import read_cluster
+  from towers.training.settings.config import Config
+
+  cluster = read_cluster(os.environ)
+  devices = towers.build_devices(1, 'cpu')
+  config = Config()
+  with tf.Graph().as_default(), open_worker(config, devices, cluster) as worker:
+    ops = {}
+    for size in map(int, sizes.split(',')):
+      with tf.device(devices.names[0]):
+        parts = [tf.Variable(tf.zeros([min(PACK_BYTES, size - start) // 4]), use_resource=True).read_value()
+                 for start in range(0, size, PACK_BYTES)]
+      sums, _ = sum_packed([parts], devices=devices.names, kind='ring', num_workers=cluster.num_workers)
+      ops[size] = tf.group(*sums[0])
+    with open_session(worker, devices, config) as session:
+      session.run(tf.global_variables_initializer())
+      calls = {size: session.make_callable(op) for size, op in ops.items()}
+      goes_on = True
+      while goes_on:
+        for size, call in calls.items():
+          started = time.perf_counter()
+          call()
+          turns.noted.setdefault(str(size), []).append(time.perf_counter() - started)
+        goes_on = turns.end_step(0.0)
+
+
+KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
+    'towers': run_towers, 'estimator': run_estimator, 'fit': run_fit, 'loop': run_loop,
+    'exchange': run_exchange}
+
+
+@contextlib.contextmanager
+def open_parent() -> Iterator[Callable[[str], None]]:
+  """Gives what writes a line to the parent; whatever else is printed goes to stderr."""
+  with os.fdopen(os.dup(1), 'w') as stream:
+    os.dup2(2, 1)
+
+    def write(line):
+      stream.write(line + '\n')
+      stream.flush()
+
+    yield write
+
+
+def main(arguments: List[str]) -> None:
+  """Runs `KIND NET BATCH_SIZE STARTED LIMIT_SECONDS`, by TF_CONFIG one of several workers."""
+  kind, net, batch_size, started, limit_seconds = arguments
+  # A collective waits for ever for a worker that is gone, and so do threads at the end of a process.
+  faulthandler.dump_traceback_later(float(limit_seconds), exit=True)
+  with open_parent() as write:
+    KINDS[kind](Turns(sys.stdin.readline, write, started=float(started)), net, int(batch_size))
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

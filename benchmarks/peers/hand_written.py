@@ -1,0 +1,100 @@
+"""Towers that are written by hand: as well as they can be, and as the cifar10 tutorial of TensorFlow writes them."""
+
+from typing import Any, List
+
+from benchmarks.harness.task import Task
+
+# As the tutorial has it.
+_QUEUE_BATCHES_PER_TOWER = 2
+
+
+def run_by_hand(turns: Any, task: Task) -> None:
+  """A bare loop: one batch to split, a StagingArea for each tower, `Session.make_callable`; no guard, no counters."""
+  from tensorflow_v1 import StagingArea, tf
+
+  model, num_towers = task.build_model(), task.num_towers
+  with tf.device('/cpu:0'):
+    dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
+    dataset = dataset.batch(task.global_batch_size, drop_remainder=True).prefetch(2)
+    iterator = tf.data.make_initializable_iterator(dataset)
+    parts = zip(*[tf.split(tensor, num_towers) for tensor in iterator.get_next()])
+  puts, gradients, losses = [], [], []
+  for tower, part in enumerate(parts):
+    with tf.device('/cpu:%d' % tower), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
+      area = StagingArea([tensor.dtype for tensor in part], [tensor.shape for tensor in part])
+      puts.append(area.put(part))
+      loss = tf.reduce_mean(model(tuple(area.get()), True)[0])
+      losses.append(loss)
+      gradients.append(tf.gradients(loss, tf.trainable_variables()))
+  averaged = [average(shares) for shares in zip(*gradients)]
+  update = task.build_optimizer().apply_gradients(zip(averaged, tf.trainable_variables()))
+  loss = average(losses)
+  with tf.Session(config=task.build_session_config()) as session:
+    session.run([tf.global_variables_initializer(), iterator.initializer])
+    session.run(puts)
+    call = session.make_callable([loss, update] + puts + first_updates(num_towers))
+    turns.watch(session, tf.trainable_variables())
+    while turns.end_step(call()[0]):
+      pass
+
+
+def run_recipe(turns: Any, task: Task) -> None:
+  """The cifar10 tutorial's recipe: a queue of batches that all towers take from, weights on the CPU, `Session.run`.
+
+  Left out is the moving average of all weights, which no other kind computes. The tutorial tells the last tower's loss;
+  here it is the mean of all towers' losses, so that it can be compared.
+  """
+  from tensorflow_v1 import tf
+
+  model, num_towers = task.build_model(), task.num_towers
+  with tf.device('/cpu:0'):
+    dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
+    iterator = tf.data.make_initializable_iterator(dataset.batch(task.batch_size, drop_remainder=True))
+    batch = iterator.get_next()
+    # What slim's prefetch_queue does; TensorFlow 2 has no slim.
+    queue = tf.FIFOQueue(_QUEUE_BATCHES_PER_TOWER * num_towers, [part.dtype for part in batch],
+                         [part.shape for part in batch])
+    tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(batch)]))
+    optimizer = task.build_optimizer()
+    losses, gradients = [], []
+    for tower in range(num_towers):
+      with tf.device('/cpu:%d' % tower), tf.name_scope('tower_%d' % tower), \
+          tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
+        loss = tf.reduce_mean(model(tuple(queue.dequeue()), True)[0])
+        losses.append(loss)
+        gradients.append(optimizer.compute_gradients(loss))
+    update = optimizer.apply_gradients(_average_gradients(gradients))
+    loss = average(losses)
+  with tf.Session(config=task.build_session_config()) as session:
+    session.run([tf.global_variables_initializer(), iterator.initializer])
+    coordinator = tf.train.Coordinator()
+    tf.train.start_queue_runners(session, coordinator)
+    fetches = [update, loss] + first_updates(num_towers)
+    turns.watch(session, tf.trainable_variables())
+    while turns.end_step(session.run(fetches)[1]):
+      pass
+    coordinator.request_stop()
+    session.run(queue.close(cancel_pending_enqueues=True))
+
+
+def average(shares: Any) -> Any:
+  """Returns the mean of what the towers have."""
+  from tensorflow_v1 import tf
+  return tf.add_n(list(shares)) / len(shares)
+
+
+def first_updates(num_towers: int) -> List[Any]:
+  """Returns the first tower's updates of moving averages; UPDATE_OPS hold those of all, one tower after another."""
+  from tensorflow_v1 import tf
+  updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+  return updates[:len(updates) // num_towers]
+
+
+def _average_gradients(tower_gradients):
+  """The tutorial's function of this name."""
+  from tensorflow_v1 import tf
+  averaged = []
+  for shares in zip(*tower_gradients):
+    stacked = tf.concat([tf.expand_dims(gradient, 0) for gradient, _ in shares], 0)
+    averaged.append((tf.reduce_mean(stacked, 0), shares[0][1]))
+  return averaged

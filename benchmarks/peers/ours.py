@@ -1,0 +1,84 @@
+"""Steps of ours: the program of main.py, as its loop takes them."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import tempfile
+from typing import Any, Dict
+
+from benchmarks.harness.task import LEARNING_RATE, MOMENTUM, NETS, Task
+from towers.training.settings.config import Config
+
+_ENDLESS = 10 ** 9
+# As often as TensorFlow's own sessions save by default.
+_CHECKPOINT_EVERY = '600seconds'
+
+
+def build_config(task: Task, settings: Dict[str, Any]) -> Config:
+  """Returns the config of a task, with the settings of speed given."""
+  return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers, device='cpu',
+                learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant', validation='none', shuffle=False,
+                checkpoint_every=_CHECKPOINT_EVERY,
+                **dict(dict(intra_threads=task.intra_threads), **settings))
+
+
+def find_settings(task: Task) -> Dict[str, Any]:
+  """Returns the fastest settings, as `--autotune` finds them, or remembers them.
+
+  Args:
+    task: of the net; trials take a data set of main.py of the same shape.
+  """
+  from towers.training.tools.autotune import autotune
+  config = build_config(task, dict(data=NETS[task.net].tuned_on))
+  tuned = autotune(config)
+  return {field.name: getattr(tuned, field.name) for field in dataclasses.fields(Config)
+          if getattr(tuned, field.name) != getattr(config, field.name)}
+
+
+def set_environment(settings: Dict[str, Any]) -> None:
+  """Sets what TensorFlow must find when it is loaded."""
+  from towers.training.settings.xla import set_xla
+  set_xla(settings.get('xla', 'auto'), os.environ)
+
+
+def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
+  """The loop of main.py: input, staging, guard, input wait, progress, signals and checkpoints; no validation."""
+  from benchmarks.harness.program import open_program
+  from tensorflow_v1 import tf
+  from towers.training.faults.signals import Signals
+  from towers.training.loop import run_loop
+  from towers.training.reporting.progress import Progress
+  from towers.training.saving.checkpoints import Checkpoints
+  from towers.training.settings.schedule import build_schedule
+
+  config = build_config(task, settings or {})
+  with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
+      config, task.load(), num_towers=task.num_towers, model=task.build_model()) as steps:
+    plan = steps.program.train.inputs.plan
+    checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
+    progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan, learning_rate=steps.learning_rate,
+                        input_wait_seconds=lambda: steps.input_wait_seconds, stream=io.StringIO())
+    progress.followers.append(_Follower(turns))
+    turns.watch(steps.session, [variable for variable in tf.trainable_variables()
+                                if not variable.name.startswith('copies/')])
+    steps.start(0)
+    signals.leave_to_run(progress.seconds_per_step)
+    with contextlib.suppress(_Over):
+      run_loop(steps, session=steps.session, schedule=build_schedule(config, plan)._replace(total_steps=_ENDLESS),
+               checkpoints=checkpoints, progress=progress, signals=signals)
+
+
+class _Over(Exception):
+  """No further step is asked for."""
+
+
+class _Follower:
+  """Ends the run with the last step that the parent asks for."""
+
+  def __init__(self, turns):
+    self._turns = turns
+
+  def step(self, *, step, loss, train_seconds):
+    if not self._turns.end_step(loss):
+      raise _Over

@@ -1,0 +1,114 @@
+"""Tensorpack's synchronous trainers, on virtual CPU devices.
+
+  tensorpack          with `TFDatasetInput`, and of its callbacks only the one that updates moving averages
+  tensorpack default  as it ships: a DataFlow behind `QueueInput` and `StagingInput`, its session's config, all of its
+                      callbacks and monitors
+
+Two things are not as it ships, or it could not be compared. It computes with resource variables, as everything that
+imports `tensorflow_v1`: with ref variables, its own choice, an update races with what other towers still read. And its
+trainers name GPUs, which a device function turns into CPUs.
+
+A StagingInput holds one batch, and its puts block threads: with more towers than cores, where TensorFlow has no thread
+left, it may never come to its first step (3 towers on 2 cores do or do not, 4 do not). It is left out there.
+Its replicated trainer was as fast as this one with 2 towers, and slower with 8.
+"""
+
+import importlib.util
+import tempfile
+from typing import Any, Callable, List, Tuple
+
+from benchmarks.harness.task import NETS, Task
+from benchmarks.peers.hand_written import average
+from towers.base.cores import count_cores
+
+_NO_END = 10 ** 9
+
+
+class NotInstalled(Exception):
+  """The package that is to be measured is not there."""
+
+
+def run_bare(turns: Any, task: Task) -> None:
+  """Steps with as little around them as it can do with, and the session's config that the others have."""
+  tf, tensorpack = _load()
+  dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
+  dataset = dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
+  with tf.device(_on_cpus):
+    trainer, losses = _build(tensorpack, task, tensorpack.TFDatasetInput(dataset))
+    trainer.train(callbacks=[_make_watch(tensorpack, turns, losses), tensorpack.RunUpdateOps()], monitors=[],
+                  session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=task.build_session_config()),
+                  session_init=tensorpack.tfutils.JustCurrentSession(), steps_per_epoch=_NO_END, max_epoch=1)
+
+
+def run_default(turns: Any, task: Task) -> None:
+  """Steps as `launch_train_with_config` takes them."""
+  tf, tensorpack = _load()
+  examples = tensorpack.DataFromList(list(zip(*task.load_arrays())), shuffle=False)
+  source = tensorpack.QueueInput(tensorpack.BatchData(examples, task.batch_size))
+  if 1 < task.num_towers <= count_cores():
+    source = tensorpack.StagingInput(source)
+  config = tensorpack.tfutils.get_default_sess_config()
+  config.device_count['CPU'] = task.num_towers
+  with tempfile.TemporaryDirectory() as folder, tf.device(_on_cpus):
+    tensorpack.logger.set_logger_dir(folder, action='d')
+    trainer, losses = _build(tensorpack, task, source)
+    trainer.train_with_defaults(callbacks=[_make_watch(tensorpack, turns, losses)],
+                                session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=config),
+                                steps_per_epoch=_NO_END, max_epoch=1)
+
+
+def _load():
+  """Returns TensorFlow and the package, which must find it loaded."""
+  if importlib.util.find_spec('tensorpack') is None:
+    raise NotInstalled('tensorpack is not installed')
+  from tensorflow_v1 import tf
+  try:
+    import tensorpack
+    import tensorpack.tfutils.sesscreate
+  except ImportError as error:
+    raise NotInstalled('tensorpack cannot be imported here: %s' % error) from None
+  return tf, tensorpack
+
+
+def _build(tensorpack: Any, task: Task, source: Any) -> Tuple[Any, List[Any]]:
+  """Returns the trainer, with its graph, and the loss of each tower."""
+  from tensorflow_v1 import tf
+  model, losses = task.build_model(), []
+
+  def get_cost(*batch):
+    losses.append(tf.reduce_mean(model(batch, NETS[task.net].is_training)[0]))
+    return losses[-1]
+
+  trainer = (tensorpack.SyncMultiGPUTrainer(task.num_towers) if task.num_towers > 1 else tensorpack.SimpleTrainer())
+  images, labels = task.load_arrays()
+  trainer.setup_graph([tf.TensorSpec((task.batch_size,) + array.shape[1:], tf.as_dtype(array.dtype), name)
+                       for array, name in ((images, 'images'), (labels, 'labels'))],
+                      source, get_cost, task.build_optimizer)
+  return trainer, losses
+
+
+def _on_cpus(op: Any) -> str:
+  """Returns the device of an op, a GPU's turned into that of the CPU device of this number."""
+  return op.device.replace('/device:GPU:', '/device:CPU:')
+
+
+def _make_watch(tensorpack: Any, turns: Any, losses: List[Any]) -> Any:
+  """Returns the callback that fetches the mean loss with each step, and waits where no step is asked for."""
+  from tensorflow_v1 import tf
+
+  class Watch(tensorpack.Callback):
+
+    def _setup_graph(self):
+      self._fetches: Callable[[], Any] = tf.train.SessionRunArgs(average(losses))
+
+    def _before_train(self):
+      turns.watch(self.trainer.sess, tf.trainable_variables())
+
+    def _before_run(self, context):
+      return self._fetches
+
+    def _after_run(self, context, values):
+      if not turns.end_step(values.results):
+        context.request_stop()
+
+  return Watch()

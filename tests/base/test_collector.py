@@ -1,0 +1,116 @@
+"""Nothing is collected while TensorFlow is imported and towers are built, and all is as before afterwards."""
+
+import gc
+import platform
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+from tests import ROOT
+from tests.harness import small
+from tests.harness.small import Run
+from towers.base import collector
+from towers.base.collector import uncollected
+
+
+def test_models_are_called_without_the_collector_and_it_is_there_again():
+  found = []
+
+  def model(batch, is_training):
+    found.append(gc.isenabled())
+    return small.model(batch, is_training)
+
+  with Run(num_towers=3, model=model):
+    assert found == [False] * 3 and gc.isenabled()
+
+
+def test_an_error_leaves_it_as_it_was():
+  with pytest.raises(ValueError), uncollected():
+    raise ValueError
+  assert gc.isenabled()
+  gc.disable()
+  try:
+    with uncollected():
+      pass
+    assert not gc.isenabled()
+  finally:
+    gc.enable()
+
+
+class _Loop:
+  """An object that refers to itself: only the collector can take it away."""
+
+  def __init__(self):
+    self.itself = self
+
+
+def test_what_was_built_is_left_out_of_later_looks():
+  with uncollected():
+    built = _Loop()
+    found = weakref.ref(built)
+  assert not any(one is built for one in gc.get_objects())
+  del built
+  gc.collect()
+  assert found() is not None
+  made_outside = _Loop()
+  found = weakref.ref(made_outside)
+  del made_outside
+  gc.collect()
+  assert found() is None
+
+
+@pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
+def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(worth_bytes, num_there, monkeypatch):
+  monkeypatch.setattr(collector, '_WORTH_BYTES', worth_bytes)
+  graphs = []
+  for _ in range(4):
+    with Run(num_towers=1) as run:
+      run.steps.train()
+    graphs.append(weakref.ref(run.graph))
+    del run
+  assert sum(graph() is not None for graph in graphs) == num_there
+
+
+def test_the_import_and_the_first_program_are_left_out_of_it():
+  code = """
+import gc
+from towers.base import collector
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(info['generation']))
+
+def tell(*what):
+  print(looks.count(2), *what)
+  looks.clear()
+
+import tensorflow_v1
+tell(len(looks) < 20, gc.isenabled(), gc.get_freeze_count() > 50000)
+collector.collect_former()  # Of the first program there is none.
+tell()
+collector.collect_former()
+tell()
+large = bytearray(b'1' * (110 << 20))
+collector.collect_former()
+tell(gc.get_freeze_count() > 50000)
+collector.collect_former()
+tell()
+"""
+  told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True, cwd=ROOT).splitlines()
+  assert told == ['0 True True True', '0', '0', '2 True', '0']  # Each look is told twice, at its start and end.
+
+
+def test_memory_that_is_held_is_told():
+  before = collector.read_held_bytes()
+  promised, large = np.empty(400 << 20, np.int8), np.ones(200 << 20, np.int8)
+  assert 190 < (collector.read_held_bytes() - before) >> 20 < 250 and len(promised) == 2 * len(large)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='others keep nothing')
+def test_what_malloc_has_kept_is_handed_back():
+  blocks = [b'1' * (100000 + number) for number in range(2000)]
+  del blocks[1:-1]
+  before = collector.read_held_bytes()
+  collector._hand_back()
+  assert before - collector.read_held_bytes() > 150 << 20

@@ -1,0 +1,295 @@
+"""The check agrees with models that are right, and names what is to blame in those that are not.
+
+The models are those of `suspects`. Three towers of a batch of 8 have 3, 3 and 2
+examples, and the last batch has 5.
+"""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small, suspects
+from towers.base.usage_error import UsageError
+from towers.checks.comparison import AGREES, DIFFERS, DROWNS, compare, join_shares
+from towers.checks.trial import Trial
+
+IS_1 = tf.__version__.startswith('1.')
+slow = pytest.mark.slow
+only_1 = pytest.mark.skipif(not IS_1, reason='TensorFlow 1 alone has it')
+
+
+def check(model, examples=None, **settings):
+  return towers.check(model, examples or small.random_examples(13),
+                      **dict(dict(num_towers=3, batch_size=8, num_steps=2), **settings))
+
+
+def find_line(mark):
+  with open(suspects.__file__) as file:
+    lines = [number for number, text in enumerate(file, 1) if text.rstrip().endswith(mark)]
+  return ['suspects.py, line %d' % line for line in lines]
+
+
+def find_row(report, name):
+  row, = (row for row in report.rows if row.name == name)
+  return row
+
+
+@pytest.mark.parametrize('num_towers', [1, 3, 8])
+def test_a_right_model_agrees(num_towers):
+  report = check(small.model, num_towers=num_towers)
+  assert report.agrees and report.causes == [] and report.not_repeated == ''
+  names = [row.name for row in report.rows]
+  assert names[0] == 'loss' and len(names) == 9
+  assert 'gradient of hidden/weights' in names and 'logits/biases' in names
+  assert 'are one tower' in report.format() and 'DIFFERS' not in report.format()
+
+
+@pytest.mark.parametrize('name', ['recurrent', 'attention', 'table',
+                                  pytest.param('dynamic_rnn', marks=only_1)])
+def test_time_major_values_heads_and_tables_agree(name):
+  report = check(getattr(suspects, name))
+  assert report.agrees, report.format()
+
+
+@pytest.mark.parametrize('name', ['recurrent', pytest.param('attention', marks=slow),
+                                  pytest.param('dynamic_rnn', marks=[only_1, slow])])
+def test_what_is_right_before_the_fault_is_not_blamed(name):
+  """Time-major, [time * batch] and [heads * batch] values stand before it."""
+  report = check(suspects.with_mean_of_losses(getattr(suspects, name)))
+  cause, = report.causes
+  assert find_line('# THE LINE OF THE LOSSES')[0] in cause and 'batch statistics' in cause
+
+
+BLAMED = [
+    ('centred', ['sub', '# THE LINE TO BLAME', 'batch statistics']),
+    ('layer_normalised', ['batch statistics', 'batch_norm=sync']),
+    ('batch_attention', ['# THE LINE OF THE PRODUCT', '[batch, batch]', 'over the batch']),
+    ('in_batch_negatives', ['# THE LINE OF THE NEGATIVES', '[batch, batch]', 'in-batch negatives']),
+    ('token_mean', ['# THE LINE OF THE MEAN', 'tokens', 'one loss per example']),
+    ('masked_mean', ['# THE LINE OF THE MASKED MEAN', 'tokens']),
+    ('weighted_loss', ['# THE LINE OF THE WEIGHTS', 'tokens']),
+    ('scalar_sum', ['how they are added up', 'one loss per example']),
+    ('averaging', ['first tower alone', 'variable average', '# THE LINE THAT AVERAGES']),
+    ('counting', ['cannot be built', 'AssignAddVariableOp', 'variable count', 'UPDATE_OPS']),
+    ('collected', ['cannot be built', 'collection']),
+    ('remembering', ['first tower alone', 'variable average']),
+]
+
+
+SLOW = ('layer_normalised', 'batch_attention', 'masked_mean', 'weighted_loss', 'remembering')
+
+
+@pytest.mark.parametrize('name, words', [
+    pytest.param(name, words, id=name, marks=[slow] if name in SLOW else [])
+    for name, words in BLAMED])
+def test_the_cause_is_named_with_its_line(name, words):
+  report = check(getattr(suspects, name))
+  assert not report.agrees and 'NOT one tower' in report.format()
+  cause, = report.causes
+  for word in words:
+    assert (find_line(word)[0] if word.startswith('# ') else word) in cause
+
+
+@only_1
+def test_batch_normalisation_of_slim_is_named():
+  cause, = check(suspects.slim_normalised).causes
+  assert 'BatchNorm' in cause and 'batch statistics' in cause and 'suspects.py' in cause
+
+
+def test_state_that_is_not_trained_is_compared():
+  report = check(suspects.averaging)
+  assert find_row(report, 'loss').agrees and find_row(report, 'hidden/weights').agrees
+  row = find_row(report, 'average')
+  assert row.verdict == DIFFERS and row.difference > 0.3 * row.scale
+
+
+def test_batch_normalisation_is_named_and_sync_agrees():
+  report = check(suspects.normalised)
+  assert not report.agrees and 'norm' in report.causes[0] and 'batch_norm=sync' in report.causes[0]
+  assert check(suspects.normalised, batch_norm='sync').agrees
+
+
+def test_random_ops_are_named_and_the_rest_agrees_without_them():
+  report = check(suspects.dropped)
+  assert not report.agrees and report.draws and report.only_draws
+  cause, = report.causes
+  assert 'dropout' in cause and 'is_training=False' in cause
+  assert check(suspects.dropped, is_training=False).agrees
+
+
+def test_a_fault_beside_random_ops_is_named_too():
+  report = check(suspects.dropped_and_centred)
+  assert report.draws and not report.only_draws
+  assert 'dropout' in report.causes[0] and find_line('# THE LINE TO BLAME')[0] in report.causes[1]
+
+
+@pytest.mark.parametrize('name', ['layer_normalised',
+                                  pytest.param('slim_normalised', marks=only_1)])
+def test_moving_averages_that_stand_still_are_checked_and_not_trained(name):
+  model = getattr(suspects, name)
+  assert check(model, is_training=False).agrees
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='Nothing updates'):
+    towers.build_towers(model, [towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4)],
+                        devices=['/device:CPU:0'], is_training=False,
+                        store=towers.build_variable_store(devices=['/device:CPU:0']))
+
+
+NOT_REPEATING = [
+    ('with_random_constant',
+     ['the op drawn_by_numpy (Const, made in', '# THE LINE OF NUMPY', 'in step 1']),
+    ('with_random_function', ['PyFunc', '# THE LINE THAT DRAWS']),
+    ('with_random_start', ['the initial value of the variable factor']),
+    ('with_random_state', ['the variable seen after step 1']),
+]
+
+
+@pytest.mark.parametrize('model', [
+    suspects.centred, pytest.param(small.model, marks=slow)], ids=['coupled', 'right'])
+@pytest.mark.parametrize('name, words', NOT_REPEATING, ids=[name for name, _ in NOT_REPEATING])
+def test_what_does_not_repeat_is_named_and_never_agrees(name, words, model):
+  report = check(getattr(suspects, name)(model))
+  assert not report.agrees and report.causes
+  for word in words:
+    assert (find_line(word)[0] if word.startswith('# ') else word) in report.not_repeated
+  assert 'does not repeat' in report.format() and 'one tower beside itself' in report.format()
+
+
+@pytest.mark.parametrize('model', [
+    suspects.centred, pytest.param(small.model, marks=slow)], ids=['coupled', 'right'])
+def test_an_input_that_does_not_repeat_is_named(model):
+  report = check(model, suspects.augmented(small.random_examples(13)))
+  assert not report.agrees
+  assert report.not_repeated == 'the input batch: tensor 0 (float32, [8, 5]) of step 1'
+  assert 'seed' in report.causes[0]
+
+
+def test_one_bit_is_enough_not_to_repeat():
+  calls = []
+
+  def model(batch, is_training):
+    calls.append(batch)
+    losses, metrics = small.model(batch, is_training)
+    one = np.float32(1)
+    factor = np.nextafter(one, np.float32(2)) if len(calls) == 2 else one
+    return losses * tf.constant(factor, name='factor'), metrics
+
+  assert 'factor' in check(model).not_repeated
+
+
+def test_variables_with_other_names_at_each_call_do_not_repeat():
+  report = check(suspects.own_variable())
+  assert not report.agrees
+  assert report.not_repeated == 'the variable gain_0, which one of two builds alone has'
+
+
+def test_noise_excuses_no_large_difference():
+  report = check(suspects.exploding)
+  row = find_row(report, 'loss')
+  assert not report.agrees and row.difference < 20 * row.noise and row.verdict == DROWNS
+  assert find_line('# THE LINE TO BLAME HERE')[0] in report.causes[0]
+
+
+def test_a_right_model_of_rounding_alone_is_not_blamed_on_an_op():
+  report = check(suspects.steep, batch_norm='sync')
+  assert not report.agrees and all(row.verdict != DIFFERS for row in report.rows)
+  assert report.causes[0].startswith('Rounding decides')
+
+
+@pytest.mark.parametrize('difference, noise, verdict', [
+    (1e-6, 0.0, AGREES), (1e-3, 0.0, DIFFERS), (1e-3, 1e-4, AGREES), (0.015, 0.004, AGREES),
+    (0.06, 0.004, DROWNS), (0.06, 0.001, DIFFERS), (np.nan, 0.01, DIFFERS),
+    (np.inf, np.inf, DIFFERS), (0.06, np.nan, DIFFERS)])
+def test_noise_is_bounded(difference, noise, verdict):
+  value = np.array([1.0, 0.0], np.float32)
+  assert compare('row', value + [difference, 0], value, value + [0, noise]).verdict == verdict
+
+
+def test_whole_numbers_must_be_the_same():
+  million = np.array(10 ** 6)
+  assert compare('row', million + 1, million, million).verdict == DIFFERS
+
+
+@pytest.mark.parametrize('axis, rows', [(0, 1), (1, 1), (0, 6), (1, 4)])
+def test_shares_are_joined_in_every_layout(axis, rows):
+  counts = [3, 3, 2]
+  random = np.random.RandomState(0)
+  for outer in (outer for outer in range(1, rows + 1) if rows % outer == 0):
+    blocks = random.randn(*[2] * axis + [outer, 8, rows // outer, 3])
+
+    def flatten(values):
+      return values.reshape(values.shape[:axis] + (-1, 3))
+
+    shares = [flatten(share) for share in np.split(blocks, np.cumsum(counts)[:-1], axis + 1)]
+    whole = flatten(blocks)
+    assert any(np.array_equal(joined, whole) for joined in join_shares(shares, counts, whole))
+  # Values of pairs of examples belong to no single one.
+  assert not list(join_shares([np.zeros([3, 3]), np.zeros([5, 5])], [3, 5], np.zeros([8, 8])))
+
+
+def test_values_that_are_not_finite_do_not_agree():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    # In one tower of three alone; its gradient is NaN in all.
+    return tf.where(tf.equal(tf.shape(losses)[0], 2), losses * np.nan, losses), metrics
+
+  assert not check(model, small.random_examples(50)).agrees
+
+
+def test_towers_that_cannot_be_built_are_reported_with_the_reason():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    if 'tower_1' in losses.name:
+      raise UsageError('The collection losses holds those of tower 0.')
+    return losses, metrics
+
+  report = check(model)
+  assert not report.agrees and report.rows == []
+  assert report.causes == ['They cannot be built: The collection losses holds those of tower 0.']
+  assert 'NOT one tower' in report.format()
+  with pytest.raises(UsageError, match='loss has the shape'):
+    check(lambda batch, is_training: small.dense(batch[0], 4, 'hidden'))
+
+
+def test_a_step_that_fails_is_reported_with_the_op():
+  report = check(suspects.fixed_size, small.random_examples(24))
+  cause, = report.causes
+  assert not report.agrees and 'cannot take a step' in cause
+  assert find_line('# THE LINE OF THE SIZE')[0] in cause
+  with pytest.raises(UsageError, match='Not even one tower .*suspects.py'):
+    check(suspects.fixed_size)
+
+
+def test_a_setting_that_cannot_be_is_an_error():
+  with pytest.raises(UsageError, match='batch_norm is'):
+    check(small.model, batch_norm='all', is_training=False)
+  with pytest.raises(UsageError, match='device is'):
+    check(small.model, device='tpu')
+
+
+def test_gpus_are_checked_on_request(monkeypatch):
+  with pytest.raises(UsageError, match='device is gpu'):
+    check(small.model, device='gpu')
+  assert check(small.model, device='auto').device == 'CPU'
+  graphs = []
+  monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 3)
+  monkeypatch.setattr(Trial, 'run', lambda trial, *_, **__: graphs.append(trial.graph) or 1 / 0)
+  for device in ('gpu', 'auto', 'cpu'):
+    with pytest.raises(ZeroDivisionError):
+      check(small.model, device=device)
+  kinds = [{op.device for op in graph.get_operations() if op.type == 'MatMul'} for graph in graphs]
+  assert kinds == [{'/device:GPU:0'}, {'/device:GPU:0'}, {'/device:CPU:0'}]
+  with pytest.raises(UsageError, match='num_gpus is 4'):
+    check(small.model, num_towers=4, device='gpu')
+
+
+def test_towers_stand_on_a_gpu_each(monkeypatch):
+  monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 3)
+  devices = towers.build_devices(3, 'gpu')
+  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
+  trial = Trial(small.model, small.random_examples(13), devices=devices, plan=plan, seed=0,
+                batch_norm='first', is_training=True)
+  for number in range(3):
+    devices = {op.device for op in trial.graph.get_operations()
+               if op.type == 'MatMul' and op.name.startswith('tower_%d/' % number)}
+    assert devices == {'/device:GPU:%d' % number}

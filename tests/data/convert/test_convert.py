@@ -1,0 +1,218 @@
+"""A conversion: nothing is lost, the same bytes every time, and whenever it is killed, nothing half reads as whole."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests import ROOT
+from tests.data.folders import test_cifar, test_image_folder, test_npy
+from tests.data.pictures import damage, jpegs
+from tests.data.test_encoded_images import take
+from towers import data
+from towers.base.usage_error import UsageError
+from towers.data.bad_records import BadRecords
+from towers.data.convert.convert import convert, main
+from towers.data.formats.idx import write_idx
+from towers.data.formats.png import encode_png
+from towers.data.formats.tfrecord import load_index
+
+
+def run(kind, source, to, **settings):
+  return convert(kind, str(source), str(to), stream=io.StringIO(), **settings)
+
+
+def contents(folder):
+  return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def read_all(examples):
+  """Returns the images and labels of a split, in any order that is the same for equal ones."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    elements = examples.elements().take(examples.num_examples)
+    batches = examples.read(elements, epoch=tf.constant(0, tf.int64), parallel_calls=2).batch(10**4)
+    iterator = tf.data.make_initializable_iterator(batches)
+    session.run(iterator.initializer)
+    images, labels = session.run(iterator.get_next())
+  return sorted((label, image.tobytes()) for image, label in zip(images, labels.tolist()))
+
+
+@pytest.mark.parametrize('kind, channels', [
+    ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.slow)])
+def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
+  source, to = tmp_path / 'source', tmp_path / 'to'
+  source.mkdir()
+  random = np.random.RandomState(0)
+  images = random.randint(256, size=(24, 32, 32, channels)).astype(np.uint8)
+  labels = np.arange(24) % 10
+  if kind == 'npy':
+    test_npy.write(source, images, labels, num_validation=4)
+  elif kind == 'cifar10':
+    test_cifar.write(source, 'cifar10', images, labels)
+  else:
+    for split, part in (('train', slice(0, -4)), ('t10k', slice(-4, None))):
+      write_idx(str(source / (split + '-images-idx3-ubyte')), images[part, ..., 0])
+      write_idx(str(source / (split + '-labels-idx1-ubyte')), labels[part].astype(np.uint8))
+  description = run(kind, source, to, shards=3)
+  assert sorted(description['shards']) == ['train-%05d-of-00003' % number for number in range(3)] + [
+      'validation-00000-of-00001']
+  data_set = data.load('tfrecord', data_dir=to)
+  assert data_set.image_shape == (32, 32, channels) and data_set.num_classes == 10
+  for examples, part in ((data_set.train, slice(0, 20)), (data_set.validation, slice(20, 24))):
+    expected = sorted((label, image.tobytes()) for image, label in zip(images[part], labels[part].tolist()))
+    assert read_all(examples) == expected
+
+
+def test_files_are_copied_as_they_are_and_classes_are_named(tmp_path):
+  test_image_folder.write(tmp_path / 'photos')
+  description = run('images', tmp_path / 'photos', tmp_path / 'to', shards=2)
+  assert description['classes'] == ['ant', 'bee', 'cow'] and description['num_classes'] == 3
+  stored = b''.join(contents(tmp_path / 'to').values())
+  assert all(content in stored for content in jpegs(12))
+  folder, converted = (data.load(kind, data_dir=tmp_path / name, image_size=16)
+                       for kind, name in (('images', 'photos'), ('tfrecord', 'to')))
+  for split in ('train', 'validation'):
+    assert read_all(getattr(folder, split)) == read_all(getattr(converted, split))
+
+
+def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(tmp_path):
+  test_image_folder.write(tmp_path / 'photos')
+  for name, processes in (('one', 1), ('three', 3)):
+    run('images', tmp_path / 'photos', tmp_path / name, shards=4, processes=processes)
+  expected = contents(tmp_path / 'one')
+  assert contents(tmp_path / 'three') == expected
+  shards = sorted(path for path in (tmp_path / 'one').iterdir() if path.name.startswith('train'))
+  times = {path: path.stat().st_mtime_ns for path in shards}
+  shards[0].unlink()                                                   # One is missing,
+  damage(shards[1], 300)                                               # one is damaged, and does not look it,
+  os.utime(str(shards[1]), ns=(times[shards[1]], times[shards[1]]))
+  (tmp_path / 'one' / '.index' / shards[2].name).write_bytes(b'?')     # one has lost its index,
+  (tmp_path / 'one' / '.train-00000-of-00004.1.tmp').write_bytes(b'')  # and one was left half.
+  run('images', tmp_path / 'photos', tmp_path / 'one', shards=4)
+  assert contents(tmp_path / 'one') == expected
+  assert shards[3].stat().st_mtime_ns == times[shards[3]]
+  # Another source makes all of them anew.
+  (tmp_path / 'photos' / 'train' / 'ant' / '0.JPG').write_bytes(jpegs(12)[11])
+  run('images', tmp_path / 'photos', tmp_path / 'one', shards=4)
+  assert shards[3].stat().st_mtime_ns != times[shards[3]]
+  with pytest.raises(UsageError, match='another conversion.*of-00004.*empty folder'):
+    run('images', tmp_path / 'photos', tmp_path / 'one', shards=3)
+
+
+def test_damaged_images_end_the_conversion_or_are_left_out(tmp_path):
+  test_image_folder.write(tmp_path / 'photos')
+  bad = tmp_path / 'photos' / 'train' / 'bee' / '1.JPG'
+  bad.write_bytes(bad.read_bytes()[:-200])
+  with pytest.raises(UsageError, match='bee/1.JPG.*cut off.*on_bad_record=skip'):
+    run('images', tmp_path / 'photos', tmp_path / 'to')
+  assert not (tmp_path / 'to' / 'data_set.json').exists()
+  description = run('images', tmp_path / 'photos', tmp_path / 'to', on_bad_record='skip')
+  assert sum(shard['records'] for shard in description['shards'].values()) == 11
+  # A conversion that must not leave any out does not take the shard that did.
+  with pytest.raises(UsageError, match='cut off'):
+    run('images', tmp_path / 'photos', tmp_path / 'to')
+
+
+_KILLED = """
+import sys, time
+from towers.data.convert import convert
+from towers.data.convert import shards
+encode = shards.encode_labelled
+def slow(image, label):
+  time.sleep(0.02)
+  return encode(image, label)
+shards.encode_labelled = slow
+sys.exit(convert.main(sys.argv[1:]))
+"""
+
+
+def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
+  test_image_folder.write(tmp_path / 'photos', per_class=(3, 1))
+  arguments = ['--from=images', '--data_dir=%s' % (tmp_path / 'photos'), '--shards=6', '--processes=2']
+  expected = tmp_path / 'expected'
+  assert main(arguments + ['--to=%s' % expected]) == 0
+  to = tmp_path / 'to'
+  left = []
+  for seconds in (0.0, 0.05, 0.1, 0.15):
+    process = subprocess.Popen([sys.executable, '-c', _KILLED] + arguments + ['--to=%s' % to], cwd=ROOT,
+                               stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not (to.exists() and any(to.iterdir())):
+      time.sleep(0.005)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # Its workers see within a record that it is gone.
+    time.sleep(0.2)
+    whole = {name: content for name, content in contents(to).items() if name.startswith(('train', 'validation'))}
+    assert all(content == (expected / name).read_bytes() for name, content in whole.items())
+    left.append(len(whole))
+    if len(whole) < 8:
+      with pytest.raises(UsageError):
+        data.load('tfrecord', data_dir=to)
+  assert min(left) < 8, 'it was over before it was killed'
+  assert main(arguments + ['--to=%s' % to]) == 0
+  assert contents(to) == contents(expected)
+  assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_a_killed_conversion(tmp_path):
+  test_image_folder.write(tmp_path / 'photos')
+  process = subprocess.Popen(
+      [sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--data_dir=%s' % (tmp_path / 'photos'),
+       '--shards=2', '--processes=2', '--to=%s' % (tmp_path / 'to')], cwd=ROOT, stderr=subprocess.DEVNULL,
+      start_new_session=True)
+  while process.poll() is None and not list((tmp_path / 'to').glob('.train*')):
+    time.sleep(0.01)
+  process.kill()
+  process.wait()
+  deadline = time.monotonic() + 6  # A worker needs 10 s for its shard, and 2 s to see that it is alone.
+  while True:
+    try:
+      os.killpg(process.pid, 0)
+    except ProcessLookupError:
+      break
+    assert time.monotonic() < deadline, 'a worker is still there'
+    time.sleep(0.05)
+
+
+def test_the_command_line(tmp_path, capsys):
+  test_image_folder.write(tmp_path / 'photos')
+  to = ['--to=%s' % (tmp_path / 'to')]
+  assert main(['--from=images', '--data_dir=%s' % (tmp_path / 'photos')] + to) == 0
+  output, errors = capsys.readouterr()
+  assert 'done: 12 images of 3 classes in 2 files; train with --data=tfrecord' in output
+  assert '12 of 12 images, 2 of 2 shards' in errors
+  assert main(['--from=npy', '--data_dir=%s' % tmp_path] + to) == 2
+  assert 'error: data_dir' in capsys.readouterr().err
+  test_npy.write(tmp_path, np.zeros([9, 4, 4], np.float32), np.arange(9) % 2)
+  assert main(['--from=npy', '--data_dir=%s' % tmp_path] + to) == 2
+  assert 'float32 cannot become PNGs' in capsys.readouterr().err
+  for shards in ('0', '-1'):
+    assert main(['--from=images', '--data_dir=%s' % (tmp_path / 'photos'), '--shards=' + shards] + to) == 2
+
+
+def test_pngs_are_what_tensorflow_decodes():
+  random = np.random.RandomState(0)
+  images = [random.randint(256, size=shape).astype(np.uint8) for shape in ((1, 1, 3), (5, 9, 1), (40, 30, 3))]
+  with tf.Graph().as_default(), tf.Session() as session:
+    for image in images:
+      np.testing.assert_array_equal(session.run(tf.image.decode_png(encode_png(image))), image)
+
+
+def test_an_index_says_what_the_shard_is(tmp_path):
+  test_image_folder.write(tmp_path / 'photos')
+  description = run('images', tmp_path / 'photos', tmp_path / 'to', shards=2)
+  for name, shard in description['shards'].items():
+    index = load_index(tmp_path / 'to' / name)
+    assert (len(index.lengths), index.facts['crc32'], index.facts['bytes']) == (
+        shard['records'], shard['crc32'], (tmp_path / 'to' / name).stat().st_size)
+  [taken] = take(data.load_tfrecord_folder(tmp_path / 'to', bad_records=BadRecords(), image_size=4,
+                                           max_image_pixels=10**6).validation, batch_size=3)
+  assert sorted(taken) == [0, 1, 2]

@@ -1,0 +1,99 @@
+"""A folder of TFRecords in ImageNet's layout: whole sets of files, the labels' range, what data_set.json says."""
+
+import json
+
+import pytest
+
+from tests.data.pictures import damage, write_tfrecords
+from tests.data.test_encoded_images import take
+from towers import data
+from towers.base.usage_error import UsageError
+from towers.data.bad_records import BadRecordError
+from towers.data.folders.tfrecord_folder import DESCRIPTION, find_shards
+from towers.data.formats.labelled_example import decode_labelled, encode_labelled
+
+
+def write(folder, validation='validation'):
+  write_tfrecords(folder, 'train', [[0, 1, 2], [3, 4], [5, 999]])
+  write_tfrecords(folder, validation, [[7, 8, 9, 10]])
+  return folder
+
+
+@pytest.mark.parametrize('validation', ['validation', 'val'])
+def test_imagenets_layout_is_read_as_it_is(tmp_path, validation):
+  data_set = data.load('tfrecord', data_dir=write(tmp_path, validation), image_size=8)
+  assert (data_set.train.num_examples, data_set.validation.num_examples) == (7, 4)
+  assert data_set.num_classes == 1000 and data_set.image_shape == (8, 8, 3)
+  assert '3 + 1 TFRecord files' in data_set.source and 'exact shares' in data_set.source
+  [taken] = take(data_set.train, batch_size=7)
+  assert sorted(taken) == [0, 1, 2, 3, 4, 5, 999]
+  assert data.load('tfrecord', data_dir=tmp_path).image_shape == (224, 224, 3)
+
+
+def test_settings_win_over_the_description_and_it_over_imagenet(tmp_path):
+  write(tmp_path)
+  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=1, image_size=12, shards={})
+  (tmp_path / DESCRIPTION).write_text(json.dumps(description))
+  data_set = data.load('tfrecord', data_dir=tmp_path)
+  assert data_set.num_classes == 20 and data_set.image_shape == (12, 12, 1)
+  data_set = data.load('tfrecord', data_dir=tmp_path, num_classes=1001, first_label=0, image_size=9)
+  assert data_set.num_classes == 1001 and data_set.image_shape == (9, 9, 1)
+  [taken] = take(data_set.validation, batch_size=4)
+  assert sorted(taken) == [8, 9, 10, 11]
+
+
+def test_labels_lie_from_the_first_one_on_up_to_the_number_of_classes():
+  for label in range(7, 10):
+    decoded = decode_labelled(encode_labelled(b'image', label), num_classes=3, first_label=7)
+    assert decoded == (b'image', label - 7)
+  for label in (6, 10):
+    with pytest.raises(BadRecordError, match=f'the label {label} lies outside 7 to 9'):
+      decode_labelled(encode_labelled(b'image', label), num_classes=3, first_label=7)
+
+
+def test_damaged_lengths_are_found_at_the_start(tmp_path):
+  damage(write(tmp_path) / 'train-00000-of-00003', 3)
+  with pytest.raises(UsageError, match='train-00000-of-00003: record 0 at byte 0'):
+    data.load('tfrecord', data_dir=tmp_path)
+  assert data.load('tfrecord', data_dir=tmp_path, on_bad_record='skip').train.num_examples == 4
+
+
+@pytest.mark.parametrize('names, words', [
+    ([], 'no file of the split train .*holds nothing'),
+    (['train-00000-of-00001'], r'no file of the split validation \(validation-\*, val-\*, test-\*\)'),
+    (['train-00000-of-00003', 'train-00002-of-00003', 'validation'], 'lacks 1 of 3 files of train.*00001-of-00003'),
+    (['train-00000-of-00001', 'train-00000-of-00002', 'val'], 'several conversions'),
+])
+def test_sets_that_are_not_whole_are_refused(tmp_path, names, words):
+  for name in names:
+    (tmp_path / name).write_bytes(b'')
+  with pytest.raises(UsageError, match=words):
+    find_shards(str(tmp_path))
+
+
+def test_names_without_numbers_and_files_beside_them(tmp_path):
+  for name in ('train.tfrecord', 'train_extra.tfrecord', 'trainer', 'training.log', 'val.tfrecord', 'labels.txt',
+               'train.json', '.train-00000-of-00001.7.tmp', 'validation.md'):
+    (tmp_path / name).write_bytes(b'')
+  found = find_shards(str(tmp_path))
+  assert [path.split('/')[-1] for path in found['train']] == ['train.tfrecord', 'train_extra.tfrecord']
+  assert [path.split('/')[-1] for path in found['validation']] == ['val.tfrecord']
+
+
+@pytest.mark.parametrize('content', [
+    '', '[]', '{}', '{"format": "other"}',
+    '{"format": "towers data set 1", "shards": [], "num_classes": 3, "first_label": 0, "channels": 3}',
+    '{"format": "towers data set 1", "shards": {}, "num_classes": 1, "first_label": 0, "channels": 3}',
+    '{"format": "towers data set 1", "shards": {}, "num_classes": 3, "first_label": 0, "channels": 7}'])
+def test_a_damaged_description_is_named(tmp_path, content):
+  (write(tmp_path) / DESCRIPTION).write_text(content)
+  with pytest.raises(UsageError, match='data_set.json: damaged'):
+    data.load('tfrecord', data_dir=tmp_path)
+
+
+def test_fewer_records_than_the_description_counts_are_told(tmp_path):
+  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=3, image_size=12,
+                     shards={'train-00001-of-00003': dict(records=3, bytes=0, crc32=0)})
+  (write(tmp_path) / DESCRIPTION).write_text(json.dumps(description))
+  with pytest.raises(UsageError, match='train-00001-of-00003.*has 2 records.*counts 3'):
+    data.load('tfrecord', data_dir=tmp_path)

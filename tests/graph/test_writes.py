@@ -1,0 +1,345 @@
+"""Writes: what changes a variable waits for the step's answer, is undone, or is refused by name."""
+
+import functools
+import importlib
+import time
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import load_keras, tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run
+from tests.update import test_guard
+from towers.base.usage_error import UsageError
+from towers.graph import writes
+from towers.training.stepping.not_finite import NotFinite
+
+TRAIN = small.random_examples(16)
+POISONED = faults.poison(TRAIN, test_guard.ROW)
+
+
+def average(name='average', **settings):
+  """A variable that every model here reads in its forward pass."""
+  return tf.get_variable(name, [small.NUM_FEATURES], initializer=tf.zeros_initializer(),
+                         trainable=False, **settings)
+
+
+def move(variable, mean, zero_debias):
+  # As a stranger's program has it.
+  moving_averages = importlib.import_module('tensorflow.python.training.moving_averages')
+  return moving_averages.assign_moving_average(variable, mean, 0.9, zero_debias=zero_debias)
+
+
+def count(variable, mean):
+  """What a while loop does: adds the mean three times."""
+  def body(number):
+    with tf.control_dependencies([variable.assign_add(mean, read_value=False)]):
+      return number + 1
+
+  return tf.while_loop(lambda number: number < 3, body, [0])
+
+
+def count_in_branch(variable, mean):
+  """A loop in a branch in a loop."""
+  return tf.while_loop(
+      lambda number: number < 3, lambda number: number + tf.cond(
+          number < 2, lambda: tf.minimum(count(variable, mean), 1), lambda: 1), [0])
+
+
+# What strangers' models put into UPDATE_OPS, from a variable, its batch's mean and is_training.
+UPDATES = {
+    'moving average': lambda variable, mean, is_training: move(variable, mean, False),
+    'moving average, debiased': lambda variable, mean, is_training: move(variable, mean, True),
+    'assign': lambda variable, mean, is_training: variable.assign_add(mean),
+    'group': lambda variable, mean, is_training: tf.group(
+        variable.assign_add(mean), average('other').assign_add(mean)),
+    'scatter': lambda variable, mean, is_training: variable.scatter_update(
+        tf.IndexedSlices(variable[:2] + mean[:2], [0, 3])),
+    'cond': lambda variable, mean, is_training: tf.cond(
+        is_training, lambda: tf.identity(variable.assign_add(mean)), lambda: tf.identity(variable)),
+    'loop': lambda variable, mean, is_training: count(variable, mean),
+    'loop in cond': lambda variable, mean, is_training: tf.cond(
+        is_training, lambda: count(variable, mean), lambda: 0),
+    'loop in cond in loop': lambda variable, mean, is_training: count_in_branch(variable, mean),
+    'function': lambda variable, mean, is_training: tf.function(
+        lambda value: tf.identity(variable.assign_add(value)))(mean),
+    'optimizer': lambda variable, mean, is_training: tf.train.AdamOptimizer(0.1).apply_gradients(
+        [(mean, variable)]),
+}
+
+
+def updated(update, **settings):
+  """Returns a model with an update in UPDATE_OPS."""
+  def model(batch, is_training):
+    features, labels = batch
+    variable = average(**settings)
+    tf.add_to_collection(
+        tf.GraphKeys.UPDATE_OPS, update(variable, tf.reduce_mean(features, 0), is_training))
+    return losses(features - variable, labels)
+
+  return model
+
+
+def losses(x, labels):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=small.dense(x, small.NUM_CLASSES, 'logits'))
+
+
+def averaged_weights(batch, is_training):
+  """Polyak averages of the weights."""
+  del is_training
+  found = losses(*batch)
+  with tf.variable_scope('logits', reuse=True):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_CLASSES])
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS,
+                       tf.train.ExponentialMovingAverage(0.9).apply([weights]))
+  return found
+
+
+def layers_norm(batch, is_training):
+  features, labels = batch
+  return losses(tf.layers.batch_normalization(features, training=is_training, name='norm'), labels)
+
+
+def keras_norm():
+  made = {}
+
+  def model(batch, is_training):
+    features, labels = batch
+    graph = tf.get_default_graph()
+    if graph not in made:
+      made[graph] = load_keras().layers.BatchNormalization()
+    norm = made[graph]
+    x = norm(features, training=is_training)
+    for update in norm.updates:
+      tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return losses(x, labels)
+
+  return model
+
+
+def slim_norm(**settings):
+  def model(batch, is_training):
+    slim = pytest.importorskip('tensorflow.contrib.slim')
+    features, labels = batch
+    return losses(slim.batch_norm(features, is_training=is_training, scope='norm', decay=0.9,
+                                  **settings), labels)
+
+  return model
+
+
+MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
+    'ref': updated(UPDATES['assign'], use_resource=False),
+    'ref in loop': updated(lambda variable, mean, is_training: tf.while_loop(
+        lambda number: number < 3, lambda number: number + 1 + 0 * tf.cast(
+            variable.assign_add(mean)[0], tf.int32), [0]), use_resource=False),
+    'averaged weights': averaged_weights,
+    'tf.layers': layers_norm,
+    'slim': slim_norm(),
+    'keras': keras_norm(),
+})
+
+
+def check_refused_step(**settings):
+  """Takes a good step, one that is refused, a good one; returns the names of what these change."""
+  with Run(train=POISONED, **settings) as run:
+    start = test_guard.everything(run)
+    run.steps.train()
+    before = test_guard.everything(run)
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    assert not run.steps.retry().is_done
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    run.steps.skip()
+    run.steps.train()
+    after = test_guard.everything(run)
+    assert all(np.isfinite(value).all() for value in after.values())
+    return {name for name, value in after.items() if not np.array_equal(value, start[name])}
+
+
+@pytest.mark.parametrize('name, num_towers', [
+    pytest.param(name, num_towers, marks=() if number % 6 == num_towers else pytest.mark.slow)
+    for number, name in enumerate(sorted(MODELS)) for num_towers in (1, 3)])
+def test_a_refused_step_leaves_every_variable_what_it_was_whoever_changes_it(name, num_towers):
+  changed = check_refused_step(model=MODELS[name], num_towers=num_towers)
+  assert any('verage' in name or 'moving' in name for name in changed)
+
+
+@pytest.mark.parametrize('name', ['moving average', 'loop', 'tf.layers'])
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=1, accumulate=2),
+    pytest.param(dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
+                 marks=pytest.mark.slow),
+    pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.slow)], ids=str)
+def test_so_it_is_in_micro_batches_on_copies_and_beside_a_validation_tower(settings, name):
+  assert check_refused_step(model=MODELS[name], **settings)
+
+
+def slowly_read(variable):
+  """Reads a variable long after all that waits for nothing has run."""
+  def wait(number):
+    time.sleep(0.05)
+    return number
+
+  with tf.control_dependencies([tf.py_func(wait, [0.0], tf.float32)]):
+    return variable.read_value()
+
+
+@pytest.mark.parametrize('name, guard', [
+    ('moving average', True), ('group', True), ('loop', True), ('assign', False)] + [
+        pytest.param(name, guard, marks=pytest.mark.slow) for name, guard in [
+            ('assign', True), ('cond', True), ('function', True), ('moving average', False),
+            ('group', False), ('cond', False), ('loop', False), ('function', False)]])
+def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatch):
+  monkeypatch.setattr(
+      towers, 'build_train_op', functools.partial(towers.update.apply.build_train_op, guard=guard))
+
+  def model(batch, is_training, read=slowly_read, update=UPDATES[name]):
+    features, labels = batch
+    variable = average()
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS,
+                         update(variable, 100 + tf.reduce_mean(features, 0), is_training))
+    return losses(features - read(variable), labels)
+
+  def first_loss(**settings):
+    with Run(model=functools.partial(model, **settings), num_towers=2) as run:
+      return run.steps.train()
+
+  assert first_loss() == first_loss(update=lambda *_: tf.no_op())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [
+    'moving average', 'moving average, debiased', 'assign', 'tf.layers'])
+def test_fifty_runs_have_one_first_loss(name):
+  with Run(model=MODELS[name], num_towers=1, train=TRAIN) as run:
+    with run.graph.as_default():
+      variables = tf.global_variables() + tf.local_variables()
+    values, found = run.session.run(variables), set()
+    for _ in range(50):
+      for variable, value in zip(variables, values):
+        variable.load(value, run.session)
+      run.steps.start(0)
+      found.add((run.steps.train(), run.steps.train()))
+  assert len(found) == 1
+
+
+def in_place(update):
+  """Returns a model whose loss waits for an update."""
+  def model(batch, is_training):
+    features, labels = batch
+    variable = average()
+    with tf.control_dependencies([update(variable, tf.reduce_mean(features, 0), is_training)]):
+      features = tf.identity(features)
+    return losses(features - variable, labels)
+
+  return model
+
+
+IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
+                slim=slim_norm(updates_collections=None))
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=() if name in ('assign', 'slim', 'loop in cond') else pytest.mark.slow)
+    for name in sorted(IN_PLACE)])
+def test_what_an_update_in_place_has_changed_is_put_back(name):
+  is_switched = name in ('cond', 'loop in cond', 'slim')
+  changed = check_refused_step(model=IN_PLACE[name], num_towers=1,
+                               validation_kind='switch' if is_switched else 'none')
+  assert any('verage' in name or 'moving' in name for name in changed)
+
+
+def clips_weights(batch, is_training):
+  del is_training
+  features, labels = batch
+  weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_CLASSES])
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, weights.assign(tf.clip_by_value(weights, -1, 1)))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=tf.matmul(features, weights))
+
+
+def averages_a_tensor(batch, is_training):
+  del is_training
+  features, labels = batch
+  average_op = tf.train.ExponentialMovingAverage(0.9).apply([tf.reduce_mean(features, 0)])
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, average_op)
+  return losses(features, labels)
+
+
+def updates_in_loop(variable, mean, is_training):
+  del is_training
+  updates = []
+
+  def body(number):
+    updates.append(variable.assign_add(mean, read_value=False))
+    return number + 1
+
+  tf.while_loop(lambda number: number < 3, body, [0])
+  return updates[0]
+
+
+ASSIGNS = in_place(UPDATES['assign'])
+
+
+@pytest.mark.parametrize('settings, words', [
+    (dict(model=ASSIGNS, num_towers=3),
+     'op tower_0/AssignAddVariableOp changes the variable average while the loss is computed, so '
+     'that it would run on each of 3 towers.*UPDATE_OPS.*updates_collections'),
+    (dict(model=ASSIGNS, num_towers=2, tower_build='clone', placement='replicated'), 'of 2 towers'),
+    (dict(model=in_place(UPDATES['loop']), num_towers=2), 'average while .* each of 2 towers'),
+    (dict(model=in_place(UPDATES['function']), num_towers=2), 'average while .* each of 2 towers'),
+    (dict(model=slim_norm(updates_collections=None)), 'norm/moving_mean while .* each of 2 towers'),
+    (dict(model=ASSIGNS, num_towers=1, accumulate=2), 'for every micro-batch on each of 1 towers'),
+    (dict(model=ASSIGNS, num_towers=1, validation_kind='switch'),
+     'variable average whenever the loss is computed, in validation too: .*tf.cond.is_training'),
+    (dict(model=in_place(lambda _, mean, __: average('ref', use_resource=False).assign_add(mean)),
+          num_towers=1), 'cannot give a ref variable back.*use_resource=True'),
+    (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),
+    (dict(model=averages_a_tensor), 'Tower 1 asks for the variable tower_1/.*tower 0 did not make'),
+    (dict(model=MODELS['moving average, debiased'], validation_kind='tower'),
+     'asks for the variable snapshot/average/.*zero_debias=False.*validation=switch'),
+    (dict(model=clips_weights, placement='replicated'),
+     'changes the trainable variable weights on the first tower.*trainable=False'),
+])
+def test_what_towers_would_write_otherwise_than_one_is_refused_by_name(settings, words):
+  with pytest.raises(UsageError, match=words):
+    Run(**dict(dict(num_towers=2, validation_kind='none'), **settings))
+
+
+def test_towers_that_share_weights_may_clip_them():
+  with Run(model=clips_weights, num_towers=2) as run:
+    run.steps.train()
+
+
+def test_what_reads_a_variable_is_no_write():
+  with tf.Graph().as_default() as graph:
+    variable, index = average(), tf.constant([1])
+    ref = average('ref', use_resource=False)
+    tf.gradients(tf.gather(variable, index) + tf.gather(ref, index), [variable, ref])
+    tf.function(lambda: variable + 1)()
+    tf.while_loop(lambda number: number < 3, lambda number: number + variable[0] + ref[0], [0.0])
+    tf.cond(variable[0] > 0, lambda: variable[0], lambda: tf.identity(ref[0]))
+    names = {write.op.name for write in writes.find_writes(graph)}
+    assert names == {'average/Assign', 'ref/Assign'}
+
+
+@pytest.mark.parametrize('name', ['tf.layers', 'group', 'loop', 'averaged weights'])
+def test_the_search_does_not_walk_through_the_net(name, monkeypatch):
+  walked = []
+
+  def count(find):
+    def counted(*args, **settings):
+      found = find(*args, **settings)
+      walked.extend(found)
+      return found
+    return counted
+
+  for find in ('find_needed', 'find_dependents'):
+    monkeypatch.setattr(writes, find, count(getattr(writes, find)))
+  Run(model=MODELS[name], num_towers=2).session.close()
+  assert walked and not [op for op in walked if op.type == 'MatMul']

@@ -1,0 +1,82 @@
+"""Runs the loop of main.py on a small model while somebody keeps its curves."""
+
+import io
+import os
+
+from towers.training.loop import run_loop
+from towers.training.reporting.listener import Listener
+from towers.training.reporting.progress import Progress
+from towers.training.reporting.report import Report
+from towers.training.reporting.samples import Samples
+from towers.training.reporting.summaries import Summaries
+from towers.training.saving.checkpoints import Checkpoints
+from towers.training.saving.history import History
+from towers.training.settings.schedule import Schedule
+
+CURVES = dict(summary_dir='unused', summary_every='3steps')
+
+
+class Killed(Exception):
+  pass
+
+
+class List(Listener):
+  """Keeps what it is told."""
+
+  def __init__(self):
+    self.samples, self.validations = [], []
+
+  def sample(self, sample):
+    self.samples.append(sample)
+
+  def validation(self, step, metrics):
+    self.validations.append((step, metrics))
+
+
+def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=3, total_steps=12, kill_after=None,
+          on_nan='stop', before_step=lambda step: None, **schedule):
+  """Runs main.py's loop to the end; returns what it wrote to the screen."""
+  stream = io.StringIO()
+  history = History()
+  with run.graph.as_default():
+    checkpoints = folder and Checkpoints(str(folder), keep=3)
+    if checkpoints:
+      checkpoints.restore(run.session)
+    step = int(run.counters()[0])
+    if folder:
+      history.read(str(folder), step)
+    run.steps.scale_learning_rate(history.rate_factor)
+    progress = Progress(total_steps=total_steps, first_step=step, plan=run.program.train.inputs.plan,
+                        learning_rate=run.steps.learning_rate, stream=stream)
+    told = list(listeners)
+    if summaries:
+      os.makedirs(str(summaries), exist_ok=True)
+      told.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'}, graph=run.graph,
+                            warn=progress.write))
+    if report:
+      told.append(Report(str(report), config=run.config, first_step=step, description='<two> towers', versions={},
+                         read_seconds=progress.seconds, warn=progress.write))
+    if told:
+      samples = Samples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
+                                 listeners=told, has_validated=history.has_validated)
+      progress.followers.append(samples)
+    show = progress.step
+
+    def step_or_die(*, step, loss):
+      show(step=step, loss=loss)
+      before_step(step + 1)
+      if step == kill_after:
+        raise Killed
+
+    progress.step = step_or_die
+    run.steps.start(step)
+    try:
+      run_loop(run.steps, session=run.session, progress=progress, history=history, checkpoints=checkpoints,
+               schedule=Schedule(total_steps, on_nan=on_nan, **dict(dict(validate_every=5, save_every=4), **schedule)))
+    except Killed:
+      return stream.getvalue()
+    finally:
+      # As `kill -9` would leave it.
+      if told and kill_after is None:
+        samples.close()
+  return stream.getvalue()

@@ -1,0 +1,122 @@
+"""A small program for the laws: random features, a model of two layers, every part of the straight line."""
+
+import itertools
+
+import numpy as np
+
+import towers
+from tensorflow_v1 import tf
+from towers.data import DataSet
+from towers.training.build import build_configured
+from towers.training.settings.config import Config
+from towers.training.stepping.steps import Steps
+
+MODES = ('split', 'next', 'shard')
+TOWERS = (1, 2, 3, 4, 8)
+DEPTHS = (0, 1, 2)
+PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
+
+NUM_FEATURES = 5
+NUM_CLASSES = 3
+
+
+def thin(*axes):
+  """Returns a third of a grid, in which any values of all axes but one meet, whichever that one is.
+
+  Each axis has three values or more. A point is there if the positions of its values add up to a multiple of 3.
+  """
+  assert all(len(axis) >= 3 for axis in axes)
+  return [tuple(value for _, value in point) for point in itertools.product(*map(enumerate, axes))
+          if sum(position for position, _ in point) % 3 == 0]
+
+
+def id_examples(num_examples, name='train'):
+  """Examples that are their own numbers."""
+  return towers.Examples(num_examples=num_examples, elements=lambda: tf.data.Dataset.range(num_examples), name=name)
+
+
+def random_examples(num_examples, name='train', seed=0):
+  """Examples of `(features [5], label)`."""
+  random = np.random.RandomState(seed)
+  features = random.randn(num_examples, NUM_FEATURES).astype(np.float32)
+  labels = random.randint(NUM_CLASSES, size=num_examples).astype(np.int32)
+  return towers.Examples(
+      num_examples=num_examples, elements=lambda *arrays: tf.data.Dataset.range(num_examples),
+      parse_batch=lambda numbers, *arrays: tuple(tf.gather(array, numbers) for array in arrays),
+      arrays=(features, labels), name=name, is_gathered=True)
+
+
+def model(batch, is_training):
+  """Softmax regression over a hidden layer; per-example losses and one metric."""
+  del is_training
+  features, labels = batch
+  hidden = tf.tanh(dense(features, 4, 'hidden'))
+  logits = dense(hidden, NUM_CLASSES, 'logits')
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def dense(inputs, size, name):
+  with tf.variable_scope(name):
+    weights = tf.get_variable('weights', [inputs.shape[1], size])
+    biases = tf.get_variable('biases', [size], initializer=tf.zeros_initializer())
+    return tf.matmul(inputs, weights) + biases
+
+
+class Run:
+  """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to step."""
+
+  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None, validation=None, model=model,
+               shuffle=False, validation_tower=False, validation_kind=None, worker=0, num_workers=1,
+               serve=None, **settings):
+    """Opens it; `serve` takes a session's config and returns the target to run in, for one of several workers."""
+    settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
+    self.config = config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
+                    validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
+    data_set = DataSet(train or random_examples(13), validation or random_examples(11, 'validation', seed=1),
+                       image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
+    devices = towers.build_devices(num_towers, 'cpu')
+    self.graph = tf.Graph()
+    with self.graph.as_default():
+      self.program = build_configured(config, model, data_set, devices.names, towers.Workers(num_workers, worker))
+      self.session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker),
+                                                        needs_threads=self.program.needs_threads)
+      self.target = serve(self.session_config) if serve else ''
+      self.session = tf.Session(self.target, config=self.session_config)
+      self.steps = Steps(self.session, self.program)
+      self.steps.start_variables()
+      self.initial_weights = self.weights()
+
+  def __enter__(self):
+    self.steps.start(0)
+    return self
+
+  def __exit__(self, *_):
+    self.session.close()
+
+  def weights(self):
+    with self.graph.as_default():
+      return dict(zip([variable.op.name for variable in tf.trainable_variables()],
+                      self.session.run(tf.trainable_variables())))
+
+  def counters(self):
+    with self.graph.as_default():
+      return self.session.run([towers.get_global_step(), towers.get_examples_seen()])
+
+  def validate(self):
+    """Returns the metrics' means over the validation split, and the number of examples."""
+    validation_pass = self.steps.begin_pass(0)
+    self.steps.validate(validation_pass)
+    return validation_pass.means(), validation_pass.num_examples
+
+
+def assert_moved(initial, weights, at_least=1e-3):
+  """Towers that train nothing are as equal as those that train."""
+  for name, value in weights.items():
+    assert abs(value - initial[name]).max() > at_least, name
+
+
+def assert_same_weights(left, right, tolerance=1e-5):
+  assert sorted(left) == sorted(right)
+  for name, value in left.items():
+    np.testing.assert_allclose(value, right[name], rtol=0, atol=tolerance, err_msg=name)

@@ -1,0 +1,285 @@
+"""Small models for the check: some are right, and each other has one fault."""
+
+import importlib
+import itertools
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from tests.harness import small
+from towers.tower.batch_norm_layer import batch_norm
+
+
+def cross_entropy(labels, hidden):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=small.dense(hidden, small.NUM_CLASSES, 'logits'))
+
+
+def centred(batch, is_training):
+  """Takes the mean over the batch away, so that an example's loss depends on the others."""
+  features, labels = batch
+  hidden = small.dense(features, 4, 'hidden')
+  shifted = hidden - tf.reduce_mean(hidden, 0)  # THE LINE TO BLAME
+  return cross_entropy(labels, shifted)
+
+
+def normalised(batch, is_training):
+  features, labels = batch
+  x = small.dense(features, 4, 'hidden')
+  return cross_entropy(labels, batch_norm(x, is_training, name='norm'))
+
+
+def layer_normalised(batch, is_training):
+  """Batch normalisation by TensorFlow's own layer."""
+  features, labels = batch
+  x = small.dense(features, 4, 'hidden')
+  return cross_entropy(labels, tf.layers.batch_normalization(x, training=is_training))
+
+
+def slim_normalised(batch, is_training):
+  slim = importlib.import_module('tensorflow.contrib.slim')  # As a stranger's program has it.
+  features, labels = batch
+  x = small.dense(features, 4, 'hidden')
+  return cross_entropy(labels, slim.batch_norm(x, is_training=is_training))
+
+
+def dropped(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  return losses * (tf.nn.dropout(tf.ones_like(losses), rate=0.5) if is_training else 1.0), metrics
+
+
+def dropped_and_centred(batch, is_training):
+  losses = centred(batch, is_training)
+  return losses * (tf.nn.dropout(tf.ones_like(losses), rate=0.5) if is_training else 1.0)
+
+
+def scalar_sum(batch, is_training):
+  """A scalar that is the sum, where the mean is meant."""
+  losses, _ = small.model(batch, is_training)
+  return tf.reduce_sum(losses)
+
+
+def token_mean(batch, is_training):
+  """Examples have one to three tokens; the mean is over those of the batch."""
+  features, labels = batch
+  mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES, tf.float32)
+  losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden')) * mask
+  return tf.reduce_sum(losses) / tf.reduce_sum(mask)  # THE LINE OF THE MEAN
+
+
+def masked_mean(batch, is_training):
+  """The same, of the tokens alone."""
+  features, labels = batch
+  mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES)
+  losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden'))
+  return tf.reduce_mean(tf.boolean_mask(losses, mask))  # THE LINE OF THE MASKED MEAN
+
+
+def weighted_loss(batch, is_training):
+  """TensorFlow's own loss with weights, which is the mean over those that are not zero."""
+  features, labels = batch
+  hidden = small.dense(features, small.NUM_CLASSES, 'hidden')
+  weights = tf.cast(labels, tf.float32)
+  return tf.losses.sparse_softmax_cross_entropy(labels, hidden, weights)  # THE LINE OF THE WEIGHTS
+
+
+def recurrent(batch, is_training):
+  """A loop with states [time, batch, units], flattened to [time * batch, units]."""
+  features, labels = batch
+  steps = tf.transpose(tf.expand_dims(features, 2), [1, 0, 2])
+  with tf.variable_scope('cell'):
+    weights = tf.convert_to_tensor(tf.get_variable('weights', [5, 4]))
+  outputs = tf.TensorArray(tf.float32, small.NUM_FEATURES)
+
+  def step(time, state, outputs):
+    state = tf.tanh(tf.matmul(tf.concat([steps[time], state], 1), weights))
+    return time + 1, state, outputs.write(time, state)
+
+  first = tf.zeros([tf.shape(features)[0], 4])
+  _, _, outputs = tf.while_loop(
+      lambda time, *_: time < small.NUM_FEATURES, step, [0, first, outputs])
+  states = outputs.stack()  # [time, batch, units]
+  flat = small.dense(tf.reshape(states, [-1, 4]), 4, 'flat')
+  return cross_entropy(labels, tf.reduce_sum(tf.reshape(flat, tf.shape(states)), 0))
+
+
+def dynamic_rnn(batch, is_training):
+  """The same by TensorFlow 1's own function."""
+  features, labels = batch
+  cell = tf.nn.rnn_cell.LSTMCell(4, name='cell')
+  steps = tf.transpose(tf.expand_dims(features, 2), [1, 0, 2])
+  outputs, _ = tf.nn.dynamic_rnn(cell, steps, dtype=tf.float32, time_major=True)
+  return cross_entropy(labels, outputs[-1])
+
+
+def attention(batch, is_training):
+  """Two heads, one behind the other in the batch dimension: [heads * batch, time, units]."""
+  features, labels = batch
+  x = tf.reshape(small.dense(features, 3 * 8, 'embedding'), [-1, 3, 8])
+  heads = tf.concat(tf.split(x, 2, axis=2), 0)
+  weights = tf.nn.softmax(tf.matmul(heads, heads, transpose_b=True))
+  joined = tf.concat(tf.split(tf.matmul(weights, heads), 2, axis=0), 2)
+  return cross_entropy(labels, tf.reduce_mean(joined, 1))
+
+
+def batch_attention(batch, is_training):
+  """Each example attends to all of its batch."""
+  features, labels = batch
+  x = small.dense(features, 4, 'hidden')
+  weights = tf.nn.softmax(tf.matmul(x, x, transpose_b=True))  # THE LINE OF THE PRODUCT
+  return cross_entropy(labels, tf.matmul(weights, x))
+
+
+def in_batch_negatives(batch, is_training):
+  """Each example is told from the others of its batch."""
+  features, _ = batch
+  left, right = small.dense(features, 4, 'left'), small.dense(features, 4, 'right')
+  scores = tf.matmul(left, right, transpose_b=True)  # THE LINE OF THE NEGATIVES
+  positions = tf.range(tf.shape(scores)[0])
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=scores)
+
+
+def table(batch, is_training):
+  """Looks labels up in a table, and needs all that a program may have to be initialised."""
+  features, labels = batch
+  keys, values = tf.constant([0, 1, 2], tf.int64), tf.constant([2, 0, 1], tf.int64)
+  ids = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1)
+
+  gain = tf.get_local_variable('gain', [], initializer=tf.ones_initializer())
+  labels = tf.cast(ids.lookup(tf.cast(labels, tf.int64)), tf.int32)
+  losses, metrics = small.model((features, labels), is_training)
+  return losses * gain, metrics
+
+
+def averaging(batch, is_training):
+  """Keeps a moving average that the first tower alone moves; no loss reads it."""
+  average = tf.get_variable('average', [small.NUM_FEATURES],
+                            initializer=tf.zeros_initializer(), trainable=False)
+  mean = tf.reduce_mean(batch[0], 0)
+  move = average.assign_sub(0.1 * (average - mean), read_value=False)  # THE LINE THAT AVERAGES
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, move)
+  return small.model(batch, is_training)
+
+
+def counting(batch, is_training):
+  """Counts its calls in a local variable, which every tower does."""
+  count = tf.get_variable('count', [], tf.int64, initializer=tf.zeros_initializer(),
+                          trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+  losses, metrics = small.model(batch, is_training)
+  with tf.control_dependencies([count.assign_add(1, read_value=False)]):
+    return tf.identity(losses), metrics
+
+
+def remembering(batch, is_training):
+  """Subtracts a moving average, which the first tower alone moves: the second step differs."""
+  features, labels = batch
+  average = tf.get_variable('average', [small.NUM_FEATURES],
+                            initializer=tf.zeros_initializer(), trainable=False)
+  mean = tf.reduce_mean(features, 0)
+  shifted = features - average
+  with tf.control_dependencies([shifted]):
+    move = average.assign_sub(0.5 * (average - mean), read_value=False)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, move)
+  return cross_entropy(labels, small.dense(shifted, 4, 'hidden'))
+
+
+def collected(batch, is_training):
+  """Returns the sum of a collection, to which the towers before it have added."""
+  losses, _ = small.model(batch, is_training)
+  tf.add_to_collection('losses', tf.reduce_mean(losses))
+  return tf.add_n(tf.get_collection('losses'))
+
+
+def fixed_size(batch, is_training):
+  """Knows the size of its batch by heart."""
+  features, labels = batch
+  size = tf.placeholder_with_default(8, [])
+  features = tf.reshape(features, [size, small.NUM_FEATURES])  # THE LINE OF THE SIZE
+  return cross_entropy(labels, small.dense(features, 4, 'hidden'))
+
+
+def own_variable():
+  """Makes a variable with another name at each call."""
+  calls = itertools.count()
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    gain = tf.get_variable('gain_%d' % next(calls), [], initializer=tf.ones_initializer())
+    return losses * gain, metrics
+
+  return model
+
+
+def steep(batch, is_training):
+  """So steep that the last bits of what the towers add up decide."""
+  features, labels = batch
+  x = batch_norm(small.dense(features, 4, 'hidden'), is_training, name='norm')
+  return cross_entropy(labels, tf.sin(1e8 * x))
+
+
+def exploding(batch, is_training):
+  """As steep, and centred."""
+  features, labels = batch
+  hidden = small.dense(features, 4, 'hidden')
+  shifted = hidden - tf.reduce_mean(hidden, 0)  # THE LINE TO BLAME HERE
+  return cross_entropy(labels, tf.sin(1e5 * shifted))
+
+
+def with_mean_of_losses(model):
+  def changed(batch, is_training):
+    losses = model(batch, is_training)
+    return losses * tf.reduce_mean(losses)  # THE LINE OF THE LOSSES
+
+  return changed
+
+
+# What makes a program give other numbers each time, each put before a model.
+
+def with_random_constant(model):
+  def changed(batch, is_training):
+    drawn = np.random.normal(1.0, 0.5, small.NUM_FEATURES).astype(np.float32)
+    noise = tf.constant(drawn, name='drawn_by_numpy')  # THE LINE OF NUMPY
+    return model((batch[0] * noise, batch[1]), is_training)
+
+  return changed
+
+
+def with_random_start(model):
+  def changed(batch, is_training):
+    drawn = np.random.normal(1.0, 0.5, small.NUM_FEATURES).astype(np.float32)
+    factor = tf.get_variable('factor', initializer=drawn)
+    return model((batch[0] * factor, batch[1]), is_training)
+
+  return changed
+
+
+def with_random_function(model):
+  """Draws by numpy while it runs: no op with a seed."""
+  def draw():
+    return np.random.normal(1.0, 0.5, small.NUM_FEATURES).astype(np.float32)
+
+  def changed(batch, is_training):
+    noise = tf.py_func(draw, [], tf.float32)  # THE LINE THAT DRAWS
+    return model((batch[0] * tf.reshape(noise, [small.NUM_FEATURES]), batch[1]), is_training)
+
+  return changed
+
+
+def with_random_state(model):
+  """A variable that no loss reads takes another value each time."""
+  def changed(batch, is_training):
+    seen = tf.get_variable('seen', [], initializer=tf.zeros_initializer(), trainable=False)
+    drawn = tf.reshape(tf.py_func(lambda: np.float32(np.random.normal()), [], tf.float32), [])
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, seen.assign(drawn, read_value=False))
+    return model(batch, is_training)
+
+  return changed
+
+
+def augmented(examples):
+  """Examples whose features get unseeded noise in the input pipeline."""
+  def parse_batch(*elements):
+    features, labels = examples.parse_batch(*elements)
+    return features + tf.random_normal(tf.shape(features)), labels
+
+  return examples._replace(parse_batch=parse_batch)

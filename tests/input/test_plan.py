@@ -1,0 +1,78 @@
+"""The plan agrees with itself: every count is the number of examples that a plain enumeration deals out."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from towers.base.usage_error import UsageError
+from towers.input.plan import build_plan, dealt
+
+# Examples, examples of a run, towers, whether to drop the remainder, runs of a step.
+sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans(), st.integers(1, 4)).filter(
+    lambda size: size[2] <= min(size[0], size[1]) and (not size[3] or size[1] * size[4] <= size[0]))
+
+
+def cut(numbers, size):
+  return [numbers[begin:begin + size] for begin in range(0, len(numbers), size)]
+
+
+@hypothesis.given(sizes)
+def test_steps_cover_an_epoch_once(size):
+  num_examples, run_size, num_towers, drop_remainder, accumulate = size
+  batch_size = run_size * accumulate
+  plan = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
+                    drop_remainder=drop_remainder, accumulate=accumulate)
+  steps = cut(list(range(num_examples)), batch_size)
+  if drop_remainder:
+    steps = [step for step in steps if len(step) == batch_size]
+  runs = [cut(step, run_size) for step in steps]
+  last_run = runs[-1][-1]
+  assert plan.run_size == run_size
+  assert plan.steps_per_epoch == len(steps)
+  assert plan.runs_per_epoch == sum(map(len, runs))
+  assert plan.examples_per_epoch == sum(map(len, steps))
+  assert plan.is_even == (len(last_run) == run_size)
+  assert plan.may_leave_a_tower_empty == (len(last_run) < num_towers)
+  for step in range(2 * len(steps) + 1):
+    size_at = len(steps[step % len(steps)])
+    assert plan.size_at(step) == size_at
+    assert plan.num_runs(step) == len(runs[step % len(steps)])
+    assert plan.examples_before(step) == sum(len(steps[earlier % len(steps)]) for earlier in range(step))
+    assert sum(plan.shares(size_at)) == size_at
+    assert max(plan.shares(size_at)) - min(plan.shares(size_at)) <= 1
+
+
+@hypothesis.given(st.integers(0, 100), st.integers(1, 9))
+def test_dealing_in_turn_gives_each_example_to_one_tower(count, num_towers):
+  for tower in range(num_towers):
+    assert dealt(count, tower, num_towers) == len(range(tower, count, num_towers))
+
+
+@hypothesis.given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
+def test_workers_shares_add_up(size, num_workers, num_towers):
+  plans = [build_plan(num_examples=40, batch_size=40, num_towers=num_towers,
+                      num_workers=num_workers, worker=worker) for worker in range(num_workers)]
+  shares = [plan.shares(size) for plan in plans]
+  assert [sum(of_worker) for of_worker in shares] == [
+      len(range(worker, size, num_workers)) for worker in range(num_workers)]
+  assert all(max(of_worker) - min(of_worker) <= 1 for of_worker in shares)
+
+
+def test_eight_over_three():
+  assert build_plan(num_examples=8, batch_size=8, num_towers=3).shares(8) == [3, 3, 2]
+
+
+@pytest.mark.parametrize('settings, numbers', [
+    (dict(num_examples=10, batch_size=2, num_towers=3), ['2 examples', '3 towers']),
+    (dict(num_examples=2, batch_size=8, num_towers=3), ['2 examples', '3 towers']),
+    (dict(num_examples=0, batch_size=8, num_towers=1), ['0 examples', '1 tower']),
+    (dict(num_examples=5, batch_size=8, num_towers=2, drop_remainder=True), ['5 examples', 'batch of 8']),
+    (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
+    (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
+     ['2 examples', '4 towers of 2 workers', 'at least 16']),
+])
+def test_impossible_sizes_are_named(settings, numbers):
+  with pytest.raises(UsageError) as error:
+    build_plan(**settings)
+  for number in numbers:
+    assert number in str(error.value)

@@ -1,0 +1,79 @@
+"""The wait for input: what a slow input costs beyond the towers' own work, and nothing of what it does meanwhile."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, random_examples
+
+
+def sleep(seconds):
+  """Returns a function that passes a tensor on after a while."""
+  def wait(value):
+    time.sleep(seconds)
+    return value
+
+  def delay(tensor):
+    delayed = tf.numpy_function(wait, [tensor], tensor.dtype)
+    delayed.set_shape(tensor.shape)
+    return delayed
+  return delay
+
+
+def slow_examples(seconds_per_batch):
+  examples = random_examples(64)
+  parse_batch = examples.parse_batch
+  return examples._replace(
+      parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays), is_gathered=False)
+
+
+def slow_model(seconds):
+  def model(batch, is_training):
+    features, labels = batch
+    return small.model((sleep(seconds)(features) if seconds else features, labels), is_training)
+  return model
+
+
+def measure(*, input_seconds, compute_seconds, steps=6, **settings):
+  """Returns the share of the time waited, after the steps whose batches were made before they began."""
+  # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the towers would wait for
+  # a thread and not for input.
+  settings = dict(dict(num_towers=1, validation_kind='none', input_threads=1), **settings)
+  with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds), **settings) as run:
+    for _ in range(5):
+      run.steps.train()
+    before, started = run.steps.input_wait_seconds, time.monotonic()
+    for _ in range(steps):
+      run.steps.train()
+    return (run.steps.input_wait_seconds - before) / (time.monotonic() - started)
+
+
+@pytest.mark.parametrize('depth', small.DEPTHS)
+def test_a_slow_input_is_waited_for_and_a_fast_one_is_not(depth):
+  assert measure(input_seconds=0.05, compute_seconds=0.0, depth=depth) > 0.7
+  assert measure(input_seconds=0.0, compute_seconds=0.05, depth=depth) < 0.25
+
+
+@pytest.mark.parametrize('depth', [1, 2])
+def test_what_happens_beside_the_towers_is_no_wait(depth):
+  assert measure(input_seconds=0.03, compute_seconds=0.06, depth=depth) < 0.25
+
+
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=3, mode='next'), dict(num_towers=2, validation_kind='switch'), dict(accumulate=2, batch_size=16),
+    dict(num_towers=2, depth=0, validation_kind='switch')], ids=str)
+def test_every_kind_of_step_tells_its_wait(settings):
+  share = measure(input_seconds=0.05, compute_seconds=0.0, **settings)
+  assert 0.5 < share <= 1.0
+
+
+def test_a_pass_of_a_validation_tower_counts_no_wait_of_its_own():
+  with Run(num_towers=2, validation_kind='tower', train=slow_examples(0.1)) as run:
+    started = time.monotonic()
+    validation_pass = run.steps.begin_pass(0)
+    while not validation_pass.is_complete:
+      loss = run.steps.train_and_validate(validation_pass)
+    assert np.isfinite(loss) and 0 <= run.steps.input_wait_seconds <= time.monotonic() - started

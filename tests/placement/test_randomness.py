@@ -1,0 +1,258 @@
+"""Initial values depend on the seed and names alone.
+
+Dropout masks differ per tower and step, repeat with the seed, and resume where they stopped.
+"""
+
+import importlib
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run
+from towers.base.usage_error import UsageError
+
+# Whose initializers are other objects than those of tf.
+V2 = importlib.import_module('tensorflow.compat.v2')
+MASKS, MADE = 'masks', 'made'
+
+
+def model(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  mask = tf.nn.dropout(tf.ones([64]), rate=0.5)
+  tf.add_to_collection(MASKS, mask)
+  return losses * tf.reduce_mean(mask), metrics
+
+
+def draw(num_steps=3, first_step=0, seed=5, **settings):
+  """Returns the masks `[steps, towers, 64]` of a run's steps."""
+  with Run(model=model, num_towers=3, seed=seed, **settings) as run:
+    masks = run.graph.get_collection(MASKS)
+    with run.graph.as_default():
+      run.session.run(towers.get_global_step().assign(first_step))
+    return np.array([run.session.run([masks, run.program.train_op])[0]
+                     for _ in range(num_steps)])
+
+
+def test_masks_differ_per_tower_and_step_and_repeat_with_the_seed():
+  masks = draw()
+  flat = masks.reshape(-1, 64)
+  assert len({row.tobytes() for row in flat}) == len(flat) == 9
+  np.testing.assert_array_equal(masks, draw())
+  assert (masks != draw(seed=6)).any()
+
+
+@pytest.mark.parametrize('settings', [dict(mode='shard'), dict(depth=2), dict(placement='balanced'),
+                                      dict(train=small.random_examples(16))])
+def test_masks_do_not_depend_on_how_the_graph_was_built(settings):
+  np.testing.assert_array_equal(draw(), draw(**settings))
+
+
+def test_a_resumed_run_draws_what_the_uninterrupted_run_had_drawn():
+  np.testing.assert_array_equal(draw(num_steps=5)[3:], draw(num_steps=2, first_step=3))
+
+
+def test_a_random_op_in_a_branch_is_tied_to_the_step_too():
+  def branching(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    noise = tf.cond(tf.greater(tf.reduce_sum(batch[0]), -1e9), lambda: tf.random.normal([8]), lambda: tf.zeros([8]))
+    tf.add_to_collection(MASKS, noise)
+    return losses + tf.reduce_sum(noise), metrics
+
+  with Run(model=branching, num_towers=2, depth=0) as run:
+    first, second = run.session.run(run.graph.get_collection(MASKS)), run.session.run(run.graph.get_collection(MASKS))
+    np.testing.assert_array_equal(first, second)
+    assert (first[0] != first[1]).all() and np.abs(first).min() > 0
+
+
+def python_seed():
+  """A seed as Keras's initializer objects take it: from Python, another one in every build."""
+  return [random.randint(1, 10 ** 9), 0]
+
+
+def split_seed():
+  """A seed that is drawn by another stateless op."""
+  return tf.random.stateless_uniform([2], python_seed(), minval=0, maxval=10 ** 6, dtype=tf.int32)
+
+
+def same_seed_twice(shape):
+  seed = tf.constant(python_seed())
+  return tf.random.stateless_normal(shape, seed) - 2 * tf.random.stateless_normal(shape, seed)
+
+
+OBJECTS = {name: getattr(V2.initializers, name) for name in (
+    'HeNormal', 'GlorotUniform', 'Orthogonal', 'VarianceScaling', 'TruncatedNormal',
+    'RandomNormal', 'RandomUniform') if hasattr(V2.initializers, name)}
+DRAWS = dict(
+    {name: lambda shape, make=make: make()(shape) for name, make in OBJECTS.items()},
+    scaling=tf.variance_scaling_initializer(),
+    by_columns=tf.orthogonal_initializer(),
+    gamma=lambda shape: tf.random.gamma(shape, 1.0),
+    shuffled=lambda shape: tf.reshape(tf.random.shuffle(tf.range(24.0)), shape),
+    stateless_uniform=lambda shape: tf.random.stateless_uniform(shape, python_seed()),
+    stateless_normal=lambda shape: tf.random.stateless_normal(shape, python_seed()),
+    stateless_truncated_normal=lambda shape: tf.random.stateless_truncated_normal(
+        shape, python_seed()),
+    stateless_integers=lambda shape: tf.cast(tf.random.stateless_uniform(
+        shape, python_seed(), maxval=1000, dtype=tf.int64), tf.float32),
+    stateless_categorical=lambda shape: tf.cast(tf.random.stateless_categorical(
+        tf.zeros([shape[0], 1000]), shape[1], python_seed()), tf.float32),
+    same_seed_twice=same_seed_twice,
+    seed_that_is_drawn=lambda shape: tf.random.stateless_normal(shape, split_seed()),
+)
+if 'alg' in tf.random.stateless_normal.__code__.co_varnames:
+  DRAWS['key'] = lambda shape: tf.random.stateless_normal(shape, python_seed(), alg='philox')
+STAY = dict(identity=V2.initializers.identity(), zeros=tf.zeros,
+            array=lambda shape: np.arange(24, dtype=np.float32).reshape(shape))
+
+
+def start(draws, seed=5, num_towers=1, placement='host'):
+  """Returns the initial values of variables, by name, each drawn by the function of its name."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(random.randint(1, 10 ** 9))
+    store = towers.build_variable_store(
+        devices=['/device:CPU:0'] * num_towers, placement=placement, seed=seed)
+    with tf.variable_creator_scope(store.creator):
+      for name, draw in draws.items():
+        tf.Variable(lambda draw=draw: draw([6, 4]), name=name)
+    session.run([variable.initializer for variables in (store.made, *store.copies.values())
+                 for variable in variables.values()])
+    for of_tower in store.copies.values():
+      for name, copy in of_tower.items():
+        np.testing.assert_array_equal(*session.run([copy, store.made[name]]), err_msg=name)
+    return dict(zip(store.made, session.run(list(store.made.values()))))
+
+
+def test_initial_values_depend_on_the_seed_and_the_name_whatever_draws_them():
+  values = start(DRAWS)
+  backwards = start(dict(reversed(list(DRAWS.items()))), num_towers=3, placement='replicated')
+  others = start(DRAWS, seed=6)
+  renamed = start({name + '_renamed': draw for name, draw in DRAWS.items()})
+  for name, value in values.items():
+    np.testing.assert_array_equal(value, backwards[name], err_msg=name)
+    assert (value != others[name]).any() and (value != renamed[name + '_renamed']).any(), name
+    assert np.isfinite(value).all() and len(np.unique(value)) > 12, name
+
+
+def test_draws_keep_their_distribution():
+  values = start(DRAWS)
+  assert values['stateless_uniform'].min() >= 0 and values['stateless_uniform'].max() < 1
+  assert np.abs(values['stateless_truncated_normal']).max() <= 2
+  np.testing.assert_allclose(values['Orthogonal'].T @ values['Orthogonal'], np.eye(4), atol=1e-5)
+  alone = start({'normal': lambda shape: tf.random.stateless_normal(shape, [1, 2])})['normal']
+  twice = start({'normal': lambda shape: same_seed_twice(shape)})['normal']
+  np.testing.assert_allclose(twice, -alone, rtol=1e-5)  # Two draws by one seed are the same.
+
+
+def test_what_is_not_drawn_stays():
+  values = start(STAY)
+  np.testing.assert_array_equal(values['identity'], np.eye(6, 4))
+  np.testing.assert_array_equal(values['array'], np.arange(24).reshape(6, 4))
+  assert not values['zeros'].any()
+
+
+def test_a_variable_that_starts_from_another_ones_value_leaves_that_as_it_is():
+  def build(second):
+    with tf.Graph().as_default(), tf.Session() as session:
+      store = towers.build_variable_store(devices=['/device:CPU:0'], seed=5)
+      with tf.variable_creator_scope(store.creator):
+        first = tf.Variable(lambda: tf.random.normal([4]), name='first')
+        if second:
+          tf.Variable(2 * first.initial_value, name='second')
+      session.run(tf.global_variables_initializer())
+      return session.run(list(store.made.values()))
+
+  first, second = build(True)
+  np.testing.assert_array_equal(first, build(False)[0])
+  np.testing.assert_array_equal(second, 2 * first)
+
+
+GRID = list(itertools.product(small.MODES, small.TOWERS, small.PLACEMENTS))
+
+
+@pytest.mark.parametrize('mode, num_towers, placement', [
+    point if point in (('split', 2, 'host'), ('next', 3, 'balanced'), ('shard', 8, 'replicated'))
+    else pytest.param(*point, marks=pytest.mark.slow) for point in GRID])
+def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
+  def weights(shape, name):
+    return tf.Variable(lambda: OBJECTS['GlorotUniform']()(shape), name=name)
+
+  def model(batch, is_training):
+    features, labels = batch
+    x = tf.tanh(tf.matmul(features, weights([small.NUM_FEATURES, 4], 'hidden')))
+    x = tf.matmul(x, weights([4, small.NUM_CLASSES], 'logits'))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
+
+  # Enough for 8 towers that each take a shard.
+  examples = small.random_examples(16)
+  with Run(model=model, num_towers=1, train=examples) as one, \
+      Run(model=model, mode=mode, num_towers=num_towers, placement=placement, train=examples,
+          tower_build='clone') as run:
+    small.assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
+    assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+
+
+def draw_non_deterministically(shape):
+  return V2.random.experimental.Generator.from_non_deterministic_state().normal(shape)
+
+
+def draw_in_function(shape):
+  return V2.function(lambda: tf.random.normal(shape))()
+
+
+def draw_stateless_in_function(shape):
+  inner = V2.function(lambda: tf.random.stateless_normal(shape, python_seed()))
+  return V2.function(lambda: inner())()
+
+
+def draw_by_generator(shape):
+  """Draws by one generator for the whole graph."""
+  made = tf.get_collection_ref(MADE)
+  if not made:
+    made.append(V2.random.experimental.Generator.from_seed(3))
+  return made[0].normal(shape)
+
+
+@pytest.mark.parametrize('draw, words', [
+    (draw_in_function, 'w .*RandomStandardNormal in the function .*lambda'),
+    (draw_stateless_in_function, 'w .*StatelessRandom.* in the function .*lambda'),
+    (draw_non_deterministically, 'of type NonDeterministicInts, .*generator')])
+def test_what_cannot_be_seeded_in_an_initial_value_is_refused_by_name(draw, words):
+  with tf.Graph().as_default():
+    store = towers.build_variable_store(devices=['/device:CPU:0'])
+    with tf.variable_creator_scope(store.creator), \
+        pytest.raises(UsageError, match=words + r'.*tf\.random\.normal'):
+      tf.Variable(lambda: draw([6, 4]), name='w')
+
+
+def drawing_model(draw):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return losses + tf.reduce_sum(draw([3])), metrics
+  return model
+
+
+@pytest.mark.parametrize('draw, words', [
+    (draw_in_function, 'RandomStandardNormal in the function .*lambda.*which the op tower_0/'),
+    (draw_by_generator, 'the op tower_0/.*from a generator')])
+def test_what_cannot_be_tied_to_tower_and_step_is_refused_by_name(draw, words):
+  with pytest.raises(UsageError, match='The model draws random numbers by .*' + words):
+    Run(model=drawing_model(draw))
+
+
+def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
+  def draw(shape):
+    seed = tf.stack([tf.constant(3, tf.int64), towers.get_global_step().read_value()])
+    tf.add_to_collection(MASKS, tf.random.stateless_normal(shape, seed))
+    return V2.function(lambda seed: tf.random.stateless_normal(shape, seed))(seed)
+
+  with Run(model=drawing_model(draw), num_towers=2) as run:
+    first = run.session.run(run.graph.get_collection(MASKS))
+    run.steps.train()
+    second = run.session.run(run.graph.get_collection(MASKS))
+    np.testing.assert_array_equal(first[0], first[1])
+    assert (first[0] != second[0]).all()

@@ -1,0 +1,329 @@
+"""Replicated variables: every law of shared ones holds, no tower reads another's weights, and all copies are the same.
+
+That N towers are one tower with them as well is one of the placements in `test_exactness`.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from tests.tower import test_batch_norm
+from tests.update import test_guard
+from towers.base.usage_error import UsageError
+from towers.placement.replicas import COPIES
+from towers.training.faults.run_error import RunError
+from towers.training.saving.checkpoints import Checkpoints
+from towers.training.stepping.not_finite import NotFinite
+
+NUM_STEPS = 3
+
+
+def assert_same_copies(run):
+  copies = run.program.copies
+  values = test_guard.everything(run)
+  for name, tower in zip(copies.names, copies.towers):
+    np.testing.assert_array_equal(values['copies/tower_%d/%s' % (tower, name)], values[name], err_msg=name)
+  run.steps.check_copies()
+
+
+def embedded(batch, is_training):
+  """Sparse and dense gradients, a variable that has both kinds, and one that is not trained."""
+  features, labels = batch
+  table = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES])
+  both = tf.Variable(tf.ones([small.NUM_FEATURES, 2]), name='both')
+  looked_up = tf.gather(table, labels) * tf.reduce_sum(tf.gather(both, [0, 1])) * tf.reduce_sum(both)
+  return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
+
+
+CASES = {
+    'momentum': dict(),
+    'adam': dict(optimizer='adam', learning_rate=0.01),
+    'clipped, decayed, accumulated': dict(batch_size=12, accumulate=2, clip_norm=0.3, weight_decay=0.01,
+                                          train=small.random_examples(29)),
+    'sparse': dict(model=embedded, batch_norm='sync'),
+    'sparse, clipped, accumulated': dict(model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
+                                         train=small.random_examples(24)),
+    'batch norm, synchronous': dict(model=test_batch_norm.model, batch_norm='sync', depth=0),
+    'batch norm, mean': dict(model=test_batch_norm.model, batch_norm='mean', mode='next'),
+    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2),
+    'beside a validation tower': dict(model=test_batch_norm.model, validation_tower=True, num_towers=4),
+}
+
+
+def take_steps(**settings):
+  settings = dict(dict(num_towers=3, learning_rate=0.05, train=small.random_examples(13)), **settings)
+  with Run(**settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    means, count = run.validate()
+    if run.program.copies is not None:
+      assert_same_copies(run)
+    with run.graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    return dict(means, losses=losses, count=count), run.session.run(variables)
+
+
+@pytest.mark.parametrize('case, build', [
+    # Each in one of the builds, and in the other one when there is time.
+    pytest.param(case, build, marks=pytest.mark.slow if (index + (build == 'clone')) % 2 else ())
+    for index, case in enumerate(sorted(CASES)) for build in ('reuse', 'clone')])
+def test_they_train_as_shared_variables_do(case, build):
+  told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])
+  expected_told, expected_variables = take_steps(placement='first', **CASES[case])
+  for name, value in expected_told.items():
+    np.testing.assert_allclose(told[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+  assert_same_weights(variables, expected_variables)
+
+
+@pytest.mark.parametrize('build', ['reuse', 'clone'])
+def test_no_tower_reads_what_another_has(build):
+  with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build, optimizer='adam') as run:
+    device_of = {op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'}
+    copied = set(run.program.copies.names)
+    towers_read = set()
+    for op in run.graph.get_operations():
+      if op.name.startswith('tower_'):
+        tower = op.name.split('/')[0]
+        for tensor in op.inputs:
+          if tensor.dtype == tf.resource and tensor.op.name in device_of:
+            name = tensor.op.name
+            if name in copied or name.startswith('copies/'):
+              # Without a device of its own an op that reads stands with the variable.
+              assert device_of[name] == (op.device or device_of[name]) == '/device:CPU:' + tower[-1], op.name
+              assert name.startswith('copies/%s/' % tower) or tower == 'tower_0', op.name
+              towers_read.add(tower)
+    assert towers_read == {'tower_0', 'tower_1', 'tower_2'}
+    updates = [op.name for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
+    updated = [re.search(r'/update_(copies/tower_\d/)?(.*)/ResourceApply', name).groups() for name in updates]
+    for tower in ('copies/tower_1/', 'copies/tower_2/'):
+      assert [name for copy, name in updated if copy == tower] == [name for copy, name in updated if copy is None] != []
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_a_step_that_is_not_finite_changes_no_copy(value):
+  # Row 14 is tower 2's in the second step.
+  with Run(num_towers=3, placement='replicated', model=test_guard.normed, optimizer='adam',
+           train=faults.poison(test_guard.TRAIN, test_guard.ROW, value)) as run:
+    run.steps.train()
+    before = test_guard.everything(run)
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    assert 'tower 2' in run.steps.retry().describe()
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    run.steps.skip()
+    run.steps.train()
+    assert_same_copies(run)
+
+
+def repeat(times, num_towers):
+  results = set()
+  for _ in range(times):
+    with Run(mode='next', num_towers=num_towers, depth=2, placement='replicated', model=embedded, shuffle=True,
+             batch_norm='sync', pack_megabytes=0.0001, train=small.random_examples(50)) as run:
+      losses = [run.steps.train() for _ in range(NUM_STEPS)]
+      results.add((tuple(losses),) + tuple(sorted((name, value.tobytes()) for name, value in run.weights().items())))
+  return results
+
+
+def test_repeats_are_bit_identical():
+  assert len(repeat(2, 3)) == 1
+
+
+@pytest.mark.slow
+def test_three_repeats_of_eight_towers_are_bit_identical():
+  assert len(repeat(3, 8)) == 1
+
+
+@pytest.mark.parametrize('ours, other', [
+    (('replicated', 3), ('replicated', 2)), (('replicated', 2), ('balanced', 2)), (('host', 1), ('replicated', 3))])
+def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_path):
+  settings = dict(optimizer='adam', learning_rate=0.01, train=small.random_examples(13))
+
+  def build(placement, num_towers):
+    return Run(placement=placement, num_towers=num_towers, **settings)
+
+  with build('host', 1) as run, run.graph.as_default():
+    expected = [run.steps.train() for _ in range(4)]
+    expected_names = sorted(variable.op.name for variable in tf.global_variables())
+  with build(*ours) as run, run.graph.as_default():
+    losses = [run.steps.train() for _ in range(2)]
+    Checkpoints(str(tmp_path), keep=1).save(run.session)
+  assert sorted(name for name, _ in tf.train.list_variables(str(tmp_path))) == expected_names
+  with build(*other) as run, run.graph.as_default():
+    Checkpoints(str(tmp_path), keep=1).restore(run.session)
+    run.steps.start(2)
+    losses += [run.steps.train() for _ in range(2)]
+    if run.program.copies is not None:
+      assert_same_copies(run)
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
+
+
+def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
+  with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
+    run.steps.train()
+    run.steps.check_copies()
+    [copy] = [variable for variable in tf.get_collection(COPIES) if variable.op.name == 'copies/tower_2/hidden/biases']
+    value = run.session.run(copy)
+    copy.load(np.nextafter(value, 10), run.session)
+    with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower 0 .1 of 16 copies'):
+      run.steps.check_copies()
+    # No number is equal to nan, but its bits are.
+    for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
+      [variable] = [variable for variable in tf.global_variables() + tf.get_collection(COPIES)
+                    if variable.op.name == name]
+      variable.load(np.full_like(value, np.nan), run.session)
+    run.steps.check_copies()
+
+
+@pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 wait for ever for a '
+                    'tower that has failed, which a run leaves to its watchdog')
+def test_what_fails_in_one_tower_ends_the_step_and_does_not_wait_for_ever():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+
+    def fail(values, tower):
+      if tower == 1:
+        raise RuntimeError('tower 1 has failed')
+      return values
+
+    tower = int(tf.get_default_graph().get_name_scope().split('/')[0][len('tower_'):])
+    failed = tf.py_func(lambda values: fail(values, tower), [losses], tf.float32)
+    failed.set_shape(losses.shape)
+    return losses + tf.stop_gradient(failed), metrics
+
+  with Run(num_towers=3, placement='replicated', model=model) as run, \
+      pytest.raises(tf.errors.OpError, match='tower 1 has failed'):
+    run.steps.train()
+
+
+def test_one_gradient_alone_can_be_fetched():
+  with Run(num_towers=3, placement='replicated', depth=0) as run:
+    gradient, _ = run.program.averaged.gradients[0]
+    assert np.isfinite(run.session.run(gradient)).all()
+
+
+def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
+  held = []
+
+  def model(batch, is_training):
+    features, labels = batch
+    held[:] = held[:] if held and held[0].graph is tf.get_default_graph() else [
+        tf.get_variable('held', [small.NUM_FEATURES, small.NUM_CLASSES])]
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(features, held[0]))
+
+  with pytest.raises(UsageError, match='op tower_1.*variable held itself.*use variables=host'):
+    Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16))
+  with Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
+           validation=small.random_examples(16, 'validation'), tower_build='clone') as run:
+    run.steps.train()
+    assert_same_copies(run)
+
+
+def test_one_tower_has_no_copies_and_no_collectives():
+  with Run(num_towers=1, placement='replicated') as run:
+    assert run.program.copies is None and run.program.averaged.exchange is None
+    run.steps.train()
+    assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
+
+
+VALUES = {'hidden/weights': [5, 4], 'hidden/biases': [4], 'logits/weights': [4, 3], 'logits/biases': [3]}
+
+
+def other_weights():
+  random = np.random.RandomState(5)
+  return {name: random.randn(*shape).astype(np.float32) for name, shape in sorted(VALUES.items())}
+
+
+def save_other_weights(folder):
+  """Writes a checkpoint of these weights in another graph; returns its path."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    variables = [tf.get_variable(name, initializer=value) for name, value in other_weights().items()]
+    session.run(tf.global_variables_initializer())
+    return tf.train.Saver(variables).save(session, str(folder / 'other'))
+
+
+def restore(run, variables, path):
+  tf.train.Saver(variables).restore(run.session, path)
+
+
+def restore_when_finalized(run, variables, path):
+  saver = tf.train.Saver(variables)
+  run.graph.finalize()
+  saver.restore(run.session, path)
+
+
+def load(run, variables, path):
+  for name, value in other_weights().items():
+    variables[name].load(value, run.session)
+
+
+def assign(run, variables, path):
+  run.session.run([variables[name].assign(value) for name, value in other_weights().items()])
+
+
+def add(run, variables, path):
+  before = run.session.run(variables)
+  run.session.run([variables[name].assign_add(value - before[name]) for name, value in other_weights().items()])
+
+
+def scatter(run, variables, path):
+  run.session.run([tf.scatter_update(variables[name], list(range(len(value))), value)
+                   for name, value in other_weights().items()])
+
+
+def initialize_with_copies(run, variables, path):
+  """Runs all initializers once more, in a run with the assignments' own, and the local ones last."""
+  assign(run, variables, path)
+  run.session.run(tf.local_variables_initializer())
+
+
+@pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
+                                   initialize_with_copies], ids=lambda means: means.__name__)
+def test_whatever_writes_weights_writes_all_copies(means, tmp_path):
+  path = save_other_weights(tmp_path)
+  outcomes = []
+  for num_towers, placement in ((1, 'host'), (3, 'replicated')):
+    with Run(num_towers=num_towers, placement=placement) as run, run.graph.as_default():
+      run.steps.train()
+      variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+      means(run, variables, path)
+      assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
+      outcomes.append([run.steps.train() for _ in range(2)])
+      if run.program.copies is not None:
+        assert_same_copies(run)
+  np.testing.assert_allclose(outcomes[1], outcomes[0], rtol=0, atol=1e-5)
+
+
+def test_initial_values_from_a_checkpoint_reach_all_copies(tmp_path):
+  path = save_other_weights(tmp_path)
+
+  def model(batch, is_training):
+    returned = small.model(batch, is_training)
+    if not tf.get_variable_scope().reuse:
+      tf.train.init_from_checkpoint(path, {'/': '/'})
+    return returned
+
+  losses = []
+  for num_towers, placement in ((1, 'host'), (3, 'replicated')):
+    with Run(model=model, num_towers=num_towers, placement=placement) as run:
+      assert_same_weights(run.initial_weights, other_weights(), tolerance=0)
+      losses.append(run.steps.train())
+  assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_write_that_copies_cannot_follow_fails_and_changes_nothing():
+  with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
+    run.steps.train()
+    before = test_guard.everything(run)
+    biases = tf.trainable_variables()[-1]
+    in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
+    with pytest.raises(tf.errors.InvalidArgumentError, match='logits/biases, of which every tower has a copy'):
+      run.session.run(in_branch)
+    test_guard.assert_unchanged(test_guard.everything(run), before)
+    run.steps.train()
+    assert_same_copies(run)

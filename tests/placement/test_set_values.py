@@ -1,0 +1,283 @@
+"""What Keras loads or sets while a model is built is what all towers start from, or is refused."""
+
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+
+import towers
+from models.keras_model import KerasModel
+from tensorflow_v1 import load_keras, tf
+from tests.harness import small
+from tests.harness.small import Run
+from towers.base.usage_error import UsageError
+from towers.placement.replicas import COPIES
+
+keras = load_keras()
+IS_1 = tf.__version__.startswith('1.')
+
+
+def make_layers():
+  inputs = keras.layers.Input([small.NUM_FEATURES])
+  hidden = keras.layers.Dense(4, activation='tanh', name='hidden')(inputs)
+  logits = keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')
+  return keras.Model(inputs, logits(hidden))
+
+
+class Subclassed(keras.Model):
+  """Makes its variables when it is called."""
+
+  def __init__(self):
+    super().__init__(name='subclassed')
+    self.hidden = keras.layers.Dense(4, activation='tanh', name='hidden')
+    self.logits = keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')
+
+  def call(self, inputs):
+    return self.logits(self.hidden(inputs))
+
+
+def weights():
+  random = np.random.RandomState(3)
+  return [random.randn(*shape).astype(np.float32) for shape in (
+      (small.NUM_FEATURES, 4), (4,), (4, small.NUM_CLASSES), (small.NUM_CLASSES,))]
+
+
+def first_loss():
+  """Returns the mean loss over the first 8 examples, by numpy."""
+  features, labels = (array[:8] for array in small.random_examples(13).arrays)
+  kernel, bias, last_kernel, last_bias = weights()
+  outputs = np.exp(np.tanh(features @ kernel + bias) @ last_kernel + last_bias)
+  probabilities = outputs / outputs.sum(1, keepdims=True)
+  return -np.log(probabilities[np.arange(8), labels]).mean()
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """A folder with the weights in all of Keras's formats."""
+  folder = tmp_path_factory.mktemp('weights')
+  with tf.Graph().as_default(), tf.Session():
+    layers = make_layers()
+    layers.set_weights(weights())
+    layers.save_weights(str(folder / 'weights.h5'))
+    layers.save(str(folder / 'model.h5'))
+    if not IS_1:  # Which refuses to, in graph mode.
+      layers.save(str(folder / 'saved'), save_format='tf')
+  with tf.Graph().as_default(), tf.Session():
+    layers = Subclassed()
+    layers(tf.zeros([1, small.NUM_FEATURES]))
+    layers.set_weights(weights())
+    layers.save_weights(str(folder / 'checkpoint'), save_format='tf')
+  return folder
+
+
+def loaded(make, load):
+  layers = make()
+  load(layers)
+  return layers
+
+
+WAYS = {
+    'h5': lambda files: loaded(
+        make_layers, lambda layers: layers.load_weights(str(files / 'weights.h5'))),
+    'set': lambda files: loaded(make_layers, lambda layers: layers.set_weights(weights())),
+    'checkpoint': lambda files: loaded(
+        Subclassed, lambda layers: layers.load_weights(str(files / 'checkpoint'))),
+    'model': lambda files: keras.models.load_model(str(files / 'model.h5'), compile=False),
+    'layers': lambda files: keras.Sequential([
+        keras.layers.Dense(4, activation='tanh', weights=weights()[:2]),
+        keras.layers.Dense(small.NUM_CLASSES, activation='softmax', weights=weights()[2:])]),
+    'another': lambda files: loaded(make_layers, lambda layers: layers.set_weights(
+        WAYS['h5'](files).get_weights())),
+}
+if not IS_1:
+  WAYS['saved'] = lambda files: keras.models.load_model(str(files / 'saved'), compile=False)
+
+
+def values_of(run, model):
+  with run.graph.as_default():
+    return run.session.run([variable.value() for variable in model.layers.weights])
+
+
+def assert_started(run, model):
+  for value, expected in zip(values_of(run, model), weights()):
+    np.testing.assert_array_equal(value, expected)
+  assert run.steps.train() == pytest.approx(first_loss(), abs=1e-5)
+
+
+@pytest.mark.parametrize('way', list(WAYS))
+def test_values_arrive_whatever_the_format(way, files):
+  model = KerasModel(lambda: WAYS[way](files))
+  with Run(model=model, num_towers=2) as run:
+    assert_started(run, model)
+
+
+FAST = [(1, 'first', 'reuse'), (3, 'balanced', 'clone'), (8, 'replicated', 'clone')]
+# A Keras layer holds its variables: copies of them need clones.
+SLOW = [point for point in itertools.product((1, 2, 8), small.PLACEMENTS, ('reuse', 'clone'))
+        if point not in FAST and (point[1] != 'replicated' or point[2] == 'clone')]
+
+
+@pytest.mark.parametrize('num_towers, placement, build', FAST + [
+    pytest.param(*point, marks=pytest.mark.slow) for point in SLOW])
+def test_values_arrive_on_every_tower(num_towers, placement, build, files):
+  model = KerasModel(lambda: WAYS['h5'](files))
+  with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
+           train=small.random_examples(13)) as run:
+    with run.graph.as_default():
+      copies = {variable.op.name: run.session.run(variable)
+                for variable in tf.get_collection(COPIES)}
+    assert len(copies) >= 4 * (num_towers - 1) * (placement == 'replicated')
+    for value, variable in zip(weights(), model.layers.weights):
+      for name, copy in copies.items():
+        if name.endswith('/' + variable.op.name):
+          np.testing.assert_array_equal(copy, value)
+    assert_started(run, model)
+
+
+def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
+  matrix = np.random.RandomState(1).randn(20, 3).astype(np.float32)
+
+  def build():
+    made = []
+
+    def model(batch, is_training):
+      del is_training
+      if not made:
+        made.append(keras.layers.Embedding(20, 3, weights=[matrix], name='words'))
+      numbers, labels = batch
+      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=made[0](numbers))
+    return model
+
+  devices = ['/device:CPU:0'] * 2
+  with tf.Graph().as_default(), tf.Session() as session:
+    numbers, labels = tf.constant([1, 2], name='numbers'), tf.constant([0, 1], name='labels')
+    batches = [towers.Batch((numbers, labels), 2)] * 2
+    store = towers.build_variable_store(devices=devices)
+    towers.build_towers(build(), batches, devices=devices, store=store)
+    session.run(tf.global_variables_initializer())
+    np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
+
+
+def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
+  def make(names):
+    def make():
+      layers = make_layers()
+      layers.get_weights()  # Keras initializes all of them in its session.
+      for name in names:
+        layer = layers.get_layer(name)
+        layer.set_weights([2 * value for value in layer.get_weights()])
+      return layers
+    return KerasModel(make)
+
+  plain, one = make([]), make(['hidden'])
+  with Run(model=KerasModel(make_layers)) as expected, Run(model=plain) as run, \
+      Run(model=one) as half:
+    small.assert_same_weights(run.initial_weights, expected.initial_weights, tolerance=0)
+    assert not [op for op in run.graph.get_operations() if op.type == 'PyFunc']
+    for name, value in expected.initial_weights.items():
+      factor = 2 if name.startswith('hidden') else 1
+      np.testing.assert_array_equal(half.initial_weights[name], factor * value)
+    assert [op.name for op in half.graph.get_operations() if op.type == 'PyFunc'] == [
+        'set_values/hidden/kernel', 'set_values/hidden/bias']
+
+
+def test_what_fit_has_trained_is_kept():
+  def make():
+    layers = make_layers()
+    layers.compile('sgd', 'sparse_categorical_crossentropy')
+    layers.fit(np.ones([8, small.NUM_FEATURES], np.float32), np.zeros([8]), verbose=0)
+    fitted[:] = layers.get_weights()
+    return layers
+
+  fitted = []
+  model = KerasModel(make)
+  with Run(model=model) as run, Run(model=KerasModel(make_layers)) as fresh:
+    for value, expected in zip(values_of(run, model), fitted):
+      np.testing.assert_array_equal(value, expected)
+    assert (fitted[0] != fresh.initial_weights['hidden/kernel']).any()
+
+
+def test_a_checkpoint_that_is_restored_later_wins(files, tmp_path):
+  model = KerasModel(lambda: WAYS['h5'](files))
+  with Run(model=model) as run, run.graph.as_default():
+    run.steps.train()
+    saver = tf.train.Saver()
+    path = saver.save(run.session, str(tmp_path / 'model'))
+    trained = values_of(run, model)
+  with Run(model=model) as run, run.graph.as_default():
+    tf.train.Saver().restore(run.session, path)
+    for value, expected in zip(values_of(run, model), trained):
+      np.testing.assert_array_equal(value, expected)
+  assert (trained[0] != weights()[0]).any()
+
+
+def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
+  sessions = []
+
+  def make():
+    layers = keras.Sequential([
+        keras.layers.Dense(100 * 1000, input_shape=[small.NUM_FEATURES]),
+        keras.layers.Dense(small.NUM_CLASSES, activation='softmax')])
+    layers.set_weights([np.full(shape, 0.5, np.float32) for shape in (
+        variable.shape.as_list() for variable in layers.weights)])
+    session = keras.backend.get_session()
+    assert {device.device_type for device in session.list_devices()} <= {'CPU', 'XLA_CPU'}
+    sessions.append(weakref.ref(session._opened))
+    return layers
+
+  with Run(model=KerasModel(make)) as run:
+    assert all((value == 0.5).all() for value in run.initial_weights.values())
+    assert run.graph.as_graph_def().ByteSize() < 1e6
+    gc.collect()
+    assert sessions[0]() is None
+    assert tf.get_default_session() is None
+
+
+def build_from_before(prepare):
+  """Builds a tower of a Keras model that was made before, and prepared in a session of Keras."""
+  with tf.Graph().as_default():
+    layers = make_layers()
+    prepare(layers)
+
+    def model(batch, is_training):
+      del is_training
+      return keras.losses.sparse_categorical_crossentropy(batch[1], layers(batch[0]))
+
+    batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
+    store = towers.build_variable_store(devices=['/device:CPU:0'])
+    try:
+      towers.build_towers(model, [batch], devices=['/device:CPU:0'], store=store)
+    finally:
+      keras.backend.set_session(None)
+
+
+@pytest.mark.parametrize('load', [
+    lambda layers, files: layers.load_weights(str(files / 'weights.h5')),
+    lambda layers, files: layers.set_weights(weights()),
+    lambda layers, files: keras.backend.set_value(layers.weights[0], weights()[0])])
+def test_a_model_that_was_loaded_before_the_towers_is_refused_by_name(load, files):
+  with pytest.raises(UsageError, match='reads the variable hidden/kernel .* Keras has set before'):
+    build_from_before(lambda layers: load(layers, files))
+
+
+def test_a_model_that_was_only_looked_at_before_the_towers_is_not_refused():
+  build_from_before(lambda layers: layers.get_weights())
+
+
+def test_weights_from_a_model_that_was_loaded_before_are_refused():
+  with tf.Graph().as_default():
+    teacher = make_layers()
+    teacher.set_weights(weights())
+
+    def make():
+      layers = make_layers()
+      layers.set_weights(teacher.get_weights())
+      return layers
+
+    batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
+    store = towers.build_variable_store(devices=['/device:CPU:0'])
+    with pytest.raises(UsageError, match='the variable .*/(kernel|bias) was read, which has no'):
+      towers.build_towers(KerasModel(make), [batch], devices=['/device:CPU:0'], store=store)
+    keras.backend.set_session(None)

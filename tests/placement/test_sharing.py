@@ -1,0 +1,134 @@
+"""However a model makes its variables, towers share them, or an error names what they do not share."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import load_keras, tf
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+
+keras = load_keras()
+
+
+def losses_of(logits, labels):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def plain_variables(batch, is_training):
+  """Two tf.Variables under one name, and one in a name scope."""
+  del is_training
+  features, labels = batch
+  x = tf.matmul(features, tf.Variable(tf.random.normal([5, 4]), name='w'))
+  x = tf.matmul(tf.tanh(x), tf.Variable(lambda: tf.random.normal([4, 3]), name='w'))
+  with tf.name_scope('last'):
+    return losses_of(x + tf.Variable(np.zeros(3, np.float32), name='b'), labels)
+
+
+def named_variables(batch, is_training):
+  """The same model on tf.get_variable."""
+  del is_training
+  features, labels = batch
+  random = tf.random_normal_initializer()
+  x = tf.matmul(features, tf.get_variable('w', [5, 4], initializer=random))
+  x = tf.matmul(tf.tanh(x), tf.get_variable('w_1', [4, 3], initializer=random))
+  return losses_of(x + tf.get_variable('last/b', [3], initializer=tf.zeros_initializer()), labels)
+
+
+@pytest.mark.parametrize('placement', small.PLACEMENTS)
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):
+  with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run, \
+      Run(model=plain_variables, num_towers=1) as one:
+    assert sorted(run.weights()) == ['last/b', 'w', 'w_1']
+    assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
+    assert len({value.tobytes() for value in run.initial_weights.values()}) == 3
+    for _ in range(5):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+    with run.graph.as_default():
+      devices = {variable.device for variable in tf.trainable_variables()}
+    assert len(devices) == (min(num_towers, 3) if placement == 'balanced' else 1)
+  with Run(model=named_variables) as named:
+    assert sorted(named.weights()) == ['last/b', 'w', 'w_1']
+
+
+def test_plain_variables_and_a_validation_tower():
+  with Run(model=plain_variables, num_towers=3, validation_tower=True) as aside, \
+      Run(model=plain_variables, num_towers=2) as switched:
+    for _ in range(3):
+      aside.steps.train()
+      switched.steps.train()
+    assert aside.validate()[0] == pytest.approx(switched.validate()[0], abs=1e-5)
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_keras_layers_made_once_are_shared(num_towers):
+  def run(num_towers):
+    layers = [keras.layers.Dense(4, activation='tanh', name='hidden'), keras.layers.Dense(3, name='logits')]
+
+    def model(batch, is_training):
+      del is_training
+      features, labels = batch
+      return losses_of(layers[1](layers[0](features)), labels)
+    return Run(model=model, num_towers=num_towers, placement='host')
+
+  with run(num_towers) as ours, run(1) as one:
+    assert sorted(ours.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
+    assert_same_weights(ours.initial_weights, one.initial_weights, tolerance=0)
+    for _ in range(5):
+      assert ours.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(ours.weights(), one.weights())
+
+
+def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
+  def start(num_towers, seed, num_ops):
+    """Returns the first loss and the initial weights of a model that was made before the towers."""
+    config = tf.ConfigProto(device_count={'CPU': 2})
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+      for _ in range(num_ops):
+        tf.random.normal([2])
+      inputs = keras.layers.Input([5])
+      hidden = keras.layers.Dense(4, 'tanh', name='hidden')(inputs)
+      layers = keras.Model(inputs, keras.layers.Dense(3, name='logits')(hidden))
+
+      def model(batch, is_training):
+        del is_training
+        return losses_of(layers(batch[0]), batch[1])
+
+      devices = ['/device:CPU:%d' % tower for tower in range(num_towers)]
+      size = 4 // num_towers
+      batches = [towers.Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
+      store = towers.build_variable_store(devices=devices, seed=seed)
+      all_towers = towers.build_towers(model, batches, devices=devices, store=store)
+      averaged = towers.average_gradients(all_towers)
+      session.run(tf.global_variables_initializer())
+      return session.run([averaged.loss] + [variable.value() for variable in layers.weights])
+
+  for one, other, again in zip(start(1, 5, 0), start(1, 6, 0), start(2, 5, 3)):
+    np.testing.assert_allclose(one, again, rtol=1e-6)
+    assert not one.any() or (one != other).any()
+
+
+def test_keras_layers_made_in_every_tower_are_refused_by_name():
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    return losses_of(keras.layers.Dense(3)(features), labels)
+
+  with pytest.raises(UsageError) as error:
+    Run(model=model, num_towers=2)
+  assert 'dense_1/kernel' in str(error.value) and 'once, outside of the model function' in str(error.value)
+
+
+def test_a_validation_tower_refuses_layers_that_hold_their_variables():
+  layer = keras.layers.Dense(3, name='logits')
+
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    return losses_of(layer(features), labels)
+
+  with pytest.raises(UsageError, match='reads the variable logits/.* itself.*validation=switch'):
+    Run(model=model, num_towers=3, validation_tower=True)

@@ -1,0 +1,178 @@
+"""Accumulation: A runs × N towers are one tower on one big batch, counters, schedule, clipping and masks included."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, assert_moved, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.graph.walk import find_needed
+from towers.tower.batch_norm_layer import batch_norm
+from towers.training.saving.checkpoints import Checkpoints
+
+NUM_STEPS = 7
+GRID = [point + (accumulate,) for point in small.thin(small.MODES, (1, 2, 3), small.DEPTHS) for accumulate in (2, 4)]
+# 29 in batches of 12 leaves 5: with four runs of 3 the last step has two runs, of 3 and 2 examples.
+SIZES = (29, 24)
+OPTIMIZERS = ('momentum', 'adam', 'sgd')
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(optimizer, clip_norm, num_train):
+  """The reference: one tower on the whole batch, in one run."""
+  return train(num_towers=1, depth=0, optimizer=optimizer, clip_norm=clip_norm, **schedule(num_train))
+
+
+def schedule(num_train):
+  return dict(weight_decay=0.01, train=small.random_examples(num_train), schedule='cosine', warmup_epochs=0.5)
+
+
+def train(**settings):
+  settings = dict(dict(batch_size=12, shuffle=False), **settings)
+  with Run(**settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    assert_moved(run.initial_weights, run.weights())
+    return losses, run.validate(), run.weights(), run.counters()
+
+
+@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
+def test_runs_and_towers_equal_one_big_batch(index):
+  mode, num_towers, depth, accumulate = GRID[index]
+  optimizer, clip_norm, num_train = OPTIMIZERS[index % 3], (None, 0.3)[index // 2 % 2], SIZES[index // 3 % 2]
+  losses, (means, count), weights, counters = train(
+      mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate, optimizer=optimizer, clip_norm=clip_norm,
+      **schedule(num_train))
+  expected_losses, (expected_means, expected_count), expected_weights, expected_counters = one_tower(
+      optimizer, clip_norm, num_train)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert counters == expected_counters and counters[0] == NUM_STEPS
+  assert count == expected_count and means == pytest.approx(expected_means, abs=1e-5)
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'adam'])
+def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES + 2, 4])
+    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features[:, :4]), 1)
+
+  settings = dict(model=model, optimizer=optimizer, learning_rate=0.02, train=small.random_examples(29))
+  with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
+    [(gradient, _)] = run.program.averaged.gradients
+    assert isinstance(gradient, tf.IndexedSlices)
+  losses, _, weights, _ = train(accumulate=4, num_towers=3, **settings)
+  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+  assert_same_weights(weights, expected_weights)
+
+
+def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
+  def model(batch, is_training):
+    features, labels = batch
+    x = batch_norm(features, is_training, name='norm', momentum=0.75)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3, 'logits'))
+
+  train = small.random_examples(12)
+  parts = np.split(train.arrays[0], 3)
+  with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync', train=train) as run:
+    run.steps.train()
+    with run.graph.as_default():
+      moving = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
+  np.testing.assert_allclose(moving['norm/moving_mean'], 0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
+  np.testing.assert_allclose(moving['norm/moving_variance'],
+                             0.75 + 0.25 * np.mean([part.var(0, ddof=1) for part in parts], 0), atol=1e-6)
+
+
+def test_every_run_draws_masks_of_its_own():
+  masks = []
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    mask = tf.nn.dropout(tf.ones([64]), rate=0.5)
+    masks.append(mask)
+    return losses * tf.reduce_mean(mask), metrics
+
+  with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3, train=small.random_examples(24)) as run:
+    averaged, drawn = run.program.averaged, []
+    for last_op in [averaged.add_op, averaged.add_op, run.program.train_op] * 2:
+      drawn += run.session.run([masks, last_op])[0]
+  assert len({mask.tobytes() for mask in drawn}) == 12
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return losses * tf.reduce_mean(tf.nn.dropout(tf.ones([64]), rate=0.5)), metrics
+
+  settings = dict(model=model, batch_size=12, accumulate=4, num_towers=2, shuffle=True,
+                  train=small.random_examples(29))
+  with Run(**settings) as run, run.graph.as_default():
+    expected = [run.steps.train() for _ in range(5)]
+  with Run(**settings) as run, run.graph.as_default():
+    losses = [run.steps.train() for _ in range(2)]
+    Checkpoints(str(tmp_path), keep=1).save(run.session)
+  with Run(**settings) as run, run.graph.as_default():
+    Checkpoints(str(tmp_path), keep=1).restore(run.session)
+    assert not any('accumulated' in name for name, _ in tf.train.list_variables(str(tmp_path)))
+    run.steps.start(2)
+    losses += [run.steps.train() for _ in range(3)]
+  assert losses == expected
+
+
+def test_sums_are_cleared_behind_the_update():
+  with Run(num_towers=2, batch_size=12, accumulate=2) as run:
+    ops = run.graph.get_operations()
+    updates = {op for op in ops if op.type.startswith('ResourceApply')}
+    clears = [op for op in ops if op.type == 'AssignVariableOp' and not op.name.endswith('/Assign')
+              and op.inputs[0].op.name.startswith('accumulated/')]
+    # Of four gradients, the loss and the number of examples.
+    assert updates and len(clears) == 6
+    for op in clears:
+      assert updates <= find_needed([op]), op.name
+
+
+def test_sums_stand_with_their_variables():
+  with Run(num_towers=3, placement='balanced', batch_size=12, accumulate=2) as run, run.graph.as_default():
+    devices = {variable.op.name: variable.device for variable in tf.global_variables() + tf.local_variables()}
+    for variable in tf.trainable_variables():
+      assert devices['accumulated/' + variable.op.name] == variable.device
+
+
+def regularized(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope('hidden', reuse=True):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, 4])
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.nn.l2_loss(weights))
+  return losses, metrics
+
+
+@pytest.mark.parametrize('accumulate, num_towers', [
+    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+        (2, 1), (2, 2), (2, 3), (3, 3), (4, 3), (12, 1)]])
+def test_penalties_and_thirds_of_a_batch_equal_one_big_batch(accumulate, num_towers):
+  settings = dict(model=regularized, train=small.random_examples(29), learning_rate=0.5)
+  losses, _, weights, _ = train(accumulate=accumulate, num_towers=num_towers, **settings)
+  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+
+
+def test_towers_and_their_average_must_be_of_as_many_micro_batches():
+  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, num_micro_batches=3)
+  with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
+    towers.average_gradients([tower])
+
+
+@pytest.mark.parametrize('settings, words', [
+    (dict(batch_size=12, accumulate=5), 'accumulate=5 runs of equal size'),
+    (dict(batch_size=12, accumulate=6, num_towers=3), 'leaves 2 examples a run for 3 towers.*at least 18'),
+])
+def test_batches_that_cannot_be_cut_are_refused(settings, words):
+  with pytest.raises(UsageError, match=words):
+    towers.build_plan(**dict(dict(num_examples=100, num_towers=2), **settings))

@@ -1,0 +1,188 @@
+"""The law: N towers are one tower on the whole batch, in every input mode, staging depth and placement."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, assert_moved, assert_same_weights
+
+NUM_STEPS = 10
+# 13 over batches of 8 leaves 5, 17 leaves 1 (towers stay empty), 16 leaves nothing (static shapes).
+SIZES = (13, 17, 16)
+
+
+def train_and_validate(num_train, **settings):
+  """Returns what 10 steps with validation after each fourth give: everything that must not depend on the towers."""
+  # Shapes are static only if those of both splits are.
+  validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)
+  with Run(train=small.random_examples(num_train), validation=validation, **settings) as run:
+    is_static = isinstance(run.program.averaged.num_examples, int)
+    # Three shards of a batch of 8 take turns with 3, 3 and 2.
+    takes_turns = settings.get('mode') == 'shard' and settings['num_towers'] == 3
+    assert is_static == (num_train % 8 == 0 and not takes_turns)
+    losses, measured = [], []
+    for step in range(NUM_STEPS):
+      losses.append(run.steps.train())
+      if step % 4 == 3:
+        means, num_examples = run.validate()
+        measured.append(sorted(means.items()) + [('examples', num_examples)])
+    assert_moved(run.initial_weights, run.weights())
+    return run.initial_weights, losses, measured, run.weights(), run.counters()
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(num_train):
+  """The reference: one tower, the whole batch, no staging."""
+  return train_and_validate(num_train, num_towers=1, depth=0)
+
+
+def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
+  initial, losses, measured, weights, counters = train_and_validate(
+      num_train, mode=mode, num_towers=num_towers, depth=depth, placement=placement)
+  expected_initial, expected_losses, expected_measured, expected_weights, expected_counters = one_tower(num_train)
+  assert_same_weights(initial, expected_initial, tolerance=0)
+  np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+  for ours, expected in zip(measured, expected_measured):
+    assert [name for name, _ in ours] == [name for name, _ in expected]
+    np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert counters == expected_counters
+
+
+@pytest.mark.parametrize('kind', ['sgd', 'momentum', 'adam'])
+def test_towers_train_as_a_program_without_towers(kind):
+  # Of 17 examples in batches of 8 one is left, for three towers.
+  train = small.random_examples(17)
+  settings = dict(optimizer=kind, weight_decay=0.05, clip_norm=0.4)
+  with Run(num_towers=3, train=train, **settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    initial, weights = run.initial_weights, run.weights()
+  assert_moved(initial, weights)
+  optimizer = {'sgd': tf.train.GradientDescentOptimizer, 'adam': tf.train.AdamOptimizer,
+               'momentum': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}[kind](0.1)
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32, [None])
+    loss = tf.reduce_mean(small.model(batch, True)[0])
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.4)
+    gradients = [gradient + 0.05 * variable if variable.shape.ndims == 2 else gradient
+                 for gradient, variable in zip(gradients, variables)]
+    update = optimizer.apply_gradients(zip(gradients, variables))
+    session.run(tf.global_variables_initializer())
+    for variable in variables:
+      variable.load(initial[variable.op.name], session)
+    expected = []
+    for step in range(NUM_STEPS):
+      rows = slice(step % 3 * 8, step % 3 * 8 + 8)
+      feed = dict(zip(batch, [array[rows] for array in train.arrays]))
+      expected.append(session.run(loss, feed))
+      session.run(update, feed)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    assert_same_weights(weights, {variable.op.name: session.run(variable) for variable in variables})
+
+
+GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
+
+
+@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
+def test_towers_equal_one_tower(index):
+  # Placements and sizes take turns over the whole grid here; below, any three of the four settings meet.
+  mode, num_towers, depth = GRID[index]
+  assert_equals_one_tower(mode, num_towers, depth, small.PLACEMENTS[(index + index // 4) % 4], SIZES[index // 3 % 3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number, point', list(enumerate(small.thin(
+    small.MODES, small.TOWERS, small.DEPTHS, small.PLACEMENTS))), ids=str)
+def test_towers_equal_one_tower_wherever_variables_stand(number, point):
+  assert_equals_one_tower(*point, num_train=SIZES[(number + number // 3) % 3])
+
+
+def open_run(mode):
+  return Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50))
+
+
+def outcome(run):
+  return [run.steps.train() for _ in range(NUM_STEPS)], {name: value.tobytes() for name, value in run.weights().items()}
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+def test_repeats_are_bit_identical(mode):
+  outcomes = []
+  for _ in range(3):
+    with open_run(mode) as run:
+      outcomes.append(outcome(run))
+  assert outcomes[1:] == outcomes[:1] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', small.MODES)
+def test_twenty_repeats_in_one_session_are_bit_identical(mode):
+  with open_run(mode) as run, run.graph.as_default():
+    variables = tf.global_variables() + tf.local_variables()
+    initial = run.session.run(variables)
+    first = outcome(run)
+    for _ in range(19):
+      for variable, value in zip(variables, initial):
+        variable.load(value, run.session)
+      run.steps.start(0)
+      assert outcome(run) == first
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('num_towers', [2, 4])
+def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
+  with Run(mode=mode, num_towers=num_towers - 1) as switched, \
+      Run(mode=mode, num_towers=num_towers, validation_tower=True) as aside:
+    for _ in range(3):
+      assert switched.steps.train() == pytest.approx(aside.steps.train(), abs=1e-6)
+    expected, expected_examples = switched.validate()
+    validation_pass = aside.steps.begin_pass(3)
+    while not validation_pass.is_complete:
+      # The others train on; the pass still measures the weights that it began with.
+      assert aside.steps.train_and_validate(validation_pass) == pytest.approx(switched.steps.train(), abs=1e-6)
+    assert validation_pass.num_examples == expected_examples == 11
+    for name, mean in validation_pass.means().items():
+      assert mean == pytest.approx(expected[name], abs=1e-6), name
+    assert_same_weights(aside.weights(), switched.weights())
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('validation_tower', [False, True])
+@pytest.mark.parametrize('num_examples', [11, 16, 17])
+def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower, num_examples):
+  def model(batch, is_training):
+    features, labels = batch
+    losses, _ = small.model(batch, is_training)
+    is_first = tf.equal(labels, 0)
+    return 0.0 * losses + features[:, 0], {'square': tf.square(features[:, 1]), 'first': is_first, 'label': labels}
+
+  validation = small.random_examples(num_examples, 'validation', seed=1)
+  features, labels = validation.arrays
+  with Run(model=model, mode=mode, num_towers=3, validation=validation, validation_tower=validation_tower) as run:
+    for _ in range(2):
+      means, count = run.validate()
+      run.steps.train()
+      assert count == num_examples
+      assert means == pytest.approx({
+          'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first': (labels == 0).mean(),
+          'label': labels.mean()}, abs=1e-5)
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+def test_an_empty_validation_tower_measures_nothing(mode):
+  # The row of zeros that fills its batch gives 0 / 0. Training never leaves a tower empty here.
+  def model(batch, is_training):
+    features, labels = batch
+    directions = features / tf.norm(features, axis=1, keepdims=True)
+    return tf.reduce_mean(small.model((directions, labels), is_training)[0])
+
+  settings = dict(model=model, mode=mode, train=small.random_examples(16),
+                  validation=small.random_examples(17, 'validation', seed=1))
+  with Run(num_towers=3, **settings) as run, Run(num_towers=1, **settings) as one:
+    (means, count), (expected, _) = run.validate(), one.validate()
+    assert count == 17 and means == pytest.approx(expected, abs=1e-5)

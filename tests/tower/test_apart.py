@@ -1,0 +1,224 @@
+"""A tower's results come from its own batch, and penalties count once, however a model finds its losses."""
+
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+
+SETTINGS = dict(optimizer='sgd', batch_size=12, train=small.random_examples(24),
+                validation=small.random_examples(12, 'validation'))
+DEVICES = ['/device:CPU:0', '/device:CPU:1']
+
+
+def own_scope():
+  return tf.get_default_graph().get_name_scope() + '/'
+
+
+def total_loss(batch, is_training):
+  """As programs of TF-Slim compute it."""
+  losses, metrics = small.model(batch, is_training)
+  tf.losses.add_loss(tf.reduce_mean(losses))
+  return tf.losses.get_total_loss(), metrics
+
+
+def collected_losses(batch, is_training):
+  """As the CIFAR-10 tutorial computes it, weight decay in the same collection."""
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope('', reuse=True):
+    decay = 0.05 * tf.nn.l2_loss(tf.get_variable('hidden/weights'))
+  tf.add_to_collection('losses', decay)
+  tf.add_to_collection('losses', tf.reduce_mean(losses))
+  return tf.add_n(tf.get_collection('losses')), metrics
+
+
+def collected_metric(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  tf.add_to_collection('seen', losses)
+  return losses, dict(metrics, all=tf.add_n(tf.get_collection('seen')))
+
+
+def updates_before_the_loss(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  tf.add_to_collection('my_updates', tf.group(tf.identity(losses)))
+  with tf.control_dependencies(tf.get_collection('my_updates')):
+    return tf.identity(losses), metrics
+
+
+def kept_in_python():
+  kept = []
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    kept.append(tf.reduce_mean(losses))
+    return tf.add_n(kept), metrics
+  return model
+
+
+def kept_for_the_gradient():
+  kept = []
+
+  @tf.custom_gradient
+  def scaled(x):
+    kept.append(tf.reduce_mean(x))
+    return tf.identity(x), lambda gradient: gradient * kept[0]
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return scaled(losses), metrics
+  return model
+
+
+@pytest.mark.parametrize('num_towers', [2, 3])
+@pytest.mark.parametrize('make, what, fix', [
+    (lambda: total_loss, 'loss', "get_collection('losses', scope)"),
+    (lambda: collected_losses, 'loss', "get_collection('losses', scope)"),
+    (lambda: collected_metric, 'metric all', "get_collection('seen', scope)"),
+    (lambda: updates_before_the_loss, 'loss', "get_collection('my_updates', scope)"),
+    (kept_in_python, 'loss', 'in no collection'),
+    (kept_for_the_gradient, 'gradients', 'in no collection')])
+def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_towers):
+  with pytest.raises(UsageError) as error:
+    Run(model=make(), num_towers=num_towers, **SETTINGS)
+  message = str(error.value)
+  assert message.startswith('The %s of tower 1 is computed from the op tower_0/' % what), message
+  assert fix in message
+
+
+@pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
+def test_one_tower_may_take_all_that_is_collected_and_a_validation_tower_beside_it_not(make):
+  with Run(model=make(), num_towers=1, **SETTINGS) as run:
+    run.steps.train()
+  with pytest.raises(UsageError, match='loss of tower 1 is computed from the op tower_0/'):
+    Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
+
+
+@pytest.mark.parametrize('settings', [
+    dict(num_towers=2), dict(num_towers=3, placement='replicated'), dict(num_towers=4, mode='shard'),
+    dict(num_towers=12, depth=0), dict(num_towers=3, validation_tower=True),
+    dict(num_towers=3, tower_build='clone')])
+def test_what_the_message_advises_equals_one_tower(settings):
+  def model(batch, is_training):
+    scope = own_scope()
+    losses, metrics = small.model(batch, is_training)
+    with tf.name_scope('loss'):
+      tf.losses.add_loss(tf.reduce_mean(losses))
+      return tf.add_n(tf.get_collection('losses', scope)), metrics
+
+  with Run(model=model, **dict(SETTINGS, **settings)) as run, Run(num_towers=1, **SETTINGS) as one:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+    assert run.validate()[0] == pytest.approx(one.validate()[0], abs=1e-5)
+
+
+def test_clones_hold_their_own_losses_alone():
+  with Run(model=collected_losses, num_towers=3, tower_build='clone', **SETTINGS) as run, \
+      Run(model=collected_losses, num_towers=1, **SETTINGS) as one:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+
+
+def harmless():
+  """A model that shares what is the same in every tower, and looks at other towers beside its results."""
+  kept = []
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    if not kept:
+      keys = tf.constant([0], tf.int64)
+      table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
+      kept.extend([tf.constant([0.5]) * 2.0, table])
+    tf.add_to_collection('losses', losses)
+    tf.summary.scalar('all', tf.add_n([tf.reduce_mean(value) for value in tf.get_collection('losses')]))
+    with tf.name_scope('tower_0/layer/'):  # As a layer does that keeps the scope of its first call.
+      found = kept[1].lookup(tf.zeros([1], tf.int64))
+      return losses * kept[0] + tf.cast(found, tf.float32), metrics
+  return model
+
+
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
+  with Run(model=harmless(), num_towers=num_towers, **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
+    assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+
+
+def test_batches_that_are_made_from_other_towers_are_not_refused():
+  def first(x, is_training):
+    return tf.identity(x * tf.get_variable('first', []), name='out')
+
+  def second(x, is_training):
+    return x * tf.get_variable('second', [])
+
+  with tf.Graph().as_default() as graph:
+    store = towers.build_variable_store(devices=DEVICES)
+    towers.build_towers(first, [towers.Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
+    crossed = [towers.Batch(graph.get_tensor_by_name('tower_%d/out:0' % tower), 4) for tower in (1, 0)]
+    built = towers.build_towers(second, crossed, devices=DEVICES, store=store)
+    assert [tower.scope for tower in built] == ['tower_0_1/', 'tower_1_1/']
+
+
+def regularized(losses_of):
+  """The small model with a penalty of 0.5 w² on every variable, and its loss from `losses_of(losses)`."""
+  def model(batch, is_training):
+    with tf.variable_scope('', regularizer=lambda weights: 0.5 * tf.reduce_sum(tf.square(weights))):
+      losses, metrics = small.model(batch, is_training)
+    tf.losses.add_loss(tf.reduce_mean(losses))
+    return losses_of(losses), metrics
+  return model
+
+
+def explicit(losses_of):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    with tf.variable_scope('', reuse=True):
+      weights = tf.get_variable('hidden/weights')
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, tf.nn.l2_loss(weights, name='decay'))
+    return losses_of(losses), metrics
+  return model
+
+
+@pytest.mark.parametrize('num_towers', [1, 2])
+@pytest.mark.parametrize('losses_of', [
+    lambda losses: tf.losses.get_total_loss() if own_scope() == 'tower_0/' else losses,
+    lambda losses: losses + tf.losses.get_regularization_loss(),
+    lambda losses: tf.reduce_mean(losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))])
+@pytest.mark.parametrize('make, name', [(regularized, 'that of hidden/biases'), (explicit, 'tower_0/decay')])
+def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_towers):
+  with pytest.raises(UsageError) as error:
+    Run(model=make(losses_of), num_towers=num_towers, **SETTINGS)
+  message = str(error.value)
+  assert 'REGULARIZATION_LOSSES, %s, ' % name in message and 'add_regularization_losses=False' in message
+
+
+@pytest.mark.parametrize('losses_of', [
+    lambda losses: tf.losses.get_total_loss(add_regularization_losses=False),
+    lambda losses: with_print(losses, tf.losses.get_regularization_loss())])
+def test_penalties_beside_the_loss_count_once_at_one_tower(losses_of):
+  with Run(model=regularized(losses_of), num_towers=1, **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as plain:
+    weights = run.weights()['hidden/weights']
+    run.steps.train(), plain.steps.train()
+    moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
+    assert moved == pytest.approx(-0.1 * weights, abs=1e-5)  # The gradient of 0.5 w² is w; the rate is 0.1.
+
+
+def with_print(losses, penalty):
+  with tf.control_dependencies([tf.identity(penalty)]):
+    return tf.identity(losses)
+
+
+def test_what_a_clone_collected_is_another_towers_too():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    before = tf.get_collection('losses')[-1:]
+    tf.add_to_collection('losses', tf.reduce_mean(losses))
+    return tf.add_n([tf.reduce_mean(losses)] + before), metrics
+
+  # Batches of 3, 3 and 2: the second tower is a clone, the third none.
+  with pytest.raises(UsageError, match='loss of tower 2 is computed from the op tower_1/'):
+    Run(model=model, num_towers=3, tower_build='clone', train=small.random_examples(16),
+        validation=small.random_examples(8, 'validation'))

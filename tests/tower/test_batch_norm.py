@@ -1,0 +1,183 @@
+"""Batch normalisation over towers: with sync N towers are one tower; every kind updates its averages once a step."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.tower.batch_norm_layer import batch_norm
+
+NUM_STEPS = 6
+# 13 over batches of 8 leaves 5; 17 leaves 1, so that towers stay empty; 16 leaves nothing.
+SIZES = (13, 17, 16)
+
+
+def model(batch, is_training):
+  features, labels = batch
+  x = tf.nn.relu(batch_norm(3.0 + small.dense(features, 6, 'hidden'), is_training, name='norm'))
+  logits = small.dense(batch_norm(x, is_training, name='norm_2'), small.NUM_CLASSES, 'logits')
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def one_layer(batch, is_training):
+  """A layer whose input is the batch itself, so that its moments are known."""
+  features, labels = batch
+  x = batch_norm(features, is_training, name='norm', momentum=0.75)
+  logits = small.dense(x, small.NUM_CLASSES, 'logits')
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def averages(run):
+  with run.graph.as_default():
+    return {variable.op.name: run.session.run(variable) for variable in tf.global_variables()
+            if 'moving' in variable.op.name}
+
+
+def train_and_validate(**settings):
+  with Run(model=model, learning_rate=0.02, **settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    return losses, run.validate(), run.weights(), averages(run)
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(num_train):
+  return train_and_validate(num_towers=1, depth=0, train=small.random_examples(num_train))
+
+
+GRID = small.thin(small.MODES, small.TOWERS, small.DEPTHS)
+
+
+@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
+def test_with_sync_towers_equal_one_tower(index):
+  mode, num_towers, depth = GRID[index]
+  # Every size meets every mode, number of towers and depth.
+  num_train = SIZES[(small.MODES.index(mode) + 2 * small.TOWERS.index(num_towers)) % 3]
+  losses, (means, num_examples), weights, moving = train_and_validate(
+      mode=mode, num_towers=num_towers, depth=depth, batch_norm='sync', train=small.random_examples(num_train))
+  expected_losses, (expected_means, expected_examples), expected_weights, expected_moving = one_tower(num_train)
+  np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=2e-5)
+  assert num_examples == expected_examples
+  for name, mean in means.items():
+    assert mean == pytest.approx(expected_means[name], abs=2e-5)
+  assert_same_weights(weights, expected_weights, tolerance=2e-5)
+  assert_same_weights(moving, expected_moving, tolerance=2e-5)
+
+
+@pytest.mark.parametrize('kind', ['first', 'mean', 'sync'])
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers):
+  train = small.random_examples(16)
+  batch = train.arrays[0][:8]
+  runs = {1: [8], 2: [4, 4], 3: [3, 3, 2]}[num_towers]
+  parts = np.split(batch, np.cumsum(runs)[:-1])
+  if kind == 'sync':
+    parts = [batch]
+  if kind == 'first':
+    parts = parts[:1]
+  mean = np.average([part.mean(0) for part in parts], 0, [len(part) for part in parts])
+  variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
+  with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train) as run:
+    run.validate()
+    assert_same_weights(averages(run), {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
+    run.steps.train()
+    after = {'norm/moving_mean': 0.25 * mean, 'norm/moving_variance': 0.75 + 0.25 * variance}
+    assert_same_weights(averages(run), after, tolerance=1e-6)
+    run.validate()
+    assert_same_weights(averages(run), after, tolerance=1e-6)
+
+
+@pytest.mark.parametrize('kind', ['first', 'mean', 'sync'])
+@pytest.mark.parametrize('mode', small.MODES)
+def test_empty_towers_have_no_part(kind, mode):
+  # 11 in batches of 5 leave one for 4 towers; in `shard` mode the first may be empty. The row of
+  # zeros that fills a batch is NaN.
+  def of_directions(batch, is_training):
+    features, labels = batch
+    return model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
+
+  with Run(model=of_directions, mode=mode, num_towers=4, batch_size=5, batch_norm=kind,
+           train=small.random_examples(11)) as run:
+    losses = [run.steps.train() for _ in range(9)]
+    assert np.isfinite(losses).all()
+    assert all(np.isfinite(value).all() for value in list(run.weights().values()) + list(averages(run).values()))
+    assert all((value >= 0).all() for name, value in averages(run).items() if name.endswith('variance'))
+
+
+# The third step deals 2, 3 and 3 of 24 examples to three shards; of 11, one to the third of four.
+@pytest.mark.parametrize('num_train, batch_size, num_towers, of_first', [
+    (24, 8, 3, [18, 21]), (11, 5, 4, [10])])
+def test_first_is_the_first_tower_that_has_examples(num_train, batch_size, num_towers, of_first):
+  train = small.random_examples(num_train)
+  with Run(model=one_layer, mode='shard', num_towers=num_towers, batch_size=batch_size,
+           train=train) as run:
+    run.steps.train(), run.steps.train()
+    before = averages(run)['norm/moving_mean']
+    run.steps.train()
+    np.testing.assert_allclose(averages(run)['norm/moving_mean'],
+                               0.75 * before + 0.25 * train.arrays[0][of_first].mean(0), atol=1e-6)
+
+
+def test_a_validation_tower_normalises_by_the_same_averages():
+  with Run(model=model, num_towers=2, batch_norm='sync') as switched, \
+      Run(model=model, num_towers=3, batch_norm='sync', validation_tower=True) as aside:
+    for _ in range(3):
+      switched.steps.train()
+      aside.steps.train()
+    (expected, _), (means, _) = switched.validate(), aside.validate()
+    assert means == pytest.approx(expected, abs=1e-5)
+    assert_same_weights(averages(aside), averages(switched), tolerance=1e-6)
+
+
+def test_large_means_do_not_cancel():
+  x = (1000 + np.random.RandomState(0).randn(64, 3)).astype(np.float32)
+  with tf.Graph().as_default(), tf.Session() as session:
+    y = batch_norm(tf.constant(x), True, name='norm')
+    [moving_mean] = [variable for variable in tf.global_variables() if variable.op.name.endswith('moving_mean')]
+    session.run(tf.global_variables_initializer())
+    for _ in range(100):
+      session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+    np.testing.assert_allclose(session.run(moving_mean), x.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(session.run(y), (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), atol=2e-3)
+
+
+def stale(batch, is_training):
+  tf.get_variable('moving_mean', [5], trainable=False)
+  return small.model(batch, is_training)
+
+
+def foreign(batch, is_training):
+  moving = tf.get_variable('moving_mean', [5], trainable=False)
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, moving.assign_add(tf.ones([5])))
+  return small.model(batch, is_training)
+
+
+@pytest.mark.parametrize('broken, kind, words', [
+    (stale, 'first', 'Nothing updates moving_mean'),
+    (foreign, 'sync', 'batch_norm=sync needs layers that exchange'),
+    (foreign, 'mean', 'batch_norm=mean needs layers that exchange'),
+])
+def test_what_would_silently_go_wrong_is_refused(broken, kind, words):
+  with pytest.raises(UsageError, match=words):
+    Run(model=broken, num_towers=2, batch_norm=kind)
+
+
+def test_foreign_updates_run_once_a_step():
+  with Run(model=foreign, num_towers=3) as run:
+    before = averages(run)['moving_mean']
+    for _ in range(3):
+      run.steps.train()
+    run.validate()
+    np.testing.assert_allclose(averages(run)['moving_mean'], before + 3, atol=1e-6)
+
+
+def test_an_unknown_kind_is_refused():
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='global.*first, mean, sync'):
+    store = towers.build_variable_store(devices=['/device:CPU:0'])
+    batch = towers.Batch((tf.ones([2, 5]), tf.zeros([2], tf.int32)), 2)
+    towers.build_towers(small.model, [batch], devices=['/device:CPU:0'], store=store, batch_norm='global')

@@ -1,0 +1,74 @@
+"""Batch normalisation: the fused kernel and the layer that is made of sums are one layer, and what numpy says."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from tensorflow_v1 import tf
+from towers.tower.batch_norm_layer import BATCH_SUMS, batch_norm, joined_sums
+
+
+def run_layer(x, is_training, *, joined, fed=None, scale=True):
+  """Returns outputs, gradients and the moving averages after one update, as arrays."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    inputs = tf.constant(x)
+    switch = tf.placeholder(tf.bool, []) if is_training == 'fed' else is_training
+    with joined_sums() if joined else contextlib.nullcontext():
+      y = batch_norm(inputs, switch, name='norm', scale=scale)
+    assert bool(tf.get_collection(BATCH_SUMS)) == (joined and is_training is not False)
+    weights = tf.constant(np.random.RandomState(1).randn(*x.shape).astype(np.float32))
+    gradients = tf.gradients(y * weights, [inputs] + tf.trainable_variables())
+    session.run(tf.global_variables_initializer())
+    # Averages that are none of the batch's, and a scale and offset that are not 1 and 0.
+    for number, variable in enumerate(tf.global_variables()):
+      variable.load(np.linspace(0.5, 1.5 + number, 3, dtype=np.float32), session)
+    feeds = {switch: fed} if is_training == 'fed' else {}
+    values = session.run([y] + gradients, feeds)
+    if fed is not False:  # What validation would do to them nobody runs.
+      session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS), feeds)
+    return values, session.run([variable for variable in tf.global_variables() if 'moving' in variable.name])
+
+
+X = (3 + 2 * np.random.RandomState(0).randn(4, 5, 2, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize('is_training, fed', [(True, None), (False, None), ('fed', True), ('fed', False)])
+@pytest.mark.parametrize('scale', [True, False])
+def test_kernel_and_sums_are_one_layer(is_training, fed, scale):
+  left, left_averages = run_layer(X, is_training, joined=False, fed=fed, scale=scale)
+  right, right_averages = run_layer(X, is_training, joined=True, fed=fed, scale=scale)
+  assert len(left) == len(right) == 3 + scale
+  for value, expected in zip(left + left_averages, right + right_averages):
+    np.testing.assert_allclose(value, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize('joined', [False, True])
+def test_a_layer_is_what_numpy_says(joined):
+  (y, *_), (mean, variance) = run_layer(X, True, joined=joined)
+  rows = X.reshape(-1, 3)
+  offset, scale = np.linspace(0.5, 1.5, 3), np.linspace(0.5, 2.5, 3)
+  np.testing.assert_allclose(y, (X - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * scale + offset, atol=1e-4)
+  np.testing.assert_allclose(mean, 0.9 * np.linspace(0.5, 3.5, 3) + 0.1 * rows.mean(0), atol=1e-5)
+  np.testing.assert_allclose(variance, 0.9 * np.linspace(0.5, 4.5, 3) + 0.1 * rows.var(0, ddof=1), atol=1e-5)
+
+
+def test_channels_first_is_the_same_layer():
+  def run(x, data_format):
+    with tf.Graph().as_default(), tf.Session() as session, joined_sums():
+      y = batch_norm(tf.constant(x), True, name='norm', data_format=data_format)
+      session.run(tf.global_variables_initializer())
+      return session.run(y)
+
+  first = run(X.transpose(0, 3, 1, 2), 'NCHW')
+  np.testing.assert_allclose(first.transpose(0, 2, 3, 1), run(X, 'NHWC'), atol=1e-5)
+
+
+def test_the_kernel_is_few_ops():
+  with tf.Graph().as_default() as graph:
+    x = tf.zeros(X.shape)
+    batch_norm(x, True, name='norm')
+    before = len(graph.get_operations())
+    with tf.variable_scope('', reuse=True):
+      batch_norm(x, True, name='norm')
+    assert len(graph.get_operations()) - before <= 16

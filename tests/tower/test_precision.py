@@ -1,0 +1,275 @@
+"""Mixed precision: half inside of the towers, float32 where something is kept; a scale saves what would be lost."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from tests.update import test_guard
+from towers.base.usage_error import UsageError
+from towers.placement.replicas import COPIES
+from towers.tower.batch_norm_layer import batch_norm
+from towers.training.reporting.describe import describe_precision
+from towers.training.saving.checkpoints import Checkpoints
+from towers.training.stepping.not_finite import NotFinite
+
+NUM_STEPS = 4
+TRAIN = small.random_examples(16)
+MIXED = dict(precision='mixed', train=TRAIN)
+
+
+def normed(batch, is_training):
+  """Batch normalisation between two layers."""
+  features, labels = batch
+  x = tf.nn.relu(batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm'))
+  logits = tf.cast(small.dense(x, small.NUM_CLASSES, 'logits'), tf.float32)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def take_steps(**settings):
+  with Run(**settings) as run:
+    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    return losses, run.validate()[0], run.weights(), run.initial_weights
+
+
+def get_scale(run):
+  loss_scale = run.program.averaged.loss_scale
+  return tuple(run.session.run([loss_scale.variable, loss_scale.good_steps]))
+
+
+@pytest.mark.parametrize('mode, num_towers, placement, build', [
+    ('split', 3, 'replicated', 'reuse'), ('next', 2, 'replicated', 'clone'), ('shard', 4, 'balanced', 'clone')])
+def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, placement, build):
+  settings = dict(model=normed, batch_norm='sync', weight_decay=0.01)
+  losses, means, weights, initial = take_steps(
+      mode=mode, num_towers=num_towers, placement=placement, tower_build=build, **dict(MIXED, **settings))
+  expected_losses, expected_means, expected_weights, expected_initial = take_steps(
+      num_towers=1, train=TRAIN, **settings)
+  assert_same_weights(initial, expected_initial, tolerance=0)
+  # float16 has 11 bits: it is rounded to a thousandth at every op.
+  np.testing.assert_allclose(losses, expected_losses, rtol=5e-3)
+  assert means == pytest.approx(expected_means, rel=1e-2)
+  assert_same_weights(weights, expected_weights, tolerance=5e-3)
+  assert losses != expected_losses
+
+
+def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
+  with Run(num_towers=2, placement='replicated', model=normed, **MIXED) as run, run.graph.as_default():
+    kept = [variable for variable in tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
+            if variable.dtype.base_dtype != tf.int64]
+    assert kept and {variable.dtype.base_dtype for variable in kept} == {tf.float32}
+    products = [op for op in run.graph.get_operations() if op.type == 'MatMul' and op.name.startswith('tower_')]
+    assert len(products) >= 2 * 2 * 3 and {op.outputs[0].dtype for op in products} == {tf.float16}
+    assert {gradient.dtype for gradient, _ in run.program.averaged.gradients} == {tf.float32}
+    assert {tower.loss.dtype for tower in run.program.averaged.towers} == {tf.float32}
+    exchanged = [op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]
+    assert exchanged and {op.outputs[0].dtype for op in exchanged} == {tf.float32}
+    assert describe_precision(run.program.precision) == (
+        'precision: float16, on weights of float32; loss scale adapted')
+
+
+@pytest.mark.parametrize('loss_scale, clip_norm', [(1.0, None), (1024.0, None), (1.0, 0.3), (None, 0.3)])
+def test_a_scale_changes_nothing_but_what_would_be_lost(loss_scale, clip_norm):
+  _, _, weights, _ = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=loss_scale, **MIXED)
+  _, _, expected, _ = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=256.0, **MIXED)
+  assert_same_weights(weights, expected, tolerance=2e-5)
+
+
+def faint(batch, is_training):
+  """Gradients that are zero in float16: below 6e-8."""
+  losses, metrics = small.model(batch, is_training)
+  return 1e-8 * tf.cast(losses, tf.float32), metrics
+
+
+@pytest.mark.parametrize('loss_scale, learns', [(1.0, False), (4096.0, True), (None, True)])
+def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
+  with Run(num_towers=2, model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
+    run.steps.train()
+    changes = [np.abs(value - run.initial_weights[name]).max() for name, value in run.weights().items()]
+  assert (max(changes) > 1e-3) == learns
+
+
+def regularized(batch, is_training):
+  """Two layers with penalties large enough to be seen: on the weights, and on these in half."""
+  del is_training
+  features, labels = batch
+  with tf.variable_scope('hidden'):
+    hidden = tf.get_variable('weights', [small.NUM_FEATURES, 4],
+                             regularizer=lambda weights: 0.1 * tf.reduce_sum(tf.square(weights)))
+  x = tf.tanh(tf.matmul(features, hidden))
+  with tf.variable_scope('logits'):
+    weights = tf.get_variable('weights', [4, small.NUM_CLASSES])
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.reduce_sum(tf.square(weights)))
+  logits = tf.cast(tf.matmul(x, weights), tf.float32)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def unregularized(batch, is_training):
+  losses = regularized(batch, is_training)
+  del tf.get_collection_ref(tf.GraphKeys.REGULARIZATION_LOSSES)[:]
+  return losses
+
+
+@pytest.mark.parametrize('loss_scale, accumulate', [
+    (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)])
+def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_scale, accumulate):
+  def weights(model=regularized, **settings):
+    return take_steps(model=model, batch_size=6, **dict(MIXED, **settings))[2]
+
+  found = weights(num_towers=2, loss_scale=loss_scale, accumulate=accumulate)
+  assert_same_weights(found, weights(num_towers=1, precision='float32'), tolerance=2e-3)
+  plain = weights(unregularized, num_towers=1, precision='float32')
+  assert all(np.abs(found[name] - plain[name]).max() > 2e-2 for name in found)
+
+
+def steep(batch, is_training):
+  """In a step of 12 examples float16 holds the largest gradient at a scale of 512, not of 1024."""
+  del is_training
+  values = 1e-3 * small.dense(batch[0], 2, 'steep')
+  return 1000 * tf.reduce_sum(tf.cast(values, tf.float32), 1)
+
+
+@pytest.mark.parametrize('accumulate, num_towers', [
+    (1, 1), (2, 1), (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+        (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (4, 3)]])
+def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
+  def train(loss_scale):
+    with Run(model=steep, batch_size=12, train=small.random_examples(12), precision='mixed',
+             loss_scale=loss_scale, accumulate=accumulate, num_towers=num_towers) as run:
+      run.steps.train()
+      return run.weights()
+
+  assert_same_weights(train(512.0), train(1.0), tolerance=1e-3)
+  with pytest.raises(NotFinite):
+    train(1024.0)
+
+
+def squared(batch, is_training):
+  """A finite loss of features as large as 300, whose gradients are too large for half when scaled by 2**15."""
+  del is_training
+  return tf.reduce_sum(tf.square(tf.cast(small.dense(batch[0] / 8, 2, 'squared'), tf.float32)), 1)
+
+
+CASES = [dict(), dict(placement='replicated', optimizer='adam'), dict(placement='replicated', tower_build='clone'),
+         dict(validation_tower=True, num_towers=4), dict(depth=0, accumulate=2)]
+
+
+@pytest.mark.parametrize('settings', CASES, ids=range(len(CASES)))
+def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings):
+  # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.
+  train = faults.poison(TRAIN, test_guard.ROW, 300.0)
+  settings = dict(dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed', train=train), **settings)
+  with Run(**settings) as run:
+    run.steps.train()
+    assert get_scale(run) == (2 ** 15, 1)
+    before = test_guard.everything(run)
+    loss = run.steps.train()
+    assert np.isfinite(loss) and run.steps.step == 2 and run.counters() == [2, 16]
+    assert get_scale(run) == (2 ** 14, 0)
+    after = test_guard.everything(run)
+    changed = {name for name in after if not np.array_equal(before[name], after[name])}
+    assert changed == {'global_step', 'examples_seen', 'loss_scale/value', 'loss_scale/good_steps'}
+    run.steps.train()
+    assert run.counters() == [3, 24] and get_scale(run) == (2 ** 14, 1)
+    if run.program.copies is not None:
+      run.steps.check_copies()
+
+
+def test_what_no_scale_can_help_is_not_finite_at_once():
+  with Run(num_towers=3, precision='mixed', train=faults.poison(TRAIN, test_guard.ROW)) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    assert get_scale(run) == (2 ** 15, 1) and 'tower 2' in run.steps.retry().describe()
+  # Gradients that are none at any scale end as such once the scale is 1.
+  with Run(num_towers=3, precision='mixed', model=faults.root_of_zero,
+           train=faults.poison(TRAIN, test_guard.ROW, 0.0)) as run, pytest.raises(NotFinite):
+    for _ in range(2 * 16 + 2):
+      run.steps.train()
+  # A fixed scale is not touched.
+  with Run(num_towers=3, precision='mixed', loss_scale=2.0 ** 15, learning_rate=1e-4, model=squared,
+           train=faults.poison(TRAIN, test_guard.ROW, 300.0)) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+
+
+def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
+  monkeypatch.setattr('towers.tower.precision._GOOD_STEPS', 3)
+  monkeypatch.setattr('towers.tower.precision._LARGEST_SCALE', 2.0 ** 16)
+  with Run(num_towers=2, model=faint, **MIXED) as run:
+    scales = []
+    for _ in range(7):
+      run.steps.train()
+      scales.append(get_scale(run))
+  assert scales == [(2 ** 15, 1), (2 ** 15, 2), (2 ** 16, 0), (2 ** 16, 1), (2 ** 16, 2), (2 ** 16, 0), (2 ** 16, 1)]
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, monkeypatch):
+  monkeypatch.setattr('towers.tower.precision._GOOD_STEPS', 2)
+  settings = dict(num_towers=2, placement='replicated', **MIXED)
+
+  def go_on(run, steps):
+    return [(run.steps.train(),) + get_scale(run) for _ in range(steps)]
+
+  with Run(**settings) as run:
+    expected = go_on(run, 5)
+  with Run(**settings) as run, run.graph.as_default():
+    found = go_on(run, 3)
+    Checkpoints(str(tmp_path), keep=1).save(run.session)
+  with Run(**settings) as run, run.graph.as_default():
+    Checkpoints(str(tmp_path), keep=1).restore(run.session)
+    run.steps.start(3)
+    assert found + go_on(run, 2) == expected
+
+
+def test_the_half_follows_the_devices(monkeypatch):
+  gpus = ['/device:GPU:0', '/device:GPU:1']
+  for capabilities, devices, expected in [
+      ([(8, 0), (9, 0)], gpus, tf.bfloat16), ([(7, 0), (8, 0)], gpus, tf.float16), ([], gpus, tf.float16),
+      ([(8, 0)], ['/device:CPU:0'], tf.float16)]:
+    monkeypatch.setattr('towers.tower.precision.get_compute_capabilities',
+                        lambda capabilities=capabilities: capabilities)
+    with tf.Graph().as_default():
+      precision = towers.build_precision('mixed', devices=devices)
+      assert precision.dtype == expected
+      assert (precision.loss_scale.variable is None) == (expected == tf.bfloat16)
+  assert towers.build_precision('float32', devices=gpus) is None
+  with pytest.raises(UsageError, match='choose one of float32, mixed'):
+    towers.build_precision('float8', devices=gpus)
+
+
+def test_weights_that_are_half_themselves_are_refused():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    own = tf.Variable(tf.ones([], tf.float16), name='own', use_resource=True)
+    return losses * own, metrics
+
+  with pytest.raises(UsageError, match='own and 0 more weights are of float16 themselves'):
+    Run(num_towers=2, model=model, **MIXED)
+
+
+@pytest.mark.parametrize('name, batch_norm_kind', [('convnet', 'first'), ('resnet20', 'first'), ('resnet20', 'sync')])
+def test_models_compute_in_half(name, batch_norm_kind):
+  import models
+  with tf.Graph().as_default() as graph:
+    precision = towers.build_precision('mixed', devices=['/device:CPU:0'] * 2)
+    store = towers.build_variable_store(devices=['/device:CPU:0', '/device:CPU:1'])
+    batch = towers.Batch((tf.zeros([2, 32, 32, 3], tf.uint8), tf.zeros([2], tf.int32)), 2)
+    built = towers.build_towers(models.build_classifier(name, num_classes=10), [batch] * 2, store=store,
+                                devices=['/device:CPU:0', '/device:CPU:1'], batch_norm=batch_norm_kind,
+                                precision=precision)
+    convolutions = [op for op in graph.get_operations() if op.type.startswith('Conv2D')]
+    assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
+    assert {variable.dtype.base_dtype for variable in tf.trainable_variables()} == {tf.float32}
+    averaged = towers.unscale_gradients(towers.average_gradients(built), precision.loss_scale)
+    assert all(gradient.dtype == tf.float32 for gradient, _ in averaged.gradients)
+    if name == 'resnet20':
+      return  # Its kernels for half precision are for GPUs: one step takes minutes here.
+    with tf.Session(config=towers.build_session_config(towers.build_devices(2, 'cpu'))) as session:
+      session.run(tf.global_variables_initializer())
+      loss, gradients = session.run([averaged.loss, [gradient for gradient, _ in averaged.gradients]])
+    assert np.isfinite(loss) and all(np.isfinite(gradient).all() for gradient in gradients)

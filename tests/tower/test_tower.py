@@ -1,0 +1,314 @@
+"""Towers share everything, weigh every example alike, and say so when a model cannot."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.graph.walk import find_needed
+
+
+def scalar_model(batch, is_training):
+  """The small model with a mean instead of per-example losses."""
+  losses, metrics = small.model(batch, is_training)
+  return tf.reduce_mean(losses), metrics
+
+
+def train(num_steps=6, **settings):
+  with Run(**settings) as run:
+    return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
+
+
+@pytest.mark.parametrize('num_train', [13, 17])
+@pytest.mark.parametrize('num_towers', [3, 8])
+def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
+  examples = small.random_examples(num_train)
+  losses, weights, (means, count) = train(model=scalar_model, num_towers=num_towers, train=examples)
+  expected_losses, expected_weights, (expected_means, expected_count) = train(num_towers=1, train=examples)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert count == expected_count
+  np.testing.assert_allclose([means[name] for name in sorted(means)],
+                             [expected_means[name] for name in sorted(expected_means)], atol=1e-5)
+
+
+def test_the_tail_of_an_epoch_may_leave_towers_empty():
+  # 17 examples in batches of 8: the third step has one example for eight towers.
+  losses, weights, _ = train(num_towers=8, train=small.random_examples(17))
+  assert np.isfinite(losses).all()
+  assert all(np.isfinite(value).all() for value in weights.values())
+
+
+@pytest.mark.parametrize('num_towers', [2, 4])
+def test_weight_decay_does_not_depend_on_the_number_of_towers(num_towers):
+  plain = train(num_towers=1)[1]
+  decayed = train(num_towers=1, weight_decay=0.1)[1]
+  assert_same_weights(train(num_towers=num_towers, weight_decay=0.1)[1], decayed)
+  assert abs(decayed['hidden/weights'] - plain['hidden/weights']).max() > 1e-3
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 4])
+def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    with tf.variable_scope('', reuse=True):
+      weights = tf.get_variable('hidden/weights')
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.05 * tf.reduce_sum(tf.square(weights)))
+    return losses, metrics
+
+  with Run(model=model, num_towers=num_towers, optimizer='sgd') as run, Run(num_towers=1, optimizer='sgd') as plain:
+    run.steps.train(), plain.steps.train()
+    moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
+    np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'], atol=1e-6)
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 4])
+def test_a_regularizer_counts_once(num_towers):
+  def model(batch, is_training):
+    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+      return small.model(batch, is_training)
+
+  # The gradient of 0.05 w² is 0.1 w: weight decay of 0.1, on biases too, which start at zero.
+  with Run(model=model, num_towers=num_towers) as run, Run(num_towers=1, weight_decay=0.1) as expected:
+    run.steps.train(), expected.steps.train()
+    assert_same_weights(run.weights(), expected.weights())
+
+
+def test_initial_values_depend_on_seed_and_name_alone():
+  def model(batch, is_training):
+    tf.random.uniform([3])  # One more op before the model.
+    with tf.variable_scope('extra'):
+      tf.get_variable('unused', [2])
+    return small.model(batch, is_training)
+
+  with Run(seed=3) as plain, Run(seed=3, model=model, num_towers=3, mode='shard') as more, Run(seed=4) as other:
+    for name, value in plain.initial_weights.items():
+      np.testing.assert_array_equal(value, more.initial_weights[name])
+      assert 'biases' in name or (value != other.initial_weights[name]).all()
+    assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights['logits/weights']).all()
+
+
+def test_an_initial_value_that_a_model_draws_itself_depends_on_seed_and_name_alone():
+  def model(batch, is_training, num_before=0):
+    # The op that draws is another one's neighbour, under another name.
+    for _ in range(num_before):
+      tf.random.normal([3])
+    gains = tf.get_variable('gains', initializer=tf.random.normal([small.NUM_CLASSES]))
+    losses, metrics = small.model(batch, is_training)
+    return losses + tf.gather(gains, batch[1]), metrics
+
+  more = functools.partial(model, num_before=2)
+  with Run(model=model) as run, Run(model=more, num_towers=3) as other, \
+      Run(model=model, seed=4) as third:
+    run.steps.train()
+    gains = [one.initial_weights['gains'] for one in (run, other, third)]
+  np.testing.assert_array_equal(gains[0], gains[1])
+  assert (gains[0] != gains[2]).all()
+
+
+def test_a_model_that_does_not_share_its_variables_is_refused():
+  built = []
+
+  def model(batch, is_training):
+    built.append(batch)
+    losses, metrics = small.model(batch, is_training)
+    return losses * tf.Variable(1.0, name='gain_%d' % len(built)), metrics
+
+  with pytest.raises(UsageError) as error:
+    Run(model=model, num_towers=2)
+  assert 'gain' in str(error.value) and 'Tower 1' in str(error.value) and 'tf.get_variable' in str(error.value)
+
+
+@pytest.mark.parametrize('break_model, message', [
+    (lambda losses, metrics: (losses[:, tf.newaxis], metrics), r'loss has the shape \(\?, 1\)|\(None, 1\)'),
+    (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), "metric 'mean'"),
+    (lambda losses, metrics: (losses, {'loss': losses}), 'called "loss"'),
+])
+def test_losses_and_metrics_of_the_wrong_shape_are_refused(break_model, message):
+  with pytest.raises(UsageError, match=message):
+    Run(model=lambda batch, is_training: break_model(*small.model(batch, is_training)))
+
+
+def test_a_loss_of_another_length_than_the_batch_is_refused():
+  with pytest.raises(UsageError, match='3 values for a batch of 4'):
+    Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0), num_towers=2,
+        train=small.random_examples(16), validation=small.random_examples(16, 'validation'))
+
+
+def test_a_model_without_variables_is_refused():
+  with pytest.raises(UsageError, match='no trainable variable'):
+    Run(model=lambda batch, is_training: tf.reduce_sum(batch[0], 1))
+
+
+def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
+  def model(batch, is_training):
+    tf.get_variable('idle', [2])
+    return small.model(batch, is_training)
+
+  with Run(model=model, num_towers=2) as run:
+    assert [variable.op.name for variable in run.program.averaged.without_gradient] == ['idle']
+    run.steps.train()
+    np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
+
+
+def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
+  built = []
+
+  def model(batch, is_training):
+    built.append(batch)
+    losses, metrics = small.model(batch, is_training)
+    gain = tf.get_variable('gain', [], initializer=tf.zeros_initializer())
+    return (losses + gain if len(built) == 1 else losses), metrics
+
+  with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
+    assert [variable.op.name for variable in run.program.averaged.partly_without_gradient] == ['gain']
+    assert run.program.averaged.without_gradient == []
+    run.steps.train()
+    assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
+  def embed(batch, lookup):
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES, 4])
+    rows = lookup(table, labels)
+    return tf.reduce_sum(tf.square(rows - features[:, :4]), 1)
+
+  def sparse(batch, is_training):
+    return embed(batch, tf.gather)
+
+  def dense(batch, is_training):
+    return embed(batch, lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
+
+  settings = dict(optimizer='sgd', learning_rate=0.05)
+  with Run(model=sparse, num_towers=num_towers, **settings) as run, \
+      Run(model=dense, num_towers=1, **settings) as expected:
+    assert isinstance(run.program.averaged.gradients[0][0], tf.IndexedSlices)
+    for _ in range(4):
+      assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
+    assert_same_weights(run.weights(), expected.weights())
+
+
+@pytest.mark.parametrize('build', ['reuse', 'clone'])
+def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build):
+  # The third batch has one example, of label 1, for three towers. The row of zeros that fills the
+  # others looks up row 0, which momentum would move on.
+  def model(batch, is_training):
+    del is_training
+    features, labels = batch
+    table = tf.get_variable('table', [small.NUM_CLASSES, small.NUM_FEATURES])
+    return tf.reduce_sum(tf.square(tf.gather(table, labels) - features), 1)
+
+  train = small.random_examples(17)
+  train.arrays[1][:] = np.arange(17) % 3
+  train.arrays[1][16] = 1
+  settings = dict(model=model, train=train, learning_rate=0.02)
+  with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1, **settings) as one:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-4)
+    assert_same_weights(run.weights(), one.weights())
+
+
+def test_counters_count_updates_and_examples():
+  with Run(num_towers=3, train=small.random_examples(13)) as run:
+    for step, seen in enumerate([8, 13, 21, 26], 1):
+      run.steps.train()
+      assert run.counters() == [step, seen]
+    run.validate()
+    assert run.counters() == [4, 26]
+
+
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+def test_counters_move_behind_the_update(optimizer):
+  # The learning rate of this update reads them.
+  with Run(num_towers=2, optimizer=optimizer) as run:
+    ops = run.graph.get_operations()
+    updates = {op for op in ops if op.type.startswith('ResourceApply')}
+    counts = [op for op in ops if op.type == 'AssignAddVariableOp'
+              and op.inputs[0].op.name in ('global_step', 'examples_seen')]
+    assert updates and len(counts) == 2
+    for op in counts:
+      assert updates <= find_needed([op]), op.name
+
+
+def test_starting_and_warming_up_changes_no_variable():
+  with Run(depth=2, num_towers=2) as run:
+    assert run.counters() == [0, 0]
+    assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
+
+
+@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('scalar', [False, True])
+def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar):
+  # 0 / 0 for a row of zeros; 11 examples in batches of 5 leave 1 for four towers, in `shard` mode not always the first.
+  def model(batch, is_training):
+    features, labels = batch
+    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+      losses, metrics = small.model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
+    return (tf.reduce_mean(losses) if scalar else losses), metrics
+
+  settings = dict(model=model, mode=mode, batch_size=5, train=small.random_examples(11))
+  losses, weights, (means, count) = train(num_towers=4, **settings)
+  expected_losses, expected_weights, (expected_means, _) = train(num_towers=1, **settings)
+  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+  assert_same_weights(weights, expected_weights)
+  assert count == 11 and means == pytest.approx(expected_means, abs=1e-5)
+
+
+def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
+  with tf.Graph().as_default(), tf.Session() as session:
+    # The dense gradient is 0, 1, 1, 0.
+    values, indices = tf.constant([[3.0], [0.0], [-2.0], [1.0]]), tf.constant([2, 0, 2, 1])
+    slices = tf.IndexedSlices(values, indices, tf.constant([4, 1]))
+    variable = tf.get_variable('table', [4, 1])
+    averaged = towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], [], [])
+    [(clipped, _)] = towers.clip_gradients(averaged, 0.5).gradients
+    assert isinstance(clipped, tf.IndexedSlices)
+    half = 0.5 / 2 ** 0.5
+    np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)),
+                               [[0], [half], [half], [0]])
+    assert session.run(towers.build_gradient_norm(averaged)) == pytest.approx(2 ** 0.5)
+
+
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
+  settings = dict(optimizer='sgd', learning_rate=1.0)
+  with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1, **settings) as plain:
+    for current in (run, plain):
+      current.steps.train()
+    moved = [{name: value - current.initial_weights[name] for name, value in current.weights().items()}
+             for current in (run, plain)]
+    norms = [np.sqrt(sum(np.square(value).sum() for value in weights.values())) for weights in moved]
+    assert norms[0] == pytest.approx(0.01, rel=1e-4) and norms[1] > 0.1
+    for name, value in moved[0].items():
+      np.testing.assert_allclose(value, moved[1][name] * 0.01 / norms[1], atol=1e-6)
+  with Run(num_towers=num_towers, clip_norm=100.0) as run, Run(num_towers=1) as plain:
+    for _ in range(3):
+      assert run.steps.train() == pytest.approx(plain.steps.train(), abs=1e-6)
+    assert_same_weights(run.weights(), plain.weights())
+
+
+def looped(batch, is_training):
+  """Reads a weight in each turn of a loop, as a recurrent net does."""
+  features, labels = batch
+  with tf.variable_scope('loop'):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_FEATURES])
+  _, state = tf.while_loop(lambda turn, _: turn < 3,
+                           lambda turn, state: (turn + 1, tf.tanh(tf.matmul(state, weights))),
+                           (0, features))
+  return small.model((state, labels), is_training)
+
+
+@pytest.mark.parametrize('placement, build', [('host', 'reuse'), ('balanced', 'clone'), ('replicated', 'auto')])
+def test_towers_that_read_a_weight_in_a_loop_equal_one_tower(placement, build):
+  with Run(model=looped, num_towers=1) as one, \
+      Run(model=looped, num_towers=3, placement=placement, tower_build=build) as run:
+    expected = [one.steps.train() for _ in range(4)]
+    np.testing.assert_allclose([run.steps.train() for _ in range(4)], expected, rtol=0, atol=1e-5)
+    assert_same_weights(run.weights(), one.weights())

@@ -1,0 +1,110 @@
+"""Peers: who has ended, who is silent, who is there; told by real servers and by time."""
+
+import socket
+import threading
+
+import pytest
+
+from tensorflow_v1 import tf
+from tests.harness.team import find_ports
+from towers.training.cluster.peers import REFUSED, Peers, find_fault, find_faults
+from towers.training.settings.cluster import Cluster
+
+FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
+
+
+def listen(greeting):
+  """Returns the address of a server that says the same to everybody, or nothing."""
+  server = socket.socket()
+  server.bind(('127.0.0.1', 0))
+  server.listen()
+
+  def serve():
+    while True:
+      connection, _ = server.accept()
+      if greeting is not None:
+        connection.sendall(greeting)
+        connection.close()
+      else:
+        held.append(connection)
+
+  held = []
+  threading.Thread(target=serve, daemon=True).start()
+  return '127.0.0.1:%d' % server.getsockname()[1]
+
+
+def test_a_server_of_tensorflow_greets():
+  address = 'localhost:%d' % find_ports(1)[0]
+  config = tf.ConfigProto()
+  server = tf.train.Server({'worker': [address]}, job_name='worker', task_index=0, config=config)
+  assert find_fault(address) == ''
+  assert find_faults(Cluster([address, address], 1)) == {0: ''}
+  del server
+
+
+@pytest.mark.parametrize('greeting, fault', [(None, 'does not answer'), (b'', REFUSED),
+                                             (b'HTTP/1.1 400 Bad Request\r\n', 'is no TensorFlow server')])
+def test_others_do_not(greeting, fault):
+  assert find_fault(listen(greeting), seconds=0.5) == fault
+
+
+def test_nobody_and_nowhere():
+  assert find_fault('127.0.0.1:%d' % find_ports(1)[0]) == REFUSED
+  assert find_fault('no.such.host.invalid:1').startswith('cannot be reached: ')
+
+
+class Clock:
+  now = 0.0
+
+  def __call__(self):
+    return self.now
+
+
+def make(faults, clock, **settings):
+  return Peers(FOUR, limit_seconds=10, clock=clock, ask=lambda _: dict(faults), **settings)
+
+
+def test_who_has_ended_has_ended_for_good():
+  faults = {0: '', 2: REFUSED, 3: ''}
+  peers = make(faults, Clock())
+  assert peers.find_gone() == ['worker 2 (c:1) has ended']
+  faults[2] = ''
+  assert peers.find_gone() == ['worker 2 (c:1) has ended']
+  faults[0] = REFUSED
+  assert peers.find_gone() == ['worker 0 (a:1) has ended', 'worker 2 (c:1) has ended']
+
+
+def test_who_is_silent_has_time_to_come_back():
+  faults, clock = {0: 'does not answer', 2: '', 3: ''}, Clock()
+  peers = make(faults, clock)
+  for seconds in (0, 9.9):
+    clock.now = seconds
+    assert peers.find_gone() == []
+  faults[0] = ''
+  assert peers.find_gone() == []
+  faults[0] = 'does not answer'
+  clock.now = 15
+  assert peers.find_gone() == []
+  clock.now = 25
+  assert peers.find_gone() == ['worker 0 (a:1) does not answer for 10 s (worker_seconds)']
+
+
+def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once():
+  told, is_told = [], threading.Event()
+  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=lambda reason: (told.append(reason), is_told.set()))
+  peers.is_busy = lambda: True
+  with peers:
+    assert not is_told.wait(1.5)
+    peers.is_busy = lambda: False
+    assert is_told.wait(5)
+  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Nothing is lost but what came '
+                  'after the last checkpoint: start all workers again.']
+
+
+def test_after_the_end_nobody_is_missed():
+  told = []
+  peers = make({0: REFUSED, 2: REFUSED, 3: REFUSED}, Clock(), on_gone=told.append)
+  with peers:
+    peers.stop()
+    peers._thread.join(5)
+  assert told == []

@@ -1,0 +1,123 @@
+"""Signals to a run of main.py at every moment: what it says, what it saves, its exit code, and that it is gone soon."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests import ROOT
+from towers.training.faults.signals import Signals
+
+GONE_SECONDS = 10.0
+# What was read before the map function fell asleep is still trained on.
+STEPS_LEFT_SECONDS = 1.5
+
+
+def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
+  """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and stderr."""
+  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.child', fault] + list(flags), cwd=ROOT,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  try:
+    for line in child.stdout:
+      if '<%s>' % moment in line:
+        break
+    drain = threading.Thread(target=child.stdout.read)
+    drain.start()
+    time.sleep(seconds_later)
+    sent = time.monotonic()
+    for number in numbers:
+      child.send_signal(number)
+      time.sleep(0.5)
+    child.wait(timeout=60)
+    seconds = time.monotonic() - sent
+    drain.join()
+    errors = child.stderr.read()
+  finally:
+    child.kill()
+    child.stdout.close()
+    child.stderr.close()
+  assert 'Traceback' not in errors
+  assert seconds < GONE_SECONDS, errors
+  return child.returncode, errors
+
+
+def saved_step(folder, errors):
+  """Returns the step that the run says it goes on from, after seeing that it is saved."""
+  step = int(re.search(r'goes on from step (\d+)', errors).group(1))
+  assert (folder / ('model.ckpt-%d.index' % step)).exists()
+  return step
+
+
+def test_sigterm_in_training_finishes_the_step_and_saves(tmp_path):
+  code, errors = signalled('steps are marked', 'training', signal.SIGTERM, flags=['--checkpoint_dir=%s' % tmp_path])
+  assert code == 143 and 'SIGTERM: the run saves and leaves' in errors
+  assert saved_step(tmp_path, errors) >= 1
+
+
+def test_ctrl_c_in_validation_saves_the_step_before_it(tmp_path):
+  code, errors = signalled('validation is slow', 'validation', signal.SIGINT,
+                           flags=['--checkpoint_dir=%s' % tmp_path, '--validate_every=3steps', '--staging_depth=0'])
+  assert code == 130 and saved_step(tmp_path, errors) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'), ('building is slow', 'set-up')])
+def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path):
+  code, errors = signalled(fault, moment, signal.SIGTERM, flags=['--checkpoint_dir=%s' % tmp_path])
+  assert code == 143 and 'SIGTERM: interrupted' in errors
+  assert not list(tmp_path.glob('*.index'))
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
+  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
+                           seconds_later=STEPS_LEFT_SECONDS)
+  assert code == 130 and 'SIGINT: the run saves and leaves' in errors and 'SIGINT: interrupted' in errors
+
+
+@pytest.mark.slow
+def test_a_step_that_does_not_end_is_left_within_the_time():
+  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM, seconds_later=STEPS_LEFT_SECONDS)
+  assert code == 143 and 'the step does not end; left without saving' in errors
+
+
+@pytest.mark.parametrize('is_answered', [False, True])
+def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_answered):
+  codes, left = [], threading.Event()
+  handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+  clock = [0.0]
+  signals = Signals(leave=lambda code: (codes.append(code), left.set()), clock=lambda: clock[0])
+  with signals:
+    signals.leave_to_run(lambda: 0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while signals.received is None:
+      time.sleep(0.01)
+    if is_answered:
+      signals.answer()
+    clock[0] = 100.0
+    signals.look_again()
+    assert left.wait(0.5 if is_answered else 20) != is_answered
+    if is_answered:
+      signals.has_saved()
+      clock[0] = 103.0
+      signals.look_again()
+      assert left.wait(20)
+  assert codes == [143]
+  assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_it_is_awake_in_a_process_with_more_handles_than_select_takes():
+  handles = [os.dup(0) for _ in range(1100)]
+  left = threading.Event()
+  try:
+    with Signals(leave=lambda code: left.set()):
+      os.kill(os.getpid(), signal.SIGTERM)
+      assert left.wait(5)
+  finally:
+    for handle in handles:
+      os.close(handle)

@@ -1,0 +1,305 @@
+"""Checkpoints: the same for any number of towers and placement, moved or not, and mistakes are named."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.training.saving.checkpoints import Checkpoints
+
+
+def save(run, folder):
+  with run.graph.as_default():
+    return Checkpoints(str(folder), keep=5).save(run.session)
+
+
+def restore(run, folder):
+  with run.graph.as_default():
+    return Checkpoints(str(folder), keep=5).restore(run.session)
+
+
+@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer):
+  with Run(num_towers=4, optimizer=optimizer) as run:
+    for _ in range(3):
+      run.steps.train()
+    save(run, tmp_path)
+    expected = [run.steps.train() for _ in range(3)]
+    weights = run.weights()
+  for settings in (dict(num_towers=1), dict(num_towers=3, mode='shard', placement='balanced', depth=0),
+                   dict(num_towers=2, mode='next', placement='first', depth=2),
+                   dict(num_towers=3, validation_tower=True)):
+    with Run(optimizer=optimizer, seed=9, **settings) as other:
+      restore(other, tmp_path)
+      assert other.counters() == [3, 21]
+      other.steps.start(3)
+      assert [other.steps.train() for _ in range(3)] == pytest.approx(expected, abs=1e-5)
+      assert_same_weights(other.weights(), weights)
+
+
+def test_a_folder_without_a_checkpoint_restores_nothing(tmp_path):
+  with Run() as run:
+    assert restore(run, tmp_path / 'new' / 'folder') is None
+    assert (tmp_path / 'new' / 'folder').is_dir()
+
+
+def test_a_moved_folder_still_finds_its_checkpoints(tmp_path):
+  with Run() as run:
+    run.steps.train()
+    save(run, tmp_path / 'here')
+    expected = run.weights()
+  (tmp_path / 'here').rename(tmp_path / 'there')
+  with Run(seed=9) as run:
+    assert restore(run, tmp_path / 'there')
+    assert_same_weights(run.weights(), expected, tolerance=0)
+
+
+def test_only_the_newest_stay_over_a_resume_too(tmp_path):
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    for _ in range(2):
+      run.steps.train()
+      checkpoints.save(run.session)
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    checkpoints.restore(run.session)
+    run.steps.train()
+    checkpoints.save(run.session)
+  assert sorted(path.name for path in tmp_path.glob('*.index')) == ['model.ckpt-2.index', 'model.ckpt-3.index']
+
+
+def test_another_model_is_listed_variable_by_variable(tmp_path):
+  def wider(batch, is_training):
+    features, labels = batch
+    logits = small.dense(tf.tanh(small.dense(features, 6, 'hidden')), small.NUM_CLASSES, 'output')
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+  with Run() as run:
+    save(run, tmp_path)
+  with Run(model=wider) as run:
+    before = run.weights()
+    with pytest.raises(UsageError) as error:
+      restore(run, tmp_path)
+    assert_same_weights(run.weights(), before, tolerance=0)
+  for line in ('only in the checkpoint: logits/weights [4, 3]',
+               'hidden/weights: [5, 4] in the checkpoint, [5, 6] in the program', '… and', 'another checkpoint_dir'):
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize('suffix, keep_bytes', [('.index', 10), ('.data-00000-of-00001', 10), ('.index', None)])
+def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
+  with Run() as run:
+    path = save(run, tmp_path) + suffix
+  if keep_bytes is None:
+    os.remove(path)
+  else:
+    with open(path, 'r+b') as file:
+      file.truncate(keep_bytes)
+  with Run() as run, pytest.raises(UsageError, match='model.ckpt-0'):
+    restore(run, tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match='checkpoint_dir .*file/folder'):
+    Checkpoints(str(tmp_path / 'file' / 'folder'), keep=1)
+
+
+def test_a_folder_on_another_file_system_is_refused_before_any_is_made(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UsageError, match='checkpoint_dir=gs://bucket/run names another file system'):
+    Checkpoints('gs://bucket/run', keep=1)
+  assert os.listdir(str(tmp_path)) == []
+
+
+def trained(folder, steps, keep=5, warn=pytest.fail):
+  """Trains from the newest checkpoint on, saving after each step; returns the weights after each."""
+  weights = []
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
+    checkpoints.restore(run.session)
+    run.steps.start(int(run.counters()[0]))
+    for _ in range(steps):
+      run.steps.train()
+      checkpoints.save(run.session)
+      weights.append(run.weights())
+    checkpoints.close()
+  return weights
+
+
+DAMAGES = {
+    'data cut': lambda path: faults.truncate(path + DATA, 100),
+    'data gone': lambda path: os.remove(path + DATA),
+    'data empty': lambda path: faults.truncate(path + DATA, 0),
+    'a byte of the data': lambda path: faults.flip_a_byte(path + DATA, 60),
+    'index cut': lambda path: faults.truncate(path + '.index', 50),
+    'index empty': lambda path: faults.truncate(path + '.index', 0),
+    'index gone': lambda path: os.remove(path + '.index'),
+    'a byte of the index': lambda path: faults.flip_a_byte(path + '.index', 40),
+    'the end of the index': lambda path: faults.flip_a_byte(path + '.index', -3),
+}
+DATA = '.data-00000-of-00001'
+
+
+def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
+  weights = trained(tmp_path / 'whole', 3)
+  with Run(seed=9) as run, run.graph.as_default():
+    for damage, act in DAMAGES.items():
+      folder = tmp_path / damage.replace(' ', '_')
+      shutil.copytree(str(tmp_path / 'whole'), str(folder))
+      act(str(folder / 'model.ckpt-3'))
+      warnings = []
+      checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
+      assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
+      assert_same_weights(run.weights(), weights[1], tolerance=0)
+      assert 'model.ckpt-3 is damaged' in warnings[-1] and 'goes on from the one before' in warnings[-1], damage
+      # What is saved next is kept, although a newer one that is damaged lies beside it.
+      run.steps.start(2)
+      run.steps.train()
+      checkpoints.save(run.session)
+      assert_same_weights(run.weights(), weights[2], tolerance=0)
+      assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-3'), damage
+      checkpoints.close()
+
+
+def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
+  trained(tmp_path, 3)
+  for step in (2, 3):
+    faults.flip_a_byte(tmp_path / ('model.ckpt-%d%s' % (step, DATA)), 60)
+  # Of what is written next, one stays, whatever is damaged and newer.
+  trained(tmp_path, 1, keep=1, warn=lambda line: None)
+  with Run() as run:
+    assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
+  faults.flip_a_byte(tmp_path / ('model.ckpt-2%s' % DATA), 60)
+  with Run() as run, pytest.raises(UsageError) as error:
+    restore(run, tmp_path)
+  assert 'No checkpoint in' in str(error.value) and 'model.ckpt-2 is damaged' in str(error.value)
+
+
+def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(tmp_path):
+  weights = trained(tmp_path, 3)
+  path = tmp_path / 'checkpoint'
+  with Run(seed=9) as run, run.graph.as_default():
+    for content in (None, b'', b'\xff{{ nonsense', b'{{ nonsense', b'model_checkpoint_path: "model.ckpt-1"\n'):
+      path.unlink()
+      if content is not None:
+        path.write_bytes(content)
+      run.session.run(tf.global_variables_initializer())
+      checkpoints = Checkpoints(str(tmp_path), keep=5, warn=pytest.fail)
+      assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-3')
+      assert_same_weights(run.weights(), weights[2], tolerance=0)
+      path.write_bytes(b'')
+    for named in ('../outside/model.ckpt-1', '/etc/model.ckpt-1', 'below/model.ckpt-1'):
+      path.write_text('model_checkpoint_path: "%s"\n' % named)
+      with pytest.raises(UsageError, match='outside of the folder'):
+        checkpoints.restore(run.session)
+
+
+def test_what_a_killed_run_left_half_written_is_removed_and_never_followed(tmp_path):
+  weights = trained(tmp_path / 'folder', 2)
+  (tmp_path / 'folder' / '.writing-abc').mkdir()
+  (tmp_path / 'folder' / '.writing-abc' / ('model.ckpt' + DATA)).write_bytes(b'half')
+  (tmp_path / 'folder' / '.writing-def').write_text('half')
+  (tmp_path / 'precious').mkdir()
+  (tmp_path / 'precious' / 'file').write_text('precious')
+  (tmp_path / 'folder' / '.writing-link').symlink_to(tmp_path / 'precious')
+  (tmp_path / 'folder' / ('model.ckpt-3' + DATA)).write_bytes(b'no index')
+  warnings = []
+  with Run(seed=9) as run, run.graph.as_default():
+    assert Checkpoints(str(tmp_path / 'folder'), keep=1, warn=warnings.append).restore(run.session)
+    assert_same_weights(run.weights(), weights[1], tolerance=0)
+  assert not list((tmp_path / 'folder').glob('.writing-*'))
+  assert (tmp_path / 'precious' / 'file').read_text() == 'precious'
+  assert len(warnings) == 1 and 'has no index' in warnings[0]
+
+
+def test_killed_between_its_two_files_a_checkpoint_is_not_there(tmp_path, monkeypatch):
+  class Killed(BaseException):
+    pass
+
+  trained(tmp_path, 1)
+  rename, renamed = os.replace, []
+
+  def rename_once(source, to):
+    if 'model.ckpt-2' in to:
+      renamed.append(to)
+      if len(renamed) == 2:
+        raise Killed
+    rename(source, to)
+
+  monkeypatch.setattr(os, 'replace', rename_once)
+  with pytest.raises(Killed):
+    trained(tmp_path, 1)
+  monkeypatch.undo()
+  warnings = []
+  with Run() as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=5, warn=warnings.append)
+    assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-1')
+  assert len(warnings) == 1 and 'model.ckpt-2.data-00000-of-00001 has no index' in warnings[0]
+
+
+def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
+  with Run(optimizer='adam') as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=9)
+    taken = []
+    for _ in range(3):
+      run.steps.train()
+      snapshot = checkpoints.take(run.session)
+      taken.append([np.copy(value) for value in snapshot.values])
+      checkpoints.write(snapshot)
+      assert checkpoints.has_saved(snapshot.step)
+    names = [variable.op.name for variable in tf.global_variables()]
+    checkpoints.close()
+  for step, values in enumerate(taken, 1):
+    reader = tf.train.load_checkpoint(str(tmp_path / ('model.ckpt-%d' % step)))
+    for name, value in zip(names, values):
+      np.testing.assert_array_equal(reader.get_tensor(name), value)
+  assert not list(tmp_path.glob('.writing-*'))
+
+
+def test_another_dtype_is_another_model(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('weights', [2])
+    towers.get_global_step()
+    session.run(tf.global_variables_initializer())
+    Checkpoints(str(tmp_path), keep=1).save(session)
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable('weights', [2], tf.float64)
+    with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 in the program'):
+      Checkpoints(str(tmp_path), keep=1).restore(session)
+
+
+# Written by `python -m tests.training.saving.test_checkpoints` with 4 towers, on each target.
+WRITTEN = os.path.join(os.path.dirname(__file__), 'checkpoints')
+EXPECTED_LOSSES = 'expected_losses.txt'
+
+
+def write_fixture(folder):
+  """Trains 3 steps on 4 towers, saves, and notes the losses of 3 steps more."""
+  shutil.rmtree(folder, ignore_errors=True)
+  with Run(num_towers=4, placement='balanced') as run:
+    for _ in range(3):
+      run.steps.train()
+    save(run, folder)
+    np.savetxt(os.path.join(folder, EXPECTED_LOSSES), [run.steps.train() for _ in range(3)])
+
+
+@pytest.mark.parametrize('target', ['tensorflow_1_14', 'tensorflow_2_21'])
+def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_here(target, tmp_path):
+  shutil.copytree(os.path.join(WRITTEN, target), str(tmp_path / target))
+  with Run(num_towers=1, seed=9) as run:
+    assert restore(run, tmp_path / target)
+    run.steps.start(3)
+    losses = [run.steps.train() for _ in range(3)]
+  np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)), atol=1e-5)
+
+
+if __name__ == '__main__':
+  write_fixture(os.path.join(WRITTEN, 'tensorflow_' + '_'.join(tf.__version__.split('.')[:2])))

@@ -1,0 +1,57 @@
+"""Two runs in one checkpoint folder: the second is told whose it is; a killed one leaves no lock."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from towers.base.usage_error import UsageError
+from towers.training.saving.lock import lock_folder
+
+HOLD = 'import sys, time\nfrom towers.training.saving.lock import lock_folder\n' \
+       'with lock_folder(sys.argv[1]):\n  print("locked", flush=True)\n  time.sleep(60)\n'
+
+
+def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_killed(tmp_path):
+  other = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+  try:
+    assert other.stdout.readline() == 'locked\n'
+    with pytest.raises(UsageError) as error, lock_folder(str(tmp_path)):
+      pass
+    for words in (str(tmp_path), 'process %d on %s, since 20' % (other.pid, socket.gethostname()), 'another check'):
+      assert words in str(error.value)
+  finally:
+    other.kill()
+    other.communicate()
+  with lock_folder(str(tmp_path)):
+    pass
+
+
+def test_it_is_given_back_at_the_end_and_after_an_error(tmp_path):
+  folder = str(tmp_path / 'new')
+  for _ in range(2):
+    with pytest.raises(KeyError), lock_folder(folder):
+      raise KeyError
+  with lock_folder(None):
+    pass
+
+
+def test_a_lock_that_leads_out_of_the_folder_is_not_followed(tmp_path):
+  (tmp_path / 'victim').write_text('precious')
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'folder' / 'lock').symlink_to(tmp_path / 'victim')
+  with pytest.raises(UsageError, match='checkpoint_dir'), lock_folder(str(tmp_path / 'folder')):
+    pass
+  assert (tmp_path / 'victim').read_text() == 'precious'
+
+
+def test_a_lock_of_somebody_who_wrote_rubbish_is_refused_all_the_same(tmp_path):
+  import fcntl
+  with open(str(tmp_path / 'lock'), 'w') as file:
+    file.write('[1, 2')
+    file.flush()
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.raises(UsageError, match='did not say which'), lock_folder(str(tmp_path)):
+      pass

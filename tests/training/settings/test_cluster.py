@@ -1,0 +1,110 @@
+"""TF_CONFIG: what it makes of this process, and every way to get it wrong told before anything starts."""
+
+import json
+import socket
+
+import pytest
+
+from towers.base.usage_error import UsageError
+from towers.training.settings.cluster import check_port, read_cluster
+from towers.training.settings.config import Config
+
+TWO = ['a:1', 'b:2']
+
+
+def read(cluster=None, task=None, **more):
+  content = dict(more)
+  if cluster is not None:
+    content['cluster'] = cluster
+  if task is not None:
+    content['task'] = task
+  return read_cluster({'TF_CONFIG': json.dumps(content)})
+
+
+def test_without_it_there_is_one_worker():
+  for environ in ({}, {'TF_CONFIG': ''}, {'TF_CONFIG': ' '}, {'TF_CONFIG': '{}'},
+                  {'TF_CONFIG': '{"task": {"type": "worker", "index": 0}}'}, {'TF_CONFIG': '{"cluster": {}}'}):
+    cluster = read_cluster(environ)
+    assert cluster.is_chief and not cluster.trains_together and cluster.worker == 0
+    assert len(cluster.addresses) == 1
+
+
+def test_workers_are_numbered_behind_the_chief():
+  cluster = read(dict(worker=TWO), dict(type='worker', index=1), environment='cloud')
+  assert (cluster.addresses, cluster.worker, cluster.is_chief, cluster.trains_together) == (TWO, 1, False, True)
+  assert read(dict(worker=TWO), dict(type='worker', index=0)).is_chief
+  with_chief = dict(chief=['c:3'], worker=TWO)
+  assert read(with_chief, dict(type='chief', index=0)).is_chief
+  assert read(with_chief, dict(type='master', index=0)).is_chief
+  cluster = read(with_chief, dict(type='worker', index=1))
+  assert (cluster.addresses, cluster.worker) == (['c:3', 'a:1', 'b:2'], 2)
+  assert cluster.describe(2) == 'worker 2 (b:2)'
+
+
+def test_an_evaluator_trains_with_nobody():
+  for cluster in (dict(worker=TWO), dict(worker=TWO, evaluator=['e:9'])):
+    found = read(cluster, dict(type='evaluator', index=0))
+    assert found.is_evaluator and not found.is_chief and not found.trains_together
+
+
+def test_one_worker_in_a_cluster_trains_alone():
+  assert not read(dict(worker=['a:1']), dict(type='worker', index=0)).trains_together
+
+
+@pytest.mark.parametrize('text, told', [
+    ('{"cluster"', 'is no JSON'),
+    ('[1]', 'must be an object'),
+    ('"worker"', 'must be an object'),
+    (json.dumps(dict(cluster=[1])), 'cluster that is no object'),
+    (json.dumps(dict(cluster=dict(ps=['a:1'], worker=TWO), task=dict(type='worker', index=0))), 'parameter servers'),
+    (json.dumps(dict(cluster=dict(wroker=TWO), task=dict(type='worker', index=0))), 'the job "wroker"'),
+    (json.dumps(dict(cluster=dict(worker='a:1'), task=dict(type='worker', index=0))), 'no list of addresses'),
+    (json.dumps(dict(cluster=dict(worker=[1]), task=dict(type='worker', index=0))), 'no list of addresses'),
+    (json.dumps(dict(cluster=dict(worker=['a', 'b:1']), task=dict(type='worker', index=0))), 'the address "a"'),
+    (json.dumps(dict(cluster=dict(worker=['a:x', 'b:1']), task=dict(type='worker', index=0))), 'the address "a:x"'),
+    (json.dumps(dict(cluster=dict(worker=['a:70000']), task=dict(type='worker', index=0))), 'must be host:port'),
+    (json.dumps(dict(cluster=dict(worker=['a:1', 'a:1']), task=dict(type='worker', index=0))), 'a:1 twice'),
+    (json.dumps(dict(cluster=dict(chief=['a:1'], worker=['a:1']), task=dict(type='worker', index=0))), 'a:1 twice'),
+    (json.dumps(dict(cluster=dict(chief=TWO), task=dict(type='chief', index=0))), '2 chiefs'),
+    (json.dumps(dict(cluster=dict(evaluator=TWO), task=dict(type='evaluator', index=0))), 'names no worker'),
+    (json.dumps(dict(cluster=dict(worker=TWO))), 'has no task, so that this process cannot know which of the 2'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(index=0))), 'has no task'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='ps', index=0))), 'task of type "ps"'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index='0'))), 'index is "0"'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=True))), 'index is true'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=2))), 'worker 2, but names 2 of them: '
+     'the numbers are 0 to 1'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=-1))), 'worker -1'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='chief', index=0))), 'chief 0, but names 0'),
+])
+def test_mistakes_are_named_with_an_example(text, told):
+  with pytest.raises(UsageError) as caught:
+    read_cluster({'TF_CONFIG': text})
+  message = str(caught.value)
+  assert message.startswith('TF_CONFIG ') and told in message and '"task": {"type": "worker"' in message
+
+
+def test_a_port_that_somebody_listens_on_is_refused():
+  with socket.socket() as other:
+    other.bind(('127.0.0.1', 0))
+    other.listen()
+    port = other.getsockname()[1]
+    cluster = read(dict(worker=['127.0.0.1:%d' % port, 'b:2']), dict(type='worker', index=0))
+    with pytest.raises(UsageError, match='worker 0 .* cannot listen on port %d of this machine: Address' % port):
+      check_port(cluster)
+    check_port(cluster._replace(worker=1, addresses=cluster.addresses[::-1], is_evaluator=True))
+  check_port(cluster)
+
+
+def test_the_chief_alone_writes():
+  outputs = dict(result_file='r', summary_dir='s', report='p', trace_steps='3', export_dir='e', checkpoint_dir='c')
+  config = Config(**outputs)
+  assert config.for_worker(read(dict(worker=TWO), dict(type='worker', index=0))) is config
+  other = config.for_worker(read(dict(worker=TWO), dict(type='worker', index=1)))
+  assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c'] and other.quiet
+
+
+@pytest.mark.parametrize('name', ['autotune', 'check', 'input_only'])
+def test_what_one_worker_does_alone_is_refused_among_several(name):
+  with pytest.raises(UsageError, match='%s is done by one worker alone, and TF_CONFIG names 2' % name):
+    Config(**{name: True}).for_worker(read(dict(worker=TWO), dict(type='worker', index=0)))

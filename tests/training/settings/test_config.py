@@ -1,0 +1,170 @@
+"""Every wrong setting is refused with its name, its value and the fix; every setting reaches the command line."""
+
+import dataclasses
+
+import pytest
+
+import towers.input.pipeline
+import towers.placement.collectives
+import towers.placement.devices
+import towers.placement.variables
+import towers.tower.precision
+from towers.base.usage_error import UsageError
+from towers.training.settings.config import Config, Path, Text, _setting, count_interval
+from towers.training.settings.flags import COMMON, format_flags, parse_flags
+
+
+@pytest.mark.parametrize('settings, words', [
+    (dict(batch_size=0), ['batch_size=0', 'at least 1']),
+    (dict(batch_size=2.5), ['batch_size=2.5', 'whole']),
+    (dict(batch_size=True), ['batch_size=True', 'whole']),
+    (dict(num_gpus=-1), ['num_gpus=-1', 'at least 1']),
+    (dict(steps=0), ['steps=0']),
+    (dict(epochs=0.0), ['epochs=0.0', 'above 0']),
+    (dict(steps=1, epochs=1.0), ['steps=1', 'epochs=1.0', 'one of them']),
+    (dict(learning_rate=float('nan')), ['learning_rate=nan', 'finite']),
+    (dict(learning_rate=float('inf')), ['learning_rate=inf', 'finite']),
+    (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
+    (dict(momentum=1.0), ['momentum=1', 'below 1']),
+    (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
+    (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
+    (dict(pack_megabytes=-1.0), ['pack_megabytes=-1.0', 'at least 0']),
+    (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
+    (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
+    (dict(xla='maybe'), ['xla=maybe', 'auto, on, off']),
+    (dict(inter_threads=0), ['inter_threads=0', 'at least 1']),
+    (dict(intra_threads=0), ['intra_threads=0', 'at least 1']),
+    (dict(autotune=True, check=True), ['autotune', 'check', 'one of them']),
+    (dict(staging_depth=3), ['staging_depth=3', '0, 1 or 2']),
+    (dict(input_threads=0), ['input_threads=0', 'at least 1']),
+    (dict(num_classes=1), ['num_classes=1', 'at least 2']),
+    (dict(first_label=-1), ['first_label=-1']),
+    (dict(on_bad_record='ignore'), ['on_bad_record=ignore', 'fail, skip']),
+    (dict(augment='flip'), ['augment=flip', 'none, cifar, imagenet']),
+    (dict(input_mode='splt'), ['input_mode=splt', 'split, next, shard']),
+    (dict(optimizer='lamb'), ['optimizer=lamb', 'momentum']),
+    (dict(schedule='piecewise'), ['schedule=piecewise', 'decay_epochs']),
+    (dict(schedule='exponential', decay_epochs=(1.0, 2.0)), ['one number', '2']),
+    (dict(schedule='cosine', decay_epochs=(1.0,)), ['decay_epochs=1', 'cosine']),
+    (dict(schedule='piecewise', decay_epochs=(6.0, 3.0)), ['decay_epochs=6,3', 'rise']),
+    (dict(validate_every='often'), ['validate_every=often', '500steps']),
+    (dict(checkpoint_every='0epochs'), ['checkpoint_every=0epochs']),
+    (dict(validate_every='1.5steps'), ['validate_every=1.5steps']),
+    (dict(validate_every='60seconds'), ['validate_every=60seconds', 'steps or epochs']),
+    (dict(checkpoint_every='0seconds'), ['checkpoint_every=0seconds', '600seconds']),
+    (dict(on_nan='rollback'), ['on_nan=rollback', 'checkpoint_dir']),
+    (dict(on_nan='ignore'), ['on_nan=ignore', 'stop, skip, rollback']),
+    (dict(on_full_disk='delete'), ['on_full_disk=delete', 'warn, stop']),
+    (dict(early_stopping=0), ['early_stopping=0', 'at least 1']),
+    (dict(early_stopping=3, validation='none'), ['early_stopping=3', 'validation']),
+    (dict(stall_seconds=0.0), ['stall_seconds=0.0', 'above 0']),
+])
+def test_wrong_settings_are_named_with_their_fix(settings, words):
+  with pytest.raises(UsageError) as error:
+    Config(**settings)
+  for word in words:
+    assert word in str(error.value)
+
+
+PATHS = [field.name for field in dataclasses.fields(Config) if field.metadata['setting'].kind is Path]
+
+
+def test_every_setting_of_text_says_whether_it_names_a_path():
+  assert set(PATHS) >= {'data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
+                        'trace_file', 'export_dir', 'predict'}
+  for field in dataclasses.fields(Config):
+    setting = field.metadata['setting']
+    assert setting.kind is not str or setting.choices
+    # A name that says so is not free text.
+    assert setting.kind is not Text or not field.name.endswith(('_dir', '_file', '_path'))
+  with pytest.raises(TypeError, match='Path or Text'):
+    _setting(str, None, 'folder of something new')
+
+
+@pytest.mark.parametrize('name', PATHS)
+def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
+  with pytest.raises(UsageError, match='^%s=hdfs://nn/x names another file system' % name):
+    Config(**{name: 'hdfs://nn/x'})
+  with pytest.raises(UsageError, match='%s=/x' % name):
+    Config(**{name: 'file:///x'})
+  with pytest.raises(UsageError, match='%s=3: it must be a path' % name):
+    Config(**{name: 3})
+  # No scheme, so that nothing but the settings that go with it can be at fault.
+  others = dict(checkpoint_dir='runs') if name in ('export_dir', 'predict') else {}
+  assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
+
+
+@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1), ('2epochs', 126), ('1epoch', 63),
+                                            ('0.5 epochs', 32), ('0.001epochs', 1)])
+def test_intervals_are_steps_or_epochs(text, expected):
+  assert count_interval('validate_every', text, steps_per_epoch=63) == expected
+
+
+def test_steps_come_from_epochs_unless_given():
+  assert Config().count_steps(63) == 315
+  assert Config(epochs=0.5).count_steps(63) == 32
+  assert Config(epochs=0.001).count_steps(63) == 1
+  assert Config(steps=7).count_steps(63) == 7
+
+
+def test_the_rate_follows_the_optimizer_unless_given():
+  rates = [Config(optimizer=optimizer).peak_learning_rate()
+           for optimizer in ('sgd', 'momentum', 'adam')]
+  assert rates == [0.05, 0.05, 0.001]
+  assert Config(optimizer='adam', learning_rate=0.3).peak_learning_rate() == 0.3
+
+
+def test_choices_are_those_of_the_library():
+  choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
+  assert choices['input_mode'] == towers.input.pipeline.INPUT_MODES
+  assert choices['variables'] == towers.placement.variables.PLACEMENTS
+  assert choices['precision'] == towers.tower.precision.PRECISIONS
+  assert choices['collective'] == towers.placement.collectives.COLLECTIVES
+  assert choices['device'] == towers.placement.devices.DEVICE_KINDS
+
+
+def test_flags_become_a_config_and_defaults_are_the_configs():
+  assert parse_flags(['main.py']) == Config()
+  assert parse_flags([
+      'main.py', '--input_mode=shard', '--num_gpus=8', '--noshuffle', '--deterministic', '--learning_rate=1e-3',
+      '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
+  ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
+               schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+
+
+def test_settings_become_flags_and_come_back():
+  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
+                  schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+  assert parse_flags(['main.py'] + format_flags(dataclasses.asdict(config))) == config
+  assert format_flags(dataclasses.asdict(Config())) == []
+  assert format_flags(dict(xla='on', shuffle=False)) == ['--noshuffle', '--xla=on']
+
+
+@pytest.mark.parametrize('arguments, words', [
+    (['--num_gpu=2'], ['num_gpu', 'num_gpus ?']),
+    (['--batch_size=many'], ['--batch_size=many']),
+    (['--learning_rate=fast'], ['--learning_rate=fast']),
+    (['--decay_epochs=1,two', '--schedule=piecewise'], ['decay_epochs=1,two', 'numbers']),
+    (['split'], ['split', '--']),
+    (['--data_dir'], ['data_dir', 'Missing']),
+])
+def test_wrong_command_lines_are_named(arguments, words):
+  with pytest.raises(UsageError) as error:
+    parse_flags(['main.py'] + arguments)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
+  assert parse_flags(['main.py', '--help']) is None
+  shown = capsys.readouterr().out
+  assert all('--' + field.name in shown for field in dataclasses.fields(Config))
+  assert parse_flags(['main.py', '--helpshort']) is None
+  short = capsys.readouterr().out
+  assert [name for name in COMMON if '  --' + name not in short] == []
+  assert 24 <= len(short.splitlines()) <= 40 and max(map(len, (shown + short).splitlines())) <= 120
+  # Both in the order of the straight line.
+  groups = [line for line in shown.splitlines() if line.endswith(':')]
+  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:', 'weight update:', 'loop:']
+  del groups[3]  # Not used most.
+  assert [line for line in short.splitlines() if line.endswith(':')] == groups

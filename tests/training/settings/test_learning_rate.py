@@ -1,0 +1,60 @@
+"""The rate depends on the examples seen alone, and follows the formulas."""
+
+import math
+
+import pytest
+
+from tensorflow_v1 import tf
+from towers.training.settings.config import Config
+from towers.training.settings.learning_rate import build_learning_rate
+
+PER_EPOCH = 100
+
+
+def rates(epochs, **settings):
+  """Returns the rate at each of `epochs` of a run of 10."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    seen = tf.Variable(tf.zeros([], tf.int64), use_resource=True)
+    rate = build_learning_rate(Config(learning_rate=0.5, **settings), examples_seen=seen, examples_per_epoch=PER_EPOCH,
+                               total_examples=10 * PER_EPOCH)
+    if isinstance(rate, float):
+      return [rate for _ in epochs]
+    assert rate.dtype == tf.float32
+    values = []
+    for epoch in epochs:
+      session.run(seen.assign(round(epoch * PER_EPOCH)))
+      values.append(session.run(rate))
+    return values
+
+
+def test_constant():
+  assert rates([0, 5], schedule='constant') == [0.5, 0.5]
+
+
+def test_piecewise_falls_at_its_epochs():
+  values = rates([0, 2.99, 3, 5.99, 6, 9], schedule='piecewise', decay_epochs=(3.0, 6.0))
+  assert values == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
+
+
+def test_exponential_falls_all_the_time():
+  values = rates([0, 1, 2, 4], schedule='exponential', decay_epochs=(2.0,), decay_rate=0.25)
+  assert values == pytest.approx([0.5, 0.25, 0.125, 0.03125])
+
+
+def test_cosine_ends_at_zero_and_stays_there():
+  values = rates([0, 2.5, 5, 10, 11], schedule='cosine')
+  assert values == pytest.approx([0.5, 0.25 * (1 + math.cos(math.pi / 4)), 0.25, 0, 0], abs=1e-7)
+
+
+def test_warm_up_rises_from_zero_in_a_straight_line():
+  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0, schedule='constant') == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
+  assert rates([1, 5], warmup_epochs=2.0, schedule='cosine')[1] == pytest.approx(0.25)
+
+
+def test_counts_beyond_what_float32_can_hold():
+  with tf.Graph().as_default(), tf.Session() as session:
+    seen = tf.constant(2 ** 24 + 1, tf.int64)
+    seen.read_value = lambda: seen
+    rate = build_learning_rate(Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,)),
+                               examples_seen=seen, examples_per_epoch=1, total_examples=2 ** 25)
+    assert session.run(rate) == pytest.approx(0.1)

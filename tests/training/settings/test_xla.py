@@ -1,0 +1,79 @@
+"""XLA: on compiles, off does not, and what is computed is the same."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from tests.test_main import run, run_with_result
+from towers.training.settings.xla import set_xla
+
+# The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
+COUNT_COMPILED = '''
+import os
+from towers.training.settings.xla import set_xla
+set_xla(%r, os.environ)
+from tensorflow_v1 import tf
+from towers import build_devices, build_session_config
+x = tf.placeholder(tf.float32, [8, 8])
+y = x
+for _ in range(10):
+  y = tf.tanh(y * 1.01 + 0.1) * 0.9 + tf.sigmoid(y)
+metadata = tf.RunMetadata()
+with tf.Session(config=build_session_config(build_devices(2, 'cpu'))) as session:
+  session.run(y, {x: [[0.5] * 8] * 8}, tf.RunOptions(output_partition_graphs=True), metadata)
+print(sum('Xla' in node.op for graph in metadata.partition_graphs for node in graph.node))
+'''
+
+
+@pytest.mark.parametrize('kind, given, expected', [
+    ('auto', None, None),
+    ('off', None, None),
+    ('on', None, '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'),
+    ('on', '--tf_xla_min_cluster_size=2', '--tf_xla_min_cluster_size=2 --tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'),
+    ('off', '--tf_xla_cpu_global_jit', '--tf_xla_cpu_global_jit --tf_xla_auto_jit=-1'),
+    # What the user set wins.
+    ('auto', '--tf_xla_auto_jit=2', '--tf_xla_auto_jit=2'),
+    ('on', '--tf_xla_auto_jit=1', '--tf_xla_auto_jit=1'),
+    ('off', '--tf_xla_auto_jit=1', '--tf_xla_auto_jit=1'),
+])
+def test_the_environment_says_what_was_asked_for(kind, given, expected):
+  environ = {} if given is None else {'TF_XLA_FLAGS': given}
+  set_xla(kind, environ)
+  assert environ.get('TF_XLA_FLAGS') == expected
+
+
+@pytest.mark.parametrize('kind, compiles', [('on', True), ('off', False), ('auto', False)])
+def test_on_compiles_and_off_does_not(kind, compiles):
+  environ = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
+  done = subprocess.run([sys.executable, '-c', COUNT_COMPILED % kind], cwd=ROOT, env=environ, capture_output=True,
+                        timeout=120, text=True)
+  assert done.returncode == 0, done.stderr
+  assert (int(done.stdout) > 0) == compiles
+
+
+@pytest.mark.parametrize('num_gpus', [1, 2])
+def test_compiled_towers_compute_the_same(num_gpus, tmp_path):
+  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']
+  off, _ = run_with_result(tmp_path, '--xla=off', '--num_gpus=1', *flags)
+  flags += ['--xla=on', '--num_gpus=%d' % num_gpus]
+  on, _ = run_with_result(tmp_path, *flags)
+  for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
+    assert on[key] == pytest.approx(off[key], abs=1e-4)
+
+
+def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp_path):
+  """A run ends when a copy differs, and when the constants of a tower's dropout land on another device."""
+  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder', '--noshuffle',
+           '--clip_norm=1', '--weight_decay=0.01']
+  off, _ = run_with_result(tmp_path, '--xla=off', *flags)
+  on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)
+  assert on['first_losses'] == pytest.approx(off['first_losses'], rel=1e-3)
+
+
+def test_what_xla_cannot_do_without_the_rewriter_is_refused():
+  done = run('--xla=on', '--graph_rewriter=off', '--num_gpus=2')
+  assert done.returncode == 2
+  assert 'xla=on and graph_rewriter=off do not go together with 2 towers' in done.stderr

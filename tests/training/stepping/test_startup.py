@@ -1,0 +1,54 @@
+"""Start-up: every phase is timed, a long one is not silent, and a failed one leaves no thread."""
+
+import io
+import itertools
+import re
+import threading
+import time
+
+import pytest
+
+from tensorflow_v1 import tf
+from towers.training.reporting.describe import describe_ops
+from towers.training.stepping.startup import Startup
+
+
+def test_a_long_phase_tells_how_far_it_is():
+  stream = io.StringIO()
+  counts = itertools.count(1000, 1000)
+  with Startup(time.monotonic() - 1, stream=stream, beat_seconds=0.05) as startup:
+    time.sleep(0.15)
+    assert stream.getvalue() == ''
+    startup.begin('graph', 'building the graph', count_ops=lambda: next(counts))
+    startup.note('2 towers')
+    while stream.getvalue().count('\n') < 2:
+      time.sleep(0.02)
+    startup.begin('first step', 'running the first step')
+    startup.finish()
+    startup.finish()
+  *beats, last = stream.getvalue().splitlines()
+  for number, beat in enumerate(beats):
+    assert re.match(r'^building the graph … \d+ s, %d,000 ops so far$' % (number + 1), beat), beats
+  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first step \S+$', last)
+  assert match, last
+  total, files, graph = map(float, match.groups())
+  assert files >= 1.1 and total >= files + graph - 0.1
+  assert list(startup.seconds) == ['packages and files', 'graph', 'first step']
+
+
+def test_a_phase_that_fails_leaves_no_thread_and_no_line():
+  stream = io.StringIO()
+  with pytest.raises(KeyError), Startup(time.monotonic(), stream=stream) as startup:
+    startup.begin('graph', 'building the graph')
+    raise KeyError
+  assert stream.getvalue() == ''
+  assert 'startup' not in [thread.name for thread in threading.enumerate()]
+
+
+def test_ops_are_counted_by_tower():
+  with tf.Graph().as_default() as graph:
+    tf.constant(0)
+    for tower in range(2):
+      with tf.name_scope('tower_%d' % tower):
+        tf.constant(1) + tf.constant(2)
+    assert describe_ops(graph, 2) == '2 towers of 3 ops, 7 in all'

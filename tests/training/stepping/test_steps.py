@@ -1,0 +1,117 @@
+"""How a run's variables start: while the training step is prepared."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import towers.training.stepping.steps
+from tensorflow_v1 import Call, tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run, model
+from towers.training.stepping.not_finite import NotFinite
+
+LIMIT_SECONDS = 60
+
+
+def test_the_step_is_prepared_while_variables_start(monkeypatch):
+  is_prepared = threading.Event()
+  seen = []
+
+  class Watched(Call):
+
+    def prepare(self):
+      run = super().prepare()
+      if len(self._fetches) > 2:  # Those of the variables are two.
+        is_prepared.set()
+      return run
+
+    def __call__(self):
+      seen.append(is_prepared.wait(LIMIT_SECONDS))
+      return super().__call__()
+
+  monkeypatch.setattr(towers.training.stepping.steps, 'Call', Watched)
+  with Run() as run:
+    assert seen == [True]
+    run.steps.train()
+    assert run.counters()[0] == 1
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
+  with Run(accumulate=accumulate, batch_size=4) as run:
+    monkeypatch.setattr(Call, 'prepare', None)
+    run.steps.train()
+    assert run.counters()[0] == 1
+
+
+@pytest.mark.parametrize('num_towers, by_one', [(2, False), (8, True)])
+def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, monkeypatch):
+  found = []
+
+  class Watched(Call):
+
+    def __call__(self):
+      found.append(threading.get_ident())
+      return super().__call__()
+
+  def of_this_thread():
+    found.append(threading.get_ident())
+    return np.zeros([], np.float32)
+
+  def noticing(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    value = tf.get_variable('noticing', initializer=lambda: tf.reshape(
+        tf.numpy_function(of_this_thread, [], tf.float32), []))
+    return losses + value, metrics
+
+  monkeypatch.setattr(towers.training.stepping.steps, 'Call', Watched)
+  Run(num_towers=num_towers, model=noticing).session.close()
+  caller, starter = found
+  assert (caller == starter) == by_one
+
+
+def test_an_error_of_a_variable_is_told():
+  def bad(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    value = tf.get_variable('bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')), 'no start'))
+    return losses + value, metrics
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='no start'):
+    Run(model=bad)
+
+
+def test_an_error_of_the_step_is_told():
+  def bad(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    with tf.device('/job:nowhere/device:CPU:0'):
+      return losses + tf.zeros([]), metrics
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='nowhere'):
+    Run(model=bad)
+
+
+def test_a_skipped_step_counts_the_examples_that_it_had():
+  # The second of 13 examples in batches of 8 has five.
+  with Run(train=faults.poison(small.random_examples(13), 9)) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    run.steps.skip()
+    assert run.counters() == [2, 13] and run.steps.step == 2
+
+
+@pytest.mark.parametrize('build', ['auto', 'reuse'])
+def test_lookup_tables_of_a_model_start_with_its_variables(build):
+  def look_up(batch, is_training):
+    features, labels = batch
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(list(range(3)), [2, 0, 1], tf.int32, tf.int32), -1)
+    return model((features, table.lookup(labels)), is_training)
+
+  permuted = small.random_examples(13)
+  features, labels = permuted.arrays
+  permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
+  with Run(model=look_up, num_towers=3, tower_build=build) as run, Run(num_towers=3, train=permuted) as expected:
+    assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]

@@ -1,0 +1,206 @@
+"""Autotune: the fastest of what computes the same is taken, whatever else happens, and found again without trials."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from towers.base.usage_error import UsageError
+from towers.training.settings.config import Config
+from towers.training.tools import autotune
+from towers.training.tools.autotune import Trial, fingerprint, list_alternatives, tune
+
+LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
+# All but the variables and the staging is chosen, so that few trials are left.
+FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, model='linear')
+
+
+def tuned_by(speeds, config=FEW, **others):
+  """Tunes with a clock of paper: the speed of a trial is the product of what its settings are worth."""
+  asked = []
+
+  def run(settings):
+    asked.append(settings)
+    speed = 1000.0
+    for setting in settings.items():
+      if setting in others:
+        return others[setting]
+      speed *= speeds.get(setting, 1.0)
+    return Trial(LOSSES, speed, config.num_gpus)
+
+  others = dict(others.get('others', {}))
+  return tune(config, run), asked
+
+
+def test_the_fastest_of_each_kind_is_kept_for_the_next():
+  tuned, asked = tuned_by({('staging_depth', 0): 1.2, ('staging_depth', 2): 1.3, ('variables', 'replicated'): 1.1,
+                           ('variables', 'balanced'): 0.7})
+  assert tuned.settings == dict(staging_depth=2, variables='replicated')
+  assert asked == [{}, dict(staging_depth=0), dict(staging_depth=2), dict(staging_depth=2, variables='first'),
+                   dict(staging_depth=2, variables='balanced'), dict(staging_depth=2, variables='replicated')]
+  lines = tuned.format().splitlines()
+  assert lines[0].split() == ['plain', '1,000', 'examples/s', '1.00']
+  assert lines[1].split() == ['--staging_depth=0', '1,200', 'examples/s', '1.20', 'faster']
+  assert lines[4].split()[-4:] == ['examples/s', '0.91', 'not', 'faster']
+  assert lines[5].split() == ['--staging_depth=2', '--variables=replicated', '1,430', 'examples/s', '1.43', 'faster']
+
+
+def test_what_is_no_faster_than_chance_is_not_taken():
+  tuned, _ = tuned_by({('staging_depth', 0): 1.02, ('variables', 'first'): 0.98})
+  assert tuned.settings == {}
+
+
+@pytest.mark.parametrize('trial, verdict', [
+    (Trial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
+    (Trial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2), 'disagrees: loss nan in step 2, not 2.2'),
+    (Trial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
+    (Trial(error='ended by signal 11'), 'ended by signal 11'),
+    (Trial(error='not done after 60 s'), 'not done after 60 s'),
+])
+def test_what_disagrees_crashes_or_never_ends_is_listed_and_not_taken(trial, verdict):
+  tuned, _ = tuned_by({('staging_depth', 0): 1.5}, others={('variables', 'replicated'): trial})
+  assert tuned.settings == dict(staging_depth=0)
+  assert tuned.rows[-1].settings == dict(staging_depth=0, variables='replicated')
+  assert tuned.rows[-1].verdict == verdict and verdict in tuned.format()
+
+
+def test_rounding_is_no_disagreement():
+  other = Trial(tuple(loss * (1 + 1e-5) for loss in LOSSES), 2000.0, 2)
+  tuned, _ = tuned_by({}, others={('staging_depth', 2): other})
+  assert tuned.settings == dict(staging_depth=2)
+
+
+def test_what_the_user_chose_is_not_tried():
+  tried = {name for alternatives in list_alternatives(Config(), 2) for settings in alternatives for name in settings}
+  assert tried == {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth', 'variables'}
+  for chosen in (dict(xla='off'), dict(graph_rewriter='on'), dict(staging_depth=2), dict(variables='first')):
+    [name] = chosen
+    assert not any(name in settings for alternatives in list_alternatives(Config(**chosen), 2)
+                   for settings in alternatives)
+  assert not any('variables' in alternatives[0] for alternatives in list_alternatives(Config(), 1))
+
+
+def test_plain_settings_that_do_not_run_are_an_error():
+  with pytest.raises(UsageError, match='as they are do not run: no such file'):
+    tune(FEW, lambda settings: Trial(error='no such file'))
+
+
+def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
+  plain = fingerprint(Config())
+  assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
+  different = [plain] + [fingerprint(Config(**changed)) for changed in (
+      dict(model='linear'), dict(batch_size=65), dict(num_gpus=3), dict(input_mode='next'), dict(xla='off'))]
+  monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
+  different.append(fingerprint(Config()))
+  monkeypatch.undo()
+  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(77))
+  different.append(fingerprint(Config()))
+  monkeypatch.undo()
+  monkeypatch.setattr('towers.training.tools.autotune._ROOT', str(tmp_path))
+  (tmp_path / 'towers').mkdir()
+  for source in ('a = 1', 'a = 2'):
+    (tmp_path / 'towers' / 'apply.py').write_text(source)
+    different.append(fingerprint(Config()))
+  assert len(set(different)) == len(different)
+
+
+def test_the_fingerprint_holds_all_that_a_run_may_load():
+  packages = {name for name in os.listdir(ROOT) if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
+  assert packages - {'tests', 'benchmarks', 'examples', 'launch'} == set(autotune._SOURCE) - {''}
+
+
+def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
+  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
+
+  def threads(num_towers):
+    return {(settings['inter_threads'], settings['intra_threads'])
+            for alternatives in list_alternatives(Config(), num_towers) for settings in alternatives
+            if 'inter_threads' in settings}
+
+  assert threads(1) == {(8, 1), (1, 8), (8, 8), (16, 1)}
+  assert threads(4) == {(8, 1), (1, 8), (8, 2), (16, 1)}
+  assert threads(8) == threads(9) == {(8, 1), (1, 8), (16, 1)}
+
+
+# A main.py of paper: tells what the trial asks for, and does what a file beside it says of the flags.
+FAKE_MAIN = '''
+import json, os, sys, time
+flags = dict(flag.lstrip('-').partition('=')[::2] for flag in sys.argv[1:])
+with open(os.path.join(os.path.dirname(__file__), 'asked'), 'a') as file:
+  file.write(' '.join(sys.argv[1:]) + '\\n')
+if flags.get('variables') == 'first':
+  os.abort()
+if flags.get('variables') == 'balanced':
+  time.sleep(60)
+if flags.get('staging_depth') == '2':
+  print('towers: error: no room', file=sys.stderr)
+  sys.exit(3)
+json.dump(dict(first_losses=[2.0], examples_per_second=3000.0 if flags.get('variables') == 'replicated' else 1000.0,
+               num_towers=2), open(flags['result_file'], 'w'))
+'''
+
+
+def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(autotune, '_LIMIT_SECONDS', 2.0)
+  monkeypatch.setattr(autotune, '_LIMIT_FACTOR', 0.0)
+  (tmp_path / 'main.py').write_text(FAKE_MAIN)
+  config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100, epochs=90.0,
+                  checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
+  for told in ('trials of 40 steps', 'remembered in'):
+    tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])
+    assert (tuned.variables, tuned.staging_depth, tuned.autotune, tuned.epochs) == ('replicated', 1, False, 90.0)
+    shown = capsys.readouterr().out
+    assert told in shown and 'the same as --variables=replicated' in shown
+    for words in ('ended by signal 6', 'not done after 2 s', 'error: no room', '3.00  faster'):
+      assert words in shown
+  asked = (tmp_path / 'asked').read_text().splitlines()
+  # A pilot, the plain settings, two depths, three placements; and none of them twice.
+  assert len(asked) == 7
+  assert all('--validation=none' in line and '--checkpoint' not in line and '--autotune' not in line for line in asked)
+  assert '--steps=8' in asked[0] and all('--steps=40' in line and '--xla=off' in line for line in asked[1:])
+  # What is damaged is found anew.
+  [path] = (tmp_path / 'cache' / 'towers' / 'autotune').iterdir()
+  for damaged in ('{', '{"settings": {"variables": "everywhere"}, "rows": [[{}, 1.0, ""]]}',
+                  '{"settings": {}, "rows": []}'):
+    path.write_text(damaged)
+    assert autotune._recall(str(path)) is None
+
+
+def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
+  commands = []
+
+  def run(command, **_):
+    commands.append(command)
+    [path] = [flag.split('=')[1] for flag in command if flag.startswith('--result_file=')]
+    with open(path, 'w') as file:
+      json.dump(dict(first_losses=[1.0], examples_per_second=1.0, num_towers=2), file)
+    return subprocess.CompletedProcess(command, 0)
+
+  monkeypatch.setattr('towers.training.tools.autotune.subprocess.run', run)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  mine = str(tmp_path / 'mine')
+  config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine, trace_steps='2:3', trace_file=mine,
+                  export_dir=mine, result_file=mine)
+  tuned = autotune.autotune(config)
+  assert commands and not [command for command in commands if mine in ' '.join(command)]
+  assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir, tuned.autotune) == (mine, mine, mine, False)
+
+
+@pytest.mark.slow
+def test_it_tunes_and_trains(tmp_path):
+  flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1', '--model=linear',
+           '--steps=3', '--result_file=' + str(tmp_path / 'result.json')]
+  done = subprocess.run([sys.executable, 'main.py'] + flags, cwd=ROOT, capture_output=True,
+                        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)), timeout=200, text=True)
+  assert done.returncode == 0, done.stderr
+  # Three steps have too few losses to trust, but the trials take more: all rewriters agree.
+  for words in ('autotune: trials of', 'plain ', '--graph_rewriter=on', '--graph_rewriter=off', 'autotune: the same as',
+                'done: 3 steps'):
+    assert words in done.stdout
+  assert 'disagrees' not in done.stdout
+  result = json.loads((tmp_path / 'result.json').read_text())
+  assert result['global_step'] == 3 and len(result['first_losses']) == 3

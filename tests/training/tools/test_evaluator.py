@@ -1,0 +1,115 @@
+"""The evaluator: it measures what the workers save, to the last step, and disturbs nobody."""
+
+import json
+import signal
+
+import pytest
+
+import main
+from tensorflow_v1 import tf
+from tests import faults
+from towers.training.saving.checkpoints import list_steps
+from towers.training.saving.history import HISTORY, History
+from towers.training.settings.config import Config
+from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
+
+FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=6',
+         '--validate_every=2steps', '--checkpoint_every=2steps']
+EVALUATOR = json.dumps(dict(cluster=dict(worker=['a:1', 'b:1']), task=dict(type='evaluator', index=0)))
+
+
+def run(flags):
+  with tf.Graph().as_default():
+    return main.main(FLAGS + flags)
+
+
+def rows(folder):
+  return {row['step']: row for row in json.loads((folder / EVALUATIONS).read_text())}
+
+
+@pytest.mark.parametrize('flags', [[], ['--variables=replicated', '--validation=none', '--optimizer=adam'],
+                                   ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0']])
+def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):
+  assert run(['--checkpoint_dir=%s' % tmp_path] + flags) == 0
+  saved = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != 'lock'}
+  monkeypatch.setenv('TF_CONFIG', EVALUATOR)
+  summaries = tmp_path / 'summaries'
+  assert run(['--checkpoint_dir=%s' % tmp_path, '--summary_dir=%s' % summaries] + flags) == 0
+  assert 'evaluation of step 6: loss' in capsys.readouterr().out
+  assert list((summaries / 'evaluation').iterdir())
+  assert sorted(rows(tmp_path)) == [6]
+  if '--validation=none' not in flags:
+    [expected] = [row for row in json.loads((tmp_path / HISTORY).read_text())['validations'] if row['step'] == 6]
+    assert rows(tmp_path)[6] == pytest.approx(expected, abs=1e-6)
+  for name, content in saved.items():
+    assert (tmp_path / name).read_bytes() == content
+  # Started again, it has nothing left to do.
+  assert run(['--checkpoint_dir=%s' % tmp_path] + flags) == 0
+  assert 'evaluation of' not in capsys.readouterr().out
+
+
+def test_the_newest_that_can_be_read_is_taken(tmp_path, capsys):
+  with tf.Graph().as_default():
+    value = tf.get_variable('value', [], tf.float32)
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+      for step in (2, 4, 10):
+        value.load(step, session)
+        saver.save(session, str(tmp_path / 'model.ckpt'), global_step=step)
+      assert _take_newest(session, saver, str(tmp_path), after=4) == 10 and session.run(value) == 10
+      assert _take_newest(session, saver, str(tmp_path), after=10) is None
+      faults.truncate(tmp_path / 'model.ckpt-10.data-00000-of-00001', 1)
+      assert _take_newest(session, saver, str(tmp_path), after=2) == 4 and session.run(value) == 4
+      assert 'WARNING: ' in capsys.readouterr().out
+      assert _take_newest(session, saver, str(tmp_path), after=4) is None
+      assert _take_newest(session, saver, str(tmp_path / 'none'), after=-1) is None
+
+
+def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_path):
+  config = Config(checkpoint_dir=str(tmp_path), early_stopping=2, steps=100)
+  assert _is_over(config, 100, 100) and not _is_over(config, 60, 100)
+  history = History(metric='loss', patience=2)
+  for step, loss in ((20, 1.0), (40, 2.0), (60, 3.0)):
+    history.add(step, dict(loss=loss))
+  (tmp_path / HISTORY).write_text(history.format())
+  (tmp_path / 'model.ckpt-60.index').write_text('')
+  assert list_steps(str(tmp_path)) == [60]
+  assert not _is_over(config, 40, 100)
+  assert _is_over(config, 60, 100)
+
+
+@pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]'])
+def test_a_damaged_file_of_evaluations_is_begun_anew(text, tmp_path):
+  (tmp_path / EVALUATIONS).write_text(text)
+  evaluations = Evaluations(str(tmp_path))
+  assert evaluations.last_step() == -1
+  evaluations.add(7, dict(loss=0.5))
+  assert Evaluations(str(tmp_path)).rows == [dict(loss=0.5, step=7)]
+
+
+def test_without_a_folder_there_is_nothing_to_measure(monkeypatch, capsys):
+  monkeypatch.setenv('TF_CONFIG', EVALUATOR)
+  assert run([]) == 2
+  assert 'give it the checkpoint_dir of the workers' in capsys.readouterr().err
+
+
+def test_a_signal_ends_its_waiting(tmp_path, monkeypatch):
+  from towers.training.tools import evaluator
+
+  class Asked:
+    received = None
+
+    def leave_to_run(self, _):
+      pass
+
+    def answer(self):
+      pass
+
+  def sleep(_):
+    Asked.received = signal.SIGTERM
+
+  monkeypatch.setenv('TF_CONFIG', EVALUATOR)
+  plain = evaluator.evaluate
+  monkeypatch.setattr(evaluator, 'evaluate', lambda *args, signals, **settings: plain(
+      *args, signals=Asked(), sleep=sleep, **settings))
+  assert run(['--checkpoint_dir=%s' % tmp_path]) == 143

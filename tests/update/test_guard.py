@@ -1,0 +1,190 @@
+"""The guard: a step that is not finite changes nothing at all, the one to blame is named, and nothing else differs."""
+
+import functools
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests import faults
+from tests.harness import small
+from tests.harness.small import Run
+from towers.placement.replicas import COPIES
+from towers.reduce.gradients import Averaged
+from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
+from towers.training.stepping.not_finite import NotFinite
+from towers.update.guard import build_is_finite
+
+TRAIN = small.random_examples(16)
+# Batches of 8 on 3 towers are 3, 3 and 2: rows 14 and 15 are tower 2's in the second step.
+ROW = 14
+
+
+def normed(batch, is_training):
+  features, labels = batch
+  x = tf.nn.relu(batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm'))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=small.dense(x, small.NUM_CLASSES, 'logits'))
+
+
+def looked_up(batch, is_training):
+  """Sparse gradients: one row of the table for each label."""
+  del is_training
+  features, labels = batch
+  table = tf.get_variable('table', [small.NUM_CLASSES, small.NUM_FEATURES])
+  return tf.reduce_sum(tf.square(tf.gather(table, labels) - features), 1)
+
+
+def everything(run):
+  """Returns all variables by name: weights, slots, averages, counters, sums, copies."""
+  with run.graph.as_default():
+    variables = tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
+  return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
+
+
+def assert_unchanged(left, right):
+  assert sorted(left) == sorted(right)
+  for name, value in left.items():
+    np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+CASES = {
+    'momentum': dict(),
+    'adam, batch norm': dict(optimizer='adam', model=normed),
+    'synchronous batch norm': dict(model=normed, batch_norm='sync', depth=0),
+    'mean batch norm': dict(model=normed, batch_norm='mean', mode='next', depth=2),
+    'accumulated': dict(accumulate=2, model=normed),
+    'sparse': dict(model=looked_up, optimizer='adam', mode='shard'),
+    'sparse, accumulated, clipped': dict(model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'),
+    'clipped, decayed': dict(clip_norm=0.1, weight_decay=0.01, placement='balanced'),
+    'beside a validation tower': dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
+}
+SLOW = ('clipped, decayed', 'mean batch norm', 'sparse')
+
+
+@pytest.mark.parametrize('case, value', [
+    pytest.param(case, value, marks=pytest.mark.slow if case in SLOW else ())
+    for case, value in zip(sorted(CASES), itertools.cycle([np.nan, np.inf]))])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
+  settings = dict(dict(num_towers=3, train=faults.poison(TRAIN, ROW, value)), **CASES[case])
+  with Run(**settings) as run:
+    run.steps.train()
+    before = everything(run)
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    assert_unchanged(everything(run), before)
+    finding = run.steps.retry()
+    assert not finding.is_done and 'tower' in finding.describe()
+    assert_unchanged(everything(run), before)
+    run.steps.skip()
+    assert run.counters() == [2, 16]
+    # The input goes on with the step after it, an epoch's first.
+    run.steps.train()
+    after = everything(run)
+    assert run.counters() == [3, 24] and all(np.isfinite(value).all() for value in after.values())
+    changed = [name for name, value in after.items() if not np.array_equal(value, before[name])]
+    assert set(run.weights()) <= set(changed)
+
+
+def slowly_normed(batch, is_training):
+  """The moments come last, long after the gradients."""
+
+  def wait(moments):
+    time.sleep(0.05)
+    return moments
+
+  losses = normed(batch, is_training)
+  for moments in tf.get_collection(BATCH_MOMENTS):
+    late = tf.py_func(wait, [moments.op.inputs[0]], tf.float32)
+    late.set_shape(moments.shape)
+    moments.op._update_input(0, late)
+  return losses
+
+
+def test_what_a_step_that_is_not_done_adds_last_is_cleared_as_well():
+  with Run(num_towers=1, accumulate=2, model=slowly_normed, train=faults.poison(TRAIN, ROW)) as run:
+    run.steps.train()
+    before = everything(run)
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    assert_unchanged(everything(run), before)
+
+
+def test_the_tower_and_the_first_variable_are_named():
+  with Run(num_towers=3, train=faults.poison(TRAIN, ROW)) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    assert run.steps.retry().describe() == (
+        'in tower 2 the loss is nan and the gradient of hidden/weights is not finite (the first of 4 variables out of '
+        '4)')
+  with Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero, accumulate=2) as run:
+    run.steps.train()
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    finding = run.steps.retry()
+    # The second run of the step holds rows 12 to 15: 12 and 13 on tower 0.
+    assert finding.describe() == (
+        'in tower 1 the gradient of logits/weights is not finite (the first of 1 variables out of 4)')
+    assert finding.losses.shape == (2, 3) and np.isfinite(finding.losses).all()
+    assert finding.finite[0].all() and not finding.finite[1].all()
+
+
+def test_what_fails_only_once_is_done_when_it_is_tried_again():
+  calls = []
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return faults.fails_once(losses, calls=calls, at=2), metrics
+
+  with Run(num_towers=1) as run:
+    expected = [run.steps.train() for _ in range(4)]
+  with Run(num_towers=1, model=model) as run:
+    losses = [run.steps.train()]
+    with pytest.raises(NotFinite):
+      run.steps.train()
+    finding = run.steps.retry()
+    assert finding.is_done and run.counters() == [2, 13]
+    losses += [finding.loss] + [run.steps.train() for _ in range(2)]
+  assert losses == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize('settings', [dict(optimizer='adam', model=normed), dict(accumulate=2)])
+def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
+  results = []
+  for guard in (True, False):
+    monkeypatch.setattr(towers, 'build_train_op', functools.partial(towers.update.apply.build_train_op, guard=guard))
+    with Run(num_towers=3, **settings) as run:
+      losses = [run.steps.train() for _ in range(5)]
+      results.append((losses, everything(run)))
+  assert results[0][0] == results[1][0]
+  assert_unchanged(results[0][1], results[1][1])
+
+
+def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
+  with Run(num_towers=3, placement='balanced') as run:
+    checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith('apply/guard/')]
+    found = {}
+    for gradient, variable in run.program.averaged.gradients:
+      # What travelled together is checked together.
+      checked = gradient.op.inputs[0] if gradient.op.type == 'SplitV' else gradient
+      [found[checked.name]] = [check for check in checks if check.inputs[0] is checked]
+      assert found[checked.name].device == variable.device
+    assert set(checks) == set(found.values())
+    assert len(found) < len(run.program.averaged.gradients)
+    [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('apply/guard/')]
+    assert set(total.inputs) == {run.program.averaged.loss} | {check.outputs[0] for check in checks}
+
+
+def test_of_what_was_split_only_the_gradients_are_checked():
+  with tf.Graph().as_default(), tf.Session() as session:
+    parts = tf.split(tf.constant([1.0, np.nan]), [1, 1])
+
+    def is_finite(gradients):
+      return session.run(build_is_finite(Averaged(
+          [], 1, tf.constant(0.0), [(gradient, None) for gradient in gradients], [], [])))
+
+    assert is_finite(parts[:1]) and not is_finite(parts[1:]) and not is_finite(parts)

@@ -1,0 +1,68 @@
+"""Slots made at once are the slots that an optimizer would have made, and nothing else in the graph differs."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import Run
+from towers.update.slots import make_slots
+
+OPTIMIZERS = {
+    'sgd': lambda: tf.train.GradientDescentOptimizer(0.1),
+    'momentum': lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    'adam': lambda: tf.train.AdamOptimizer(0.1),
+    'adagrad': lambda: tf.train.AdagradOptimizer(0.1),  # Its slots do not start with zeros.
+    'rmsprop': lambda: tf.train.RMSPropOptimizer(0.1, centered=True),  # One kind does not, two kinds do.
+    'ftrl': lambda: tf.train.FtrlOptimizer(0.1),
+    'adadelta': lambda: tf.train.AdadeltaOptimizer(0.1),
+}
+
+
+def train(name, at_once):
+  """Returns all variables after three steps, and where each stands."""
+  config = towers.build_session_config(towers.build_devices(2, 'cpu'))
+  with tf.Graph().as_default(), tf.Session(config=config) as session:
+    with tf.device('/device:CPU:1'):
+      weights = tf.get_variable('weights', [3, 2], initializer=tf.ones_initializer())
+    with tf.variable_scope('layer'):
+      biases = tf.get_variable('biases', [2], initializer=tf.ones_initializer())
+      number = tf.get_variable('number', [], initializer=tf.ones_initializer())
+    loss = tf.reduce_sum(tf.square(tf.matmul([[1.0, 2.0, 3.0]], weights) + biases)) * number
+    # The names of two optimizers in one graph do not meet.
+    for optimizer in (OPTIMIZERS[name](), OPTIMIZERS[name]()):
+      gradients = optimizer.compute_gradients(loss)
+      if at_once:
+        make_slots(optimizer, [variable for _, variable in gradients])
+      train_op = optimizer.apply_gradients(gradients)
+    session.run(tf.global_variables_initializer())
+    for _ in range(3):
+      session.run(train_op)
+    variables = tf.global_variables()
+    assert [variable.op.name for variable in tf.trainable_variables()] == ['weights', 'layer/biases', 'layer/number']
+    return {variable.op.name: (variable.device, variable.dtype, value)
+            for variable, value in zip(variables, session.run(variables))}
+
+
+@pytest.mark.parametrize('name', sorted(OPTIMIZERS))
+def test_slots_made_at_once_are_those_of_the_optimizer(name):
+  made, expected = train(name, True), train(name, False)
+  assert sorted(made) == sorted(expected)
+  for variable, (device, dtype, value) in expected.items():
+    assert made[variable][:2] == (device, dtype)
+    np.testing.assert_array_equal(made[variable][2], value, err_msg=variable)
+
+
+@pytest.mark.parametrize('placement', small.PLACEMENTS)
+def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeypatch):
+  imports = []
+  monkeypatch.setattr('towers.update.slots.tf.import_graph_def',
+                      lambda *args, import_graph_def=tf.import_graph_def, **kwargs: (
+                          imports.append(kwargs), import_graph_def(*args, **kwargs))[1])
+  with Run(num_towers=3, placement=placement, optimizer='adam') as run:
+    assert len([kwargs for kwargs in imports if kwargs.get('name') == '']) == 1
+    with run.graph.as_default():
+      devices = {variable.op.name: variable.device for variable in tf.global_variables()}
+    for name in run.weights():
+      assert devices[name] == devices[name + '/Adam'] == devices[name + '/Adam_1']

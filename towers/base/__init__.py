@@ -1,0 +1,1 @@
+"""Base: what every room needs and what needs no TensorFlow."""

@@ -1,0 +1,1 @@
+"""Checks: whether towers are one tower, and whether a graph loses batches."""

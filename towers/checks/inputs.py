@@ -1,0 +1,235 @@
+"""Input check: whether a graph loses batches at a switch, or hands the same one to several towers.
+
+No loss shows either of them, and both run. So the graph is looked at, any graph, whoever built it:
+
+  1. What takes a batch (`get_next`, the `get` of a staging area, a queue's `dequeue`) must stand inside of the branch
+     of `tf.cond` that uses it. For each switch and both of its values it is followed which ops run, and from which of
+     them the run's results are made. What takes a batch and is not among the latter loses it.
+  2. Towers must compute on examples of their own. Two tensors are the same function of the input if the same ops make
+     them from the same batches; variables count as the same if they have the same shape, and random numbers always,
+     since neither makes another example of one.
+
+Towers that take the same examples from iterators of their own are not found, since that is no matter of the graph.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+
+from tensorflow_v1 import tf
+from towers.graph.source import format_op
+from towers.graph.walk import find_needed
+from towers.input.pipeline import GET_NEXTS
+
+_TAKES = GET_NEXTS + (
+    'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2',
+    'QueueDequeueUpToV2', 'ReaderReadV2')
+# What is put in one of these is taken out by a later run.
+_PUTS = ('Stage', 'MapStage', 'OrderedMapStage', 'QueueEnqueueV2', 'QueueEnqueueManyV2')
+_SWITCHES = ('Switch', 'RefSwitch')
+_MERGES = ('Merge', 'RefMerge')
+_IFS = ('If', 'StatelessIf')
+_VARIABLES = ('VarHandleOp', 'VariableV2')
+# What says where an op stands or which random numbers it draws, not what it computes.
+_OTHER_ATTRIBUTES = ('_class', '_output_shapes', 'seed', 'seed2', 'shared_name', 'container', 'debug_name',
+                     'frame_name')
+
+
+class _Case(NamedTuple):
+  """A switch thrown: `pred`, a tensor, is `value` in a run."""
+  pred: Any
+  value: bool
+
+
+def check_inputs(towers: Sequence[Any], fetches: Any = ()) -> List[str]:
+  """Looks for batches that are lost at a switch, and for towers that compute on the same examples; runs nothing.
+
+  Args:
+    towers: for each tower a tensor that it computes from its batch, as its loss. Not what is made of several towers.
+    fetches: what a run fetches besides: the update, the put ops of staging areas.
+
+  Returns:
+    A sentence for each fault, with the line of the program and the fix; an empty list where there is none.
+  """
+  roots = [_get_op(value) for value in tf.nest.flatten([list(towers), fetches]) if value is not None]
+  ops = _reach_back(roots)
+  takes = [op for op in ops if op.type in _TAKES]
+  made_of = _follow(ops, takes)
+  return _find_lost(ops, roots, takes, made_of) + _find_shared(ops, towers, made_of)
+
+
+def _get_op(value):
+  return value if isinstance(value, tf.Operation) else tf.convert_to_tensor(value).op
+
+
+def _reach_back(roots):
+  """Returns the ops that the roots need, in the graph's order."""
+  needed = find_needed(roots)
+  return [op for op in roots[0].graph.get_operations() if op in needed] if roots else []
+
+
+def _follow(ops, takes):
+  """Returns, for each op that is made from a batch, an op that took one."""
+  made_of: Dict[Any, Any] = {op: op for op in takes}
+  uses: Dict[Any, List[Any]] = {}
+  for op in ops:
+    for tensor in op.inputs:
+      uses.setdefault(tensor.op, []).append(op)
+  pending = list(takes)
+  while pending:
+    source = pending.pop(0)
+    for op in uses.get(source, []):
+      if op not in made_of:
+        made_of[op] = made_of[source]
+        pending.append(op)
+  return made_of
+
+
+def _find_lost(ops, roots, takes, made_of):
+  """Returns a sentence for each op that takes a batch in a run that makes nothing of it."""
+  found: Dict[Any, _Case] = {}
+  for case in _find_cases(ops, made_of):
+    live, ran = _run(ops, case)
+    kept = [op for op in ops if op.type in _PUTS]
+    used = _use(roots + kept, live, ran, case)
+    for take in takes:
+      if take in ran and take not in used:
+        found.setdefault(take, case)
+  return ['%s, takes a batch also where %s is %s, and nothing is made of it: the batch is lost. Make it inside of the '
+          'branch that needs it: tf.cond(…, lambda: iterator.get_next(), …).'
+          % (format_op(take), case.pred.op.name, case.value) for take, case in found.items()]
+
+
+def _find_cases(ops, made_of):
+  """Returns the switches that something made of a batch goes through, each thrown both ways."""
+  preds = {}
+  for op in ops:
+    if op.type in _SWITCHES and op.inputs[0].op in made_of:
+      pred, _ = _trace(op.inputs[1])
+    elif op.type in _IFS and any(tensor.op in made_of for tensor in list(op.inputs)[1:]):
+      pred, _ = _trace(op.inputs[0])
+    else:
+      continue
+    # A loop's own, and what is the same in every run, are no switches.
+    if pred.op.type != 'LoopCond' and not _is_constant(pred):
+      preds[pred.name] = pred
+  return [_Case(pred, value) for pred in preds.values() for value in (False, True)]
+
+
+def _is_constant(tensor):
+  return all(op.type == 'Const' or (op.inputs and op.type != 'PlaceholderWithDefault')
+             for op in _reach_back([tensor.op]))
+
+
+def _trace(pred) -> Tuple[Any, bool]:
+  """Returns the tensor that a condition comes from, and whether it is its negation."""
+  negated = False
+  while pred.op.type in ('Identity', 'LogicalNot') + _SWITCHES:
+    negated ^= pred.op.type == 'LogicalNot'
+    pred = pred.op.inputs[0]
+  return pred, negated
+
+
+def _decide(pred, case):
+  """Returns what a condition is in a case, or None where that is open."""
+  root, negated = _trace(pred)
+  return case.value ^ negated if root.name == case.pred.name else None
+
+
+def _run(ops, case):
+  """Returns the names of the tensors that are computed in a case, and the ops that run: any but those that wait for
+  an input in vain."""
+  live: Set[str] = set()
+  ran: Set[Any] = set()
+  waiting = {op: set(op.control_inputs) | {tensor.name for tensor in op.inputs} for op in ops}
+  waited_for: Dict[Any, List[Any]] = {}
+  for op, needs in waiting.items():
+    for need in needs:
+      waited_for.setdefault(need, []).append(op)
+  pending = [op for op in ops if not waiting[op]]
+  while pending:
+    op = pending.pop()
+    if op in ran:
+      continue
+    ran.add(op)
+    chosen = _decide(op.inputs[1], case) if op.type in _SWITCHES else None
+    outputs = op.outputs if chosen is None else [op.outputs[int(chosen)]]
+    live.update(tensor.name for tensor in outputs)
+    for done in [op] + [tensor.name for tensor in outputs]:
+      for other in waited_for.get(done, []):
+        waiting[other].discard(done)
+        if not waiting[other] or (other.type in _MERGES and not isinstance(done, tf.Operation)):
+          pending.append(other)
+  return live, ran
+
+
+def _use(roots, live, ran, case):
+  """Returns the ops that a run's results, and what it keeps, are made from in a case."""
+  used: Set[Any] = set()
+  pending = [op for op in roots if op in ran]
+  while pending:
+    op = pending.pop()
+    if op not in used:
+      used.add(op)
+      inputs = list(op.inputs)
+      chosen = _decide(inputs[0], case) if op.type in _IFS else None
+      if chosen is not None:
+        inputs = inputs[:1] + _used_by_branch(op, 'then_branch' if chosen else 'else_branch')
+      pending.extend(tensor.op for tensor in inputs if tensor.name in live)
+      pending.extend(other for other in op.control_inputs if other in ran)
+  return used
+
+
+def _used_by_branch(op, branch):
+  """Returns the inputs that one branch of control flow of 2.x, which is a function, makes anything of."""
+  name = op.get_attr(branch).name
+  [function] = [function for function in op.graph.as_graph_def().library.function if function.signature.name == name]
+  named = {source.lstrip('^').split(':')[0] for node in function.node_def for source in node.input}
+  named.update(source.split(':')[0] for source in function.ret.values())
+  return [tensor for tensor, argument in zip(list(op.inputs)[1:], function.signature.input_arg)
+          if argument.name in named]
+
+
+def _find_shared(ops, towers, made_of):
+  """Returns a sentence for each group of towers that are one function of the input."""
+  tensors = [tf.convert_to_tensor(tower) for tower in towers]
+  numbers = _number(ops)
+  groups: Dict[Any, List[int]] = {}
+  for tower, tensor in enumerate(tensors):
+    if tensor.op in made_of:
+      groups.setdefault((numbers[tensor.op], tensor.value_index), []).append(tower)
+  return ['Towers %s and %d compute on the same examples, taken by %s: they do the work of one. Cut the batch with '
+          'tf.split, or call get_next once for each tower.'
+          % (', '.join(map(str, group[:-1])), group[-1], format_op(made_of[tensors[group[0]].op]))
+          for group in groups.values() if len(group) > 1]
+
+
+def _number(ops):
+  """Returns numbers for ops, the same for two that compute the same function of the input.
+
+  In the graph's order an input may stand behind what takes it, in loops above all. Ops with such inputs are taken for
+  the same if the others are, until these inputs are seen to differ.
+  """
+  apart: Dict[Any, int] = {}
+  while True:
+    known: Dict[Any, int] = {}
+    numbers: Dict[Any, int] = {}
+    early = []
+    for op in ops:
+      # Nothing else has what such an op has, not even one that looks the same.
+      is_itself = op.type in _TAKES or (not op.inputs and op.type not in ('Const',) + _VARIABLES)
+      inputs = tuple((numbers[tensor.op], tensor.value_index) for tensor in op.inputs if tensor.op in numbers)
+      key: Any = op if is_itself else (op.type, _describe(op), inputs, apart.get(op))
+      numbers[op] = known.setdefault(key, len(known))
+      if len(inputs) < len(op.inputs):
+        early.append(op)
+    seen: Dict[Any, int] = {}
+    before = len(set(apart.values()))
+    for op in early:
+      key = (numbers[op], tuple((numbers[tensor.op], tensor.value_index) for tensor in op.inputs))
+      apart[op] = seen.setdefault(key, len(seen))
+    if len(seen) == before:
+      return numbers
+
+
+def _describe(op):
+  return tuple(sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items()
+                      if name not in _OTHER_ATTRIBUTES))

@@ -1,0 +1,87 @@
+"""Command line: from flags to one job, and from what goes wrong to an exit code.
+
+The jobs import TensorFlow after flags and files have been read, so that a mistake in them shows at
+once.
+"""
+
+import os
+import sys
+import time
+from typing import Sequence
+
+from towers import data
+from towers.base.usage_error import UsageError
+from towers.training import jobs
+from towers.training.faults.run_error import RunError
+from towers.training.faults.signals import Interrupted, Signals
+from towers.training.reporting.result import format_result, write_result
+from towers.training.saving.lock import lock_folder
+from towers.training.settings.cluster import Cluster, check_port, read_cluster
+from towers.training.settings.config import Config
+from towers.training.settings.flags import parse_flags
+from towers.training.settings.outputs import check_outputs
+from towers.training.settings.xla import set_xla
+from towers.training.stepping.startup import Startup
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Runs the command line `arguments`, `sys.argv`; returns the exit code.
+
+  0: done. 1: --check found that towers differ, or --doctor found a fault. 2: a mistake to correct.
+  3: the run could not go on. 75: another worker left. 130 and 143: ended by Ctrl-C and SIGTERM.
+  """
+  with Signals() as signals, Startup(time.monotonic()) as startup:
+    try:
+      config = parse_flags(arguments)
+      return 0 if config is None else _run(config, startup, signals)
+    except UsageError as error:
+      print(f'towers: error: {error}', file=sys.stderr)
+      return 2
+    except RunError as error:
+      print(f'towers: error: {error}', file=sys.stderr)
+      return error.exit_code
+    except Interrupted as interrupted:
+      print(f'towers: {interrupted}', file=sys.stderr)
+      return interrupted.exit_code
+
+
+def _run(config: Config, startup: Startup, signals: Signals) -> int:
+  """Does the job that a config names; returns the exit code."""
+  if config.doctor:
+    return 0 if jobs.examine() else 1
+  if config.predict:
+    check_outputs(config)
+    jobs.predict(config)
+    return 0
+  cluster = read_cluster(os.environ)
+  config = config.for_worker(cluster)
+  check_outputs(config)
+  check_port(cluster)
+  with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
+    if config.autotune:
+      config = jobs.tune(config)
+    set_xla(config.xla, os.environ)
+    settings = {name: getattr(config, name) for name in data.LoadSettings._fields}
+    data_set = data.load(config.data, **settings)
+    if config.check:
+      return 0 if jobs.check(config, data_set) else 1
+    if config.input_only:
+      speeds = jobs.measure_input(config, data_set)
+      if config.result_file:
+        write_result(config.result_file, speeds)
+      return 0
+    _train(config, cluster, data_set, startup, signals)
+  return 0
+
+
+def _train(config: Config, cluster: Cluster, data_set: data.DataSet, startup: Startup,
+           signals: Signals) -> None:
+  result = jobs.train(config, cluster, data_set, startup, signals)
+  if result is None:
+    return
+  if config.result_file:
+    write_result(config.result_file, result)
+  if cluster.is_chief:  # The other workers have printed what is theirs.
+    print(format_result(result, time.monotonic() - startup.started))
+  if config.export_dir:
+    jobs.export(config, data_set)

@@ -1,0 +1,162 @@
+"""Data: from files and arrays to the splits that the input modes read.
+
+  from towers import data
+  data_set = data.load('sample')                          # or any name in data.DATA_SETS
+  data_set.train, data_set.validation                     # Examples: elements to shard, and how to parse them
+  examples = data.from_arrays(images, labels, name='mine')
+
+Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file is told at once.
+"""
+
+import os
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+from towers.base.local_path import check_local_path
+from towers.base.usage_error import UsageError
+from towers.data.arrays import from_arrays
+from towers.data.augment import augment_arrays
+from towers.data.bad_records import BadRecords
+from towers.data.examples import DataSet, Examples
+from towers.data.folders.cifar import load_cifar
+from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
+from towers.data.folders.image_folder import load_image_folder
+from towers.data.folders.npy import load_npy
+from towers.data.folders.tfrecord_folder import load_tfrecord_folder
+from towers.data.synthetic import load_synthetic
+
+__all__ = [
+    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays', 'load', 'load_cifar',
+    'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic', 'load_tfrecord_folder',
+]
+
+_SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
+
+
+class LoadSettings(NamedTuple):
+  """How to load a data set; each loader takes what concerns it and refuses what it has no use for.
+
+  Attributes:
+    data_dir: the folder of the files, for those data sets that have some.
+    seed: what 'synthetic' is made from, and what augmentation draws from.
+    augment: of the training split, one of `augment.KINDS`.
+    image_size: height and width that encoded images get, in pixels; None for the data's own choice.
+    num_classes: of 'tfrecord' and 'npy'; None for the data's own.
+    first_label: of 'tfrecord', the label that becomes 0; None for the data's own.
+    on_bad_record: one of `bad_records.POLICIES`.
+    max_image_pixels: larger encoded images are refused.
+  """
+  data_dir: Optional[Any] = None
+  seed: int = 0
+  augment: str = 'none'
+  image_size: Optional[int] = None
+  num_classes: Optional[int] = None
+  first_label: Optional[int] = None
+  on_bad_record: str = 'fail'
+  max_image_pixels: int = 64000000
+
+
+def load(name: str, **settings: Any) -> DataSet:
+  """Loads a data set by its name.
+
+  Args:
+    name: one of `DATA_SETS`.
+    **settings: fields of `LoadSettings`.
+
+  Returns:
+    DataSet with batches of images `[batch, height, width, channels]` and labels `[batch]` int32. Images are uint8, but
+    for .npy files of float32.
+
+  Raises:
+    UsageError: an unknown name, a setting that is missing or that the data set has no use for, or files that cannot
+      be what they should be.
+  """
+  if name not in DATA_SETS:
+    raise UsageError("There is no data set '{}'; choose one of {}.".format(name, ', '.join(DATA_SETS)))
+  given = LoadSettings(**settings)
+  for setting, names in _ONLY_FOR.items():
+    value = getattr(given, setting)
+    if value is not None and name not in names:
+      raise UsageError("Data set '{}' has no use for {}, but {} is '{}'; leave {} out, or choose a data set that has "
+                       'one: {}.'.format(name, setting, setting, value, setting, ', '.join(names)))
+  if given.data_dir is not None:
+    check_local_path('data_dir', given.data_dir)
+  return DATA_SETS[name](given)
+
+
+def _load_sample(settings: LoadSettings) -> DataSet:
+  return _augmented(load_idx_folder(_SAMPLE_DIR, name='sample'), settings)
+
+
+def _load_fashion_mnist(settings: LoadSettings) -> DataSet:
+  data_dir = settings.data_dir
+  if data_dir is None and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
+    data_dir = DEBIAN_FASHION_MNIST_DIR
+  if data_dir is None:
+    raise UsageError(
+        "Data set 'fashion_mnist' needs a data_dir, the folder of its four idx files, since {} does not exist. On "
+        'Debian, "apt-get install dataset-fashion-mnist" puts them there, and data_dir can then be left out.'.format(
+            DEBIAN_FASHION_MNIST_DIR))
+  return _augmented(load_idx_folder(data_dir, name='fashion_mnist'), settings)
+
+
+def _load_mnist(settings: LoadSettings) -> DataSet:
+  if settings.data_dir is None:
+    raise UsageError("Data set 'mnist' needs a data_dir: the folder of its four idx files, train-images-idx3-ubyte.gz "
+                     'and so on. Data sets that need none: sample, synthetic.')
+  return _augmented(load_idx_folder(settings.data_dir, name='mnist'), settings)
+
+
+def _load_synthetic(settings: LoadSettings) -> DataSet:
+  return _augmented(load_synthetic(seed=settings.seed), settings)
+
+
+def _load_cifar10(settings: LoadSettings) -> DataSet:
+  return load_cifar('cifar10', settings.data_dir, augment=settings.augment, seed=settings.seed,
+                    bad_records=BadRecords(settings.on_bad_record))
+
+
+def _load_cifar100(settings: LoadSettings) -> DataSet:
+  return load_cifar('cifar100', settings.data_dir, augment=settings.augment, seed=settings.seed,
+                    bad_records=BadRecords(settings.on_bad_record))
+
+
+def _load_npy(settings: LoadSettings) -> DataSet:
+  return load_npy(settings.data_dir, num_classes=settings.num_classes, augment=settings.augment, seed=settings.seed,
+                  bad_records=BadRecords(settings.on_bad_record))
+
+
+def _load_images(settings: LoadSettings) -> DataSet:
+  return load_image_folder(
+      settings.data_dir, image_size=settings.image_size, augment=settings.augment, seed=settings.seed,
+      max_image_pixels=settings.max_image_pixels, bad_records=BadRecords(settings.on_bad_record))
+
+
+def _load_tfrecord(settings: LoadSettings) -> DataSet:
+  return load_tfrecord_folder(
+      settings.data_dir, image_size=settings.image_size, num_classes=settings.num_classes,
+      first_label=settings.first_label, augment=settings.augment, seed=settings.seed,
+      max_image_pixels=settings.max_image_pixels, bad_records=BadRecords(settings.on_bad_record))
+
+
+def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
+  return data_set._replace(train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
+
+
+DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
+    'sample': _load_sample,
+    'fashion_mnist': _load_fashion_mnist,
+    'mnist': _load_mnist,
+    'synthetic': _load_synthetic,
+    'cifar10': _load_cifar10,
+    'cifar100': _load_cifar100,
+    'npy': _load_npy,
+    'images': _load_images,
+    'tfrecord': _load_tfrecord,
+}
+# Settings that mean nothing elsewhere; given there, they are a mistake.
+_ONLY_FOR = {
+    'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
+    'image_size': ('images', 'tfrecord'),
+    'num_classes': ('npy', 'tfrecord'),
+    'first_label': ('tfrecord',),
+}

@@ -1,0 +1,1 @@
+"""Convert: images of any kind as sharded TFRecords."""

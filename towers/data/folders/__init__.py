@@ -1,0 +1,1 @@
+"""Folders: files in a known layout, as the splits of a data set."""

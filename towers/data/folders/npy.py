@@ -1,0 +1,170 @@
+"""Npy: numpy's own files, mapped into memory and not read before batches are gathered from them.
+
+A folder holds {train,validation}_{images,labels}.npy. Mapped files may be larger than memory: the system reads the
+pages that a batch touches, and drops them when it needs the room.
+
+  \\x93NUMPY  version  header length  {'descr': '|u1', 'fortran_order': False, 'shape': (60000, 28, 28), }  elements
+
+The header is matched against the one form that numpy writes, instead of being evaluated, and the file's size must be
+what it declares. Nothing is ever unpickled.
+
+Format: numpy's enhancement proposal 1, "A simple file format for numpy arrays".
+"""
+
+import os
+import re
+import struct
+from typing import Any, Tuple
+
+import numpy as np
+
+from towers.base.usage_error import UsageError
+from towers.data.arrays import DTYPES, from_arrays
+from towers.data.augment import augment_arrays
+from towers.data.bad_records import BadRecords
+from towers.data.examples import DataSet
+from towers.data.folders.folder import check_folder, list_folder
+
+_MAGIC = b'\x93NUMPY'
+_MAX_HEADER_BYTES = 1 << 16
+_HEADER = re.compile(r"\{'descr': '([<>|=]?[a-z]\d{1,2})', 'fortran_order': (True|False), "
+                     r"'shape': \(((?:\d{1,19}, ?)*(?:\d{1,19},?)?)\),? *\}\s*\Z")
+_NEEDS = 'train_images.npy, train_labels.npy, validation_images.npy and validation_labels.npy'
+
+
+def load_npy(data_dir: Any, *, bad_records: BadRecords, num_classes: Any = None, augment: str = 'none', seed: int = 0
+             ) -> DataSet:
+  """Loads both splits of a folder.
+
+  Args:
+    data_dir: the folder.
+    bad_records: what to do with labels out of range.
+    num_classes: labels must lie in 0 … num_classes - 1; None for one more than the largest label to learn from.
+    augment: of the training split, 'none' or 'cifar'.
+    seed: of augmentation.
+
+  Returns:
+    DataSet with images `[batch, height, width, channels]` uint8 or float32, whichever the files have, and labels
+    `[batch]` int32.
+
+  Raises:
+    UsageError: files that are missing, damaged or do not belong together.
+  """
+  folder = check_folder(data_dir, data='npy', needs=_NEEDS)
+  paths = {(split, kind): os.path.join(folder, '{}_{}.npy'.format(split, kind))
+           for split in ('train', 'validation') for kind in ('images', 'labels')}
+  missing = [os.path.basename(path) for path in paths.values() if not os.path.isfile(path)]
+  if missing:
+    raise UsageError("data_dir '{}' lacks {} of 4 files: {}. It holds {}.".format(
+        folder, len(missing), ', '.join(missing), list_folder(folder)))
+
+  arrays = {}
+  for split in ('train', 'validation'):
+    images_path, labels_path = paths[split, 'images'], paths[split, 'labels']
+    images, labels = map_npy(images_path), map_npy(labels_path)
+    if images.ndim == 3:
+      images = images[..., np.newaxis]
+    if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
+      raise UsageError('{}: {} of shape {} where uint8 or float32 [n, height, width, channels] were expected; convert '
+                       'it with .astype().'.format(images_path, images.dtype, list(images.shape)))
+    if labels.ndim != 1 or labels.dtype.kind not in 'iu':
+      raise UsageError('{}: {} of shape {} where ints [n] were expected; images and labels may be swapped.'.format(
+          labels_path, labels.dtype, list(labels.shape)))
+    if len(images) != len(labels):
+      raise UsageError('{} has {} images, and {} has {} labels; take both files from one data set.'.format(
+          images_path, len(images), labels_path, len(labels)))
+    if num_classes is None:
+      num_classes = max(int(labels.max()) + 1, 2)
+    good = _good_labels(labels_path, labels, num_classes, bad_records)
+    arrays[split] = images, labels.astype(np.int32), good
+  shapes = [arrays[split][0].shape[1:] for split in arrays]
+  if shapes[0] != shapes[1] or arrays['train'][0].dtype != arrays['validation'][0].dtype:
+    raise UsageError('{}: training images are {} of shape {}, and those to validate {} of {}; they must be '
+                     'alike.'.format(
+                         folder, arrays['train'][0].dtype, list(shapes[0]), arrays['validation'][0].dtype,
+                         list(shapes[1])))
+
+  train, validation = (_without_bad(from_arrays(images, labels, name='npy_' + split), good)
+                       for split, (images, labels, good) in arrays.items())
+  return DataSet(augment_arrays(train, kind=augment, seed=seed), validation, shapes[0], num_classes,
+                 source='.npy files, mapped into memory once for all towers', bad_records=bad_records)
+
+
+def _good_labels(path, labels, num_classes, bad_records):
+  """Returns the numbers of the examples whose label is in range; reports the others."""
+  is_good = np.logical_and(labels >= 0, labels < num_classes)
+  for number in np.flatnonzero(~is_good).tolist():
+    bad_records.report(path, number, 'the label {} lies outside 0 to {}, which num_classes={} allows'.format(
+        labels[number], num_classes - 1, num_classes), record=number)
+  return np.flatnonzero(is_good)
+
+
+def _without_bad(examples, good):
+  """Returns a split without the examples whose numbers are not in `good`; the arrays stay as they are, uncopied."""
+  if len(good) == examples.num_examples:
+    return examples
+  if not len(good):
+    raise UsageError('{}: no label is in range, so there is nothing to read.'.format(examples.name))
+
+  def parse_batch(numbers, *tensors):
+    from tensorflow_v1 import tf
+    return examples.parse_batch(tf.gather(tensors[-1], numbers), *tensors[:-1])
+
+  return examples._replace(
+      num_examples=len(good), elements=from_arrays(good, name=examples.name).elements, parse_batch=parse_batch,
+      arrays=examples.arrays + (good,))
+
+
+def map_npy(path: str) -> np.ndarray:
+  """Maps a .npy file into memory, to be read only.
+
+  Raises:
+    UsageError: it cannot be read, is no such file, or its size is not what its header declares.
+  """
+  try:
+    with open(path, 'rb') as file:
+      start = file.read(12)
+      dtype, shape, offset = _parse_header(path, start, file)
+    size = os.path.getsize(path)
+  except OSError as error:
+    raise UsageError('{}: cannot be read: {}; check the path and its permissions.'.format(path, error.strerror)) \
+        from None
+  num_bytes = dtype.itemsize
+  for length in shape:
+    num_bytes *= length
+  if offset + num_bytes != size:
+    raise UsageError('{}: {}: its header declares {} of shape {}, {:,} bytes in all, and the file has {:,}; copy or '
+                     'make it again.'.format(path, 'truncated' if size < offset + num_bytes else 'damaged', dtype,
+                                             list(shape), offset + num_bytes, size))
+  if 0 in shape:
+    raise UsageError('{}: shape {} has no elements; give at least 1 example.'.format(path, list(shape)))
+  return np.memmap(path, dtype, mode='r', offset=offset, shape=shape)
+
+
+def _parse_header(path: str, start: bytes, file: Any) -> Tuple[np.dtype, Tuple[int, ...], int]:
+  """Returns dtype, shape, and where the elements begin."""
+  if start[:6] != _MAGIC or len(start) < 12 or start[6] not in (1, 2, 3):
+    raise UsageError('{}: not a .npy file, whose first bytes are \\x93NUMPY and a version of 1 to 3; make it with '
+                     'numpy.save.'.format(path))
+  prefix_bytes, code = (10, '<H') if start[6] == 1 else (12, '<I')
+  [length] = struct.unpack_from(code, start, 8)
+  if length > _MAX_HEADER_BYTES:
+    raise UsageError('{}: damaged: its header declares a length of {:,} bytes.'.format(path, length))
+  header = (start[prefix_bytes:] + file.read(max(prefix_bytes + length - len(start), 0)))[:length]
+  text = header.decode('latin-1')
+  match = _HEADER.match(text)
+  if not match or len(header) < length:
+    raise UsageError('{}: its header is not one of an array of numbers: {!r}; make it with numpy.save, of an array of '
+                     'ints or floats.'.format(path, text[:100]))
+  descr, is_fortran, shape = match.groups()
+  try:
+    dtype = np.dtype(descr)
+  except TypeError:
+    dtype = np.dtype(object)
+  if dtype.name not in DTYPES:
+    raise UsageError('{}: dtype {} cannot be read; convert the array with .astype() to one of {}.'.format(
+        path, descr, ', '.join(DTYPES)))
+  if is_fortran == 'True':
+    raise UsageError('{}: in Fortran order, in which an example is spread over the whole file; save '
+                     'numpy.ascontiguousarray(array).'.format(path))
+  return dtype, tuple(int(length) for length in re.findall(r'\d+', shape)), prefix_bytes + length

@@ -1,0 +1,170 @@
+"""TFRecord folder: sharded files of encoded images, in ImageNet's layout.
+
+  data_dir/train-00000-of-01024 …         records are tf.train.Example with the features
+  data_dir/validation-00000-of-00128 …      image/encoded        a JPEG or PNG
+                                            image/class/label    an int: 1 … 1000 there, 0 is the background
+
+A folder that `python -m towers.data.convert` wrote also has a data_set.json, which says how many classes there are,
+from where labels count, and how many records each file has.
+"""
+
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional
+
+from towers.base.usage_error import UsageError
+from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
+from towers.data.examples import DataSet
+from towers.data.folders.folder import check_folder, list_folder
+from towers.data.folders.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
+from towers.data.formats.labelled_example import decode_labelled
+from towers.data.formats.tfrecord import Records, check_damage, load_index
+
+DESCRIPTION = 'data_set.json'
+DESCRIPTION_FORMAT = 'towers data set 1'
+_IMAGENET_CLASSES, _IMAGENET_FIRST_LABEL = 1000, 1
+_SHARD = re.compile(r'(.*)-(\d{5})-of-(\d{5})(\..*)?\Z')
+_NO_RECORDS = ('.json', '.txt', '.md', '.tmp', '.csv')
+_NEEDS = 'TFRecord files whose names begin with train and validation, as train-00000-of-01024'
+_THREADS = 16
+
+
+def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Optional[int] = None,
+                         num_classes: Optional[int] = None, first_label: Optional[int] = None, max_image_pixels: int,
+                         augment: str = 'none', seed: int = 0) -> DataSet:
+  """Loads both splits of a folder.
+
+  Args:
+    data_dir: the folder.
+    bad_records: what to do with damage, which lengths have when the folder is loaded and payloads when they are read.
+    image_size: height and width that images get; None for what data_set.json says, or 224.
+    num_classes: None for what data_set.json says, or 1000.
+    first_label: the label that becomes 0; None for what data_set.json says, or 1.
+    max_image_pixels: larger images are refused.
+    augment: of the training split.
+    seed: of augmentation.
+
+  Returns:
+    DataSet with images `[batch, image_size, image_size, channels]` uint8 and labels `[batch]` int32.
+
+  Raises:
+    UsageError: files that are missing or, by the policy, damaged.
+  """
+  folder = check_folder(data_dir, data='tfrecord', needs=_NEEDS)
+  description = read_description(folder)
+  files = find_shards(folder)
+  format = ImageFormat(
+      size=image_size or description.get('image_size') or DEFAULT_SIZE,
+      channels=description.get('channels', 3), max_pixels=max_image_pixels)
+  num_classes = num_classes or description.get('num_classes', _IMAGENET_CLASSES)
+  if first_label is None:
+    first_label = description.get('first_label', _IMAGENET_FIRST_LABEL)
+
+  def load(split, augment):
+    records = _load_records(files[split], description, bad_records)
+
+    def read(numbers):
+      return [_decode(record, num_classes, first_label) for record in records.read(numbers)]
+
+    return encoded_examples(ImageSource(len(records), read, records.place), format=format, augment=augment, seed=seed,
+                            bad_records=bad_records, name='tfrecord_' + split)
+
+  return DataSet(
+      load('train', augment), load('validation', 'none'), (format.size, format.size, format.channels),
+      num_classes, bad_records=bad_records,
+      source='{:,} + {:,} TFRecord files, read by record number: every mode and tower takes exact shares, whatever the '
+             'sizes of files'.format(len(files['train']), len(files['validation'])))
+
+
+def _decode(record, num_classes, first_label):
+  """Returns a record's image and label, or a BadRecordError, which it may be already."""
+  if isinstance(record, BadRecordError):
+    return record
+  try:
+    return decode_labelled(record, num_classes=num_classes, first_label=first_label)
+  except BadRecordError as error:
+    return error
+
+
+def _load_records(paths, description, bad_records) -> Records:
+  with ThreadPoolExecutor(_THREADS) as threads:
+    indexes = list(threads.map(load_index, paths))
+  for index in indexes:
+    check_damage(index, bad_records)
+    shard = description.get('shards', {}).get(os.path.basename(index.path))
+    if shard is not None and shard['records'] != len(index.lengths):
+      bad_records.report(index.path, 0, 'the file has {:,} records, and {} counts {:,}'.format(
+          len(index.lengths), DESCRIPTION, shard['records']))
+  records = Records(indexes)
+  if not len(records):
+    raise UsageError('{}: no record in {:,} files, so there is nothing to read.'.format(
+        os.path.dirname(paths[0]), len(paths)))
+  return records
+
+
+def find_shards(folder: str) -> Dict[str, List[str]]:
+  """Returns the paths of 'train' and 'validation', in the order of their names.
+
+  Raises:
+    UsageError: a split without files, or a set of shards that is not whole.
+  """
+  names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith('.')
+                 and not entry.name.endswith(_NO_RECORDS))
+  found = {}
+  for split, prefixes in (('train', ('train',)), ('validation', VALIDATION_NAMES)):
+    for prefix in prefixes:
+      of_split = [name for name in names if re.match(prefix + r'(?![a-z])', name)]
+      if of_split:
+        _check_shards(folder, of_split)
+        found[split] = [os.path.join(folder, name) for name in of_split]
+        break
+    else:
+      raise UsageError("data_dir '{}' has no file of the split {} ({}); it needs {}. It holds {}.".format(
+          folder, split, ', '.join(prefix + '-*' for prefix in prefixes), _NEEDS, list_folder(folder)))
+  return found
+
+
+def _check_shards(folder, names):
+  """Raises if names are numbered, as 7 of 16, and are not all of one set of files."""
+  sets: Dict[Any, List[int]] = {}
+  for name in names:
+    match = _SHARD.match(name)
+    if match:
+      sets.setdefault((match.group(1), int(match.group(3))), []).append(int(match.group(2)))
+  if len({total for _, total in sets}) > 1:
+    raise UsageError("data_dir '{}' has files of several conversions: {}; keep one of them.".format(
+        folder, ', '.join('{}-…-of-{:05d}'.format(*key) for key in sorted(sets))))
+  for (prefix, total), numbers in sets.items():
+    missing = sorted(set(range(total)) - set(numbers))
+    if missing:
+      raise UsageError("data_dir '{}' lacks {:,} of {:,} files of {}, the first of which is {}-{:05d}-of-{:05d}; a "
+                       'conversion or copy may not be finished.'.format(
+                           folder, len(missing), total, prefix, prefix, missing[0], total))
+
+
+def read_description(folder: str) -> Dict[str, Any]:
+  """Returns what data_set.json says, or nothing if there is none.
+
+  Raises:
+    UsageError: it is damaged.
+  """
+  path = os.path.join(folder, DESCRIPTION)
+  if not os.path.exists(path):
+    return {}
+  try:
+    with open(path, encoding='utf-8') as file:
+      description = json.load(file)
+    if description['format'] != DESCRIPTION_FORMAT:
+      raise ValueError('its format is {!r}'.format(description['format']))
+    for name, shard in description['shards'].items():
+      int(shard['records'])
+      str(name)
+    numbers = {name: int(description[name]) for name in ('num_classes', 'first_label', 'channels')}
+    if numbers['num_classes'] < 2 or numbers['channels'] not in (1, 3):
+      raise ValueError('it has {num_classes} classes and {channels} channels'.format(**numbers))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise UsageError('{}: damaged: {}; make it again with python -m towers.data.convert.'.format(path, error)) from None
+  return description

@@ -1,0 +1,1 @@
+"""Formats: bytes of one kind of file, to and from numpy."""

@@ -1,0 +1,50 @@
+"""Labelled example: the record of ImageNet's TFRecords, a tf.train.Example with an encoded image and its label.
+
+  image/encoded        bytes of a JPEG or PNG
+  image/class/label    an int, which counts from 1 in ImageNet, where 0 is the background
+
+Others, such as bounding boxes and names, may be there, and are passed over.
+"""
+
+from typing import Tuple
+
+from towers.data.bad_records import BadRecordError
+from towers.data.formats.example_proto import decode_example, encode_example
+
+IMAGE_FEATURE, LABEL_FEATURE = 'image/encoded', 'image/class/label'
+_FEATURES = (IMAGE_FEATURE, LABEL_FEATURE)
+
+
+def encode_labelled(image: bytes, label: int) -> bytes:
+  """Returns a record."""
+  return encode_example({IMAGE_FEATURE: image, LABEL_FEATURE: label})
+
+
+def decode_labelled(record: bytes, *, num_classes: int, first_label: int) -> Tuple[bytes, int]:
+  """Returns the image of a record, and its label from 0.
+
+  Args:
+    record: a serialized Example.
+    num_classes: labels become 0 … num_classes - 1.
+    first_label: the label in the record that becomes 0.
+
+  Raises:
+    BadRecordError: it is no Example, lacks a feature, or has a label out of range.
+  """
+  try:
+    features = decode_example(record, _FEATURES)
+    for name, kind in zip(_FEATURES, (bytes, int)):
+      values = features.get(name, [])
+      if len(values) != 1 or not isinstance(values[0], kind):
+        raise BadRecordError('the feature {} is needed once, of {}; it is there {} times{}, and there are {}'.format(
+            name, kind.__name__, len(values), ', of ' + type(values[0]).__name__ if values else '',
+            ', '.join(sorted(decode_example(record))) or 'no others'))
+  except BadRecordError:
+    raise
+  except ValueError as error:
+    raise BadRecordError('its payload is no tf.train.Example: {}'.format(error)) from None
+  [image], [label] = features[IMAGE_FEATURE], features[LABEL_FEATURE]
+  if not first_label <= label < first_label + num_classes:
+    raise BadRecordError('the label {} lies outside {} to {}, which first_label={} and num_classes={} allow'.format(
+        label, first_label, first_label + num_classes - 1, first_label, num_classes))
+  return image, label - first_label

@@ -1,0 +1,295 @@
+"""TFRecord: files of records of any length, read by record number, and written whole or not at all.
+
+  length        8 bytes, little-endian ─┐ scanned once, checked, and kept as the file's index
+  crc of it     4 bytes                ─┘
+  payload       `length` bytes         ─┐ read by number, checked at each reading
+  crc of it     4 bytes                ─┘
+
+Who knows where each record begins can shard, shuffle and skip numbers, and reads only what is needed: every tower gets
+exactly its share whatever the files' sizes, epochs are shuffled across and within files, and a resumed run enters in
+the middle without reading what lies before. The index of FILE is kept as `.index/FILE`, or in the user's cache where
+that cannot be written, and is made anew when the file's size or time of change is another.
+
+  index = load_index('train-00000-of-00016')
+  records = Records([index])
+  payload = records.read(7)
+
+Format: TensorFlow's `record_writer.h`; the checksums are masked crc32c.
+"""
+
+import bisect
+import hashlib
+import json
+import os
+import struct
+import threading
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from towers.base.usage_error import UsageError
+from towers.base.user_cache import find_in_cache
+from towers.base.whole_file import write_whole
+from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.formats.crc32c import crc32c_of, mask
+
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_FORMAT = 'towers index 1'
+_INDEX_DIR = '.index'
+_HEADERS_AT_A_TIME = 65536
+_MOST_OPEN_FILES = 256
+
+
+class Damage(NamedTuple):
+  """Where a file's records end before the file does.
+
+  Attributes:
+    record: the number of the first record that cannot be found.
+    offset: where it begins, in bytes.
+    num_bytes: from there to the end of the file.
+    reason: what is wrong.
+  """
+  record: int
+  offset: int
+  num_bytes: int
+  reason: str
+
+
+class FileIndex(NamedTuple):
+  """Where each record of a file is.
+
+  Attributes:
+    path: the file.
+    lengths: of the payloads in bytes, `[records]` int64.
+    damage: what the scan met before the end of the file, or None.
+    facts: what a writer noted of the file, such as its checksum.
+  """
+  path: str
+  lengths: np.ndarray
+  damage: Optional[Damage] = None
+  facts: Dict[str, Any] = {}
+
+  @property
+  def offsets(self) -> np.ndarray:
+    """Where each record begins, in bytes, `[records]` int64."""
+    return np.cumsum(self.lengths + (_HEADER_BYTES + _FOOTER_BYTES)) - (
+        self.lengths + (_HEADER_BYTES + _FOOTER_BYTES))
+
+
+def load_index(path: Any) -> FileIndex:
+  """Returns a file's index: the one kept for it, or else a scan, which is then kept.
+
+  Raises:
+    UsageError: the file cannot be read, or is compressed as a whole.
+  """
+  path = os.fspath(path)
+  try:
+    status = os.stat(path)
+    for kept in _index_paths(path):
+      index = _read_index(kept, path, status)
+      if index is not None:
+        return index
+    index = scan_tfrecord(path)
+  except OSError as error:
+    raise UsageError('{}: cannot be read: {}; check the path and its permissions.'.format(path, error.strerror)) \
+        from None
+  keep_index(index, status)
+  return index
+
+
+def scan_tfrecord(path: str) -> FileIndex:
+  """Returns a file's index by reading the header of every record; payloads are neither read nor checked."""
+  lengths: List[int] = []
+  damage = None
+  with open(path, 'rb', buffering=0) as file:
+    descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
+    offset = 0
+    while offset < size and damage is None:
+      first_record, first_offset = len(lengths), offset
+      headers: List[bytes] = []
+      while offset < size and len(headers) < _HEADERS_AT_A_TIME:
+        header = os.pread(descriptor, _HEADER_BYTES, offset)
+        if len(header) < _HEADER_BYTES:
+          damage = Damage(len(lengths), offset, size - offset,
+                          'truncated: {} bytes are left, and a header has {}'.format(size - offset, _HEADER_BYTES))
+          break
+        headers.append(header)
+        [length] = struct.unpack_from('<Q', header)
+        end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
+        if end > size:
+          damage = Damage(
+              len(lengths), offset, size - offset, 'truncated: its length is {:,}, which ends {:,} bytes after the '
+              'file'.format(length, end - size))
+          break
+        lengths.append(length)
+        offset = end
+      wrong = _first_wrong_header(headers)
+      if wrong is not None:
+        offset = first_offset + sum(lengths[first_record:first_record + wrong]) + wrong * (
+            _HEADER_BYTES + _FOOTER_BYTES)
+        del lengths[first_record + wrong:]
+        reason = 'its length is damaged'
+        if offset == 0:
+          _refuse_other_formats(path, headers[0])
+          reason += ', or this is no TFRecord file'
+        damage = Damage(len(lengths), offset, size - offset, reason)
+  return FileIndex(path, np.array(lengths, np.int64), damage)
+
+
+def _first_wrong_header(headers):
+  """Returns the number of the first header whose checksum is wrong, or None."""
+  if not headers:
+    return None
+  stated = np.frombuffer(b''.join(headers), np.dtype([('length', '<u8'), ('crc', '<u4')]))['crc']
+  found = mask(np.array(crc32c_of([header[:8] for header in headers]), np.uint64))
+  wrong = np.flatnonzero(found != stated)
+  return int(wrong[0]) if wrong.size else None
+
+
+def _refuse_other_formats(path, start):
+  if start[:2] in (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda'):
+    raise UsageError('{}: compressed as a whole, so that no record can be found without reading all before it: '
+                     'decompress it (JPEGs are compressed themselves).'.format(path))
+
+
+def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> None:
+  """Keeps a file's index for `load_index`, beside the file if that can be written, else in the user's cache."""
+  status = status or os.stat(index.path)
+  lengths = index.lengths.astype('<i8').tobytes()
+  header = dict(
+      format=_FORMAT, size=status.st_size, mtime_ns=status.st_mtime_ns, records=len(index.lengths),
+      crc32=zlib.crc32(lengths), damage=index.damage, facts=index.facts)
+  content = json.dumps(header).encode() + b'\n' + lengths
+  for path in _index_paths(index.path):
+    try:
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      write_whole(path, content)
+      return
+    except OSError:  # The next place, or none: then the next run scans again.
+      continue
+
+
+def _index_paths(path: str) -> Tuple[str, str]:
+  folder, name = os.path.split(os.path.abspath(path))
+  digest = hashlib.sha256(folder.encode(errors='surrogateescape')).hexdigest()[:16]
+  return os.path.join(folder, _INDEX_DIR, name), find_in_cache('index', digest, name)
+
+
+def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIndex]:
+  """Returns a kept index, or None if there is none, or it is damaged or that of another file."""
+  try:
+    with open(kept, 'rb') as file:
+      header_line, _, content = file.read().partition(b'\n')
+    header = json.loads(header_line.decode())
+    if (header['format'], header['size'], header['mtime_ns']) != (_FORMAT, status.st_size, status.st_mtime_ns):
+      return None
+    lengths = np.frombuffer(content, '<i8').astype(np.int64)
+    if len(lengths) != header['records'] or zlib.crc32(content) != header['crc32']:
+      return None
+    damage = header['damage'] and Damage(*header['damage'])
+    return FileIndex(path, lengths, damage, dict(header['facts']))
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+
+
+class Records:
+  """The records of several files, by number: those of the first file, then those of the second, and so on.
+
+  Any number of threads may read. A file keeps open, up to a limit; no position is shared.
+  """
+
+  def __init__(self, indexes: Sequence[FileIndex]):
+    """Opens nothing yet."""
+    self._paths = [index.path for index in indexes]
+    self._lengths = np.concatenate([index.lengths for index in indexes] or [np.zeros(0, np.int64)])
+    self._offsets = np.concatenate([index.offsets for index in indexes] or [np.zeros(0, np.int64)])
+    self._ends = np.cumsum([len(index.lengths) for index in indexes]).tolist()
+    self._descriptors: Dict[int, int] = {}
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return len(self._lengths)
+
+  def __del__(self) -> None:
+    for descriptor in self._descriptors.values():
+      os.close(descriptor)
+
+  def place(self, number: int) -> Tuple[str, int, int]:
+    """Returns the file of a record, its offset in it in bytes, and its number in it."""
+    file = bisect.bisect_right(self._ends, number)
+    return self._paths[file], int(self._offsets[number]), number - (self._ends[file - 1] if file else 0)
+
+  def read(self, numbers: Sequence[int]) -> List[Any]:
+    """Returns for each number its payload, bytes, or a BadRecordError."""
+    files = [bisect.bisect_right(self._ends, number) for number in numbers]
+    self._advise(files, numbers)
+    results: List[Any] = []
+    stated = {}
+    for position, (file, number) in enumerate(zip(files, numbers)):
+      try:
+        payload, stated[position] = self._read_unchecked(file, number)
+        results.append(payload)
+      except BadRecordError as error:
+        results.append(error)
+    for position, checksum in zip(stated, crc32c_of([results[position] for position in stated])):
+      if mask(checksum) != stated[position]:
+        results[position] = BadRecordError('its payload is damaged: the checksum is wrong')
+    return results
+
+  def _read_unchecked(self, file, number):
+    """Returns a payload, and the checksum that stands behind it; raises a BadRecordError."""
+    length = int(self._lengths[number])
+    try:
+      content = self._pread(file, _HEADER_BYTES + length + _FOOTER_BYTES, int(self._offsets[number]))
+    except OSError as error:
+      raise BadRecordError('cannot be read: {}'.format(error.strerror)) from None
+    if len(content) < _HEADER_BYTES + length + _FOOTER_BYTES or struct.unpack_from('<Q', content)[0] != length:
+      raise BadRecordError('the file is another than when it was indexed')
+    return content[_HEADER_BYTES:-_FOOTER_BYTES], struct.unpack_from('<I', content, _HEADER_BYTES + length)[0]
+
+  def _advise(self, files, numbers):
+    """Lets the system read all records at a time, where each would wait for the one before."""
+    if not hasattr(os, 'posix_fadvise'):
+      return
+    for file, number in zip(files, numbers):
+      descriptor = self._descriptors.get(file)
+      if descriptor is not None:
+        os.posix_fadvise(descriptor, int(self._offsets[number]), int(self._lengths[number]) + 16,
+                         os.POSIX_FADV_WILLNEED)
+
+  def _pread(self, file, size, offset):
+    descriptor = self._descriptors.get(file)
+    if descriptor is not None:
+      return os.pread(descriptor, size, offset)
+    descriptor = os.open(self._paths[file], os.O_RDONLY)
+    with self._lock:
+      keeps = file not in self._descriptors and len(self._descriptors) < _MOST_OPEN_FILES
+      if keeps:
+        self._descriptors[file] = descriptor
+    try:
+      return os.pread(descriptor, size, offset)
+    finally:
+      if not keeps:
+        os.close(descriptor)
+
+
+def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
+  """Reports what a scan met: a damaged length loses the rest of its file, an empty file has nothing to give.
+
+  Raises:
+    UsageError: under the policy 'fail'.
+  """
+  if index.damage is not None:
+    damage = index.damage
+    bad_records.report(index.path, damage.offset, '{}; the rest of the file, {:,} bytes, is lost'.format(
+        damage.reason, damage.num_bytes), record=damage.record)
+  elif not len(index.lengths):
+    bad_records.report(index.path, 0, 'the file is empty')
+
+
+def write_record(file: Any, payload: bytes) -> None:
+  """Appends a record to an open binary file."""
+  length = struct.pack('<Q', len(payload))
+  length_crc, payload_crc = crc32c_of([length])[0], crc32c_of([payload])[0]
+  file.write(length + struct.pack('<I', mask(length_crc)) + payload + struct.pack('<I', mask(payload_crc)))

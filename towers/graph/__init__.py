@@ -1,0 +1,1 @@
+"""Graph: what holds for any graph, with towers or without."""

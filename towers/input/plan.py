@@ -1,0 +1,139 @@
+"""The plan: which examples each step and each tower takes, in plain Python, before anything runs.
+
+Everything that must agree between the input pipeline, the staging areas, a resumed run and the progress bar is counted
+here once. An epoch is cut in order into global batches, and a global batch over the towers:
+
+  epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12          13 examples, global batches of 8
+  split, next    012 345 67      │ 89 1011 12            cut in parts of 3/3/2, then 2/2/1
+  shard          036 147 25      │ 912 10 811            dealt out in turn, so that tower i reads only its shard
+
+The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get nothing.
+
+Several workers, processes with towers of their own, share every global batch as the towers of `shard` do: example i of
+an epoch goes to worker i modulo their number, and there to a tower by the input mode.
+
+A *step* is one weight update, from one global batch. It takes one *run* of the session, unless gradients are
+accumulated: then its global batch is taken in several runs, each over all towers.
+"""
+
+from typing import List, NamedTuple, Tuple
+
+from towers.base.usage_error import UsageError
+
+
+class Plan(NamedTuple):
+  """How the examples of one split are dealt out to steps and towers.
+
+  Attributes:
+    num_examples: examples in an epoch.
+    batch_size: the global batch, over all towers of all workers.
+    num_towers: towers of this worker.
+    drop_remainder: leave out the last, smaller batch of every epoch.
+    accumulate: runs that a full global batch is taken in.
+    num_workers: that share each global batch, each with as many towers.
+    worker: the number of this one, from 0.
+  """
+  num_examples: int
+  batch_size: int
+  num_towers: int
+  drop_remainder: bool = False
+  accumulate: int = 1
+  num_workers: int = 1
+  worker: int = 0
+
+  @property
+  def run_size(self) -> int:
+    """Examples that a run takes, over all towers; the last one of an epoch may take fewer."""
+    return self.batch_size // self.accumulate
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Steps that cover an epoch once."""
+    full, remainder = divmod(self.num_examples, self.batch_size)
+    return full + (remainder > 0 and not self.drop_remainder)
+
+  @property
+  def examples_per_epoch(self) -> int:
+    """Examples that an epoch's steps take: all, unless the remainder is dropped."""
+    return min(self.num_examples, self.steps_per_epoch * self.batch_size)
+
+  @property
+  def runs_per_epoch(self) -> int:
+    """Runs that an epoch's steps take."""
+    return -(-self.examples_per_epoch // self.run_size)
+
+  @property
+  def is_even(self) -> bool:
+    """Whether every run takes exactly `run_size` examples, so that shapes are static."""
+    return self.examples_per_epoch % self.run_size == 0
+
+  @property
+  def may_leave_a_tower_empty(self) -> bool:
+    """Whether the last run of an epoch has fewer examples than there are towers."""
+    return 0 < self.examples_per_epoch % self.run_size < self.num_workers * self.num_towers
+
+  def position(self, step: int) -> Tuple[int, int]:
+    """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
+    return divmod(step, self.steps_per_epoch)
+
+  def size_at(self, step: int) -> int:
+    """Returns the number of examples in the global batch of a step."""
+    _, step_in_epoch = self.position(step)
+    return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
+
+  def num_runs(self, step: int) -> int:
+    """Returns the number of runs that a step takes."""
+    return -(-self.size_at(step) // self.run_size)
+
+  def examples_before(self, step: int) -> int:
+    """Returns how many examples the steps before this one have taken, all epochs together."""
+    epoch, step_in_epoch = self.position(step)
+    return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
+
+  def shares(self, size: int) -> List[int]:
+    """Returns this worker's towers' shares of `size` examples, which all workers deal out among them from its first.
+
+    8 over 3 towers of one worker is [3, 3, 2].
+    """
+    size = dealt(size, self.worker, self.num_workers)
+    return [size // self.num_towers + (tower < size % self.num_towers) for tower in range(self.num_towers)]
+
+
+def dealt(count, shard: int, num_shards: int):
+  """Returns how many of the first `count` examples are dealt to `shard`; `count` is an int or an integer tensor."""
+  return (count - shard + num_shards - 1) // num_shards
+
+
+def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
+               accumulate: int = 1, num_workers: int = 1, worker: int = 0, name: str = 'examples') -> Plan:
+  """Returns the plan of a split, or says why there is none.
+
+  Raises:
+    UsageError: fewer examples than towers, a global batch that cannot be shared by the towers or cut into runs, or
+      nothing left when the remainder is dropped.
+  """
+  if num_towers < 1:
+    raise UsageError('num_towers is %d: at least 1 tower is needed.' % num_towers)
+  if not 0 <= worker < num_workers:
+    raise UsageError('worker is %d: of %d workers the numbers are 0 to %d.' % (worker, num_workers, num_workers - 1))
+  all_towers = num_workers * num_towers
+  towers = '%d towers' % all_towers + (' of %d workers' % num_workers if num_workers > 1 else '')
+  if batch_size < all_towers:
+    raise UsageError('The global batch of %d examples is smaller than the %s that share it: use a batch_size of '
+                     'at least %d, or at most %d towers.' % (batch_size, towers, all_towers, max(batch_size, 1)))
+  if accumulate < 1 or batch_size % accumulate:
+    raise UsageError('The global batch of %d examples cannot be taken in accumulate=%d runs of equal size: use a '
+                     'batch_size that %d divides.' % (batch_size, accumulate, max(accumulate, 1)))
+  if batch_size // accumulate < all_towers:
+    raise UsageError('The global batch of %d examples in accumulate=%d runs leaves %d examples a run for %s: '
+                     'use a batch_size of at least %d, or fewer runs.'
+                     % (batch_size, accumulate, batch_size // accumulate, towers, accumulate * all_towers))
+  if num_examples < all_towers:
+    raise UsageError('%s has %d examples for %s: every tower needs at least one; use at most %d towers, or more '
+                     'data.' % (name, num_examples, towers, max(num_examples, 1)))
+  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, worker)
+  if plan.steps_per_epoch == 0:
+    raise UsageError('%s has %d examples, fewer than one global batch of %d, and drop_remainder leaves out the rest: '
+                     'use a batch_size of at most %d, or keep the remainder.'
+                     % (name, num_examples, batch_size, num_examples))
+  return plan

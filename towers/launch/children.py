@@ -1,0 +1,135 @@
+"""Children: several child processes, the signals of the user, and the one loop that waits for both.
+
+Everything happens in one thread: it reads all pipes, so that lines of different children never mix, and it is woken by
+each end of a child and each signal (`signal.set_wakeup_fd`), so that it hears of ends in the order in which they come.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Callable, Dict, List, Optional, Sequence
+
+from towers.launch.child_process import ChildProcess, Output
+
+_ORPHANS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'orphans.py')
+_LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.
+
+
+def say(text: str) -> None:
+  """Writes a line of the launcher's own."""
+  # A terminal that is gone is no reason to end a run.
+  with contextlib.suppress(OSError):
+    print('launch: %s' % text, file=sys.stderr, flush=True)
+
+
+class Children:
+  """While entered, signals are taken, and none of the children outlives this process.
+
+  Attributes:
+    ended: the children that have ended, in the order in which they did.
+    interrupted_by: the number of the user's first signal, or None.
+  """
+
+  def __init__(self) -> None:
+    """Prepares; nothing is started yet."""
+    self.ended: List[ChildProcess] = []
+    self.interrupted_by: Optional[int] = None
+    self._running: List[ChildProcess] = []
+    self._are_leaving = False
+    self._signals: List[int] = []  # Those that are still to be answered.
+
+  def __enter__(self) -> 'Children':
+    """Takes signals from now on; for the rest of the process, which ends soon after."""
+    self._outputs = [Output(stream) for stream in (sys.stdout, sys.stderr)]
+    self._orphans = subprocess.Popen([sys.executable, '-I', _ORPHANS], stdin=subprocess.PIPE, start_new_session=True)
+    self._wakes, waker = os.pipe()
+    for end in (self._wakes, waker):
+      os.set_blocking(end, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # Without a handler nothing would be written to the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, lambda number, _: self._signals.append(number))
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._send(signal.SIGKILL)
+    self.wait(self.have_ended)
+    self._orphans.communicate()
+
+  def start(self, name: str, command: Sequence[str], *, environment: Dict[str, str], cores: Sequence[int],
+            number: int) -> ChildProcess:
+    """Starts one; the arguments are those of ChildProcess, which may raise OSError."""
+    assert self._orphans.stdin is not None
+    child = ChildProcess(name, command, environment=environment, cores=cores, number=number,
+                         orphans=self._orphans.stdin, outputs=self._outputs)
+    self._running.append(child)
+    return child
+
+  def have_ended(self) -> bool:
+    """Returns whether all that were started have ended."""
+    return not self._running
+
+  def wait(self, until: Callable[[], object], seconds: float = float('inf')) -> None:
+    """Shows what children write, and answers signals, until `until()` holds or the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+      self._answer_signals()
+      left = deadline - time.monotonic()
+      if until() or left <= 0:
+        return
+      self._look(min(left, _LONGEST_POLL_SECONDS))
+
+  def leave(self, grace_seconds: float) -> None:
+    """Asks all to leave, and kills those that have not after the grace."""
+    self._are_leaving = True
+    self._send(signal.SIGTERM)
+    self.wait(self.have_ended, grace_seconds)
+    for child in self._running:
+      say('%s has not ended within %g s of SIGTERM, and is killed' % (child.name, grace_seconds))
+    self._send(signal.SIGKILL)
+    self.wait(self.have_ended)
+    self._are_leaving = False
+
+  def _look(self, seconds):
+    """Waits once, for `seconds` at most, and takes note of what has happened."""
+    readers = {descriptor: child for child in self._running for descriptor in child.descriptors}
+    poll = select.poll()
+    for descriptor in [self._wakes, *readers]:
+      poll.register(descriptor, select.POLLIN)
+    for descriptor, _ in poll.poll(1000 * seconds):
+      if descriptor in readers:
+        readers[descriptor].read(descriptor)
+      else:
+        os.read(self._wakes, 4096)
+    for child in list(self._running):
+      child.poll()
+      if child.returncode is None:
+        continue
+      self._running.remove(child)
+      self.ended.append(child)
+      if child.has_failed:
+        say(child.describe_end())
+
+  def _answer_signals(self):
+    while self._signals:
+      number = self._signals.pop(0)
+      name = signal.Signals(number).name
+      if self.interrupted_by is not None:
+        say('%s: all are killed' % name)
+        self._send(signal.SIGKILL)
+        continue
+      self.interrupted_by = number
+      # Who was asked to leave already would take another signal for the second one.
+      if self._are_leaving:
+        say('%s: nothing starts again; once more kills all at once' % name)
+      else:
+        say('%s: sent on to all, which leave by themselves; once more kills all at once' % name)
+        self._send(number)
+
+  def _send(self, number):
+    for child in self._running:
+      child.send(number)

@@ -1,0 +1,1 @@
+"""Reduce: from the gradients of towers and workers to those of the global batch."""

@@ -1,0 +1,197 @@
+"""Gradients: the towers' shares, summed where they meet.
+
+  variables that all towers share     the shares meet on the variable's device, and are added up there
+  copies of them on every tower       the shares stay where they are; `exchange` adds them up for every tower
+
+Every tower divided by the number of examples in the global batch already (see `tower`), so there is nothing left to
+divide here, and nothing to weight.
+"""
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+
+from staging import run_beside
+from tensorflow_v1 import tf
+from towers.graph.ordered_sum import add_all
+from towers.placement.collectives import Exchange
+from towers.placement.fusion import group_alike, join, part
+from towers.placement.host import HOST
+from towers.placement.replicas import rounding_alike
+from towers.tower.precision import LossScale
+from towers.tower.tower import Tower
+
+
+class Averaged(NamedTuple):
+  """What the towers found together; of copies of variables, only what `exchange` returns is the mean.
+
+  Attributes:
+    towers: that it came from.
+    num_examples: that the means are over, an int or an integer scalar.
+    loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does, also
+      puts the next training batch of every tower.
+    gradients: (gradient, variable) of all variables that the loss depends on.
+    without_gradient: the trainable variables that it does not depend on, in any tower.
+    partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
+      are the same in every tower have none.
+    copies: for each later tower that has copies of its own the same gradients on its device, with these copies.
+    exchange: what it took to sum the gradients for all copies, or None.
+    agreement: of several workers that the means are over, see `exchange`; or None.
+    loss_scale: that the gradients were scaled by and are no longer, or None.
+    add_op: with accumulation, what all runs of a step but the last one run.
+    clear: with accumulation, builds the op that ends a step.
+  """
+  towers: Sequence[Tower]
+  num_examples: Union[int, Any]
+  loss: Any
+  gradients: List[Any]
+  without_gradient: List[Any]
+  partly_without_gradient: List[Any]
+  copies: Sequence[List[Any]] = ()
+  exchange: Optional[Exchange] = None
+  agreement: Any = None
+  loss_scale: Optional[LossScale] = None
+  add_op: Any = None
+  clear: Optional[Callable[[], Any]] = None
+
+  def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'Averaged':
+    """Returns the same with `change(gradient, variable)`, built on the variable's device, for every gradient."""
+    def change_all(gradients):
+      changed = []
+      for gradient, variable in gradients:
+        with tf.device(variable.device):
+          changed.append((change(gradient, variable), variable))
+      return changed
+
+    with rounding_alike(self.exchange is not None):
+      return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
+
+
+def sum_towers(towers: Sequence[Tower]) -> Averaged:
+  """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients stay sparse."""
+  variables = towers[0].variables
+  by_variable = list(zip(*[tower.gradients for tower in towers]))
+  known = [number for number, shares in enumerate(by_variable) if any(share is not None for share in shares)]
+  with tf.name_scope('average'):
+    if towers[-1].variables == variables:
+      sums = [_sum_shared([by_variable[number] for number in known], [variables[number] for number in known], towers)]
+    else:
+      sums = _find_shares(towers, known)
+    gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
+                          for tower, of_tower in zip(towers, sums)]
+    losses = []
+    for tower in towers:
+      with tf.device(tower.device):
+        losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
+    with tf.device(HOST):
+      loss = add_all(losses)
+  return Averaged(
+      towers, towers[0].num_global_examples, loss, gradients,
+      without_gradient=[variable for number, variable in enumerate(variables) if number not in known],
+      partly_without_gradient=[variables[number] for number in known
+                               if any(share is None for share in by_variable[number])],
+      copies=copies)
+
+
+def unscale_gradients(averaged: Averaged, loss_scale: LossScale) -> Averaged:
+  """Divides the averaged gradients by what the towers' losses were multiplied by."""
+  with tf.name_scope('unscale'):
+    return averaged.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
+        loss_scale=loss_scale)
+
+
+def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
+  """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
+  with tf.name_scope('clip'):
+    merged = _merge_all_rows(averaged)
+    with tf.device(HOST), rounding_alike(averaged.exchange is not None):
+      scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
+    return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
+
+
+def build_gradient_norm(averaged: Averaged) -> Any:
+  """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs without it."""
+  with tf.name_scope('gradient_norm'), tf.device(HOST):
+    return _find_norm(_merge_all_rows(averaged))
+
+
+def _merge_all_rows(averaged):
+  return averaged.map_gradients(
+      lambda gradient, _: _merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+
+
+def _find_norm(averaged):
+  return tf.global_norm([gradient for gradient, _ in averaged.gradients])
+
+
+def _sum_shared(by_variable, variables, towers):
+  """Returns for each variable the sum of the towers' shares of its gradient, on its device."""
+  sums = [None] * len(variables)
+  if len(towers) > 1:
+    for group in group_alike(_find_dense(by_variable), [variable.device for variable in variables]):
+      joined = []
+      for tower, shares in zip(towers, zip(*[by_variable[number] for number in group])):
+        with tf.device(tower.device):
+          joined.append(join(shares))
+      with tf.device(variables[group[0]].device):
+        for number, total in zip(group, part(add_all(joined), [by_variable[number][0] for number in group])):
+          sums[number] = total
+  for number, (shares, variable) in enumerate(zip(by_variable, variables)):
+    if sums[number] is None:
+      with tf.device(variable.device):
+        # A tower whose loss does not depend on a variable has a gradient of zero.
+        sums[number] = _sum_shares([share for share in shares if share is not None])
+  return sums
+
+
+def _find_dense(by_variable):
+  """Returns for each variable the first tower's gradient, or None where not all towers have a dense one."""
+  return [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None for shares in by_variable]
+
+
+def _find_shares(towers, known):
+  """Returns for each tower its shares of the gradients `known`, dense ones not yet summed.
+
+  The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those with the same index
+  and hands them on, so that every tower gets the same bits.
+  """
+  shares: List[List[Any]] = [[] for _ in towers]
+  for number in known:
+    found = [tower.gradients[number] for tower in towers if tower.gradients[number] is not None]
+    if all(isinstance(share, tf.IndexedSlices) for share in found):
+      with tf.device(towers[0].device):
+        rows = _merge_rows(_sum_shares(found))
+      for of_tower in shares:
+        of_tower.append(rows)
+    else:
+      for tower, of_tower in zip(towers, shares):
+        with tf.device(tower.device):
+          of_tower.append(_make_dense(tower.gradients[number], tower.variables[number]))
+  return shares
+
+
+def _make_dense(gradient, variable):
+  if gradient is None:
+    return tf.zeros(variable.shape, variable.dtype.base_dtype)
+  gradient = tf.convert_to_tensor(gradient)
+  gradient.set_shape(variable.shape)
+  return gradient
+
+
+def _merge_rows(slices):
+  """Adds up rows with the same index: apart, their squares would not add up to the norm of the dense gradient."""
+  indices, positions = tf.unique(slices.indices)
+  values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _scale(gradient, scale):
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+  return gradient * scale
+
+
+def _sum_shares(shares):
+  if len(shares) > 1 and all(isinstance(share, tf.IndexedSlices) for share in shares):
+    # The optimizer adds up rows with the same index; adding tensors here would make the gradient dense.
+    return tf.IndexedSlices(tf.concat([share.values for share in shares], 0),
+                            tf.concat([share.indices for share in shares], 0), shares[0].dense_shape)
+  return add_all(shares)

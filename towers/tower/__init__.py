@@ -1,0 +1,1 @@
+"""Tower: one copy of the model on its device, and what makes it exact."""

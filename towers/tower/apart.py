@@ -1,0 +1,132 @@
+"""Apart: a tower's results come from its own batch, and hold nothing that is added later.
+
+A graph's collections are those of all towers. What a model asks for by `tf.losses.get_total_loss()`
+or `tf.get_collection('losses')` holds in tower 2 the losses of towers 0 and 1 as well. And penalties
+in REGULARIZATION_LOSSES are added to the gradient once for all towers: in the loss they would count
+twice.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.graph.walk import find_dependents, find_needed
+from towers.input.batch import Batch
+
+
+def check_apart(results: Dict[str, Sequence[Any]], ops: Sequence[Any], *, number: int,
+                others: Sequence[str], batch: Batch) -> None:
+  """Refuses results of a tower that are computed from what is another tower's.
+
+  What does not depend on anything fed, read or drawn is the same in every tower: it may be shared.
+
+  Args:
+    results: tensors, IndexedSlices and None, by what they are, for the message.
+    ops: all that were made for the tower.
+    number: of the tower.
+    others: the name scopes of the towers before it, each with a slash at its end.
+    batch: of the tower; it may come from anywhere.
+
+  Raises:
+    UsageError: names the result, the other tower's op, the collection that holds it, and the fix.
+  """
+  crossings = _find_crossings(ops, tuple(others), batch) if others else []
+  if not crossings:
+    return
+  reached = find_dependents(op for op, _ in crossings)
+  for what, values in results.items():
+    needed = find_needed([op for op in _find_ops(values) if op in reached], within=reached)
+    for op, source in crossings:
+      if op in needed and not _is_same_everywhere(source):
+        raise UsageError(f'The {what} of tower {number} is computed from the op {source.name}, which '
+                         f'is of another tower and its examples. {_tell_fix(source)}')
+
+
+def check_penalties(loss: Any, penalties: Sequence[Any], ops: Sequence[Any]) -> None:
+  """Refuses a loss that holds what its tower added to REGULARIZATION_LOSSES.
+
+  Args:
+    loss: the tower's, a tensor.
+    penalties: that were added.
+    ops: all that were made for the tower.
+
+  Raises:
+    UsageError: names the penalty and the fix.
+  """
+  if not penalties:
+    return
+  own = {penalty.op for penalty in penalties}
+  # TensorFlow 2.x computes a regularizer's penalty anew wherever it is used, in the same scope.
+  variables = {_split_regularizer(op)[0] for op in own}
+  for op in ops:
+    variable, rest = _split_regularizer(op)
+    if rest and variable in variables:
+      own.add(op)
+  dependents = find_dependents(own, by_control=False)
+  if loss.op in dependents:
+    found = min(map(_split_regularizer, own & find_needed([loss.op], within=dependents)))
+    name = f'that of {found[0]}' if all(found) else found[0]
+    raise UsageError(f"The model's loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, {name}, "
+                     'whose gradient is added once for all towers: it would count twice. Return the '
+                     'loss without penalties, as '
+                     'tf.losses.get_total_loss(add_regularization_losses=False) does.')
+
+
+def _split_regularizer(op):
+  """Returns (variable, rest) from the name of an op that computes its penalty, or (name, '')."""
+  variable, _, rest = op.name.partition('/Regularizer/')
+  return variable, rest
+
+
+def _find_crossings(ops, others, batch) -> List[Tuple[Any, Any]]:
+  """Returns (op, source) for every op of the tower that takes another tower's."""
+  named = [(op, source) for op in ops for source in _find_sources(op)
+           if source.name.startswith(others)]
+  if not named:
+    return []
+  # A layer that is called once more may give its ops the names of the tower that called it first.
+  own = set(ops).union(tensor.op for tensor in batch.flatten() if isinstance(tensor, tf.Tensor))
+  return [(op, source) for op, source in named if source not in own]
+
+
+def _find_sources(op):
+  return [tensor.op for tensor in op.inputs] + op.control_inputs
+
+
+def _is_same_everywhere(op):
+  """Returns whether an op depends on nothing fed, read or drawn, as constants and tables do not."""
+  return not any(source.type == 'Placeholder' or (source.op_def.is_stateful and not _is_handle(source))
+                 for source in find_needed([op]))
+
+
+def _is_handle(op):
+  return bool(op.outputs) and all(tensor.dtype == tf.resource for tensor in op.outputs)
+
+
+def _find_ops(values):
+  for value in values:
+    if isinstance(value, tf.IndexedSlices):
+      yield from (value.values.op, value.indices.op)
+    elif value is not None:
+      yield value.op
+
+
+def _tell_fix(source) -> str:
+  """Returns what to do about an op of another tower."""
+  key = _find_collection(source)
+  if key is None:
+    return ('It is in no collection: the model keeps it from one call to the next. Make it anew in '
+            'each call.')
+  return (f"It was found in the collection '{key}', which holds those of all towers: ask for this "
+          f"tower's alone by tf.get_collection('{key}', scope), with scope = "
+          "tf.get_default_graph().get_name_scope() + '/' taken where the model begins.")
+
+
+def _find_collection(op) -> Optional[str]:
+  graph = tf.get_default_graph()
+  for key in graph.get_all_collection_keys():
+    for item in graph.get_collection_ref(key):
+      holds = getattr(item, 'op', item)
+      if isinstance(holds, tf.Operation) and holds == op:
+        return key
+  return None

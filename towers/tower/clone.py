@@ -1,0 +1,409 @@
+"""Clones: further towers copied from a built one's graph, instead of calling the model once more.
+
+Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself copies the op in a tenth of that. A
+clone holds what the loss, the metrics and the gradients of its pattern need, under its own name scope:
+
+  tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model put the op elsewhere itself
+  batch of tower 0     ──►  batch of tower 3
+  a key of dropout     ──►  the key that (seed, tower 3, name) gives
+  a variable           ──►  tower 3's copy, if it has one
+  is_training, run, all other variables: shared, as they stand outside of the tower
+
+What a tower would be if the model were called, a clone is too, to the bit. What only one tower needs (updates of moving
+averages, penalties, summaries) is left out. So is what would be there twice: a shared variable is read once where it
+stands and the value sent to every tower, constants that are equal are one, and shapes that are known are constants. Of
+a clone of NASNet-Large half of the ops goes.
+"""
+
+import logging
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+
+import numpy as np
+
+from tensorflow_v1 import import_placed, tf
+from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.placement.fusion import group_alike, join, part
+from towers.placement.randomness import find_random_nodes, seed_nodes
+from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
+from towers.tower.clone_names import Names, get_op_name
+
+# What one tower adds for all, and what describes a graph instead of being part of it.
+_NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT', 'WHILE_CONTEXT')
+
+
+class Recording(NamedTuple):
+  """What must be known of a tower before it is built, to clone it afterwards.
+
+  Attributes:
+    place: for `tf.device`: gives the tower's device to every op that has none of its own.
+    on_device: the names of these ops.
+    num_ops: in the graph before.
+    num_names: of ops and name scopes before.
+    sizes: of all collections before.
+  """
+  place: Callable[[Any], str]
+  on_device: Set[str]
+  num_ops: int
+  num_names: int
+  sizes: Dict[str, int]
+
+  def count_ops(self) -> int:
+    """Returns how many ops the tower's device has been given."""
+    return len(self.on_device)
+
+
+def record_tower(device: str) -> Recording:
+  """Begins to record a tower that is to be built on `device`."""
+  graph = tf.get_default_graph()
+  on_device: Set[str] = set()
+
+  def place(op):
+    if op.device:
+      return op.device
+    on_device.add(op.name)
+    return device
+
+  return Recording(place, on_device, len(graph.get_operations()), count_names(),
+                   {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
+
+
+class Pattern:
+  """A built tower in a form that copies are made from."""
+
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, number: int, seed: int,
+               copied: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
+    """Takes a tower with its gradients, before anything joins it to others.
+
+    Args:
+      tower: to copy.
+      batch: that it computes on.
+      recording: of it.
+      number: of the tower.
+      seed: of the run.
+      copied: the names of the variables of which later towers have copies of their own.
+      left_out: collections whose tensors nobody will ask the clones for.
+      first_tower: as of the variable store.
+
+    Raises:
+      UsageError: the tower cannot be cloned, see `clone_check`.
+    """
+    self._tower, self._batch, self._seed, self._first_tower = tower, batch, seed, first_tower
+    self._scopes = find_scopes(tower.scope, recording.num_names)
+    graph = tf.get_default_graph()
+    made = {op.name for op in graph.get_operations()[recording.num_ops:]}
+    own = {name for name in made if name.startswith(tower.scope)}
+    self._collected = _find_collected(recording, own, left_out)
+    self._roots: List[Any] = []
+    for value in [tower.loss, list(tower.sums.values()), tower.gradients,
+                  [item for items in self._collected.values() for item in items]]:
+      self._roots += _flatten(value)
+    roots = [tensor.op.name for tensor in self._roots]
+    graph_def = graph.as_graph_def()
+    nodes = {node.name: node for node in graph_def.node}
+    self._inside = _reach_back(roots, nodes, own)
+    check_scope(roots, self._inside, nodes=nodes, made=made,
+                batch={tensor.op.name for tensor in _tensors(batch)})
+    check_state(self._inside, nodes, graph_def.library)
+    self._inside -= {name for name in self._inside
+                     if self._is_shared_read(nodes[name], recording, copied)}
+
+    self._graph_def = tf.GraphDef(versions=graph_def.versions)
+    self._placed: List[Any] = []
+    self._control_inputs: Dict[str, List[str]] = {}
+    self._frames: List[Any] = []
+    self._constants: Dict[bytes, str] = {}
+    self._add_nodes([node for node in graph_def.node if node.name in self._inside], recording,
+                    copied)
+    self._random = self._find_seeded(number)
+    self._parcels = self._join_reads(nodes)
+
+  def _add_nodes(self, nodes, recording, copied):
+    """Adds nodes, given in the graph's order, or constants that stand in for them."""
+    random = {node.name for node in find_random_nodes(nodes)}
+    placed = _find_placed(nodes, recording.on_device, copied)
+    self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
+    others = []
+    for node in nodes:
+      is_placed = node.name in placed
+      if not self._add_known_shapes(node, is_placed) and (
+          node.name in random or not self._add_constant(node, is_placed)):
+        others.append(node)
+    # After all constants, by the names of which they are to take them.
+    for node in others:
+      self._add_node(node, node.name in placed)
+
+  def _join_reads(self, nodes):
+    """Returns what shared reads give that is small, joined where it stands, and apart."""
+    graph = tf.get_default_graph()
+    reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
+             if nodes[get_op_name(name)].op == 'ReadVariableOp']
+    groups = [[reads[number] for number in group] for group in group_alike(reads, [read.device for read in reads])]
+    joined = []
+    for alike in groups:
+      with tf.device(alike[0].device), tf.name_scope('join_reads'):
+        joined.append((join(alike), alike))
+    return joined
+
+  def fits(self, batch: Batch) -> bool:
+    """Whether the pattern's batch and another are alike in all that is static."""
+    return has_same_shapes(self._batch, batch)
+
+  def _is_shared_read(self, node, recording, copied):
+    """Whether a node reads a shared variable where that stands: it gives all towers the same value."""
+    return (node.op == 'ReadVariableOp' and node.name not in recording.on_device and
+            not any(name in self._inside or name in copied
+                    for name in map(get_op_name, node.input)))
+
+  def _add_known_shapes(self, node, is_placed):
+    """Adds constants instead of a node that tells nothing but static shapes; returns whether it is one."""
+    if node.op != 'ShapeN' or any(name.startswith('^') for name in node.input):
+      return False
+    op = tf.get_default_graph().get_operation_by_name(node.name)
+    # In a loop a constant would have to enter it.
+    if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
+      return False
+    like = self._names.get_op(node.name)
+    for port, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
+      constant = tf.NodeDef(name=self._names.make('%s/%d' % (like, port)), op='Const',
+                            device=node.device)
+      constant.attr['dtype'].type = shape.dtype.as_datatype_enum
+      constant.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(tensor.shape.as_list(), shape.dtype))
+      self._names.stand_in(node.name, port, self._merge_constant(constant, is_placed))
+    return True
+
+  def _add_constant(self, node, is_placed):
+    """Adds a node, or lets an equal one stand in for it; returns whether it is a constant."""
+    if node.op != 'Const' or node.input:
+      return False
+    constant = tf.NodeDef()
+    self._copy_node(node, constant)
+    self._names.stand_in(node.name, 0, self._merge_constant(constant, is_placed))
+    return True
+
+  def _merge_constant(self, constant, is_placed):
+    """Adds a constant, unless an equal one is there; returns the name of the one that is."""
+    unnamed = tf.NodeDef(device=constant.device, attr=constant.attr)
+    key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
+    name = self._constants.setdefault(key, constant.name)
+    if name == constant.name:
+      added = self._graph_def.node.add()
+      added.CopyFrom(constant)
+      if is_placed:
+        self._placed.append(added)
+    return name
+
+  def _copy_node(self, original, node):
+    """Makes an empty node a copy of the original without inputs, with names of the pattern."""
+    node.CopyFrom(original)
+    node.name = self._names.get_op(original.name)
+    del node.input[:]
+    if '_class' in node.attr:
+      partners = [self._names.get_op(name) for name in _get_partners(original)
+                  if name in self._inside]
+      del node.attr['_class']
+      if partners:
+        node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
+
+  def _add_node(self, original, is_placed):
+    """Adds a node that is no constant."""
+    node = self._graph_def.node.add()
+    self._copy_node(original, node)
+    for name in original.input:
+      if name.startswith('^') and name[1:] not in self._inside:
+        self._control_inputs.setdefault(node.name, []).append(name[1:])
+      else:
+        node.input.append(self._names.get_input(name))
+    if is_placed:
+      self._placed.append(node)
+    if 'frame_name' in node.attr:
+      self._frames.append((node, node.attr['frame_name'].s.decode()))
+
+  def _find_seeded(self, number):
+    """Returns the nodes that hold the seeds of tower `number`; the model has seeded others itself.
+
+    Raises:
+      UsageError: the name that seeds a node may differ between towers.
+    """
+    def holds_seeds(node):
+      seeded = tf.NodeDef()
+      seeded.CopyFrom(node)
+      seed_nodes([seeded], seed=self._seed, tower=self._first_tower + number)
+      if node.op != 'Const':
+        return seeded == node
+      return np.array_equal(*[tf.make_ndarray(one.attr['value'].tensor) for one in (node, seeded)])
+
+    seeded = [node for node in find_random_nodes(self._graph_def.node) if holds_seeds(node)]
+    for node in seeded:
+      if '/' + self._tower.scope in node.name:
+        raise UsageError(f'The random op {self._tower.scope}{node.name} of the model has the scope '
+                         'of its tower within its name, which seeds it, as in gradients that the '
+                         'model itself makes: clones may have other seeds. Build with '
+                         'tower_build=reuse.')
+    return seeded
+
+  def clone(self, batch: Batch, *, number: int, device: str, copies: Dict[str, Any]) -> Any:
+    """Returns tower `number` on `device`, computing on `batch`.
+
+    Args:
+      batch: of the same structure, dtypes and static shapes as the pattern's.
+      number: of the tower.
+      device: where it stands.
+      copies: the variables that it reads instead of the pattern's, by the names of these.
+    """
+    graph = tf.get_default_graph()
+    # Not taken before all has gone well: else the model is called, and is to find the same names.
+    scope = graph.unique_name('tower_%d' % number, mark_as_used=False) + '/'
+    check_free(scope, self._scopes)
+    seed_nodes(self._random, seed=self._seed, tower=self._first_tower + number)
+    for node, frame in self._frames:
+      # No name scope holds two slashes in a row, so no frame of another loop has this name.
+      node.attr['frame_name'].s = ('%s/%s' % (scope, frame)).encode()
+    replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
+    replaced.update((name + ':0', variable.handle) for name, variable in copies.items())
+    for joined, alike in self._parcels:
+      with tf.device(device), tf.name_scope('reads_%d' % number):
+        replaced.update(zip([read.name for read in alike], part(joined, alike)))
+    input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+                 for inside, name in self._names.outside.items()}
+    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
+    for node in self._placed:
+      node.device = device
+    found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
+        *map(self._names.get_tensor, roots), *self._control_inputs])
+    graph.unique_name('tower_%d' % number)
+    for op, sources in zip(found[len(roots):], self._control_inputs.values()):
+      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
+    copies = dict(zip([tensor.name for tensor in roots], found))
+    for tensor in roots:
+      # What Python knows of shapes beyond TensorFlow's importer, as of what comes out of loops.
+      copies[tensor.name].set_shape(tensor.shape)
+    copies.update(replaced)
+
+    def copy(value):
+      return _rebuild(value, lambda tensor: copies.get(tensor.name, tensor))
+
+    for key, items in self._collected.items():
+      for item in items:
+        graph.add_to_collection(key, copy(item))
+    tower = self._tower
+    return tower._replace(
+        device=device, scope=scope, loss=copy(tower.loss), num_examples=batch.num_examples, update_ops=[],
+        penalties=[], put_op=batch.put_op, sums={name: copy(value) for name, value in tower.sums.items()},
+        gradients=[copy(gradient) for gradient in tower.gradients])
+
+
+def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -> Optional[Any]:
+  """Returns the pattern or clone that `make` returns, or None if it fails and `build` is 'auto'.
+
+  The user then reads in one line why, and the model is to be called for all further towers.
+
+  Raises:
+    UsageError: there can be none, and `build` is 'clone'.
+  """
+  try:
+    return make(*args, **settings)
+  except Exception as error:
+    reason = str(error) if isinstance(error, UsageError) else (
+        'TensorFlow cannot copy the tower: %s: %s.' % (type(error).__name__, error))
+    if build == 'clone':
+      raise UsageError('tower_build=clone: %s' % reason) from error
+    logging.getLogger('towers').warning(
+        'tower_build=auto calls the model for every tower instead of cloning the first. %s',
+        ' '.join(reason.split()))
+    return None
+
+
+def has_same_shapes(left: Batch, right: Batch) -> bool:
+  """Whether two batches are alike in all that is static: what Python made of a shape is part of a pattern."""
+  if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
+    return False
+  if left.is_static and left.num_examples != right.num_examples:
+    return False
+  return all(a.dtype == b.dtype and _sizes(a) == _sizes(b)
+             for a, b in zip(_tensors(left), _tensors(right)))
+
+
+def _sizes(tensor):
+  """Returns the sizes of the tensor's axes, or None where even their number is unknown."""
+  return None if tensor.shape.ndims is None else tensor.shape.as_list()
+
+
+def _tensors(batch):
+  return [tensor for tensor in batch.flatten() if isinstance(tensor, tf.Tensor)]
+
+
+def _flatten(value) -> List[Any]:
+  """Returns all tensors of a tensor, IndexedSlices, None or list of such."""
+  if value is None:
+    return []
+  if isinstance(value, tf.IndexedSlices):
+    return [part for part in (value.values, value.indices, value.dense_shape) if part is not None]
+  if isinstance(value, list):
+    return [tensor for part in value for tensor in _flatten(part)]
+  return [value]
+
+
+def _rebuild(value, copy):
+  if value is None:
+    return None
+  if isinstance(value, tf.IndexedSlices):
+    return tf.IndexedSlices(*[None if part is None else copy(part)
+                              for part in (value.values, value.indices, value.dense_shape)])
+  return copy(value)
+
+
+def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
+  """Returns by collection the tensors of the tower's `own` ops that it has added."""
+  graph = tf.get_default_graph()
+  left_out = {getattr(tf.GraphKeys, name) for name in _NOT_CLONED}.union(left_out)
+  collected: Dict[str, List[Any]] = {}
+  for key in graph.get_all_collection_keys():
+    items = [item for item in graph.get_collection_ref(key)[recording.sizes.get(key, 0):]
+             if isinstance(item, (tf.Tensor, tf.IndexedSlices)) and item.op.name in own]
+    if items and key not in left_out:
+      collected[key] = items
+  return collected
+
+
+def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> Set[str]:
+  """Returns the names of those of the tower's `own` ops that roots are computed from."""
+  reached: Set[str] = set()
+  pending = [name for name in roots if name in own]
+  while pending:
+    name = pending.pop()
+    if name not in reached:
+      reached.add(name)
+      pending.extend(source for source in map(get_op_name, nodes[name].input) if source in own)
+  return reached
+
+
+def _find_placed(nodes: Sequence[Any], on_device: Set[str], copied: Set[str]) -> Set[str]:
+  """Returns the names of the nodes that stand on a clone's device, given in the graph's order.
+
+  These are the ops that the model has put nowhere, those that touch a variable of which the clone
+  has a copy, through the entrance of a loop or branch as well, and what is colocated with either.
+  """
+  # A loop takes what is outside through an entrance, which is made after the ops that read it.
+  entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
+               'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
+
+  def is_copied(name):
+    while name in entrances:
+      name = entrances[name]
+    return name in copied
+
+  placed = set(on_device)
+  for node in nodes:
+    partners = _get_partners(node)
+    if any(map(is_copied, [*map(get_op_name, node.input), *partners])) or not placed.isdisjoint(
+        partners):
+      placed.add(node.name)
+  return placed
+
+
+def _get_partners(node) -> List[str]:
+  """Returns the names of the ops that a node is colocated with."""
+  if '_class' not in node.attr:
+    return []
+  return [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]

@@ -1,0 +1,148 @@
+"""What cannot be cloned: a clone of it would not be the tower that the model would build.
+
+  ops outside of the scope    that take the tower's batch: all clones would share them
+  state that the model makes  such as a lookup table: the ops that fill it are not cloned
+  Python functions            such as tf.py_func: all clones would share what one remembers
+  names that are taken        the clone's ops would get others, which seed random ops
+"""
+
+import itertools
+from typing import Any, Collection, Dict, Iterable, Iterator, Set
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.tower.clone_names import get_op_name
+
+_FIX = 'Build with tower_build=reuse.'
+# What these hold lasts no longer than a step, in which a clone fills its own.
+_WITHIN_A_STEP = {'TensorArray', 'TensorArrayV2', 'TensorArrayV3', 'Stack', 'StackV2'}
+_CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
+
+
+def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any], made: Set[str],
+                batch: Collection[str]) -> None:
+  """Raises if what a clone would share is itself made from the tower or its batch.
+
+  Args:
+    roots: the ops that a clone is asked for.
+    inside: the ops that are copied.
+    nodes: all of the graph's, by name.
+    made: the ops that the tower has added to the graph.
+    batch: the ops that give the tower its batch.
+
+  Raises:
+    UsageError: names the op.
+  """
+  pending = [*roots, *(source for name in inside for source in map(get_op_name, nodes[name].input))]
+  seen: Set[str] = set()
+  while pending:
+    name = pending.pop()
+    if name in seen or name in inside or name not in made:
+      continue
+    seen.add(name)
+    for source in map(get_op_name, nodes[name].input):
+      if source in batch or source in inside:
+        raise UsageError(f'The model makes the op {name} outside of the name scope that it is '
+                         'called in, from its batch: clones of the tower would share it. Leave out '
+                         'tf.name_scope(None) or a name scope that ends with a slash, or build '
+                         'with tower_build=reuse.')
+      pending.append(source)
+
+
+def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> None:
+  """Raises if an op holds what only the ops of its own tower set, or calls a Python function.
+
+  Args:
+    inside: the ops that are copied.
+    nodes: all of the graph's, by name.
+    library: the graph's functions, a FunctionDefLibrary.
+
+  Raises:
+    UsageError: names the op and its type.
+  """
+  graph = tf.get_default_graph()
+  bodies = {function.signature.name: function.node_def for function in library.function}
+  calls_python: Dict[str, str] = {}
+  holds_state = dict.fromkeys(_WITHIN_A_STEP, False)
+  for name in sorted(inside):
+    kind = nodes[name].op
+    if kind not in holds_state:
+      holds_state[kind] = _makes_handle(graph.get_operation_by_name(name).op_def)
+    if holds_state[kind]:
+      raise UsageError(f'The op {name} ({kind}) of the model holds what other ops have set, as a '
+                       f'lookup table does, and clones of the tower leave these ops out. {_FIX}')
+    found = _find_python(nodes[name], bodies, calls_python)
+    if found:
+      raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
+                       f'clones of the tower would share, with all that it remembers. {_FIX} Or, if '
+                       'it remembers nothing: tf.py_func(…, stateful=False).')
+
+
+def _makes_handle(op_def):
+  """Returns whether ops give a handle, of a resource or the older kind, that they do not take."""
+  def is_handle(argument):
+    return argument.is_ref or argument.type == tf.resource.as_datatype_enum
+
+  return any(map(is_handle, op_def.output_arg)) and not any(map(is_handle, op_def.input_arg))
+
+
+def _find_python(node, bodies, known) -> str:
+  """Returns the type of the op in a node or its functions that calls Python, or ''."""
+  if node.op in _CALLS_PYTHON:
+    return node.op
+  for name in _find_functions(node):
+    if name in bodies and name not in known:
+      known[name] = ''  # A function may call itself.
+      found = (_find_python(inner, bodies, known) for inner in bodies[name])
+      known[name] = next(filter(None, found), '')
+    if known.get(name):
+      return known[name]
+  return ''
+
+
+def _find_functions(node) -> Iterator[str]:
+  yield node.op
+  for value in node.attr.values():
+    kind = value.WhichOneof('value')
+    if kind == 'func':
+      yield value.func.name
+    elif kind == 'list':
+      yield from (function.name for function in value.list.func)
+
+
+def count_names() -> int:
+  """Returns how many names of ops and name scopes the graph has given out."""
+  return len(tf.get_default_graph()._names_in_use)
+
+
+def find_scopes(scope: str, num_names: int) -> Set[str]:
+  """Returns all name scopes beside a tower's in which there are names, in lower case.
+
+  Args:
+    scope: the tower's.
+    num_names: that there were before it was built.
+
+  Raises:
+    UsageError: one of these began with the tower's scope.
+  """
+  scope = scope.lower()
+  outer = scope[:-1].rpartition('/')[0]
+  begin = len(outer) + 1 if outer else 0
+  names = tf.get_default_graph()._names_in_use
+  for name in itertools.islice(names, num_names):
+    if name.startswith(scope):
+      raise _names_taken(scope, name)
+  return {name[:name.index('/', begin) + 1] for name in names
+          if name.startswith(scope[:begin]) and '/' in name[begin:]}
+
+
+def check_free(scope: str, scopes: Collection[str]) -> None:
+  """Raises UsageError if a clone's scope is among those that `find_scopes` has found."""
+  if scope.lower() in scopes:
+    raise _names_taken(scope, scope)
+
+
+def _names_taken(scope, name):
+  return UsageError(f'The name {name} is in use before the tower {scope} is built, so that its ops '
+                    'would have other names than those of other towers, and draw other random '
+                    'numbers than a clone. Choose another name, or build with tower_build=reuse.')

@@ -1,0 +1,92 @@
+"""Names in a clone's pattern: no two of its nodes share one, and none is that of a tensor outside.
+
+                  in the graph                         in the pattern
+  a tower's op    tower_0/images                       images
+  its gradient    tower_0/gradients/tower_0/x_grad/y   gradients/x_grad/y, if that is free
+  outside         images:0                             outside/images:0
+
+TensorFlow's importer replaces every input whose name stands in its map. If an op of the tower had
+the name of a tensor outside, both would be replaced; if two ops had one name, it would fail.
+"""
+
+import re
+from typing import Any, Collection, Dict
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+
+
+class Names:
+  """The pattern's name of every op and tensor that a tower's ops take or give."""
+
+  def __init__(self, ops: Collection[str], scope: str, *, whole: Collection[str]):
+    """Names the ops of a tower.
+
+    Args:
+      ops: their names in the graph, all of which begin with `scope`.
+      scope: the tower's name scope, with a slash at its end.
+      whole: those that lose the scope only at their beginning: what is left seeds random ops.
+
+    Raises:
+      UsageError: TensorFlow would not import an op under its name.
+    """
+    self._ops = {name: name[len(scope):] for name in ops}
+    for name, own in self._ops.items():
+      if own[0] in '_-/':
+        raise UsageError(f'The name of the op {name} begins with {own[0]!r} behind the scope of '
+                         'its tower, and TensorFlow imports no such name: choose another one, or '
+                         'build with tower_build=reuse.')
+    self._ports: Dict[str, str] = {}
+    self._taken = set(self._ops.values())
+    twice = re.compile('(gradients(?:_[0-9]+)?/)' + re.escape(scope))
+    for name, own in self._ops.items():
+      short = twice.sub(r'\1', own) if name not in whole and twice.match(own) else own
+      if short not in self._taken:
+        self._taken.add(short)
+        self._ops[name] = short
+    # No name that begins otherwise can be one of these, nor be made from one of them by `make`.
+    self._prefix = 'outside/'
+    while any(name.startswith(self._prefix) for name in self._taken):
+      self._prefix = self._prefix[:-1] + '_/'
+    self.outside: Dict[str, str] = {}
+
+  def make(self, like: str) -> str:
+    """Returns a name that nothing has yet, beginning with a name of the pattern."""
+    while like in self._taken:
+      like += '_'
+    self._taken.add(like)
+    return like
+
+  def stand_in(self, name: str, port: int, instead: str) -> None:
+    """Gives output `port` of an op the name in the pattern of an op with one output, instead."""
+    if port:
+      self._ports['%s:%d' % (name, port)] = instead
+    else:
+      self._ops[name] = instead
+
+  def get_op(self, name: str) -> str:
+    """Returns the pattern's name of an op of the tower."""
+    return self._ops[name]
+
+  def get_input(self, name: str) -> str:
+    """Returns what an input of a node, 'op', 'op:1' or '^op', is called in the pattern."""
+    if name.startswith('^') and name[1:] in self._ops:
+      return '^' + self._ops[name[1:]]
+    op_name = get_op_name(name)
+    if op_name in self._ops:
+      return self._ports.get(name) or self._ops[op_name] + name[len(op_name):]
+    tensor_name = name if ':' in name else name + ':0'
+    inside = self._prefix + tensor_name
+    self.outside[inside] = tensor_name
+    return inside
+
+  def get_tensor(self, tensor: tf.Tensor) -> str:
+    """Returns the name, with its port, of a tensor that an op of the tower gives."""
+    op_name, port = tensor.name.rsplit(':', 1)
+    name = self.get_input(op_name if port == '0' else tensor.name)
+    return name if ':' in name else name + ':0'
+
+
+def get_op_name(name: str) -> Any:
+  """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
+  return name.lstrip('^').split(':')[0]

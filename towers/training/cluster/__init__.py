@@ -1,0 +1,1 @@
+"""Cluster: this process among the workers that train together."""

@@ -1,0 +1,1 @@
+"""Faults: how a run ends that cannot go on."""

@@ -1,0 +1,146 @@
+"""Jobs: what the command line can be asked for, one function each."""
+
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Optional
+
+from towers.base.usage_error import UsageError
+from towers.data import DataSet
+from towers.training.faults.signals import Signals
+from towers.training.settings.cluster import Cluster
+from towers.training.settings.config import Config
+from towers.training.settings.xla import check_xla
+from towers.training.settings.zoo import load_zoo
+from towers.training.stepping.startup import Startup
+
+if TYPE_CHECKING:
+  from towers.tower.tower import Model
+
+
+def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
+          signals: Signals) -> Optional[Dict[str, Any]]:
+  """Builds the program and runs it to the last step.
+
+  Args:
+    config: of this worker.
+    cluster: the workers.
+    data_set: the splits.
+    startup: entered.
+    signals: entered.
+
+  Returns:
+    The result as `--result_file` holds it; None for an evaluator, which follows the checkpoints of
+    the others.
+  """
+  import towers
+  from tensorflow_v1 import tf
+  from towers.training.build import build_configured
+  from towers.training.cluster.worker import join_workers
+  from towers.training.reporting.describe import describe_ops, describe_run
+  from towers.training.run import run_program
+
+  devices = _build_devices(config)
+  facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
+               training_examples=data_set.train.num_examples,
+               validation_examples=data_set.validation.num_examples)
+  joined = join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup)
+  with joined as worker, tf.Graph().as_default() as graph:
+    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+    workers = towers.Workers(cluster.num_workers, cluster.worker)
+    program = build_configured(
+        config, _build_model(config, data_set), data_set, devices.names, workers)
+    startup.note(describe_ops(graph, len(devices.names)))
+    description = describe_run(config, data_set, devices, program)
+    if cluster.is_evaluator:
+      from towers.training.tools.evaluator import evaluate
+      evaluate(program, config=config, devices=devices, startup=startup, signals=signals)
+      return None
+    print(description if cluster.is_chief else
+          f'{cluster.describe(cluster.worker)} of {cluster.num_workers}; {cluster.describe(0)} '
+          'tells of the run')
+    return run_program(
+        program, config=config, description=description, bad_records=data_set.bad_records,
+        devices=devices, startup=startup, signals=signals, worker=worker)
+
+
+def check(config: Config, data_set: DataSet) -> bool:
+  """Compares the model's towers with one tower; returns whether they agree.
+
+  Random ops draw other numbers in every tower; then dropout is off in a second comparison. GPUs are
+  used with `--device=gpu` alone.
+  """
+  import towers
+  from tensorflow_v1 import use_deterministic_kernels
+  from towers.training.reporting.describe import describe_check
+
+  on_gpus = config.device == 'gpu'
+  if config.deterministic or on_gpus:
+    use_deterministic_kernels()
+  model = _build_model(config, data_set)
+  reports = []
+  for is_training in (True, False):
+    reports.append(towers.check(
+        model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
+        seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
+        device='gpu' if on_gpus else 'cpu'))
+    print(f'is_training={is_training}: {reports[-1].format()}')
+    if reports[-1].agrees or not reports[-1].draws:
+      break
+  print(describe_check(config))
+  return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
+
+
+def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
+  """Measures the input modes without towers; returns examples per second by mode."""
+  import towers
+  from towers.training.tools import measure_input
+
+  devices = towers.build_devices(config.num_gpus, config.device)
+  speeds = measure_input.measure_input(config, data_set, devices)
+  print(measure_input.format_speeds(config, len(devices.names), speeds))
+  return speeds
+
+
+def tune(config: Config) -> Config:
+  """Returns the config with the fastest settings."""
+  from towers.training.tools.autotune import autotune
+  return autotune(config)
+
+
+def export(config: Config, data_set: DataSet) -> None:
+  """Writes the model with the best weights of a run that has ended."""
+  from towers.training.tools.export import export
+  print(f'exported to {export(config, data_set)}')
+
+
+def examine() -> bool:
+  """Looks at this machine; returns whether nothing is at fault."""
+  from towers.training.tools.doctor import examine
+  return examine()
+
+
+def predict(config: Config) -> None:
+  """Names the classes of the examples that --predict gives."""
+  from towers.training.tools.predict import predict
+  predict(config)
+
+
+def _build_devices(config):
+  """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
+  import towers
+  from tensorflow_v1 import use_deterministic_kernels
+
+  if config.deterministic:
+    use_deterministic_kernels()
+  devices = towers.build_devices(config.num_gpus, config.device)
+  if devices.notice:
+    print(f'towers: {devices.notice}', file=sys.stderr)
+  if config.data_format == 'NCHW' and devices.kind == 'CPU':
+    raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
+                     'whose weights and checkpoints are the same.')
+  check_xla(config, devices)
+  return devices
+
+
+def _build_model(config, data_set) -> 'Model':
+  return load_zoo().build_classifier(
+      config.model, num_classes=data_set.num_classes, data_format=config.data_format)

@@ -1,0 +1,313 @@
+"""The loop: steps until the last one, and between two of them, when due, validation and checkpoints.
+
+  start ─► warm up ─► train … train ─► validate ─► save ─► train … ─► validate ─► save ─► result
+
+What happens between two steps follows from their number and the history alone, so that a run may end anywhere, by a
+signal, a fault or `kill -9`, and the next one does what is left to do.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+
+from tensorflow_v1 import tf
+from towers import get_global_step
+from towers.base.usage_error import UsageError
+from towers.base.whole_file import write_whole
+from towers.data import BadRecords
+from towers.training.faults.run_error import RunError
+from towers.training.faults.signals import Interrupted, Signals
+from towers.training.reporting.progress import Progress
+from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints, Snapshot
+from towers.training.saving.history import HISTORY, MOST_ROLLBACKS, History
+from towers.training.settings.schedule import Schedule
+from towers.training.stepping.not_finite import NotFinite
+from towers.training.stepping.steps import Steps
+from towers.training.stepping.validation_pass import ValidationPass
+
+# So many steps in a row that are not finite are no longer an accident.
+MOST_SKIPPED_IN_A_ROW = 10
+
+
+@contextlib.contextmanager
+def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[None]:
+  """While records are read: an error that a damaged one caused becomes the message that names it, and skipped ones are
+  summed up at the end.
+
+  Raises:
+    UsageError: under the policy 'fail', instead of TensorFlow's error that a pipeline ended with.
+  """
+  try:
+    yield
+  except tf.errors.OpError:
+    if bad_records is None or bad_records.failure is None:
+      raise
+    raise UsageError(bad_records.failure) from None
+  finally:
+    if bad_records is not None and bad_records.summary():
+      progress.write(bad_records.summary())
+
+
+class Outcome(NamedTuple):
+  """What a loop ends with.
+
+  Attributes:
+    step: weight updates, all runs together.
+    train_loss: the mean loss of the last step's global batch, or None where no step was left to run.
+    validation: each metric's mean over the validation split at the end, or empty without validation.
+    validation_examples: how many examples that was.
+  """
+  step: int
+  train_loss: Optional[float]
+  validation: Dict[str, float]
+  validation_examples: int
+
+
+def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
+             checkpoints: Union[Checkpoints, ChiefsCheckpoints, None],
+             progress: Progress, history: Optional[History] = None, signals: Optional[Signals] = None,
+             unwatched: Callable[[], Any] = contextlib.suppress,
+             clock: Callable[[], float] = time.monotonic) -> Outcome:
+  """Trains to the last step, or until validations no longer improve.
+
+  Args:
+    steps: started.
+    session: holds the variables that checkpoints save.
+    schedule: when what is due.
+    checkpoints: saves when due and at the end, or None.
+    progress: shows what happens.
+    history: as it was when `steps` start; a new one if None.
+    signals: its `received` asks the run to save and leave; None where nobody asks.
+    unwatched: opens a context in which no watchdog counts the time.
+    clock: seconds.
+
+  Raises:
+    Interrupted: a signal was received; the run has saved.
+    RunError: a step was not finite, or a checkpoint could not be written, and the run is to stop then.
+  """
+  loop = _Loop(steps, session, schedule, checkpoints, progress, history or History(), signals, unwatched, clock)
+  try:
+    return loop.run()
+  finally:
+    if checkpoints is not None:
+      with unwatched():
+        checkpoints.close()
+
+
+class _Loop:
+  """The state of a loop: the pass over the validation split that is under way, and the last one that ended."""
+
+  def __init__(self, steps, session, schedule, checkpoints, progress, history, signals, unwatched, clock):
+    self._steps, self._session, self._schedule = steps, session, schedule
+    self._checkpoints, self._progress, self._history = checkpoints, progress, history
+    self._signals, self._unwatched, self._clock = signals, unwatched, clock
+    self._running: Optional[ValidationPass] = None
+    self._measured: Optional[Snapshot] = None  # The weights that a validation tower measures.
+    self._finished: Optional[ValidationPass] = None
+    self._loss = None
+    self._skipped: List[int] = []
+    self._leaves = False
+    self._due = 0  # The step behind which there is next something to do by its number.
+
+  def run(self) -> Outcome:
+    steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
+    checkpoints = self._checkpoints
+    save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
+    if schedule.on_nan == 'rollback' and not self._has_saved():
+      self._save()
+    is_over = self._between_steps()
+    while not is_over:
+      try:
+        loss = steps.train() if self._running is None else steps.train_and_validate(self._running)
+        self._loss = loss
+      except NotFinite:
+        loss = self._handle_not_finite()
+      step = steps.step
+      progress.step(step=step, loss=loss)
+      # No more than these is asked after every step: all threads of the session wait, and soon they would sleep.
+      if (self._running is not None or step >= self._due or self._is_to_leave()
+          or (checkpoints is not None and checkpoints.error)):
+        is_over = self._between_steps()
+      if steps.agree('save', clock() >= save_at):
+        if self._running is not None:
+          self._finish_pass()
+        self._save()
+        save_at = clock() + schedule.save_seconds if schedule.save_seconds else save_at
+    if steps.can_validate and (self._finished is None or self._finished.step != steps.step):
+      self._begin_pass()
+      self._finish_pass()
+    self._leave_if_asked()
+    finished = self._finished
+    return Outcome(step=steps.step, train_loss=None if self._loss is None else float(self._loss),
+                   validation=finished.means() if finished is not None else {},
+                   validation_examples=finished.num_examples if finished is not None else 0)
+
+  def _between_steps(self) -> bool:
+    """Does all that is due between two steps and has not been done; returns whether the run is over."""
+    steps, schedule, step = self._steps, self._schedule, self._steps.step
+    self._due = self._next_due(step)
+    self._leave_if_asked()
+    is_last = step >= schedule.total_steps
+    is_saved = self._has_saved()
+    saves = not is_saved and (is_last or step % schedule.save_every == 0) and step > 0
+    # A pass is not carried over a checkpoint: what resumes there could not go on with it.
+    if self._running is not None and (self._running.is_complete or is_last or saves):
+      self._finish_pass()
+    if (steps.can_validate and self._running is None and step > 0
+        and (is_last or step % schedule.validate_every == 0) and not self._history.has_validated(step)):
+      self._begin_pass()
+      if not steps.has_validation_tower or is_last or saves:
+        self._finish_pass()
+    is_over = is_last or self._history.has_stopped
+    if is_over and not is_last:
+      self._progress.write('stopped early: no validation was better than %s' % self._history.describe_best())
+    if (saves or is_over) and not self._has_saved():
+      self._save()
+    if is_over:
+      self._steps.check_copies()
+      self._check_saved(step)
+    return is_over
+
+  def _next_due(self, step):
+    """Returns the first step after `step` that is the last one, or one to validate or save after."""
+    schedule = self._schedule
+    return min([schedule.total_steps] + [(step // every + 1) * every
+                                         for every in (schedule.validate_every, schedule.save_every)])
+
+  def _begin_pass(self):
+    self._running = self._steps.begin_pass(self._steps.step)
+    if self._steps.has_validation_tower and self._checkpoints is not None:
+      self._measured = self._checkpoints.take(self._session)
+
+  def _finish_pass(self):
+    """Measures what is left of the pass, and keeps the weights if they are the best so far."""
+    running, steps = self._running, self._steps
+    assert running is not None
+    activity, steps.activity = steps.activity, 'validation'
+    with self._progress.paused():
+      steps.validate(running, goes_on=self._goes_on)
+      steps.activity = activity
+      if not running.is_complete:
+        return self._leave_if_asked()
+      self._progress.validation(step=running.step, metrics=running.means(), examples=running.num_examples)
+    self._finished, self._running = running, None
+    measured, self._measured = self._measured, None
+    if not self._history.has_validated(running.step):
+      self._history.add(running.step, running.means())
+      if self._checkpoints is not None and self._history.is_best:
+        if measured is None or measured.step == steps.step:
+          self._save()
+        else:
+          self._write(measured)
+    return None
+
+  def _has_saved(self) -> bool:
+    return self._checkpoints is None or self._checkpoints.has_saved(self._steps.step)
+
+  def _save(self):
+    if self._checkpoints is not None:
+      with self._progress.paused():
+        self._steps.check_copies()
+        self._write(self._checkpoints.take(self._session))
+
+  def _write(self, snapshot):
+    with self._unwatched():
+      self._checkpoints.wait()
+      if self._checkpoints.error:
+        self._check_saved(self._steps.step)
+      self._checkpoints.write(snapshot, self._history)
+
+  def _check_saved(self, step):
+    """Waits until all is written, and raises if the checkpoint of `step` is not."""
+    if self._checkpoints is not None:
+      with self._unwatched():
+        self._checkpoints.wait()
+      if self._checkpoints.error or not self._checkpoints.has_saved(step):
+        raise RunError('The run has come to step %d, but %s. Make room, and start it again: it goes on from the '
+                       'checkpoint before.' % (self._steps.step, self._checkpoints.error or 'that is not saved'))
+
+  def _goes_on(self):
+    """Whether no signal asks to leave in the middle of a pass; where others measure too, it is answered and waits."""
+    if self._signals is None or self._signals.received is None:
+      return True
+    if self._steps.has_other_workers:
+      self._signals.answer()
+    return False
+
+  def _is_to_leave(self):
+    """Whether a signal asks this worker to leave, or another one, and all know it."""
+    wants = self._signals is not None and self._signals.received is not None
+    if not self._leaves and self._steps.agree('leave', wants):
+      self._leaves = True
+    return self._leaves
+
+  def _leave_if_asked(self):
+    """Saves and raises if a signal asks for it, or if the last checkpoint could not be written."""
+    if self._signals is not None and self._is_to_leave():
+      self._signals.answer()
+      # A pass that a validation tower has begun can only be measured again from where it began.
+      step = self._steps.step if self._measured is None else self._measured.step
+      if self._checkpoints is not None and not self._checkpoints.has_saved(step):
+        if self._measured is None:
+          self._save()
+        else:
+          self._write(self._measured)
+      self._check_saved(step)
+      self._signals.has_saved()
+      raise Interrupted(self._signals.received or signal.SIGTERM, 'ended after step %d; %s' % (
+          self._steps.step, 'without a checkpoint_dir nothing is saved' if self._checkpoints is None
+          else 'started again, the run goes on from step %d' % step))
+    if self._checkpoints is not None and self._checkpoints.error:
+      self._check_saved(self._steps.step)
+
+  def _handle_not_finite(self) -> float:
+    """Does with a step that changed nothing what `on_nan` says; returns the loss to show."""
+    steps, step = self._steps, self._steps.step
+    finding = steps.retry()
+    if finding.is_done:
+      self._progress.write('WARNING: step %d was not finite, and was when it was taken again, with the same weights '
+                           'and examples: a device or an op of the model fails now and then' % (step + 1))
+      self._loss = finding.loss
+      return finding.loss
+    epoch, number = steps.program.train.inputs.plan.position(step)
+    what = 'step %d (batch %d of epoch %d) is not finite: %s' % (step + 1, number + 1, epoch + 1, finding.describe())
+    if self._schedule.on_nan == 'skip':
+      self._skipped = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW] + [step]
+      if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:
+        self._progress.write('WARNING: %s; it is skipped' % what)
+        steps.skip()
+        return finding.loss
+      what += '; so were the %d before it, which were skipped' % (MOST_SKIPPED_IN_A_ROW - 1)
+    elif self._schedule.on_nan == 'rollback':
+      if self._history.num_rollbacks < MOST_ROLLBACKS:
+        return self._roll_back(what, finding.loss)
+      what += '; going back %d times has not helped' % MOST_ROLLBACKS
+    if not self._has_saved():
+      self._save()
+    if self._checkpoints is not None:
+      with self._unwatched():
+        self._checkpoints.wait()
+    raise RunError('%s%s. Weights and checkpoints hold no such number. Lower the learning rate or set --clip_norm; '
+                   'look at these examples; or choose --on_nan=%s.'
+                   % (what[0].upper(), what[1:], 'rollback' if self._schedule.on_nan == 'skip' else 'skip'))
+
+  def _roll_back(self, what, loss):
+    """Goes back to the newest checkpoint, to go on with a lower rate."""
+    steps = self._steps
+    with self._progress.paused(), self._unwatched():
+      path = self._checkpoints.restore(self._session)
+      steps.spread()
+      to = int(self._session.run(get_global_step()))
+      self._history.roll_back(steps.step, to)
+      if self._checkpoints.folder is not None:
+        write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format().encode())
+      self._progress.write('WARNING: %s; back to %s, with %g of the learning rate'
+                           % (what, path, self._history.rate_factor))
+      self._running = self._measured = None
+      steps.scale_learning_rate(self._history.rate_factor)
+      steps.start(to)
+      self._due = to
+      self._progress.rewind(to)
+    return loss

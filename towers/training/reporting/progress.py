@@ -1,0 +1,235 @@
+"""Progress: where a run is, how fast, and how long it will still take.
+
+On a terminal one line is drawn again and again, as much of it as there is room for; anywhere else a plain line with
+the time is written now and then.
+
+  epoch 2/5 ━━━━━━━━━━━━━━────────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
+  14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
+"""
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from towers.input.plan import Plan
+from towers.training.stepping.validation_pass import format_means
+
+_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_LINES = 5.0
+_LONGEST_BAR = 30
+_SHORTEST_BAR = 8
+# A smaller share of the time that the towers wait for input is not worth the room on the line.
+_SHOWN_WAIT = 0.05
+
+
+class Follower:
+  """Who is told what progress is told; what is not overridden does nothing."""
+
+  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+    """Takes the means of a pass over the validation split, for the weights after `step` updates."""
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step."""
+
+  def warning(self, text: str) -> None:
+    """Takes a line that warns the user; from any thread."""
+
+
+class Progress:
+  """Shows a training run, step by step.
+
+  Attributes:
+    followers: are told of every step as well.
+  """
+
+  def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
+               on_first_step: Callable[[], None] = lambda: None,
+               input_wait_seconds: Callable[[], float] = lambda: 0.0, stream: Any = None,
+               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None, is_quiet: bool = False):
+    """Prepares to show; nothing is written yet.
+
+    Args:
+      total_steps: of the whole run.
+      first_step: steps that an earlier run did.
+      plan: of the training split.
+      learning_rate: reads the rate; called only when it is shown.
+      on_first_step: called when the first step is done, before anything is shown.
+      input_wait_seconds: tells how long all training steps so far have waited for input.
+      stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
+      clock: seconds.
+      columns: of the terminal; asked for at each drawing if None.
+      is_quiet: neither a bar nor lines are written, but what is told of validation, and by others.
+    """
+    self._total_steps = total_steps
+    self._total_epochs = -(-total_steps // plan.steps_per_epoch)
+    self._first_step = self._step = first_step
+    self._plan = plan
+    self._learning_rate = learning_rate
+    self._on_first_step = on_first_step
+    self._input_wait_seconds = input_wait_seconds
+    self.followers: List[Follower] = []
+    self._stream = stream or sys.stdout
+    self._is_terminal = self._stream.isatty()
+    self._clock = clock
+    self._columns = columns
+    self._is_quiet = is_quiet
+    self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
+    self._bar_is_drawn = False
+    # A checkpoint that is written beside the loop may have something to say.
+    self._lock = threading.RLock()
+    self._next_show = float('-inf')
+
+    self.first_step_at: Optional[float] = None
+    self._first_timed_step = first_step
+    self._mark = 0.0  # Training time counts from here: the end of the last step, or of a pause.
+    self._train_seconds = 0.0
+    self._shown_step, self._shown_train_seconds = first_step, 0.0
+    self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
+    self._paused_seconds = 0.0
+
+  def step(self, *, step: int, loss: float) -> None:
+    """Takes note that `step` steps are over; shows it when it is time to."""
+    now = self._clock()
+    if self.first_step_at is None:
+      # The first step holds set-up that no other has: the speed is that of the steps after it.
+      self.first_step_at = now
+      self._on_first_step()
+      self._first_timed_step = self._shown_step = step
+      self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+    else:
+      self._train_seconds += now - self._mark
+    self._step, self._mark = step, now
+    for follower in self.followers:
+      follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
+    if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
+      self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
+      self._show(now, loss)
+      self._shown_step, self._shown_train_seconds = step, self._train_seconds
+      self._shown_wait_seconds = self._input_wait_seconds()
+
+  def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
+    """Writes the means of a pass over the validation split, of the weights after `step` updates."""
+    self.write('validation after step {:,}: {}'.format(step, format_means(metrics, examples)))
+    for follower in self.followers:
+      follower.validation(step=step, metrics=metrics)
+
+  def write(self, text: str) -> None:
+    """Writes a line that stays; from any thread."""
+    if text.startswith('WARNING'):
+      for follower in self.followers:
+        follower.warning(text)
+    with self._lock:
+      clear = '\r\x1b[K' if self._bar_is_drawn else ''
+      self._bar_is_drawn = False
+      self._put(clear + text + '\n')
+
+  def close(self) -> None:
+    """Ends the bar's line, so that what comes next, however the run has ended, stands in one of its own."""
+    with self._lock:
+      if self._bar_is_drawn:
+        self._bar_is_drawn = False
+        self._put('\n')
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step; the speed is measured anew."""
+    self._step = self._shown_step = self._first_timed_step = step
+    self._train_seconds = self._shown_train_seconds = 0.0
+    self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+    for follower in self.followers:
+      follower.rewind(step)
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens within is no training, and does not count for its speed."""
+    began = self._clock()
+    try:
+      yield
+    finally:
+      self._mark = self._clock()
+      self._paused_seconds += self._mark - began
+
+  def seconds(self) -> Dict[str, float]:
+    """Returns how long this process has done what, since its first step."""
+    since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
+    return {'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds}
+
+  @property
+  def examples_per_second(self) -> Optional[float]:
+    """The speed of training, without the first step and pauses; None with fewer than two steps."""
+    return self._speed(self._first_timed_step, self._train_seconds)
+
+  def seconds_per_step(self) -> float:
+    """Returns how long a step takes, 0 before that is known."""
+    return self._train_seconds / max(1, self._step - self._first_timed_step)
+
+  @property
+  def input_wait(self) -> Optional[float]:
+    """The share of the training time in which the towers waited for input, 0 to 1; None with fewer than two steps."""
+    return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
+
+  def _share_waited(self, since_seconds, seconds):
+    return min((self._input_wait_seconds() - since_seconds) / seconds, 1.0) if seconds else None
+
+  def _speed(self, since_step, seconds):
+    examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
+    return examples / seconds if examples and seconds else None
+
+  def _show(self, now, loss):
+    facts = {'epoch': 'epoch %d/%d' % (self._plan.position(self._step - 1)[0] + 1, self._total_epochs),
+             'step': 'step {:,}/{:,}'.format(self._step, self._total_steps),
+             'loss': 'loss %.4f' % loss,
+             'rate': 'rate %.3g' % self._learning_rate()}
+    speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
+    if speed:
+      facts['speed'] = '{:,.0f} examples/s'.format(speed)
+    waited = self._share_waited(self._shown_wait_seconds, self._train_seconds - self._shown_train_seconds)
+    if waited and waited >= _SHOWN_WAIT:
+      facts['wait'] = 'waits {:.0%}'.format(waited)
+    if self._first_timed_step < self._step < self._total_steps:
+      # With what validation and checkpoints took, since they will take it again.
+      seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
+      facts['left'] = '%s left' % format_seconds(seconds_per_step * (self._total_steps - self._step))
+    if not self._is_terminal:
+      epoch, count = facts.pop('epoch'), facts.pop('step')
+      return self.write('%s %s, %s: %s' % (time.strftime('%H:%M:%S'), count, epoch, ', '.join(facts.values())))
+
+    line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
+    with self._lock:
+      self._bar_is_drawn = self._step != self._total_steps
+      self._put('\r\x1b[K' + line + ('' if self._bar_is_drawn else '\n'))
+    return None
+
+  def _draw(self, facts, columns):
+    """Returns the line with a bar, if there is room for it; without what matters least, where there is little."""
+    for left_out in ('', 'rate', 'wait', 'speed', 'epoch', 'loss', 'left'):
+      facts = {name: fact for name, fact in facts.items() if name != left_out}
+      head, tail = facts.get('epoch', ''), '  '.join(fact for name, fact in facts.items() if name != 'epoch')
+      room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
+      if room >= _SHORTEST_BAR:
+        done = round(room * self._step / self._total_steps)
+        full, empty = self._bar_characters
+        return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
+      line = head + ' ' * bool(head) + tail
+      # The bar is worth more than the rate, and less than everything else.
+      if left_out and len(line) <= columns:
+        break
+    return line[:columns]
+
+  def _put(self, text):
+    # A terminal that is gone, or a log on a full disk, is no reason to end a run.
+    with contextlib.suppress(OSError):
+      self._stream.write(text)
+      self._stream.flush()
+
+
+def format_seconds(seconds: float) -> str:
+  """Returns 0:07, 12:34 or 1:02:03."""
+  minutes, rest = divmod(int(round(seconds)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return '%d:%02d:%02d' % (hours, minutes, rest) if hours else '%d:%02d' % (minutes, rest)

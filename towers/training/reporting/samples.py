@@ -1,0 +1,102 @@
+"""Samples: what a run keeps of its steps, one in so many, for curves.
+
+  step 6 ─► step 7 … step 11 ─► step 12                     `summary_every`: 6 steps
+  measured                      measured ─► Sample(step=12, loss, learning_rate, gradient_norm, …) ─► summaries, report
+
+Which steps are measured follows from their number, so that a resumed run measures those that the uninterrupted one
+would have. Only they compute the gradient norm, and nothing is fetched between two steps.
+"""
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+from towers.input.plan import Plan
+from towers.training.reporting.listener import Listener, Sample
+from towers.training.reporting.progress import Follower
+from towers.training.stepping.steps import Steps
+
+
+class Samples(Follower):
+  """Measures a step now and then, and tells the listeners."""
+
+  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int, listeners: Sequence[Listener],
+               has_validated: Callable[[int], bool] = lambda step: False):
+    """Prepares.
+
+    Args:
+      steps: that train; of a program with a gradient norm.
+      plan: of the training split.
+      every: steps between two samples.
+      first_step: steps that an earlier run did, and measured.
+      listeners: who is told.
+      has_validated: whether an earlier run has told of the validation of a step.
+    """
+    self._steps = steps
+    self._plan = plan
+    self._every = every
+    self._listeners = listeners
+    self._has_validated = has_validated
+    self._last_step = first_step
+    self._mark: Optional[Tuple[int, float, float]] = None
+    self._begin(first_step)
+
+  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+    if step <= self._last_step:  # Nothing was done.
+      return
+    self._last_step = step
+    if self._mark is None:
+      self._mark = (step, train_seconds, self._steps.input_wait_seconds)
+    if step % self._every == 0:
+      speed, wait = self._measure_speed(step, train_seconds)
+      update = self._steps.update
+      nan = float('nan')
+      sample = Sample(step, float(loss), update.learning_rate if update else nan,
+                      update.gradient_norm if update else nan, speed, wait)
+      for listener in self._listeners:
+        listener.sample(sample)
+      self._mark = (step, train_seconds, self._steps.input_wait_seconds)
+      self._steps.measure(self._every == 1)
+    elif (step + 1) % self._every == 0:
+      self._steps.measure(True)
+
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
+    """Tells of a pass over the validation split, unless an earlier run has."""
+    if not self._has_validated(step):
+      for listener in self._listeners:
+        listener.validation(step, metrics)
+
+  def rewind(self, step: int) -> None:
+    """Takes note that the run goes on from an earlier step."""
+    for listener in self._listeners:
+      listener.rewind(step)
+    self._begin(step)
+
+  def warning(self, text: str) -> None:
+    """Tells of a line that warns the user."""
+    for listener in self._listeners:
+      listener.warning(text)
+
+  def finish(self, result: Dict[str, Any]) -> None:
+    """Tells the result."""
+    for listener in self._listeners:
+      listener.finish(result)
+
+  def close(self) -> None:
+    """Ends all listeners."""
+    for listener in self._listeners:
+      listener.close()
+
+  def _begin(self, step):
+    self._last_step = step
+    self._mark = None
+    self._steps.measure((step + 1) % self._every == 0)
+
+  def _measure_speed(self, step, train_seconds):
+    """Returns examples per second and the share of time waited, since the last sample."""
+    assert self._mark is not None
+    before, seconds_before, waited_before = self._mark
+    seconds = train_seconds - seconds_before
+    if step == before or seconds <= 0:
+      return None, None
+    examples = self._plan.examples_before(step) - self._plan.examples_before(before)
+    return examples / seconds, min(float(self._steps.input_wait_seconds - waited_before) / seconds, 1.0)

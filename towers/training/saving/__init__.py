@@ -1,0 +1,1 @@
+"""Saving: checkpoints, the history beside them, and the lock of their folder."""

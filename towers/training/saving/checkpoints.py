@@ -1,0 +1,360 @@
+"""Checkpoints: all variables in TensorFlow's own format, the same for any number of towers, mode and placement.
+
+Variables carry no tower in their names, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1 tower on 2.x.
+
+  loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
+                          │ values of all variables, between two steps
+  thread                  └─► write aside ─► history.json ─► rename data ─► rename index ─► state file ─► delete oldest
+
+Taking costs the loop a copy at most: on the CPU not even that, since an update never writes into a buffer that somebody
+else still reads. A checkpoint is there as soon as its index is, and what a killed run leaves half written has another
+name. Restoring reads every tensor, whose checksums tell whether it is whole, and takes the newest that is.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from towers import get_global_step
+from towers.base.local_path import check_local_path
+from towers.base.usage_error import UsageError
+from towers.base.whole_file import write_whole
+from towers.training.faults.reason import find_reason
+from towers.training.faults.run_error import RunError
+from towers.training.saving.history import HISTORY, History
+
+_PREFIX = 'model.ckpt'
+_INDEX = '.index'
+_DATA = '.data-00000-of-00001'
+_ASIDE = '.writing-'
+_SHOWN = 8
+
+
+class Snapshot(NamedTuple):
+  """The values of all variables after some updates."""
+  step: int
+  values: List[np.ndarray]
+
+
+class Checkpoints:
+  """Saves to and restores from one folder.
+
+  Attributes:
+    folder: where they are.
+    error: why the last write failed and the run is to stop, or ''.
+    warn: is told, perhaps from another thread, what a user should know.
+  """
+
+  def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False, warn: Callable[[str], None] = print):
+    """Prepares to save all global variables, of which the newest `keep` checkpoints and the best one stay.
+
+    Args:
+      folder: is made if there is none.
+      keep: how many.
+      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; otherwise it is a warning.
+      warn: see above.
+
+    Raises:
+      UsageError: the folder cannot be made, or is on another file system.
+    """
+    check_local_path('checkpoint_dir', folder)
+    self.folder = folder
+    self.error = ''
+    self._keep = keep
+    self._stop_on_full_disk = stop_on_full_disk
+    self.warn = warn
+    self._variables = tf.global_variables()
+    self._global_step = get_global_step()
+    self._saver = tf.train.Saver(self._variables)
+    self._writer: Optional[_Writer] = None
+    self._thread: Optional[threading.Thread] = None
+    self._fault: Optional[BaseException] = None
+    self._saved_step: Optional[int] = None
+    self._writing_step: Optional[int] = None
+    try:
+      os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+      raise UsageError('checkpoint_dir %s cannot be made: %s. Choose a folder that can be written.'
+                       % (folder, error.strerror)) from None
+
+  def restore(self, session: Any) -> Optional[str]:
+    """Restores the newest checkpoint that is whole; returns its path, or None where the folder has none at all.
+
+    Raises:
+      UsageError: the checkpoint is of another program, none is whole, or the folder's state file leads out of it.
+    """
+    self.wait()
+    self._clean_up()
+    reasons: List[str] = []
+    for path in self._find():
+      try:
+        restore_variables(session, self._saver, path, self._variables)
+      except UsageError:
+        raise
+      except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reasons.append('%s is damaged: %s' % (path, find_reason(error)))
+        continue
+      for reason in reasons:
+        self.warn('WARNING: %s. The run goes on from the one before it.' % reason)
+      self._saved_step = int(session.run(self._global_step))
+      return path
+    if reasons:
+      raise UsageError('No checkpoint in %s is whole:\n  %s\nPut a whole one there, or remove these to begin anew.'
+                       % (self.folder, '\n  '.join(reasons[:_SHOWN])))
+    return None
+
+  def take(self, session: Any) -> Snapshot:
+    """Returns the values of all variables as they are between two steps."""
+    step, values = session.run([self._global_step, self._variables])
+    return Snapshot(int(step), values)
+
+  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
+    """Writes a snapshot in the background, after the one before it is written.
+
+    Args:
+      snapshot: to write.
+      history: is written with it, and names the best checkpoint, which stays.
+    """
+    self.wait()
+    # What the history is now, whatever the loop adds to it meanwhile.
+    notes = None if history is None else (history.format(), history.best_first())
+    self._writing_step = snapshot.step
+    self._thread = threading.Thread(target=self._write, args=(snapshot, notes), name='checkpoint')
+    self._thread.start()
+
+  def save(self, session: Any, history: Optional[History] = None) -> str:
+    """Saves all variables now, under the number of updates that they have had; returns the path.
+
+    Raises:
+      RunError: it could not be written.
+    """
+    snapshot = self.take(session)
+    self.write(snapshot, history)
+    self.wait()
+    if not self.has_saved(snapshot.step):
+      raise RunError(self.error or 'the checkpoint of step %d could not be written' % snapshot.step)
+    return path_of(self.folder, snapshot.step)
+
+  def has_saved(self, step: int) -> bool:
+    """Whether the newest checkpoint that this run restored, wrote or is writing is that of `step`."""
+    return step in (self._writing_step, self._saved_step)
+
+  def wait(self) -> None:
+    """Waits until nothing is being written."""
+    if self._thread is not None:
+      self._thread.join()
+      self._thread = None
+    fault, self._fault = self._fault, None
+    if fault is not None:
+      raise fault
+
+  def close(self) -> None:
+    """Waits, and gives back what writing needs."""
+    self.wait()
+    if self._writer is not None:
+      self._writer.session.close()
+      self._writer = None
+
+  def _write(self, snapshot, notes):
+    """In a thread: writes a checkpoint, whole or not at all."""
+    aside = None
+    try:
+      aside = tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder)
+      self._writer = self._writer or _Writer(self._variables)
+      self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
+      if notes is not None:
+        write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
+      path = path_of(self.folder, snapshot.step)
+      for suffix in (_DATA, _INDEX):
+        os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
+      self._saved_step = snapshot.step
+      self._forget_oldest(snapshot.step, notes[1] if notes else [])
+      _sync(self.folder)
+    except (OSError, tf.errors.OpError) as error:
+      text = ('the checkpoint of step %d cannot be written to %s: %s; those before it stay'
+              % (snapshot.step, self.folder, find_reason(error)))
+      if self._stop_on_full_disk:
+        self.error = text
+      else:
+        self.warn('WARNING: ' + text)
+    except BaseException as fault:  # Told where somebody waits for the thread.
+      self._fault = fault
+    finally:
+      self._writing_step = None
+      if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+  def _find(self):
+    """Returns the paths of all checkpoints, the newest first; the state file may name some that are not ours."""
+    paths = [path_of(self.folder, step) for step in list_steps(self.folder)]
+    try:
+      state = tf.train.get_checkpoint_state(self.folder)
+    except (ValueError, tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
+      state = None
+    named = [] if state is None else [state.model_checkpoint_path] + list(reversed(state.all_model_checkpoint_paths))
+    named = [path for path in named if path]
+    here = os.path.realpath(self.folder)
+    for path in named:
+      if os.path.realpath(os.path.dirname(path)) != here:
+        raise UsageError('The state file %s names %s, which is outside of the folder: move what you want to go on from '
+                         'there, and remove the state file.' % (os.path.join(self.folder, 'checkpoint'), path))
+    paths += [path for path in (os.path.join(self.folder, os.path.basename(path)) for path in named)
+              if path not in paths]
+    paths = list(dict.fromkeys(paths))
+    # A name without a number keeps its place behind those with one.
+    paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
+    return paths
+
+  def _forget_oldest(self, written, best_first):
+    """Writes the state file, then deletes all checkpoints but the newest ones and the best.
+
+    One that is newer than what was just written is damaged, or the run would have gone on from it; it is no reason to
+    delete one that is whole.
+    """
+    steps = [step for step in list_steps(self.folder) if step <= written]
+    kept = steps[:self._keep]
+    kept += [step for step in best_first if step in steps][:1]
+    names = ['%s-%d' % (_PREFIX, step) for step in sorted(set(kept))]
+    newest = '%s-%d' % (_PREFIX, written)
+    state = 'model_checkpoint_path: "%s"\n' % newest + ''.join(
+        'all_model_checkpoint_paths: "%s"\n' % name for name in names)
+    write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
+    for step in set(steps) - set(kept):
+      for suffix in (_INDEX, _DATA):
+        os.remove(path_of(self.folder, step) + suffix)
+
+  def _clean_up(self):
+    """Removes what a killed run left half written."""
+    for name in os.listdir(self.folder):
+      path = os.path.join(self.folder, name)
+      if name.startswith(_ASIDE):
+        if os.path.isdir(path) and not os.path.islink(path):
+          shutil.rmtree(path, ignore_errors=True)
+        else:
+          os.remove(path)
+      elif name.endswith(_DATA) and name.startswith(_PREFIX) and not os.path.exists(path[:-len(_DATA)] + _INDEX):
+        self.warn('WARNING: %s has no index, and cannot be used' % path)
+
+
+class ChiefsCheckpoints:
+  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but not by this one.
+
+  Attributes:
+    folder, error, warn: as of `Checkpoints`.
+  """
+
+  folder = None
+  error = ''
+
+  def __init__(self) -> None:
+    """Prepares."""
+    self.warn: Callable[[str], None] = print
+    self._saved_step: Optional[int] = None
+
+  def restore(self, session: Any) -> str:
+    """Restores nothing, and says who does, which then hands it out."""
+    del session
+    return 'the chief\'s checkpoint'
+
+  def take(self, session: Any) -> Snapshot:
+    """Returns what tells the step alone."""
+    return Snapshot(int(session.run(get_global_step())), [])
+
+  def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
+    """Takes note that the chief saves a step."""
+    del history
+    self._saved_step = snapshot.step
+
+  def has_saved(self, step: int) -> bool:
+    """Whether the newest checkpoint of the chief that this run knows of is that of `step`."""
+    return step == self._saved_step
+
+  def wait(self) -> None:
+    """Nothing is being written here."""
+
+  def close(self) -> None:
+    """Nothing is to be given back."""
+
+
+class _Writer:
+  """A small graph and session of its own that writes host values, beside those that train."""
+
+  def __init__(self, variables):
+    with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
+      prefix = tf.placeholder(tf.string, [])
+      values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
+      op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[variable.op.name for variable in variables],
+                             shape_and_slices=[''] * len(values), tensors=values)
+    # One thread of its own: writing must not take those that the towers compute with.
+    self.session = tf.Session(graph=graph, config=tf.ConfigProto(
+        device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=1,
+        intra_op_parallelism_threads=1))
+    self._save = self.session.make_callable(op, feed_list=[prefix] + values)
+
+  def write(self, path, values):
+    """Writes data and index, down to the disk."""
+    self._save(path, *values)
+    expected, written = sum(value.nbytes for value in map(np.asarray, values)), os.path.getsize(path + _DATA)
+    if written != expected:
+      raise OSError(None, '%d of %d bytes were written' % (written, expected))
+    for suffix in (_DATA, _INDEX):
+      _sync(path + suffix)
+
+
+def path_of(folder: str, step: int) -> str:
+  """Returns the path of a step's checkpoint, as TensorFlow takes it: without the endings of its files."""
+  return os.path.join(folder, '%s-%d' % (_PREFIX, step))
+
+
+def list_steps(folder: str) -> List[int]:
+  """Returns the steps of all checkpoints of ours in a folder that have an index, the newest first."""
+  pattern = re.compile(r'%s-(\d+)%s$' % (re.escape(_PREFIX), re.escape(_INDEX)))
+  matches = [pattern.match(name) for name in os.listdir(folder)]
+  return sorted((int(match.group(1)) for match in matches if match), reverse=True)
+
+
+def _sync(path):
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
+def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[Any]) -> None:
+  """Restores the checkpoint at a path.
+
+  Raises:
+    UsageError: it is of other variables.
+    tf.errors.OpError, ValueError, RuntimeError: it is damaged.
+  """
+  reader = tf.train.load_checkpoint(path)
+  shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+  # Before any tensor is read: what a strange file claims is never allocated.
+  check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()},
+                       {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+                        for variable in variables})
+  saver.restore(session, path)
+
+
+def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:
+  """Raises a UsageError that lists what the checkpoint and the program do not have in common."""
+  def show(entry, other=None):
+    # The dtype only where it makes the difference.
+    return '%s' % list(entry[0]) if other is None or entry[1] == other[1] else '%s %s' % (list(entry[0]), entry[1].name)
+
+  lines = ['  %s: %s in the checkpoint, %s in the program'
+           % (name, show(saved[name], ours[name]), show(ours[name], saved[name]))
+           for name in sorted(set(saved) & set(ours)) if saved[name] != ours[name]]
+  lines += ['  only in the checkpoint: %s %s' % (name, show(saved[name])) for name in sorted(set(saved) - set(ours))]
+  lines += ['  only in the program: %s %s' % (name, show(ours[name])) for name in sorted(set(ours) - set(saved))]
+  if lines:
+    more = ['  … and %d more' % (len(lines) - _SHOWN)] if len(lines) > _SHOWN else []
+    raise UsageError('The checkpoint %s belongs to another model or optimizer:\n%s\nGive the flags that it was written '
+                     'with, or another checkpoint_dir.' % (path, '\n'.join(lines[:_SHOWN] + more)))

@@ -1,0 +1,355 @@
+"""Steps: what one call of the session does, and nothing else around it.
+
+Three callables cover a run. Each takes batches out of the staging areas, and what it fetches puts the next ones in:
+
+  train                  loss, update, put train
+  train + validate       the same, and the sums of the validation tower, put validation   (validation on its own tower)
+  validate               sums with is_validating fed, put validation                       (validation by the switch)
+
+What is fetched is fixed once; a plain `Session.run` would resolve it again in every step.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from tensorflow_v1 import Call, tf
+from towers import Diagnosis
+from towers.placement.counters import get_examples_seen, get_global_step
+from towers.program import Program
+from towers.reduce.all_reduce import REQUESTS
+from towers.training.faults.run_error import RunError
+from towers.training.settings.learning_rate import get_rate_factor
+from towers.training.stepping.not_finite import Finding, NotFinite
+from towers.training.stepping.validation_pass import ValidationPass
+from towers.update.guard import build_diagnosis
+
+_FIRST_LOSSES = 5
+# The step of more takes longer to prepare than variables to start, and is in nobody's way if these have one thread.
+_FEW_TOWERS = 4
+
+
+class Update(NamedTuple):
+  """What a measured step tells besides its loss: the global norm of its gradients, and its learning rate."""
+  gradient_norm: float
+  learning_rate: float
+
+
+class Steps:
+  """A program in a session, step by step.
+
+  Attributes:
+    step: steps done, which is the number of the one that is next.
+    runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
+    input_wait_seconds: that the training steps so far have waited for input.
+    first_losses: of the first few steps of this process, to compare runs by.
+    activity: what is being done, in words.
+    update: of the last step that was measured, or None.
+  """
+
+  def __init__(self, session: Any, program: Program):
+    """Prepares the callables; nothing runs yet."""
+    self._session = session
+    self._program = program
+    self._validation = program.validation
+    agreement = self._agreement = program.averaged.agreement
+    told = [] if agreement is None else [agreement.told]
+    train = [program.averaged.loss, program.train_op, program.input_wait] + told
+    # What the runs of a training step fetch, by name.
+    self._fetches: Dict[str, List[Any]] = dict(train=train)
+    self._accumulates = program.averaged.add_op is not None
+    if self._accumulates:
+      self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op]
+    self._plan = program.train.inputs.plan
+    self._counters = (get_global_step(), get_examples_seen())
+    self._diagnosis: Optional[Diagnosis] = None
+    self.step = 0
+    self.runs = 0
+    self.input_wait_seconds = 0.0
+    self.first_losses: List[float] = []
+    self.activity = 'set-up'
+    self.update: Optional[Update] = None
+    if self._validation is not None:
+      measure = [self._validation.sums]
+      if self.has_validation_tower:
+        self._measure: Callable[[], Any] = Call(session, measure)
+        self._fetches['measure_and_train'] = measure + train
+      else:
+        switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
+        self._measure = lambda: switched(True)
+    self._calls = self._plain_calls = self._make_calls(self._make_call)
+    self._measured_calls: Dict[str, Callable[[], Any]] = {}
+    self._is_measured = False
+    self._run_instead: Optional[Callable[[List[Any]], Any]] = None
+    self._requests = dict.fromkeys(REQUESTS, False)
+    self._agreed = dict.fromkeys(REQUESTS, False)
+
+  @property
+  def program(self) -> Program:
+    """The program that runs."""
+    return self._program
+
+  @property
+  def session(self) -> Any:
+    """The session that it runs in."""
+    return self._session
+
+  @property
+  def can_validate(self) -> bool:
+    """Whether there is a validation split to measure."""
+    return self._validation is not None
+
+  @property
+  def has_validation_tower(self) -> bool:
+    """Whether a tower of its own can measure while the others train."""
+    return self._validation is not None and self._validation.is_validating is None
+
+  def start_variables(self) -> None:
+    """Starts all variables and lookup tables in another thread, and prepares the training step meanwhile."""
+    others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
+    variables = Call(self._session, [tf.global_variables_initializer(), others],
+                     by_caller=len(self._program.averaged.towers) > _FEW_TOWERS)
+    variables.prepare()
+    # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
+    with ThreadPoolExecutor(1) as thread:
+      started = thread.submit(variables)
+      for name, call in list(self._plain_calls.items()):
+        if name != 'measure_and_train':  # Validation prepares that, and comes later.
+          self._plain_calls[name] = call.prepare()
+      started.result()
+
+  def start(self, step: int) -> None:
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    self.step = step
+    self.activity = 'warm-up'
+    self._program.train.start(self._session, step=step)
+    self.runs += 1
+    self.start_validation()
+    self.activity = 'the first step'
+
+  def start_validation(self) -> None:
+    """Starts the iterators of the validation split, and fills its staging areas."""
+    if self._validation is not None:
+      self._validation.feed.start(self._session)
+      self.runs += 1
+
+  def spread(self) -> None:
+    """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.all_op)
+
+  def agree(self, request: str, wants: bool) -> bool:
+    """Returns whether this worker, or any other that trains with it, wants what is in `all_reduce.REQUESTS`.
+
+    What others want is known once a step has told of it; so is what this worker wants, if it is not alone.
+    """
+    if self._agreement is None:
+      return wants
+    is_agreed, self._agreed[request] = self._agreed[request], False
+    wants = wants and not is_agreed  # What is agreed is not asked for again.
+    if wants != self._requests[request]:
+      self._requests[request] = wants
+      self._agreement.requests.load([float(self._requests[name]) for name in REQUESTS], self._session)
+    return is_agreed
+
+  @property
+  def has_other_workers(self) -> bool:
+    """Whether other workers take every step as well."""
+    return self._agreement is not None
+
+  def measure(self, is_measured: bool) -> None:
+    """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
+    self._is_measured = is_measured
+    self._choose_calls()
+
+  def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
+    """Has the next steps' fetches run by `run(fetches)`, which does what `session.run` does; None for the session."""
+    self._run_instead = run
+    self._choose_calls()
+
+  def _choose_calls(self):
+    run = self._run_instead
+    if run is not None:
+      self._calls = self._make_calls(lambda fetches: lambda: run(fetches), self._is_measured)
+    elif self._is_measured:
+      # Another set of fetches takes the session some time to prepare, so it is kept.
+      self._measured_calls = self._measured_calls or self._make_calls(self._make_call, True)
+      self._calls = self._measured_calls
+    else:
+      self._calls = self._plain_calls
+
+  def _make_call(self, fetches):
+    return Call(self._session, fetches)
+
+  def _make_calls(self, make, is_measured=False):
+    """Returns for each kind of run the function that does it, from `make(fetches)`."""
+    calls = {}
+    for name, fetches in self._fetches.items():
+      if is_measured and name != 'accumulate':
+        calls[name] = self._with_update(make, fetches)
+      else:
+        calls[name] = make(fetches)
+    return calls
+
+  def _with_update(self, make, fetches):
+    rate = self._program.learning_rate
+    call = make(fetches + [self._program.gradient_norm] + ([] if isinstance(rate, float) else [rate]))
+
+    def run():
+      results = call()
+      told = results[len(fetches):]
+      self.update = Update(float(told[0]), rate if isinstance(rate, float) else float(told[1]))
+      return results
+
+    return run
+
+  def train(self) -> float:
+    """Updates the weights once; returns the mean loss over the global batch before the update.
+
+    Where the loss is finite and was only scaled too much, nothing is updated either: the step is skipped.
+
+    Raises:
+      NotFinite: the loss or a gradient is not finite, and nothing was updated.
+    """
+    if self._accumulates:
+      self._accumulate_runs()
+    results = self._calls['train']()
+    self._end_step(results)
+    return results[0]
+
+  def begin_pass(self, step: int) -> ValidationPass:
+    """Begins a pass over the validation split for the weights as they are, after `step` updates."""
+    assert self._validation is not None, 'the program has no validation'
+    if self._program.spread is not None:
+      self._session.run(self._program.spread.untrained_op)
+    if self._validation.snapshot_op is not None:
+      self._session.run(self._validation.snapshot_op)
+    return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
+                          step=step)
+
+  def train_and_validate(self, validation_pass: ValidationPass) -> float:
+    """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
+    if self._accumulates:
+      self._accumulate_runs()
+    sums, *results = self._calls['measure_and_train']()
+    validation_pass.add(sums)
+    self._end_step(results)
+    return results[0]
+
+  def _end_step(self, results):
+    """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
+    loss, is_done, waited, *told = results
+    self.runs += 1
+    if waited > 0:
+      self.input_wait_seconds += waited
+    if self._agreement is not None:
+      self._take_agreement(told[0])
+    self.activity = 'training'
+    if len(self.first_losses) < _FIRST_LOSSES:
+      self.first_losses.append(float(loss))
+    if is_done or is_done is None:  # An op without a guard gives None.
+      self.step += 1
+    elif np.isfinite(loss) and self._lower_loss_scale():
+      self.skip()
+    else:
+      raise NotFinite
+
+  def _take_agreement(self, told):
+    """Takes note of what all workers have told in a step."""
+    is_same_step, *wanted = told
+    if not is_same_step:
+      raise RunError('The workers are not at the same step: this one has done %d. One of them was started again by '
+                     'itself, or from other checkpoints. Nothing was updated or saved in this step: end all workers, '
+                     'and start all of them again.' % self.step)
+    self._agreed = {name: count > 0 for name, count in zip(REQUESTS, wanted)}
+
+  def _lower_loss_scale(self) -> bool:
+    """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
+    scale = self._program.averaged.loss_scale
+    if scale is None or scale.variable is None:
+      return False
+    value = self._session.run(scale.variable)
+    if value <= 1:
+      return False
+    scale.variable.load(value / 2, self._session)
+    scale.good_steps.load(0, self._session)
+    return True
+
+  def _accumulate_runs(self):
+    """Runs all but the last run of a step whose gradients are accumulated."""
+    for _ in range(self._plan.num_runs(self.step) - 1):
+      self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
+      self.runs += 1
+
+  def retry(self) -> Finding:
+    """Takes the step that was not finite again, from the same examples, and tells which towers it comes from.
+
+    With unchanged weights the same numbers come out, and the step is left undone again; but where a device or a kernel
+    has failed only once, it is done now. Either way the input then stands behind the step's examples.
+    """
+    if self._diagnosis is None:
+      with self._session.graph.as_default():
+        self._diagnosis = build_diagnosis(self._program.averaged)
+    told = [self._diagnosis.losses, self._diagnosis.finite]
+    self._program.train.start(self._session, step=self.step)
+    losses, finite = [], []
+    last_run = self._plan.num_runs(self.step) - 1
+    for run in range(last_run + 1):
+      op = self._program.train_op if run == last_run else self._program.averaged.add_op
+      results = self._session.run(told + [self._program.averaged.loss, op])
+      self.runs += 1
+      losses.append(results[0])
+      finite.append(results[1])
+    is_done = bool(results[3])
+    self.step += is_done
+    self.update = None
+    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
+                   self.has_other_workers)
+
+  def skip(self) -> None:
+    """Counts the step as done without updating any weight; the input stands behind its examples already."""
+    self.step += 1
+    for counter, value in zip(self._counters, (self.step, self._plan.examples_before(self.step))):
+      counter.load(value, self._session)
+
+  def validate(self, validation_pass: ValidationPass, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Measures all batches that are left of the pass, without training, as long as `goes_on()`.
+
+    Several workers end a pass together, and none before its end.
+    """
+    while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
+      validation_pass.add(self._measure()[0])
+      self.runs += 1
+    sum_workers = self._validation and self._validation.sum_workers
+    if validation_pass.is_complete and sum_workers:
+      validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
+      self.runs += 1
+
+  def check_copies(self) -> None:
+    """Makes sure that all towers have the same weights.
+
+    Raises:
+      RunError: names the first variable that differs, and the tower.
+    """
+    copies = self._program.copies
+    if copies is None:
+      return
+    same = self._session.run(copies.same)
+    if not same.all():
+      first = int(np.argmin(same))
+      raise RunError('After step %d tower %d has another %s than tower 0 (%d of %d copies differ), so what it computes '
+                     'is worth nothing, and is not saved. A device gives other results than its peers: start again '
+                     'from the checkpoint before, and use --variables=first if it happens again.'
+                     % (self.step, copies.towers[first], copies.names[first], np.sum(~same), len(same)))
+
+  def scale_learning_rate(self, factor: float) -> None:
+    """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""
+    if not isinstance(self._program.learning_rate, float):
+      with self._session.graph.as_default():
+        get_rate_factor().load(factor, self._session)
+
+  def learning_rate(self) -> float:
+    """Returns the rate of the next update."""
+    rate = self._program.learning_rate
+    return rate if isinstance(rate, float) else float(self._session.run(rate))

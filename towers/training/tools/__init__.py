@@ -1,0 +1,1 @@
+"""Tools: what main.py does besides training."""

@@ -1,0 +1,163 @@
+"""Doctor: what this machine has, what does not fit together, and what to do about it.
+
+  ok     Python 3.11.7
+  FAULT  GPU 0, NVIDIA A100-SXM4-40GB, has compute capability 8.0, and TensorFlow 1.14.0 is built for CUDA 10.0, which
+         knows none above 7.5
+         fix: use TensorFlow 2.x (TOWERS_TARGET=tf2 ./run), on which the same source runs
+
+Nothing here imports TensorFlow before it is looked at, since a doctor must be able to say why that fails.
+"""
+
+import re
+import sys
+import threading
+from typing import Any, Callable, List, Sequence
+
+from towers.base.cores import count_cores
+from towers.base.usage_error import UsageError
+from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.gpus import Build, check_gpus, check_visible, find_build, find_gpus
+
+_SECONDS_TO_ANSWER = 60.0
+_LEAST_MEMORY = 2e9
+
+
+def examine(write: Callable[[str], Any] = print) -> bool:
+  """Looks at everything and writes what it finds; returns whether nothing is at fault."""
+  findings: List[Finding] = []
+
+  def tell(more: Sequence[Finding]) -> bool:
+    for finding in more:
+      write(format_finding(finding))
+    findings.extend(more)
+    return all(finding.kind != 'FAULT' for finding in more)
+
+  is_python_right = tell([check_python(sys.version_info[:3])])
+  tell(check_machine())
+  gpus, problems = find_gpus()
+  tell(problems)
+  if is_python_right and tell([check_import()]):
+    from towers.placement.devices import count_gpus
+    build = find_build()
+    tell(check_packages(build))
+    tell(check_gpus(gpus, build))
+    tell(check_visible(gpus, build, count_gpus()))
+    tell([try_towers()])
+  faults = sum(finding.kind == 'FAULT' for finding in findings)
+  write('%d fault%s found' % (faults, '' if faults == 1 else 's') if faults else 'nothing is at fault')
+  return not faults
+
+
+def check_python(version: Sequence[int]) -> Finding:
+  """Says whether there is a TensorFlow for this Python."""
+  text = 'Python %s' % '.'.join(map(str, version))
+  if tuple(version[:2]) == (3, 7) or (3, 10) <= tuple(version[:2]) <= (3, 13):
+    return Finding('ok', text)
+  return Finding('FAULT', text + ', for which there is no TensorFlow that towers runs on',
+                 'use Python 3.7 (TensorFlow 1.14) or 3.10 to 3.13 (2.21); ./run finds one that is installed')
+
+
+def check_machine() -> List[Finding]:
+  """Tells cores and memory."""
+  cores = count_cores()
+  available = None
+  try:
+    with open('/proc/meminfo') as file:
+      available = 1024.0 * int(re.findall(r'MemAvailable: +(\d+) kB', file.read())[0])
+  except (OSError, IndexError):  # Not Linux.
+    pass
+  text = '%d core%s' % (cores, '' if cores == 1 else 's')
+  if available is None:
+    return [Finding('ok', text)]
+  text += ', %.1f GB of memory free' % (available / 1e9)
+  if available < _LEAST_MEMORY:
+    return [Finding('note', text, 'end other programs, or use a smaller batch_size: a small run takes about 1 GB')]
+  return [Finding('ok', text)]
+
+
+def check_import() -> Finding:
+  """Imports TensorFlow, and says what stands against it."""
+  try:
+    from tensorflow_v1 import tf
+  except UsageError as error:
+    return Finding('FAULT', str(error))
+  except Exception as error:  # Whatever a broken installation raises is what the user must know.
+    return Finding('FAULT', 'TensorFlow cannot be imported: %s: %s' % (type(error).__name__, error),
+                   'let ./run make an environment with the versions this project is tested with')
+  return Finding('ok', 'TensorFlow %s' % tf.__version__)
+
+
+def check_packages(build: Build) -> List[Finding]:
+  """Says which packages beside TensorFlow make trouble."""
+  import numpy
+
+  from tensorflow_v1 import load_keras
+  findings = []
+  if build.version.startswith('1.14') and tuple(map(int, numpy.__version__.split('.')[:2])) > (1, 16):
+    findings.append(Finding('note', 'numpy %s makes TensorFlow 1.14 warn' % numpy.__version__,
+                            'pip install numpy==1.16.6'))
+  try:
+    load_keras()
+  except UsageError as error:
+    findings.append(Finding('note', str(error), 'needed only for Keras models'))
+  return findings
+
+
+def try_towers(seconds: float = _SECONDS_TO_ANSWER) -> Finding:
+  """Trains two staged towers, on GPUs if there are any, and one tower, and says whether they come to the same."""
+  answers: List[Finding] = []
+  thread = threading.Thread(target=lambda: answers.append(_compare_towers()), daemon=True)
+  thread.start()
+  thread.join(seconds)
+  if answers:
+    return answers[0]
+  return Finding('FAULT', 'two staged towers did not come to an end within %g s' % seconds,
+                 'see python main.py --check, and report it with all of the above')
+
+
+def _compare_towers():
+  from towers.placement.devices import build_devices, count_gpus
+  try:
+    num_gpus = count_gpus()
+    devices = build_devices(min(num_gpus, 2) or 2, 'gpu' if num_gpus else 'cpu')
+    two, one = _train(devices), _train(build_devices(1, 'cpu'))
+  except Exception as error:  # Of TensorFlow, of CUDA: whatever it is, it is the finding.
+    reason = (str(error).splitlines() or [''])[0]
+    return Finding('FAULT', 'two staged towers failed: %s: %s' % (type(error).__name__, reason),
+                   'see the findings above; --device=cpu tries the program without GPUs')
+  text = '%d staged tower%s on %s, 20 steps: loss %.6f, one tower %.6f' % (
+      len(devices.names), '' if len(devices.names) == 1 else 's', ' and '.join(devices.names), two, one)
+  if abs(two - one) <= 1e-3 * abs(one):
+    return Finding('ok', text)
+  return Finding('FAULT', text, 'a device computes wrongly: see python main.py --check')
+
+
+def _train(devices):
+  """Returns the loss of a small model after 20 steps on the towers, each with a staging area."""
+  import numpy as np
+
+  import towers
+  from tensorflow_v1 import tf
+  from towers.data import from_arrays
+
+  random = np.random.RandomState(0)
+  points = random.randn(100, 4).astype(np.float32)
+  examples = from_arrays(points, (points.sum(1) > 0).astype(np.int32), name='doctor')
+
+  def model(batch, is_training):
+    x, labels = batch
+    logits = tf.matmul(x, tf.get_variable('weights', [4, 2])) + tf.get_variable('biases', [2])
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
+    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split'), devices=devices.names,
+                             staging_depth=1)
+    store = towers.build_variable_store(devices=devices.names)
+    averaged = towers.average_gradients(
+        towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
+    train_op = towers.build_train_op(averaged, optimizer=tf.train.GradientDescentOptimizer(0.5))
+    with tf.Session(config=towers.build_session_config(devices)) as session:
+      session.run(tf.global_variables_initializer())
+      feed.start(session)
+      return [session.run([averaged.loss, train_op])[0] for _ in range(20)][-1]

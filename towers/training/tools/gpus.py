@@ -1,0 +1,175 @@
+"""GPUs: what the driver has, what the installed TensorFlow was built for, and whether the two fit.
+
+Of GPUs tells `nvidia-smi`, in the CSV that its manual documents (`nvidia-smi --help-query-gpu`).
+"""
+
+import os
+import re
+import subprocess
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from towers.training.tools.finding import Finding
+
+_QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
+# For older drivers, which do not tell it: the capability from the name. The first that is found counts.
+_CAPABILITIES = (
+    (r'B[23]00\b', (10, 0)), (r'RTX 50\d\d|RTX PRO \d+ Blackwell', (12, 0)), (r'\bH[128]00\b|GH200', (9, 0)),
+    (r'RTX 40\d\d|\bL40S?\b|\bL4\b|\bAda\b', (8, 9)), (r'\bA100\b|\bA30\b|\bA800\b', (8, 0)),
+    (r'RTX 30\d\d|\bA(?:2|10|16|40)G?\b|RTX A\d{4}', (8, 6)),
+    (r'RTX 20\d\d|GTX 16\d\d|\bT4\b|Quadro RTX|TITAN RTX', (7, 5)),
+    (r'\bV100\b|TITAN V', (7, 0)), (r'\bP100\b', (6, 0)), (r'\bP4\b|\bP40\b|GTX 10\d\d|TITAN Xp', (6, 1)),
+    (r'\bM40\b|\bM60\b|GTX 9\d\d', (5, 2)), (r'\bK80\b', (3, 7)), (r'\bK40', (3, 5)))
+# For the CUDA that a TensorFlow is built with, the oldest driver on Linux (release notes of the CUDA toolkit).
+_DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0): (450, 80), (12, 0): (525, 60),
+            (13, 0): (580, 65)}
+
+
+class Gpu(NamedTuple):
+  """A GPU as `nvidia-smi` tells it.
+
+  Attributes:
+    number: its index.
+    name: its product name.
+    driver: the driver's version, as (418, 67).
+    memory_mib: of the GPU; None where it does not say.
+    capability: the compute capability, as (7, 0); None where neither driver nor name tell it.
+  """
+  number: int
+  name: str
+  driver: Tuple[int, ...]
+  memory_mib: Optional[int]
+  capability: Optional[Tuple[int, int]]
+
+
+class Build(NamedTuple):
+  """What a TensorFlow was built for.
+
+  Attributes:
+    version: its own.
+    cuda: as (10, 0); None for a build without.
+    least: the lowest compute capability that it has code for; None where it does not say.
+    most: the highest one that it can run on.
+  """
+  version: str
+  cuda: Optional[Tuple[int, int]]
+  least: Optional[Tuple[int, int]] = None
+  most: Optional[Tuple[int, int]] = None
+
+
+def find_gpus(run: Callable[..., Any] = subprocess.run) -> Tuple[List[Gpu], List[Finding]]:
+  """Asks nvidia-smi; returns the GPUs, and what stands against asking."""
+  for fields in (_QUERY, _QUERY[:-1]):
+    try:
+      done = run(['nvidia-smi', '--query-gpu=' + ','.join(fields), '--format=csv,noheader,nounits'],
+                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=30)
+    except FileNotFoundError:
+      return [], [Finding('note', 'no GPU: there is no nvidia-smi, so no NVIDIA driver. Towers stand on virtual CPU '
+                          'devices', 'on a machine with a GPU, install its driver')]
+    except (OSError, subprocess.TimeoutExpired) as error:
+      return [], [Finding('FAULT', 'nvidia-smi does not answer: %s' % error,
+                          'reload the driver or restart the machine')]
+    if done.returncode == 0:
+      gpus = parse_gpus(done.stdout)
+      return gpus, [] if gpus else [
+          Finding('note', 'no GPU: nvidia-smi lists none. Towers stand on virtual CPU devices')]
+    # Older drivers do not know the last field.
+    if 'not a valid field' not in done.stdout:
+      break
+  return [], [Finding('FAULT', 'nvidia-smi fails: %s' % ' '.join(done.stdout.split()),
+                      'install a driver that fits this kernel, or restart the machine after an update of the driver')]
+
+
+def parse_gpus(text: str) -> List[Gpu]:
+  """Returns the GPUs of `nvidia-smi --query-gpu=index,name,driver_version,memory.total[,compute_cap]
+  --format=csv,noheader,nounits`."""
+  gpus = []
+  for line in text.splitlines():
+    cells = [cell.strip() for cell in line.split(',')]
+    if len(cells) not in (len(_QUERY) - 1, len(_QUERY)) or not cells[0].isdigit():
+      continue
+    told = re.match(r'(\d+)\.(\d+)$', cells[4]) if len(cells) == len(_QUERY) else None
+    capability = (int(told.group(1)), int(told.group(2))) if told else find_capability(cells[1])
+    gpus.append(Gpu(int(cells[0]), cells[1], tuple(map(int, re.findall(r'\d+', cells[2]))),
+                    int(cells[3]) if cells[3].isdigit() else None, capability))
+  return gpus
+
+
+def find_capability(name: str) -> Optional[Tuple[int, int]]:
+  """Returns the compute capability of a GPU from its product name, or None for one that is not known here."""
+  return next((capability for pattern, capability in _CAPABILITIES if re.search(pattern, name)), None)
+
+
+def find_build() -> Build:
+  """Returns what the installed TensorFlow was built for; it must be imported already."""
+  from tensorflow_v1 import tf
+  if not tf.test.is_built_with_cuda():
+    return Build(tf.__version__, None)
+  if not hasattr(tf.sysconfig, 'get_build_info'):
+    # The wheels of 1.13 and 1.14; they hold code for 3.5 to 7.0, which 7.5 runs as well.
+    return Build(tf.__version__, (10, 0), (3, 5), (7, 5))
+  info = tf.sysconfig.get_build_info()
+  return parse_build(tf.__version__, info.get('cuda_version', ''), info.get('cuda_compute_capabilities', []))
+
+
+def parse_build(version: str, cuda: str, capabilities: Sequence[str]) -> Build:
+  """Returns a Build from what TensorFlow 2.x says of itself, as '12.5.1' and ['sm_60', …, 'compute_90'].
+
+  Code for `compute_` is compiled for newer GPUs by their driver when it is first needed, so there is no highest.
+  """
+  numbers = [tuple(map(int, part)) for part in re.findall(r'_(\d+)(\d)\b', ' '.join(capabilities))]
+  digits = re.findall(r'\d+', cuda)
+  is_forward = any(name.startswith('compute_') for name in capabilities)
+  return Build(version, (int(digits[0]), int((digits + ['0'])[1])) if digits else None,
+               min(numbers, default=None), None if is_forward else max(numbers, default=None))  # type: ignore
+
+
+def check_gpus(gpus: Sequence[Gpu], build: Build) -> List[Finding]:
+  """Says for each GPU whether this TensorFlow and the driver can use it."""
+  findings = []
+  for gpu in gpus:
+    text = 'GPU %d, %s' % (gpu.number, gpu.name)
+    if build.cuda is None:
+      findings.append(Finding('FAULT', '%s, and TensorFlow %s is built without CUDA' % (text, build.version),
+                              _install(build)))
+      continue
+    known = 'TensorFlow %s is built for CUDA %d.%d' % ((build.version,) + build.cuda)
+    least_driver = max((driver for cuda, driver in _DRIVERS.items() if cuda <= build.cuda), default=(0, 0))
+    if gpu.capability and build.most and gpu.capability > build.most:
+      findings.append(Finding(
+          'FAULT', '%s, has compute capability %d.%d, and %s, which knows none above %d.%d'
+          % ((text,) + gpu.capability + (known,) + build.most),
+          'use TensorFlow 2.x (TOWERS_TARGET=tf2 ./run), on which the same source runs'))
+    elif gpu.capability and build.least and gpu.capability < build.least:
+      findings.append(Finding(
+          'FAULT', '%s, has compute capability %d.%d, and %s, with code for %d.%d and above'
+          % ((text,) + gpu.capability + (known,) + build.least),
+          'use an older TensorFlow: 1.14 (TOWERS_TARGET=tf1 ./run, with Python 3.7) runs from 3.5 on'))
+    elif gpu.driver < least_driver:
+      findings.append(Finding(
+          'FAULT', '%s, has the driver %s, and %s, which needs %d.%d or later'
+          % ((text, '.'.join(map(str, gpu.driver)), known) + least_driver), 'install a newer NVIDIA driver'))
+    else:
+      memory = '' if gpu.memory_mib is None else ', {:,} MiB'.format(gpu.memory_mib)
+      capability = ', compute capability %d.%d' % gpu.capability if gpu.capability else ''
+      findings.append(Finding('ok', '%s%s%s, driver %s' % (text, capability, memory, '.'.join(map(str, gpu.driver)))))
+  return findings
+
+
+def check_visible(gpus: Sequence[Gpu], build: Build, seen: int) -> List[Finding]:
+  """Says whether TensorFlow, which sees `seen` of them, sees the GPUs that the driver has."""
+  if not gpus or build.cuda is None:
+    return []
+  hidden = os.environ.get('CUDA_VISIBLE_DEVICES')
+  if seen == len(gpus):
+    return [Finding('ok', 'TensorFlow sees %d of %d GPUs' % (seen, len(gpus)))]
+  text = 'TensorFlow sees %d of %d GPUs' % (seen, len(gpus))
+  if hidden is not None:
+    return [Finding('note', '%s, with CUDA_VISIBLE_DEVICES=%s' % (text, hidden), 'unset it to see all')]
+  return [Finding('FAULT', text, _install(build))]
+
+
+def _install(build):
+  if build.version.startswith('1.'):
+    return ('pip uninstall tensorflow; pip install tensorflow-gpu==%s, and CUDA 10.0 with cuDNN 7 in LD_LIBRARY_PATH'
+            % build.version)
+  return "pip install 'tensorflow[and-cuda]==%s', which brings the CUDA libraries" % build.version

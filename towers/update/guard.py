@@ -1,0 +1,149 @@
+"""The guard: a step whose loss or gradients are not finite changes nothing.
+
+  loss       ─┐                     ┌─ yes ─► update, moving averages, counters
+  gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
+
+What is added up are the averaged gradients, once, not those of every tower: a number that is none stays none in any
+sum, so no tower can hide one. Who it came from is asked only when it has happened, by taking the same batch again: with
+the weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
+"""
+
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+from tensorflow_v1 import tf
+from towers.graph.ordered_sum import add_all
+from towers.graph.writes import StepWrites
+from towers.placement.host import HOST
+from towers.reduce.gradients import Averaged
+
+
+class Diagnosis(NamedTuple):
+  """What to fetch, beside the train op, when a step is taken again to find where a number that is none comes from.
+
+  Attributes:
+    losses: `[towers]` float32, each tower's share of the mean loss.
+    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite, and last their sum.
+    names: of the variables.
+  """
+  losses: Any
+  finite: Any
+  names: List[str]
+
+
+def build_is_finite(averaged: Averaged) -> Any:
+  """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite."""
+  with tf.name_scope('guard'):
+    return _all_finite([averaged.loss] + [gradient for gradient, _ in averaged.gradients])
+
+
+def build_diagnosis(averaged: Averaged) -> Diagnosis:
+  """Builds what tells towers and variables apart; not part of any step."""
+  variables = [variable for _, variable in averaged.gradients]
+  trainable = tf.trainable_variables()
+  with tf.name_scope('diagnosis'):
+    rows = []
+    for tower in averaged.towers:
+      of_variable = dict(zip([variable.op.name for variable in trainable], tower.gradients))
+      rows.append([_all_finite([of_variable[variable.op.name]]) for variable in variables])
+    rows.append([_all_finite([gradient]) for gradient, _ in averaged.gradients])
+    with tf.device(HOST):
+      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in averaged.towers]), tf.stack(rows),
+                       [variable.op.name for variable in variables])
+
+
+def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Any:
+  """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
+
+  Args:
+    is_finite: a scalar bool.
+    update: builds the update, and returns ops that have all run when it is done.
+    writes: that stand in the graph already. Late ones now wait for the answer and run only if it is
+      yes. Early ones cannot; where the answer is no, their variables get back what they held.
+  """
+  held = _hold(writes.early)
+  # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would put a switch before
+  # every gradient, variable and slot: for a deep net thousands of ops, and seconds to build them.
+  with tf.device(is_finite.device):
+    no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
+    gate = tf.identity(yes, name='gate')
+  for write in writes.late:
+    write.wait_for(gate.op)
+  with tf.control_dependencies([gate]):
+    ends = update()
+  with tf.device(is_finite.device):
+    with tf.control_dependencies(ends):
+      done = tf.identity(gate)
+    if held:
+      no = _put_back(held, tf.identity(no))
+    return tf.raw_ops.Merge(inputs=[done, no])[0]
+
+
+def _hold(writes):
+  """Returns the op of each variable that the writes change, and its value before any of them."""
+  by_variable: Dict[Any, List[Any]] = {}
+  for write in writes:
+    for variable in write.variables:
+      by_variable.setdefault(variable, []).append(write)
+  held = []
+  for variable, changing in by_variable.items():
+    with tf.device(variable.device):
+      value = tf.raw_ops.ReadVariableOp(
+          resource=variable.outputs[0], dtype=variable.get_attr('dtype'), name='hold')
+    for write in changing:
+      write.wait_for(value.op)
+    held.append((variable, value))
+  return held
+
+
+def _put_back(held, no):
+  """Returns `no` once all variables hold again what was held."""
+  with tf.control_dependencies([no]):
+    ends = []
+    for variable, value in held:
+      with tf.device(variable.device):
+        ends.append(tf.raw_ops.AssignVariableOp(
+            resource=variable.outputs[0], value=value, name='put_back'))
+  with tf.control_dependencies(ends):
+    return tf.identity(no)
+
+
+def _all_finite(values):
+  """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite numbers.
+
+  One pass without a copy: a sum is finite if all of its terms are, and the sum of these sums as well. It overflows only
+  where they are near the largest number there is, which nobody wants to train with either.
+  """
+  by_dtype: Dict[Any, List[Any]] = {}
+
+  @functools.lru_cache(maxsize=None)
+  def all_axes(rank, device):
+    """One constant for all that have so many axes: each of its own would be an op for every variable."""
+    with tf.device(device):
+      return tf.constant(list(range(rank)))
+
+  for value in _undo_splits(values):
+    tensor = value.values if isinstance(value, tf.IndexedSlices) else value
+    with tf.device(tensor.device):
+      if tensor.dtype in (tf.float16, tf.bfloat16):
+        tensor = tf.cast(tensor, tf.float32)
+      rank = tensor.shape.ndims
+      total = tensor if rank == 0 else tf.reduce_sum(tensor, rank and all_axes(rank, tensor.device))
+    by_dtype.setdefault(total.dtype, []).append(total)
+  with tf.device(HOST):
+    finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
+    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
+
+
+def _undo_splits(values):
+  """Returns the values without None, and with what was split, if all of its parts are there, instead of these."""
+  values = [value for value in values if value is not None]
+  names = {value.name for value in values if isinstance(value, tf.Tensor)}
+  undone: Dict[str, Any] = {}
+  for value in values:
+    split = value.op
+    if split.type == 'SplitV' and isinstance(value, tf.Tensor) and all(part.name in names for part in split.outputs):
+      undone[split.name] = split.inputs[0]
+    else:
+      undone[value.name] = value
+  return undone.values()
