@@ -14,10 +14,10 @@ import towers.data.formats.idx
 from tests import ROOT
 from towers.base.usage_error import UsageError
 
-SOURCES = [os.path.join(path, name) for folder in ('', 'towers', 'staging', 'models', 'data', 'training', 'examples',
-                                                   'benchmarks')
-           for path, _, names in os.walk(os.path.join(ROOT, folder)) if folder or path == ROOT + os.sep
-           for name in names if name.endswith('.py')]
+FOLDERS = ('towers', 'staging', 'models', 'tensorflow_v1', 'examples', 'benchmarks')
+SOURCES = [os.path.join(path, name) for folder in FOLDERS
+           for path, _, names in os.walk(os.path.join(ROOT, folder))
+           for name in names if name.endswith('.py')] + [os.path.join(ROOT, 'main.py')]
 UNSAFE_MODULES = {'pickle', 'cPickle', 'dill', 'cloudpickle', 'shelve', 'marshal', 'yaml', 'joblib'}
 UNSAFE_NAMES = {'eval', 'exec', 'compile', 'os.system', 'np.fromregex'}
 

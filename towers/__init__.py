@@ -14,7 +14,8 @@ if TYPE_CHECKING:
   from towers.base.usage_error import UsageError
   from towers.checks.inputs import check_inputs
   from towers.checks.towers import Report, check
-  from towers.data.examples import Examples
+  from towers.data.arrays import from_arrays
+  from towers.data.examples import DataSet, Examples
   from towers.input.batch import Batch
   from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
   from towers.input.pipeline import Inputs, build_inputs
@@ -41,6 +42,7 @@ _MODULES = {
     'Averaged': 'towers.reduce.gradients',
     'Batch': 'towers.input.batch',
     'Copies': 'towers.placement.replicas',
+    'DataSet': 'towers.data.examples',
     'Devices': 'towers.placement.devices',
     'Diagnosis': 'towers.update.guard',
     'Examples': 'towers.data.examples',
@@ -81,6 +83,7 @@ _MODULES = {
     'check_inputs': 'towers.checks.inputs',
     'clip_gradients': 'towers.reduce.gradients',
     'format_device_table': 'towers.placement.variables',
+    'from_arrays': 'towers.data.arrays',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
     'unscale_gradients': 'towers.reduce.gradients',
@@ -90,6 +93,7 @@ __all__ = [
     'Averaged',
     'Batch',
     'Copies',
+    'DataSet',
     'Devices',
     'Diagnosis',
     'Examples',
@@ -130,6 +134,7 @@ __all__ = [
     'check_inputs',
     'clip_gradients',
     'format_device_table',
+    'from_arrays',
     'get_examples_seen',
     'get_global_step',
     'unscale_gradients',

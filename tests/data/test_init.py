@@ -11,11 +11,12 @@ from tests import ROOT
 from towers import data
 from towers.base.usage_error import UsageError
 
-_SAMPLE_DIR = os.path.join(ROOT, 'data', 'fashion_mnist_sample')
+_SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 
 
 def test_loading_does_not_import_tensorflow():
-  program = "import sys, data; data.load('sample'); data.load('synthetic'); print('tensorflow' in sys.modules)"
+  program = ("import sys; from towers import data; data.load('sample'); data.load('synthetic'); "
+             "print('tensorflow' in sys.modules)")
   output = subprocess.check_output([sys.executable, '-c', program], cwd=ROOT, universal_newlines=True)
   assert output == 'False\n'
 

@@ -16,7 +16,7 @@ from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import build_optimizer
 
 _SETTINGS = set(inspect.signature(build_program).parameters) & {
-    field.name for field in dataclasses.fields(Config)} - {'optimizer'}
+    field.name for field in dataclasses.fields(Config)} - {'model', 'optimizer'}
 
 
 def build_configured(config: Config, model: Model, data_set: DataSet, devices: Sequence[str],

@@ -10,7 +10,7 @@ from towers.data.convert.make_sample import NUM_TRAIN_PER_CLASS, NUM_VALIDATION_
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.formats.idx import read_idx, write_idx
 
-_SAMPLE_DIR = os.path.join(ROOT, 'data', 'fashion_mnist_sample')
+_SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-images-idx3-ubyte.gz',
           't10k-labels-idx1-ubyte.gz')
 

@@ -1,0 +1,91 @@
+"""The wheel, as a stranger has it: installed elsewhere, in a folder with modules of common names."""
+
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests import ROOT
+
+# What a user's own folder may hold; none of it is what the library means.
+USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py', 'base.py',
+             'models/__init__.py', 'training/__init__.py', 'reduce/__init__.py']
+PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3', '--quiet']
+
+
+@pytest.fixture(scope='module')
+def installed(tmp_path_factory):
+  """Returns the folder that the wheel is installed in."""
+  folder = tmp_path_factory.mktemp('wheel')
+  subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation',
+                  '--wheel-dir', str(folder), '.'], cwd=ROOT, check=True, timeout=300, stdout=subprocess.DEVNULL)
+  [wheel] = folder.glob('towers-*.whl')
+  with zipfile.ZipFile(str(wheel)) as archive:
+    archive.extractall(str(folder / 'installed'))
+  return folder / 'installed'
+
+
+@pytest.fixture
+def python(installed, tmp_path):
+  """Returns what runs Python in a folder of the user's own modules, which fail where they are imported."""
+  for name in USERS_OWN:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('raise AssertionError("the user\'s own %s")\n' % name)
+
+  def run(*arguments):
+    return subprocess.run([sys.executable, *arguments], cwd=str(tmp_path), timeout=200, text=True, capture_output=True,
+                          env=dict(os.environ, PYTHONPATH=str(installed)))
+
+  return run
+
+
+@pytest.mark.slow
+def test_few_names_are_installed(installed):
+  names = {path.name for path in installed.iterdir() if not path.name.endswith('.dist-info')}
+  assert names == {'towers', 'staging', 'models', 'tensorflow_v1'}
+
+
+@pytest.mark.slow
+def test_every_module_is_imported_beside_a_users_own(python, installed):
+  modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
+                   for folder in ('towers', 'staging') for path in (installed / folder).rglob('*.py')
+                   if path.name != '__main__.py')
+  assert len(modules) > 100
+  done = python('-c', 'import importlib, towers\n'
+                'for name in %r: importlib.import_module(name)\n'
+                'assert towers.__file__.startswith(%r)\n'
+                'assert all(getattr(towers, name) for name in towers.__all__)\n'
+                'from towers import data\n'
+                'assert data.load("sample").train.num_examples == 4000' % (modules, str(installed)))
+  assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
+  done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
+  assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
+  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert', 'towers.training.reporting'):
+    assert python('-m', module, '--help').returncode == 0, module
+
+
+@pytest.mark.slow
+def test_a_users_own_modules_stay_theirs(python, tmp_path):
+  (tmp_path / 'data.py').write_text('MINE = 7\n')
+  (tmp_path / 'models' / '__init__.py').write_text('MINE = 8\n')
+  (tmp_path / 'job.py').write_text(
+      'import data, models, towers\n'
+      'from towers.command_line import main\n'
+      'assert main(["job.py"] + %r) == 0\n'
+      'assert (data.MINE, models.MINE) == (7, 8)\n' % PLAIN_RUN)
+  done = python('job.py')
+  assert done.returncode == 0, done.stderr
+
+
+def test_the_library_is_imported_without_tensorflow():
+  code = ('import sys, towers\n'
+          'towers.UsageError, towers.build_plan, towers.from_arrays\n'
+          'assert "tensorflow" not in sys.modules')
+  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, timeout=60)
