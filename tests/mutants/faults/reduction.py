@@ -233,7 +233,7 @@ MUTANTS = [
              'test_terms_that_somebody_holds_are_added_in_their_order'),
         ]),
     *mutants_of(
-        'towers/placement/workers.py', tests='tests/reduce/test_workers.py', faults=[
+        'towers/reduce/broadcast.py', tests='tests/reduce/test_workers.py', faults=[
             ('if variable.op.name not in trained and',
              'if variable.op.name in trained and',
              'before validation the trained variables are broadcast in place of the moving '
