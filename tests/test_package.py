@@ -1,6 +1,7 @@
 """The wheel, as a stranger has it: installed elsewhere, in a folder with modules of common names."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,8 +20,14 @@ PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2
 def installed(tmp_path_factory):
   """Returns the folder that the wheel is installed in."""
   folder = tmp_path_factory.mktemp('wheel')
-  subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation',
-                  '--wheel-dir', str(folder), '.'], cwd=ROOT, check=True, timeout=300, stdout=subprocess.DEVNULL)
+  # Of a copy, since a build leaves its files in the tree and takes those of an earlier one.
+  for name in ('towers', 'staging', 'models', 'tensorflow_v1'):
+    shutil.copytree(os.path.join(ROOT, name), str(folder / 'source' / name))
+  for name in ('pyproject.toml', 'README.md', 'LICENSE'):
+    shutil.copy(os.path.join(ROOT, name), str(folder / 'source'))
+  command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation',
+             '--wheel-dir', str(folder), '.']
+  subprocess.run(command, cwd=str(folder / 'source'), check=True, timeout=300, stdout=subprocess.DEVNULL)
   [wheel] = folder.glob('towers-*.whl')
   with zipfile.ZipFile(str(wheel)) as archive:
     archive.extractall(str(folder / 'installed'))

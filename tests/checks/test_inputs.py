@@ -112,7 +112,7 @@ def test_what_is_taken_outside_of_its_branch_is_found(build, lost, kind):
     if kind == 'functions':
       tf.disable_control_flow_v2()
   assert len(faults) == lost and all('the batch is lost' in fault for fault in faults)
-  assert all('test_input_check.py, line ' in fault for fault in faults)
+  assert all('test_inputs.py, line ' in fault for fault in faults)
 
 
 def test_what_both_branches_use_is_not_lost():
@@ -148,7 +148,7 @@ def test_towers_that_take_the_same_batch_are_found(settings):
   batch, other = iterator().get_next(), iterator().get_next()
   [fault] = check([batch, other, batch], **settings)
   assert fault.startswith('Towers 0 and 2 compute on the same examples')
-  assert 'test_input_check.py, line ' in fault
+  assert 'test_inputs.py, line ' in fault
   [fault] = check([batch] * NUM_TOWERS)
   assert fault.startswith('Towers 0, 1 and 2 ')
 

@@ -74,7 +74,7 @@ def test_training_does_not_depend_on_packs(pack_megabytes):
     assert_same_weights(run.weights(), one.weights())
     if pack_megabytes == 4.0:
       assert describe_exchange(run.program.averaged.exchange) == (
-          'exchange: 4 gradients of 156 bytes, packed into 1 all-reduce of 156 bytes on average (ring)')
+          'exchange: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average (ring)')
 
 
 def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():

@@ -1,4 +1,4 @@
-"""Collectives: gradients of towers and workers summed by TensorFlow's own all-reduce, packed into few of them.
+"""Collectives: gradients of towers and workers summed by TensorFlow's own all-reduce, fused into few of them.
 
   tower 0   logits/biases logits/weights │ hidden/biases hidden/weights     the last layer first: it is known first,
   tower 1   logits/biases logits/weights │ hidden/biases hidden/weights     and travels while others are computed
@@ -36,7 +36,7 @@ class Exchange(NamedTuple):
   Attributes:
     kind: 'ring' or 'nccl'.
     num_gradients: that are summed, each of which would be a collective of its own.
-    num_collectives: that they are packed into.
+    num_collectives: that they are fused into.
     num_bytes: of all of them, for one tower or worker.
     num_gathered: sparse gradients, whose rows are gathered instead.
   """

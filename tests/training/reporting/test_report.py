@@ -129,8 +129,8 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
 
 def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); from towers.training.reporting import report; '
-          'sys.exit(report.main(sys.argv[1:]))')
+  code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
+          'from towers.training.reporting import report; sys.exit(report.main(sys.argv[1:]))')
   subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.html'), '--output=%s' % (tmp_path / 'both.html')],
                  cwd=ROOT, check=True, timeout=60)
   assert read_runs(str(tmp_path / 'both.html')) == [a_run()]

@@ -53,7 +53,7 @@ def describe_precision(precision: Precision) -> str:
 
 def describe_exchange(exchange: Exchange) -> str:
   """Returns the sentence that says into how many collectives the gradients are packed."""
-  sentence = 'exchange: {} of {}, packed into {} of {} on average ({})'.format(
+  sentence = 'exchange: {} of {}, fused into {} of {} on average ({})'.format(
       _count(exchange.num_gradients, 'gradient'), format_bytes(exchange.num_bytes),
       _count(exchange.num_collectives, 'all-reduce'),
       format_bytes(exchange.num_bytes / max(exchange.num_collectives, 1)), exchange.kind)
