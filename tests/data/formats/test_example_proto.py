@@ -34,7 +34,9 @@ def test_what_tensorflow_writes_is_read():
       'floats': [0.5, -2.0], 'ints': [1, -1, 2**62], 'bytes': [b'', b'ab'], 'none': []}
 
 
-@pytest.mark.parametrize('content', [b'\x0a', b'\x0a\xff', b'\xff' * 12, b'\x0b', b'\x0a\x05abc', b'\x09abc'])
+@pytest.mark.parametrize('content', [b'\x0a', b'\x0a\xff', b'\xff' * 12, b'\x0b', b'\x0a\x05abc', b'\x09abc',
+                                     # The end of a group that never began, between two Examples or within one.
+                                     encode_example({'n': 1}) + b'\x0c' + encode_example({'m': 2}), b'\x0a\x01\x0c'])
 def test_other_bytes_are_refused(content):
   with pytest.raises(ValueError):
     decode_example(content)
