@@ -5,15 +5,13 @@ pages that a batch touches, and drops them when it needs the room.
 
   \\x93NUMPY  version  header length  {'descr': '|u1', 'fortran_order': False, 'shape': (60000, 28, 28), }  elements
 
-The header is matched against the one form that numpy writes, instead of being evaluated, and the file's size must be
-what it declares. Nothing is ever unpickled.
+Numpy reads the header, and the file's size must be what it declares. `numpy.load` would map the file too, but of one
+that is cut off it tells no sizes, and its product of a damaged shape may overflow. Nothing is ever unpickled.
 
 Format: numpy's enhancement proposal 1, "A simple file format for numpy arrays".
 """
 
 import os
-import re
-import struct
 from typing import Any, Tuple
 
 import numpy as np
@@ -25,10 +23,9 @@ from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
 from towers.data.folders.folder import check_folder, list_folder
 
-_MAGIC = b'\x93NUMPY'
-_MAX_HEADER_BYTES = 1 << 16
-_HEADER = re.compile(r"\{'descr': '([<>|=]?[a-z]\d{1,2})', 'fortran_order': (True|False), "
-                     r"'shape': \(((?:\d{1,19}, ?)*(?:\d{1,19},?)?)\),? *\}\s*\Z")
+# By version: how many bytes tell the header's length, and what reads from there.
+_VERSIONS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
+_MAX_HEADER_BYTES = 10000  # What later versions of numpy read; the header of numbers has some hundred.
 _NEEDS = 'train_images.npy, train_labels.npy, validation_images.npy and validation_labels.npy'
 
 
@@ -123,8 +120,8 @@ def map_npy(path: str) -> np.ndarray:
   """
   try:
     with open(path, 'rb') as file:
-      start = file.read(12)
-      dtype, shape, offset = _parse_header(path, start, file)
+      dtype, shape = _read_header(path, file)
+      offset = file.tell()
     size = os.path.getsize(path)
   except OSError as error:
     raise UsageError('{}: cannot be read: {}; check the path and its permissions.'.format(path, error.strerror)) \
@@ -141,30 +138,27 @@ def map_npy(path: str) -> np.ndarray:
   return np.memmap(path, dtype, mode='r', offset=offset, shape=shape)
 
 
-def _parse_header(path: str, start: bytes, file: Any) -> Tuple[np.dtype, Tuple[int, ...], int]:
-  """Returns dtype, shape, and where the elements begin."""
-  if start[:6] != _MAGIC or len(start) < 12 or start[6] not in (1, 2, 3):
-    raise UsageError('{}: not a .npy file, whose first bytes are \\x93NUMPY and a version of 1 to 3; make it with '
-                     'numpy.save.'.format(path))
-  prefix_bytes, code = (10, '<H') if start[6] == 1 else (12, '<I')
-  [length] = struct.unpack_from(code, start, 8)
-  if length > _MAX_HEADER_BYTES:
-    raise UsageError('{}: damaged: its header declares a length of {:,} bytes.'.format(path, length))
-  header = (start[prefix_bytes:] + file.read(max(prefix_bytes + length - len(start), 0)))[:length]
-  text = header.decode('latin-1')
-  match = _HEADER.match(text)
-  if not match or len(header) < length:
-    raise UsageError('{}: its header is not one of an array of numbers: {!r}; make it with numpy.save, of an array of '
-                     'ints or floats.'.format(path, text[:100]))
-  descr, is_fortran, shape = match.groups()
+def _read_header(path: str, file: Any) -> Tuple[np.dtype, Tuple[int, ...]]:
+  """Returns dtype and shape; the elements begin where the file stands then."""
   try:
-    dtype = np.dtype(descr)
-  except TypeError:
-    dtype = np.dtype(object)
+    length_bytes, read = _VERSIONS[np.lib.format.read_magic(file)]
+  except (ValueError, KeyError):
+    raise UsageError(f'{path}: not a .npy file, whose first bytes are \\x93NUMPY and a version of 1 or 2; make it with '
+                     'numpy.save.') from None
+  length = int.from_bytes(file.peek(length_bytes)[:length_bytes], 'little')
+  if length > _MAX_HEADER_BYTES:
+    raise UsageError(f'{path}: damaged: its header declares a length of {length:,} bytes.')
+  try:
+    shape, is_fortran, dtype = read(file)
+    if min(shape, default=0) < 0 or dtype.kind not in 'biufc':
+      raise ValueError(f'{dtype} of shape {shape}')
+  except Exception as error:  # Of text that is no dictionary, numpy raises what the parsers of Python do.
+    raise UsageError(f'{path}: its header is not one of an array of numbers: {str(error)[:200]}; make it with '
+                     'numpy.save, of an array of ints or floats.') from None
   if dtype.name not in DTYPES:
     raise UsageError('{}: dtype {} cannot be read; convert the array with .astype() to one of {}.'.format(
-        path, descr, ', '.join(DTYPES)))
-  if is_fortran == 'True':
+        path, dtype.name, ', '.join(DTYPES)))
+  if is_fortran:
     raise UsageError('{}: in Fortran order, in which an example is spread over the whole file; save '
                      'numpy.ascontiguousarray(array).'.format(path))
-  return dtype, tuple(int(length) for length in re.findall(r'\d+', shape)), prefix_bytes + length
+  return dtype, shape
