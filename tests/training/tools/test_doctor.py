@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests import ROOT
-from tests.training.tools.test_gpus import BROKEN, smi
+from tests.training.tools.test_gpus import BROKEN, no_answer, smi
 from towers.training.tools import doctor
 from towers.training.tools.doctor import check_python, try_towers
 from towers.training.tools.finding import Finding
@@ -43,7 +43,7 @@ def test_towers_that_compute_wrongly_or_do_not_return_are_faults(monkeypatch):
 def test_the_examination_ends_with_the_number_of_faults(monkeypatch, answer, is_right):
   lines = []
   monkeypatch.setattr(doctor, 'try_towers', lambda: Finding('ok', '2 staged towers'))
-  monkeypatch.setattr(doctor, 'find_gpus', lambda: find_gpus(smi(answer)))
+  monkeypatch.setattr(doctor, 'find_gpus', lambda: find_gpus(smi(answer), no_answer))
   assert doctor.examine(lines.append) == is_right
   assert lines[-1] == ('nothing is at fault' if is_right else '1 fault found')
   assert any('2 staged towers' in line and line.startswith('ok') for line in lines)

@@ -1,38 +1,33 @@
 """GPUs: what the driver has, what the installed TensorFlow was built for, and whether the two fit.
 
-Of GPUs tells `nvidia-smi`, in the CSV that its manual documents (`nvidia-smi --help-query-gpu`).
+Of GPUs tells the driver's own library, NVML, which Python reaches by `pynvml` of the package nvidia-ml-py. Where that
+fails, `nvidia-smi` does, in the CSV that its manual documents (`nvidia-smi --help-query-gpu`), or says what is wrong.
 """
 
 import os
 import re
 import subprocess
+import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.training.tools.finding import Finding
 
 _QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
-# For older drivers, which do not tell it: the capability from the name. The first that is found counts.
-_CAPABILITIES = (
-    (r'B[23]00\b', (10, 0)), (r'RTX 50\d\d|RTX PRO \d+ Blackwell', (12, 0)), (r'\bH[128]00\b|GH200', (9, 0)),
-    (r'RTX 40\d\d|\bL40S?\b|\bL4\b|\bAda\b', (8, 9)), (r'\bA100\b|\bA30\b|\bA800\b', (8, 0)),
-    (r'RTX 30\d\d|\bA(?:2|10|16|40)G?\b|RTX A\d{4}', (8, 6)),
-    (r'RTX 20\d\d|GTX 16\d\d|\bT4\b|Quadro RTX|TITAN RTX', (7, 5)),
-    (r'\bV100\b|TITAN V', (7, 0)), (r'\bP100\b', (6, 0)), (r'\bP4\b|\bP40\b|GTX 10\d\d|TITAN Xp', (6, 1)),
-    (r'\bM40\b|\bM60\b|GTX 9\d\d', (5, 2)), (r'\bK80\b', (3, 7)), (r'\bK40', (3, 5)))
+_SECONDS_TO_ANSWER = 30.0
 # For the CUDA that a TensorFlow is built with, the oldest driver on Linux (release notes of the CUDA toolkit).
 _DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0): (450, 80), (12, 0): (525, 60),
             (13, 0): (580, 65)}
 
 
 class Gpu(NamedTuple):
-  """A GPU as `nvidia-smi` tells it.
+  """A GPU as its driver tells it.
 
   Attributes:
     number: its index.
     name: its product name.
     driver: the driver's version, as (418, 67).
     memory_mib: of the GPU; None where it does not say.
-    capability: the compute capability, as (7, 0); None where neither driver nor name tell it.
+    capability: the compute capability, as (7, 0); None where the `nvidia-smi` of an older driver does not tell it.
   """
   number: int
   name: str
@@ -56,27 +51,65 @@ class Build(NamedTuple):
   most: Optional[Tuple[int, int]] = None
 
 
-def find_gpus(run: Callable[..., Any] = subprocess.run) -> Tuple[List[Gpu], List[Finding]]:
-  """Asks nvidia-smi; returns the GPUs, and what stands against asking."""
+def ask_driver(seconds: float = _SECONDS_TO_ANSWER) -> Optional[List[Gpu]]:
+  """Returns the GPUs of the driver, or None where it cannot be asked, fails, or does not answer."""
+  answers: List[Optional[List[Gpu]]] = []
+  thread = threading.Thread(target=lambda: answers.append(_ask_nvml()), daemon=True)
+  thread.start()
+  thread.join(seconds)
+  return answers[0] if answers else None
+
+
+def _ask_nvml():
+  try:
+    import pynvml
+    pynvml.nvmlInit()
+    try:
+      driver = tuple(map(int, re.findall(r'\d+', pynvml.nvmlSystemGetDriverVersion())))
+      return [_describe(pynvml, number, driver) for number in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+      pynvml.nvmlShutdown()
+  except Exception:  # Whatever it is, nvidia-smi meets it as well, and has words for it.
+    return None
+
+
+def _describe(pynvml, number, driver):
+  gpu = pynvml.nvmlDeviceGetHandleByIndex(number)
+  try:
+    memory_mib = pynvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20
+  except pynvml.NVMLError_NotSupported:  # It has none of its own, but shares that of the machine.
+    memory_mib = None
+  return Gpu(number, pynvml.nvmlDeviceGetName(gpu), driver, memory_mib,
+             pynvml.nvmlDeviceGetCudaComputeCapability(gpu))
+
+
+def find_gpus(run: Callable[..., Any] = subprocess.run, ask: Callable[[], Optional[List[Gpu]]] = ask_driver
+              ) -> Tuple[List[Gpu], List[Finding]]:
+  """Asks the driver, or else nvidia-smi; returns the GPUs, and what stands against asking."""
+  told = ask()
+  if told is not None:
+    return told, [] if told else [_no_gpu('the NVIDIA driver lists none')]
   for fields in (_QUERY, _QUERY[:-1]):
     try:
       done = run(['nvidia-smi', '--query-gpu=' + ','.join(fields), '--format=csv,noheader,nounits'],
-                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=30)
+                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=_SECONDS_TO_ANSWER)
     except FileNotFoundError:
-      return [], [Finding('note', 'no GPU: there is no nvidia-smi, so no NVIDIA driver. Towers stand on virtual CPU '
-                          'devices', 'on a machine with a GPU, install its driver')]
+      return [], [_no_gpu('there is no nvidia-smi, so no NVIDIA driver', 'on a machine with a GPU, install its driver')]
     except (OSError, subprocess.TimeoutExpired) as error:
       return [], [Finding('FAULT', 'nvidia-smi does not answer: %s' % error,
                           'reload the driver or restart the machine')]
     if done.returncode == 0:
       gpus = parse_gpus(done.stdout)
-      return gpus, [] if gpus else [
-          Finding('note', 'no GPU: nvidia-smi lists none. Towers stand on virtual CPU devices')]
+      return gpus, [] if gpus else [_no_gpu('nvidia-smi lists none')]
     # Older drivers do not know the last field.
     if 'not a valid field' not in done.stdout:
       break
   return [], [Finding('FAULT', 'nvidia-smi fails: %s' % ' '.join(done.stdout.split()),
                       'install a driver that fits this kernel, or restart the machine after an update of the driver')]
+
+
+def _no_gpu(reason, fix=''):
+  return Finding('note', f'no GPU: {reason}. Towers stand on virtual CPU devices', fix)
 
 
 def parse_gpus(text: str) -> List[Gpu]:
@@ -88,15 +121,10 @@ def parse_gpus(text: str) -> List[Gpu]:
     if len(cells) not in (len(_QUERY) - 1, len(_QUERY)) or not cells[0].isdigit():
       continue
     told = re.match(r'(\d+)\.(\d+)$', cells[4]) if len(cells) == len(_QUERY) else None
-    capability = (int(told.group(1)), int(told.group(2))) if told else find_capability(cells[1])
+    capability = (int(told.group(1)), int(told.group(2))) if told else None
     gpus.append(Gpu(int(cells[0]), cells[1], tuple(map(int, re.findall(r'\d+', cells[2]))),
                     int(cells[3]) if cells[3].isdigit() else None, capability))
   return gpus
-
-
-def find_capability(name: str) -> Optional[Tuple[int, int]]:
-  """Returns the compute capability of a GPU from its product name, or None for one that is not known here."""
-  return next((capability for pattern, capability in _CAPABILITIES if re.search(pattern, name)), None)
 
 
 def find_build() -> Build:
