@@ -1,7 +1,7 @@
 """Convergence: accuracy over steps of ResNet-20 for 1, 2 and 4 towers that share one global batch lie on one curve.
 
   python -m benchmarks.convergence                 # the sample in colour, some minutes
-  python -m benchmarks.convergence --data=fashion_mnist --epochs=20 --output=docs/convergence
+  python -m benchmarks.convergence --data=fashion_mnist --epochs=20 --output=docs/figures/convergence
 
 Every run has the same seed, so the same initial weights and batches; batch normalisation takes the moments of the
 global batch (`sync`), so that N towers compute what one computes. What is left between the curves is rounding, which a
