@@ -15,6 +15,7 @@ import pytest
 import towers
 from tests import ROOT
 from tests.data.pictures import jpegs
+from tests.test_house import PACKAGES, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
 
@@ -27,6 +28,16 @@ LONG = {os.path.join('docs', name) for name in ('seeing.md', 'speed.md', 'worker
 def read(name):
   with open(os.path.join(ROOT, name), encoding='utf-8') as file:
     return file.read()
+
+
+def python_blocks(name):
+  """Returns a document's programs, and pieces of programs, in order."""
+  return re.findall(r'```python\n(.*?)```', read(name), re.DOTALL)
+
+
+def prose(name):
+  """Returns what stands outside of code."""
+  return re.sub(r'```.*?```', '', read(name), flags=re.DOTALL)
 
 
 def commands(name):
@@ -105,6 +116,29 @@ def share_processes(commands):
   return shared
 
 
+def test_the_readme_is_a_page_that_begins_with_a_program():
+  lines = read('README.md').splitlines()
+  assert lines.index('```python') < 25
+  assert any('**Not run on a GPU so far' in line for line in lines[:30])
+  assert len(prose('README.md').split()) <= 800
+
+
+def test_the_readmes_program_trains(tmp_path):
+  [program] = python_blocks('README.md')
+  (tmp_path / 'program.py').write_text(program, encoding='utf-8')
+  done = subprocess.run([sys.executable, 'program.py'], cwd=str(tmp_path), capture_output=True,
+                        text=True, timeout=120, env=dict(os.environ, PYTHONPATH=ROOT))
+  assert done.returncode == 0 and done.stderr == '', done.stderr
+  loss = float(re.match(r'loss after 200 steps: ([\d.]+)\n$', done.stdout).group(1))
+  assert loss < 1  # ln 10 = 2.3 is chance.
+
+
+@pytest.mark.parametrize('name', DOCS)
+def test_prose_is_wrapped(name):
+  for line in prose(name).splitlines():
+    assert len(line) <= 100 or line.startswith(('|', '!')), line
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in DOCS if commands(name)])
@@ -130,14 +164,19 @@ def test_every_flag_and_file_in_the_docs_exists():
                                   ['-m', 'towers.launch'], ['-m', 'towers.launch.tf_config'],
                                   ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input'],
                                   ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist'],
+                                  ['-m', 'benchmarks.endurance'],
                                   ['-m', 'tests.mutants']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)
     for flag in re.findall(r'--(\w+)', re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
       assert '--%s' % flag in flags, '%s: --%s' % (name, flag)
-    for path in re.findall(r'`((?:towers|staging|models|data|training|tests|examples|requirements|deploy)/[\w/.-]+)`',
-                           text):
+    for module in re.findall(r'python -m ((?:towers|examples|benchmarks|tests)[\w.]*\w)', text):
+      path = os.path.join(ROOT, *module.split('.'))
+      assert os.path.exists(path + '.py') or os.path.exists(os.path.join(path, '__main__.py')), (
+          '%s: python -m %s' % (name, module))
+    for path in re.findall(r'`((?:towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy)'
+                           r'/[\w/.-]+)`', text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', '%s: %s' % (name, path)
     for link in re.findall(r'\]\(([^)#]+)\)', text):
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), '%s: %s' % (name, link)
@@ -151,7 +190,8 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   assert words[0] == 'python' and str(tmp_path) in words
   subprocess.run([sys.executable] + words[1:], cwd=ROOT, check=True, timeout=240, stderr=subprocess.DEVNULL)
   for module in (towers, data):
-    page = (tmp_path / ('%s.html' % module.__name__)).read_text(encoding='utf-8')
+    page = tmp_path / (module.__name__.replace('.', os.sep) + '.html')
+    page = page.read_text(encoding='utf-8')
     for name in module.__all__:
       [_, entry] = page.split('<section id="%s">' % name)
       # Up to what belongs to its attributes.
@@ -162,11 +202,43 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
         assert 'class="docstring"' in entry, '%s.%s' % (module.__name__, name)
 
 
-def test_the_tour_names_every_room():
-  tour = read('BUILD.md')
-  for room in ('tensorflow_v1', 'staging', 'models', 'examples', 'benchmarks', 'tests'):
-    assert re.search(r'^%s/' % room, tour, re.MULTILINE), room
-  for path, _, names in os.walk(os.path.join(ROOT, 'towers')):
-    if '__init__.py' in names and path != os.path.join(ROOT, 'towers'):
-      room = os.path.basename(path) + '/'
-      assert re.search(r'^ +%s|^towers/%s' % (room, room), tour, re.MULTILINE), room
+def read_tour():
+  """Returns the files that the tour in BUILD.md names, by room; lone files are rooms without any."""
+  [tour] = re.findall(r'```\n(main\.py .*?)```', read('BUILD.md'), re.DOTALL)
+  rooms, room = {}, ''
+  for line in tour.splitlines():
+    name, text = re.match(r'( *\S+)( +\S.*)?$', line).groups()
+    assert text, line
+    if name.startswith(' '):
+      rooms[room].append(name.strip())
+    else:
+      room = name
+      rooms[room] = []
+  return rooms
+
+
+def test_the_tour_has_a_line_for_every_room_and_every_file_in_it():
+  rooms = read_tour()
+  for package in PACKAGES:
+    for path, _, names in os.walk(os.path.join(ROOT, package)):
+      names = {name[:-len('.py')] for name in names if name.endswith('.py') and name[0] != '_'}
+      folder = os.path.relpath(path, ROOT).replace(os.sep, '/')
+      if folder == 'towers':
+        alone = {name for name in rooms if name.endswith('.py')} - {'main.py'}
+        assert alone == {'towers/%s.py' % name for name in names}
+      elif names:
+        assert set(rooms[folder + '/']) == names, folder
+  for folder in ('examples', 'benchmarks', 'deploy', 'tests', 'docs'):
+    assert folder + '/' in rooms
+
+
+def test_the_tour_goes_through_the_rooms_in_their_order():
+  named = [re.sub(r'(/|\.py)$', '', name).replace('/', '.') for name in read_tour()]
+  in_both = [name for name in ROOMS if name in named]
+  assert [name for name in named if name in ROOMS and name != 'main'] == in_both[:-1] and in_both[-1] == 'main'
+
+
+def test_decisions_are_numbered():
+  [_, decisions] = read('BUILD.md').split('\n## Decisions\n')
+  numbers = list(map(int, re.findall(r'^### (\d+)\. ', decisions, re.MULTILINE)))
+  assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 8
