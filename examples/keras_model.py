@@ -1,6 +1,6 @@
 """A Keras model on two towers learns the sample of Fashion-MNIST.  python -m examples.keras_model
 
-On TensorFlow 2.x it needs the package tf-keras, since Keras 3 builds no graphs.
+On TensorFlow 2.x it needs the package tf-keras, because Keras 3 builds no graphs.
 """
 import towers
 from models.keras_model import KerasModel

@@ -1,4 +1,4 @@
-"""A model and data of one's own on two towers: two spirals are told apart.  python -m examples.own_model"""
+"""Your own model and data on two towers: it separates two spirals.  python -m examples.own_model"""
 import numpy as np
 
 import towers

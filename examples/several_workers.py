@@ -24,14 +24,14 @@ def model(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
 
 devices = towers.build_devices(2, 'cpu')
-# Every worker takes its part of the same global batch …
+# Every worker takes its share of the same global batch …
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2,
                          num_workers=len(addresses), worker=number)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True), devices=devices.names)
 store = towers.build_variable_store(devices=devices.names, worker=number)
 all_towers = towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store,
                                  workers=workers)
-# … and finds the mean over all of it, to the same bits as the others.
+# … and computes the mean over all of it, to the same bits as the others.
 averaged = towers.average_gradients(all_towers, workers=workers)
 train_op = towers.build_train_op(averaged, optimizer=tf.train.AdamOptimizer(0.005))
 session_config = towers.build_session_config(devices, workers=workers)
@@ -42,9 +42,9 @@ if len(addresses) > 1:
 with tf.Session(target, config=session_config) as session:
   session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
   if len(addresses) > 1:
-    session.run(towers.build_spread(workers).all_op)  # The chief's variables become those of all.
+    session.run(towers.build_spread(workers).all_op)  # Broadcast the chief's variables.
   feed.start(session)
   for _ in range(1200):
     loss = session.run([averaged.loss, train_op])[0]
   print('loss after 1200 steps: %.4f' % loss)
-server = None  # While there is something to end it with.
+server = None  # Ends it while Python can still do so.

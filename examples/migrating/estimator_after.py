@@ -1,4 +1,4 @@
-"""The same, with the towers, the switch and the loop in view.  python -m examples.migrating.estimator_after"""
+"""The same, with towers, switch and loop in plain view.  python -m examples.migrating.estimator_after"""
 import os
 import tempfile
 

@@ -1,4 +1,4 @@
-"""The same switch, with every example taken once.  python -m examples.migrating.switch_after"""
+"""The same switch, but it takes every example once.  python -m examples.migrating.switch_after"""
 import towers
 from tensorflow_v1 import tf
 
@@ -17,7 +17,7 @@ batches = towers.build_switched_batches(train, validation, is_validating=is_vali
 taken = []
 for batch, device in zip(batches, devices.names):
   with tf.device(device):
-    taken.append(tf.identity(batch.tensors))  # What the tower's model would be built on.
+    taken.append(tf.identity(batch.tensors))  # The model would build on this.
 with tf.Session(config=towers.build_session_config(devices)) as session:
   train.start(session)
   validation.start(session)

@@ -1,4 +1,4 @@
-"""Training and validation in one graph, as it is often asked about.  python -m examples.migrating.switch_before"""
+"""Training and validation in one graph, as many try it.  python -m examples.migrating.switch_before"""
 import towers
 from tensorflow_v1 import tf
 
@@ -12,7 +12,7 @@ batch = tf.cond(is_validating, lambda: validation_batch, lambda: train_batch)
 taken = []
 for tower in range(NUM_GPUS):
   with tf.device('/cpu:%d' % tower):
-    taken.append(tf.identity(batch))  # What the tower's model would be built on.
+    taken.append(tf.identity(batch))  # The model would build on this.
 with tf.Session(config=tf.ConfigProto(device_count={'CPU': NUM_GPUS})) as session:
   for what in ('training', 'training', 'validation'):
     numbers = session.run(taken, {is_validating: what == 'validation'})

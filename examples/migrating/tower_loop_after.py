@@ -1,4 +1,4 @@
-"""The same towers, built by towers.  python -m examples.migrating.tower_loop_after"""
+"""The same program, with towers.  python -m examples.migrating.tower_loop_after"""
 import towers
 from tensorflow_v1 import tf
 from towers import data

@@ -22,7 +22,7 @@ def average_gradients(tower_gradients):
   return averaged
 
 images, labels = data.load('sample').train.arrays
-dataset = tf.data.Dataset.from_tensor_slices((images, labels))  # A copy of all images in the graph: 2 GB at most.
+dataset = tf.data.Dataset.from_tensor_slices((images, labels))  # The graph holds all images: 2 GB at most.
 iterator = tf.data.make_one_shot_iterator(dataset.shuffle(4000, seed=0).batch(BATCH_SIZE).repeat())
 optimizer = tf.train.GradientDescentOptimizer(0.1)
 tower_gradients = []
@@ -30,7 +30,7 @@ with tf.variable_scope(tf.get_variable_scope()):
   for tower in range(NUM_GPUS):
     with tf.device('/cpu:%d' % tower), tf.name_scope('tower_%d' % tower) as scope:
       loss = tower_loss(*iterator.get_next())
-      # Each tower takes the penalties of all weights once more, and the mean over towers takes them back.
+      # Each tower adds the penalties of all weights again; the mean over towers undoes that.
       total = tf.add_n([loss] + tf.get_collection('losses', scope))
       tf.get_variable_scope().reuse_variables()
       tower_gradients.append(optimizer.compute_gradients(total))
