@@ -10,64 +10,105 @@ import pytest
 from tensorflow_v1 import tf
 from tests import ROOT
 
+BY_THEMSELVES = ['own_model', 'several_workers', 'keras_model']
+MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after', 'switch_before',
+             'switch_after', 'estimator_after']
+if hasattr(tf, 'estimator'):
+  MIGRATING.append('estimator_before')
+# As `python -m` does, one after another: most of a start is the import of TensorFlow.
+RUN_ALL = """
+import runpy, sys, traceback
+from tensorflow_v1 import tf
+for name in sys.argv[1:]:
+  print('==== ' + name, flush=True)
+  print('==== ' + name, file=sys.stderr, flush=True)
+  try:
+    with tf.Graph().as_default():
+      runpy.run_module(name, run_name='__main__')
+  except Exception:
+    traceback.print_exc()
+  sys.stdout.flush()
+"""
 
-def test_a_model_of_ones_own_trains_in_thirty_lines():
+
+def run_examples(names):
+  """Runs examples in one process; returns by name what each has written to stdout and stderr."""
+  done = subprocess.run([sys.executable, '-c', RUN_ALL] + names, cwd=ROOT, capture_output=True,
+                        text=True, timeout=200)
+  assert done.returncode == 0, done.stderr
+  streams = [dict(re.findall(r'==== (.*)\n((?:(?!====).*\n)*)', stream))
+             for stream in (done.stdout, done.stderr)]
+  assert list(streams[0]) == list(streams[1]) == names
+  return {name: tuple(stream[name] for stream in streams) for name in names}
+
+
+@pytest.fixture(scope='module')
+def by_themselves():
+  return run_examples(['examples.' + name for name in BY_THEMSELVES])
+
+
+@pytest.fixture(scope='module')
+def migrating():
+  """What each of them has written to stdout."""
+  ran = run_examples(['examples.migrating.' + name for name in MIGRATING])
+  for name, (_, stderr) in ran.items():
+    assert 'Traceback' not in stderr, '%s: %s' % (name, stderr)
+  return {name.split('.')[-1]: stdout for name, (stdout, _) in ran.items()}
+
+
+def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
   with open(os.path.join(ROOT, 'examples', 'own_model.py'), encoding='utf-8') as file:
     code = [line for line in file if line.strip()]
   assert len(code) <= 30
-  done = subprocess.run([sys.executable, '-m', 'examples.own_model'], cwd=ROOT, capture_output=True,
-                        text=True, timeout=120)
-  assert done.returncode == 0 and done.stderr == ''
-  loss = float(re.match(r'loss after 1200 steps: ([\d.]+)\n$', done.stdout).group(1))
+  stdout, stderr = by_themselves['examples.own_model']
+  assert stderr == ''
+  loss = float(re.match(r'loss after 1200 steps: ([\d.]+)\n$', stdout).group(1))
   assert loss < 0.02  # ln 2 = 0.69 is chance.
 
 
 @pytest.mark.parametrize('num_workers', [1, 2])
-def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers):
-  command = [sys.executable, '-m', 'examples.several_workers']
+def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_themselves):
+  stdout, stderr = by_themselves['examples.several_workers']
   if num_workers > 1:
-    command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--'] + command
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-  assert done.returncode == 0 and done.stderr == ''
-  losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', done.stdout)
+    done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+                           sys.executable, '-m', 'examples.several_workers'],
+                          cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    stdout, stderr = done.stdout, done.stderr
+  assert stderr == ''
+  losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', stdout)
   assert len(losses) == num_workers and len(set(losses)) == 1
   assert float(losses[0]) < 0.02
 
 
-def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties():
-  done = subprocess.run([sys.executable, '-m', 'examples.keras_model'], cwd=ROOT, capture_output=True, text=True,
-                        timeout=120)
-  assert done.returncode == 0 and done.stderr == ''
-  loss, accuracy = map(float, re.match(r'loss ([\d.]+), accuracy ([\d.]+) in step 200\n$', done.stdout).groups())
+def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties(by_themselves):
+  stdout, stderr = by_themselves['examples.keras_model']
+  assert stderr == ''
+  found = re.match(r'loss ([\d.]+), accuracy ([\d.]+) in step 200\n$', stdout)
+  loss, accuracy = map(float, found.groups())
   assert loss < 1 and accuracy > 0.8
 
 
-def run_example(name):
-  done = subprocess.run([sys.executable, '-m', 'examples.migrating.' + name], cwd=ROOT, capture_output=True, text=True,
-                        timeout=120)
-  assert done.returncode == 0, done.stderr
-  return done.stdout
-
-
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
-def test_what_has_migrated_learns_as_before(name):
-  before, after = [float(re.match(r'loss after .*: ([\d.]+)\n$', run_example('%s_%s' % (name, when))).group(1))
-                   for when in ('before', 'after')]
+def test_what_has_migrated_learns_as_before(name, migrating):
+  before, after = [
+      float(re.match(r'loss after .*: ([\d.]+)\n$', migrating['%s_%s' % (name, when)]).group(1))
+      for when in ('before', 'after')]
   # ln 10 = 2.3 is chance. Initial weights differ, so that the numbers cannot be the same.
   assert before < 1.2 and after < 1.2
 
 
-def test_what_an_estimator_trained_towers_train():
+def test_what_an_estimator_trained_towers_train(migrating):
   def accuracy(name):
-    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', run_example(name)).group(1))
+    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrating[name]).group(1))
 
   assert accuracy('estimator_after') > 0.75  # 0.1 is chance.
   if hasattr(tf, 'estimator'):
     assert accuracy('estimator_before') > 0.7
 
 
-def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers():
-  before, after = run_example('switch_before'), run_example('switch_after')
+def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers(migrating):
+  before, after = migrating['switch_before'], migrating['switch_after']
   with open(os.path.join(ROOT, 'docs', 'migrating.md'), encoding='utf-8') as file:
     docs = file.read()
   assert '```\n%s```' % before in docs and '```\n%s```' % after in docs

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import main
 from tests import ROOT
 
 RESULT_KEYS = [
@@ -22,6 +23,11 @@ def run(*flags):
                         text=True, timeout=120)
 
 
+def run_here(*flags):
+  """The same in this process: most of a start is the import of TensorFlow."""
+  return main.main(['main.py'] + list(flags))
+
+
 def run_with_result(folder, *flags):
   path = os.path.join(str(folder), 'result.json')
   done = run('--result_file=' + path, *flags)
@@ -30,15 +36,29 @@ def run_with_result(folder, *flags):
     return json.load(file), done
 
 
+def result_here(folder, *flags):
+  path = os.path.join(str(folder), 'result.json')
+  assert run_here('--result_file=' + path, *flags) == 0
+  with open(path) as file:
+    return json.load(file)
+
+
 @pytest.fixture(scope='module')
 def one(tmp_path_factory):
   """The result of one tower."""
-  return run_with_result(tmp_path_factory.mktemp('one'), '--num_gpus=1', '--noshuffle', '--staging_depth=0', *QUICK)[0]
+  return result_here(tmp_path_factory.mktemp('one'), '--num_gpus=1', '--noshuffle',
+                     '--staging_depth=0', *QUICK)
 
 
 @pytest.mark.parametrize('mode', ['split', 'next', 'shard'])
-def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path):
-  result, done = run_with_result(tmp_path, '--input_mode=' + mode, '--num_gpus=8', '--noshuffle', *QUICK)
+def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
+  flags = ['--input_mode=' + mode, '--num_gpus=8', '--noshuffle'] + QUICK
+  if mode == 'split':  # One of them in a process of its own.
+    result, done = run_with_result(tmp_path, *flags)
+    stdout, stderr = done.stdout, done.stderr
+  else:
+    result = result_here(tmp_path, *flags)
+    stdout, stderr = capfd.readouterr()
   assert list(result) == RESULT_KEYS
   assert result['num_towers'] == 8 and result['global_batch_size'] == 100
   assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result['validation_examples'] == 1000
@@ -47,10 +67,10 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path):
   assert result['validation_accuracy'] > 0.7  # A linear model after 45 steps; chance is 0.1.
   # One plain line of warning, and nothing of TensorFlow's.
   assert re.match(r'towers: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual CPU devices\n$',
-                  done.stderr)
+                  stderr)
   for words in ('8 towers', '4,000 training and 1,000 validation', '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
                 '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40', 'done: 45 steps, 4,500 examples'):
-    assert words in done.stdout
+    assert words in stdout
 
 
 def test_a_package_that_is_not_there_is_named():
@@ -67,29 +87,32 @@ def test_without_flags_it_trains_the_sample_on_two_towers(tmp_path):
   assert result['validation_accuracy'] > 0.82
 
 
-def test_every_way_to_validate_gives_the_same_numbers(tmp_path):
-  switched, _ = run_with_result(tmp_path, '--num_gpus=2', *QUICK)
-  aside, done = run_with_result(tmp_path, '--num_gpus=3', '--validation=tower', *QUICK)
-  none, _ = run_with_result(tmp_path, '--num_gpus=2', '--validation=none', *QUICK)
+def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
+  switched = result_here(tmp_path, '--num_gpus=2', *QUICK)
+  capfd.readouterr()
+  aside = result_here(tmp_path, '--num_gpus=3', '--validation=tower', *QUICK)
+  assert aside['num_towers'] == 2 and re.search(r'CPU:2 +validation', capfd.readouterr().out)
+  none = result_here(tmp_path, '--num_gpus=2', '--validation=none', *QUICK)
   for key in ('train_loss', 'validation_loss', 'validation_accuracy', 'validation_examples'):
     assert aside[key] == pytest.approx(switched[key], abs=1e-5)
-  assert aside['num_towers'] == 2 and re.search(r'CPU:2 +validation', done.stdout)
   assert none['train_loss'] == pytest.approx(switched['train_loss'], abs=1e-6)
   assert none['validation_accuracy'] is None and none['validation_examples'] == 0
 
 
-def test_a_run_in_two_parts_ends_where_one_does(tmp_path):
+def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   folder = '--checkpoint_dir=%s' % (tmp_path / 'checkpoints')
-  whole, _ = run_with_result(tmp_path, *QUICK)
-  run_with_result(tmp_path, folder, *(QUICK + ['--steps=21']))
+  whole = result_here(tmp_path, *QUICK)
+  result_here(tmp_path, folder, *(QUICK + ['--steps=21']))
+  # Nothing but the checkpoint comes into another process.
   resumed, done = run_with_result(tmp_path, folder, *QUICK)
   assert 'resumed from' in done.stdout and '21 of 45 steps are done' in done.stdout
   for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
     assert resumed[key] == whole[key]
-  done = run(folder, *(QUICK + ['--batch_size=50']))
-  assert done.returncode == 2 and 'batch_size=50' in done.stderr
-  done = run(folder, *(QUICK + ['--model=lenet']))
-  assert done.returncode == 2 and 'another model' in done.stderr
+  capfd.readouterr()
+  assert run_here(folder, *(QUICK + ['--batch_size=50'])) == 2
+  assert 'batch_size=50' in capfd.readouterr().err
+  assert run_here(folder, *(QUICK + ['--model=lenet'])) == 2
+  assert 'another model' in capfd.readouterr().err
 
 
 def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
