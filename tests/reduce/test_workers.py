@@ -25,21 +25,17 @@ SIZES = [(13, 8), (16, 8), (23, 7)]
 STEPS = 7
 
 
-def pairwise(*axes):
-  """Returns some combinations in which every two values of different axes meet."""
-  wanted = {((i, a), (j, b)) for i, j in itertools.combinations(range(len(axes)), 2) for a in axes[i] for b in axes[j]}
-  cases = []
-  for case in sorted(itertools.product(*axes), key=str):
-    met = set(itertools.combinations(list(enumerate(case)), 2)) & wanted
-    if len(met) >= len(axes) - 1:
-      cases.append(case)
-      wanted -= met
-  for case in itertools.product(*axes):
-    met = set(itertools.combinations(list(enumerate(case)), 2)) & wanted
-    if met:
-      cases.append(case)
-      wanted -= met
-  return cases
+def pairwise(*axes, first=()):
+  """Returns few combinations, the given ones first, in which any two values of two axes meet."""
+  def pairs(case):
+    return set(itertools.combinations(enumerate(case), 2))
+
+  cases, chosen = list(itertools.product(*axes)), list(first)
+  wanted = set.union(*map(pairs, cases)).difference(*map(pairs, chosen))
+  while wanted:
+    chosen.append(max(cases, key=lambda case: len(pairs(case) & wanted)))
+    wanted -= pairs(chosen[-1])
+  return chosen
 
 
 def make_team(shape, **settings):
@@ -61,7 +57,9 @@ def assert_one_tower(team, one, *, steps=STEPS, tolerance=2e-6):
 
 
 @pytest.mark.parametrize('shape, mode, depth, size, placement',
-                         pairwise(SHAPES[1:], MODES, DEPTHS, SIZES, PLACEMENTS), ids=str)
+                         pairwise(SHAPES[1:], MODES, DEPTHS, SIZES, PLACEMENTS, first=[
+                             ((2, 2), 'next', 0, (13, 8), placement)
+                             for placement in ('host', 'replicated')]), ids=str)
 def test_they_are_one_tower(shape, mode, depth, size, placement):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5, weight_decay=0.01)
   with make_team(shape, mode=mode, depth=depth, placement=placement, **settings) as team, \
