@@ -19,9 +19,15 @@ from towers.input.pipeline import GET_NEXTS
 SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]
 
 
-def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=False, seed=0, num_workers=1, worker=0,
-         make_examples=id_examples, num_threads=0):
+def take(mode, size, *, num_steps, first_step=0, **settings):
   """Returns for each step a list with the ids of each tower, without the rows that fill an empty batch."""
+  plan, [steps] = take_runs(mode, size, [(first_step, num_steps)], **settings)
+  return plan, steps
+
+
+def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, num_workers=1,
+              worker=0, make_examples=id_examples, num_threads=0):
+  """Returns the same of several runs, (first step, number of steps), of one program."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
@@ -30,11 +36,13 @@ def take(mode, size, *, num_steps, first_step=0, shuffle=False, drop_remainder=F
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
     config = tf.ConfigProto(inter_op_parallelism_threads=num_threads, use_per_session_threads=True)
     with tf.Session(config=config) as session:
-      session.run(inputs.initializer, inputs.feeds(first_step))
-      steps = [session.run(batches) for _ in range(num_steps)]
+      taken = []
+      for first_step, num_steps in runs:
+        session.run(inputs.initializer, inputs.feeds(first_step))
+        taken.append([session.run(batches) for _ in range(num_steps)])
   # One row fills the batch of a tower that has no example: many kernels take no empty batch.
-  assert all(len(ids) == max(count, 1) for step in steps for ids, count in step)
-  return plan, [[ids[:count].tolist() for ids, count in step] for step in steps]
+  assert all(len(ids) == max(count, 1) for steps in taken for step in steps for ids, count in step)
+  return plan, [[[ids[:count].tolist() for ids, count in step] for step in steps] for steps in taken]
 
 
 @pytest.mark.parametrize('mode, size', itertools.product(MODES, SIZES), ids=str)
@@ -68,12 +76,13 @@ def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
 def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, size, num_workers, shuffle):
   num_examples, batch_size, num_towers = size
   steps_per_epoch = -(-num_examples // batch_size)
-  of_worker = [take(mode, size, num_steps=2 * steps_per_epoch + 1, shuffle=shuffle, num_workers=num_workers,
-                    worker=worker) for worker in range(num_workers)]
-  for worker, (_, steps) in enumerate(of_worker):
+  of_worker = []
+  for worker in range(num_workers):
+    plan, [steps, resumed] = take_runs(
+        mode, size, [(0, 2 * steps_per_epoch + 1), (steps_per_epoch - 1, 2)], shuffle=shuffle,
+        num_workers=num_workers, worker=worker)
+    of_worker.append((plan, steps))
     assert {id for step in steps for ids in step for id in ids} == set(range(worker, num_examples, num_workers))
-    resumed = take(mode, size, num_steps=2, first_step=steps_per_epoch - 1, shuffle=shuffle, num_workers=num_workers,
-                   worker=worker)[1]
     assert resumed == steps[steps_per_epoch - 1:steps_per_epoch + 1]
     if mode == 'shard':
       for tower in range(num_towers):
@@ -121,8 +130,11 @@ def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode, s
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_a_run_may_begin_at_any_step(mode, size, shuffle):
   _, steps = take(mode, size, num_steps=8, shuffle=shuffle)
-  for first_step in (1, 3, 6):
-    assert take(mode, size, num_steps=2, first_step=first_step, shuffle=shuffle)[1] == steps[first_step:first_step + 2]
+  # Another program than the one above, which has begun at none of them.
+  first_steps = (3, 1, 6)
+  _, runs = take_runs(mode, size, [(first_step, 2) for first_step in first_steps], shuffle=shuffle)
+  for first_step, run in zip(first_steps, runs):
+    assert run == steps[first_step:first_step + 2]
 
 
 @pytest.mark.parametrize('mode', MODES)

@@ -41,7 +41,7 @@ SMALLER = {'alexnet': ((63, 63, 3), 10), 'vgg16': ((32, 32, 3), 10), 'nasnet_cif
            'nasnet_mobile': ((32, 32, 3), 10)}
 # These differ in the numbers of their blocks alone from one that is trained, and are counted.
 COUNTED = ('vgg19', 'resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152', 'nasnet_cifar_large', 'nasnet_large')
-SLOW = COUNTED + ('nasnet_cifar', 'nasnet_mobile')
+SLOW = COUNTED + ('resnet50', 'nasnet_cifar', 'nasnet_mobile')
 
 
 def build(name, is_training, dtype=np.uint8, batch=3, shape=None, num_classes=10, **settings):
@@ -159,6 +159,7 @@ def test_top_5_counts_answers_among_the_five_likeliest():
     np.testing.assert_array_equal(session.run(metrics['top_5']), [False, True, True, False, True, False, True, True])
 
 
+@pytest.mark.slow
 def test_a_deep_net_with_sync_is_one_tower():
   train = load_synthetic(num_train=100, num_validation=10).train
   report = towers.check(models.build_classifier('resnet20', num_classes=10), train, num_towers=3, batch_size=7,

@@ -1,5 +1,7 @@
 """Parcels: what is small and alike travels together, and no bit of it is another than if each had travelled alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -31,9 +33,11 @@ def count_sums_saved(monkeypatch, **settings):
   return num_sums_apart - num_sums
 
 
-@pytest.mark.parametrize('build', ['reuse', 'clone'])
-@pytest.mark.parametrize('placement', ['host', 'first', 'balanced'])
-@pytest.mark.parametrize('num_towers', [1, 2, 3])
+@pytest.mark.parametrize('build, num_towers, placement', [
+    # In one of the builds, and in the other one when there is time.
+    pytest.param(*point, marks=pytest.mark.slow if number % 2 else ())
+    for number, point in enumerate(itertools.product(
+        ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']))])
 def test_no_bit_changes(num_towers, placement, build, monkeypatch):
   saved = count_sums_saved(monkeypatch, num_towers=num_towers, placement=placement, tower_build=build,
                            mode=small.MODES[num_towers % 3], depth=num_towers % 3)
