@@ -104,15 +104,18 @@ for flags in json.loads(sys.argv[1]):
 
 def share_processes(commands):
   """Returns commands of which one runs all that follow on each other and start main.py alone."""
-  shared = []
+  shared, open_one = [], None
   for words in commands:
     # What is set before TensorFlow is loaded needs a process of its own.
     if words[1] != 'main.py' or any(word.startswith('--xla') for word in words):
       shared.append([os.path.join(ROOT, word) if word == 'main.py' else word for word in words])
+      if words[1] != 'main.py' and 'pytest' not in words:
+        open_one = None  # It may read what those before it have left, and leave what others read.
       continue
-    if not (shared and shared[-1][:3] == [sys.executable, '-c', RUN_ALL]):
-      shared.append([sys.executable, '-c', RUN_ALL, '[]'])
-    shared[-1][3] = json.dumps(json.loads(shared[-1][3]) + [words[2:]])
+    if open_one is None:
+      open_one = [sys.executable, '-c', RUN_ALL, '[]']
+      shared.append(open_one)
+    open_one[3] = json.dumps(json.loads(open_one[3]) + [words[2:]])
   return shared
 
 

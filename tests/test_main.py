@@ -204,8 +204,8 @@ def test_an_op_takes_as_many_threads_as_were_asked_for():
              '    most = max(most, len(os.listdir("/proc/self/task")))\n'
              'watcher = threading.Thread(target=watch)\n'
              'watcher.start()\n'
-             'code = main.main(["main.py", "--num_gpus=1", "--device=cpu", "--steps=20", "--quiet", '
-             '"--validation=none", "--intra_threads=%d"])\n'
+             'code = main.main(["main.py", "--num_gpus=1", "--device=cpu", "--steps=3", "--quiet", '
+             '"--model=linear", "--validation=none", "--intra_threads=%d"])\n'
              'ended.set()\n'
              'watcher.join()\n'
              'print(code, most)')

@@ -8,8 +8,9 @@ import sys
 import time
 
 import pytest
+from data.tfrecord import load_index
 
-from tests import ROOT
+import main
 from tests.data.pictures import damage, jpegs, write_tfrecords
 from towers.data.formats.tfrecord import load_index
 
@@ -22,6 +23,11 @@ def run(*flags):
                         timeout=120)
 
 
+def run_here(*flags):
+  """The same in this process: most of a start is the import of TensorFlow. Returns the exit code."""
+  return main.main(['main.py'] + list(flags))
+
+
 @pytest.fixture
 def folder(tmp_path):
   images = jpegs(24)
@@ -30,7 +36,7 @@ def folder(tmp_path):
   return tmp_path
 
 
-def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder):
+def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capfd):
   path = folder / 'train-00001-of-00003'
   damage(path, int(load_index(path).offsets[4]) + 100)
   flags = QUICK + ['--data_dir=%s' % folder, '--epochs=2']
@@ -39,20 +45,22 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder):
   [line] = done.stderr.splitlines()
   assert line.startswith('towers: error: %s: record 4 at byte ' % path) and 'on_bad_record=skip' in line
   result_file = str(folder / 'result.json')
-  done = run('--on_bad_record=skip', '--result_file=' + result_file, *flags)
-  assert done.returncode == 0, done.stderr
+  capfd.readouterr()
+  assert run_here('--on_bad_record=skip', '--result_file=' + result_file, *flags) == 0
+  stdout, stderr = capfd.readouterr()
   with open(result_file) as file:
     result = json.load(file)
   assert result['global_step'] == 8 and result['examples_seen'] == 38 and result['validation_examples'] == 4
   assert 0 <= result['input_wait'] <= 1
-  assert re.match(r'skipped: %s: record 4 at byte \d+: its payload is damaged' % path, done.stderr)
-  assert 'skipped 1 damaged record in 1 file: %s (1)' % path in done.stdout
-  assert '3 + 1 TFRecord files, read by record number' in done.stdout and 'damaged records: skip' in done.stdout
+  assert re.match(r'skipped: %s: record 4 at byte \d+: its payload is damaged' % path, stderr)
+  assert 'skipped 1 damaged record in 1 file: %s (1)' % path in stdout
+  assert '3 + 1 TFRecord files, read by record number' in stdout
+  assert 'damaged records: skip' in stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', ['split', 'shard'])
-def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode):
+def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode, capfd):
   flags = QUICK + ['--data_dir=%s' % folder, '--input_mode=' + mode, '--steps=40', '--checkpoint_every=1',
                    '--validate_every=40']
   results = []
@@ -66,25 +74,26 @@ def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, 
   process.wait()
   for number, command in enumerate((flags, resumable)):
     path = str(folder / ('result%d.json' % number))
-    done = run('--result_file=' + path, *command)
-    assert done.returncode == 0, done.stderr
+    capfd.readouterr()
+    assert run_here('--result_file=' + path, *command) == 0
     with open(path) as file:
       results.append(json.load(file))
-  assert re.search(r'resumed from .*: \d+ of 40 steps are done', done.stdout)
+  assert re.search(r'resumed from .*: \d+ of 40 steps are done', capfd.readouterr().out)
   for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
     assert results[0][key] == results[1][key]
 
 
 @pytest.mark.slow
-def test_the_input_is_measured_alone(folder):
+def test_the_input_is_measured_alone(folder, capfd):
   result_file = str(folder / 'result.json')
-  done = run('--input_only', '--result_file=' + result_file, '--data_dir=%s' % folder, *QUICK)
-  assert done.returncode == 0, done.stderr
+  assert run_here('--input_only', '--result_file=' + result_file, '--data_dir=%s' % folder,
+                  *QUICK) == 0
+  stdout = capfd.readouterr().out
   with open(result_file) as file:
     speeds = json.load(file)
   assert list(speeds) == ['split', 'next', 'shard'] and min(speeds.values()) > 0
   for mode in speeds:
-    assert re.search(r'%s +[\d,]+ examples/s' % mode, done.stdout)
+    assert re.search(r'%s +[\d,]+ examples/s' % mode, stdout)
 
 
 @pytest.mark.parametrize('flags, words', [

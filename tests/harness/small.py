@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 
 import towers
 from tensorflow_v1 import tf
@@ -28,6 +29,17 @@ def thin(*axes):
   assert all(len(axis) >= 3 for axis in axes)
   return [tuple(value for _, value in point) for point in itertools.product(*map(enumerate, axes))
           if sum(position for position, _ in point) % 3 == 0]
+
+
+def diagonal(*axes):
+  """Returns as few points as the longest axis has, with every value of every axis."""
+  return [tuple(axis[number % len(axis)] for axis in axes) for number in range(max(map(len, axes)))]
+
+
+def slow_but(fast, points):
+  """Returns points as parameters of which only those of `fast` are run when time is short."""
+  assert set(fast) <= set(points)
+  return [pytest.param(*point, marks=() if point in fast else pytest.mark.slow) for point in points]
 
 
 def id_examples(num_examples, name='train'):

@@ -1,12 +1,14 @@
 """The switch: no example crosses from one split to the other, and none is skipped, whatever the pattern."""
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import DEPTHS, MODES, id_examples
+from tests.towers.small import DEPTHS, MODES, id_examples, slow_but, thin
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 
@@ -54,9 +56,9 @@ actions = st.lists(st.one_of(st.sampled_from([0, 1]), st.tuples(st.sampled_from(
                    min_size=1, max_size=25)
 
 
-@pytest.mark.parametrize('depth', DEPTHS)
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('num_towers', [1, 3, 4])
+@pytest.mark.parametrize('num_towers, mode, depth', slow_but(
+    thin([1, 3, 4], MODES, DEPTHS) + [(1, 'split', 0), (1, 'split', 1)],
+    list(itertools.product([1, 3, 4], MODES, DEPTHS))))
 def test_any_pattern_of_switching_and_resetting(mode, num_towers, depth):
   feeds = Feeds(mode, num_towers, depth)
 

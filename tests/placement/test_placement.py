@@ -17,7 +17,8 @@ from towers.base.usage_error import UsageError
 HOST = '/device:CPU:0'
 
 
-@pytest.mark.parametrize('mode, depth', itertools.product(small.MODES, small.DEPTHS))
+@pytest.mark.parametrize('mode, depth', small.slow_but(
+    small.diagonal(small.MODES, small.DEPTHS), list(itertools.product(small.MODES, small.DEPTHS))))
 def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
   with Run(mode=mode, num_towers=4, depth=depth) as run:
     gradient_ops = 0
@@ -32,8 +33,9 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
     assert gradient_ops > 4 * 10
 
 
-@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
-@pytest.mark.parametrize('placement', small.PLACEMENTS)
+@pytest.mark.parametrize('placement, optimizer', small.slow_but(
+    small.diagonal(small.PLACEMENTS, ['momentum', 'adam']),
+    list(itertools.product(small.PLACEMENTS, ['momentum', 'adam']))))
 def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
   with Run(num_towers=4, placement=placement, optimizer=optimizer) as run, run.graph.as_default():
     assert all(op.type != 'VariableV2' for op in run.graph.get_operations())

@@ -4,7 +4,6 @@ Dropout masks differ per tower and step, repeat with the seed, and resume where 
 """
 
 import importlib
-import itertools
 import random
 
 import numpy as np
@@ -171,12 +170,11 @@ def test_a_variable_that_starts_from_another_ones_value_leaves_that_as_it_is():
   np.testing.assert_array_equal(second, 2 * first)
 
 
-GRID = list(itertools.product(small.MODES, small.TOWERS, small.PLACEMENTS))
+FAST = [('split', 2, 'host'), ('next', 3, 'balanced'), ('shard', 8, 'replicated')]
 
 
-@pytest.mark.parametrize('mode, num_towers, placement', [
-    point if point in (('split', 2, 'host'), ('next', 3, 'balanced'), ('shard', 8, 'replicated'))
-    else pytest.param(*point, marks=pytest.mark.slow) for point in GRID])
+@pytest.mark.parametrize('mode, num_towers, placement', small.slow_but(
+    FAST, sorted({*small.thin(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
 def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
   def weights(shape, name):
     return tf.Variable(lambda: OBJECTS['GlorotUniform']()(shape), name=name)

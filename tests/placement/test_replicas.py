@@ -3,6 +3,7 @@
 That N towers are one tower with them as well is one of the placements in `test_exactness`.
 """
 
+import functools
 import re
 
 import numpy as np
@@ -67,13 +68,18 @@ def take_steps(**settings):
     return dict(means, losses=losses, count=count), run.session.run(variables)
 
 
+@functools.lru_cache(maxsize=None)
+def take_steps_of_shared(case):
+  return take_steps(placement='first', **CASES[case])
+
+
 @pytest.mark.parametrize('case, build', [
     # Each in one of the builds, and in the other one when there is time.
     pytest.param(case, build, marks=pytest.mark.slow if (index + (build == 'clone')) % 2 else ())
     for index, case in enumerate(sorted(CASES)) for build in ('reuse', 'clone')])
 def test_they_train_as_shared_variables_do(case, build):
   told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])
-  expected_told, expected_variables = take_steps(placement='first', **CASES[case])
+  expected_told, expected_variables = take_steps_of_shared(case)
   for name, value in expected_told.items():
     np.testing.assert_allclose(told[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
   assert_same_weights(variables, expected_variables)

@@ -1,5 +1,7 @@
 """However a model makes its variables, towers share them, or an error names what they do not share."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -36,22 +38,28 @@ def named_variables(batch, is_training):
   return losses_of(x + tf.get_variable('last/b', [3], initializer=tf.zeros_initializer()), labels)
 
 
+@functools.lru_cache(maxsize=None)
+def one_tower():
+  """Returns the losses and weights of one tower of plain variables, and what others are named."""
+  with Run(model=plain_variables, num_towers=1) as one, Run(model=named_variables) as named:
+    losses = [one.steps.train() for _ in range(5)]
+    return one.initial_weights, losses, one.weights(), sorted(named.weights())
+
+
 @pytest.mark.parametrize('placement', small.PLACEMENTS)
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):
-  with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run, \
-      Run(model=plain_variables, num_towers=1) as one:
-    assert sorted(run.weights()) == ['last/b', 'w', 'w_1']
-    assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
+  initial, losses, weights, names = one_tower()
+  with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run:
+    assert sorted(run.weights()) == ['last/b', 'w', 'w_1'] == names
+    assert_same_weights(run.initial_weights, initial, tolerance=0)
     assert len({value.tobytes() for value in run.initial_weights.values()}) == 3
-    for _ in range(5):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
+    for loss in losses:
+      assert run.steps.train() == pytest.approx(loss, abs=1e-5)
+    assert_same_weights(run.weights(), weights)
     with run.graph.as_default():
       devices = {variable.device for variable in tf.trainable_variables()}
     assert len(devices) == (min(num_towers, 3) if placement == 'balanced' else 1)
-  with Run(model=named_variables) as named:
-    assert sorted(named.weights()) == ['last/b', 'w', 'w_1']
 
 
 def test_plain_variables_and_a_validation_tower():

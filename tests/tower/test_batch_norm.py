@@ -1,6 +1,7 @@
 """Batch normalisation over towers: with sync N towers are one tower; every kind updates its averages once a step."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -50,12 +51,13 @@ def one_tower(num_train):
   return train_and_validate(num_towers=1, depth=0, train=small.random_examples(num_train))
 
 
+KINDS = ('first', 'mean', 'sync')
 GRID = small.thin(small.MODES, small.TOWERS, small.DEPTHS)
 
 
-@pytest.mark.parametrize('index', range(len(GRID)), ids=['-'.join(map(str, point)) for point in GRID])
-def test_with_sync_towers_equal_one_tower(index):
-  mode, num_towers, depth = GRID[index]
+@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+    small.diagonal(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 2)], GRID))
+def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   # Every size meets every mode, number of towers and depth.
   num_train = SIZES[(small.MODES.index(mode) + 2 * small.TOWERS.index(num_towers)) % 3]
   losses, (means, num_examples), weights, moving = train_and_validate(
@@ -92,9 +94,9 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     assert_same_weights(averages(run), after, tolerance=1e-6)
 
 
-@pytest.mark.parametrize('kind', ['first', 'mean', 'sync'])
-@pytest.mark.parametrize('mode', small.MODES)
-def test_empty_towers_have_no_part(kind, mode):
+@pytest.mark.parametrize('mode, kind', small.slow_but(
+    small.diagonal(small.MODES, KINDS), list(itertools.product(small.MODES, KINDS))))
+def test_empty_towers_have_no_part(mode, kind):
   # 11 in batches of 5 leave one for 4 towers; in `shard` mode the first may be empty. The row of
   # zeros that fills a batch is NaN.
   def of_directions(batch, is_training):

@@ -252,7 +252,8 @@ def test_weights_that_are_half_themselves_are_refused():
     Run(num_towers=2, model=model, **MIXED)
 
 
-@pytest.mark.parametrize('name, batch_norm_kind', [('convnet', 'first'), ('resnet20', 'first'), ('resnet20', 'sync')])
+@pytest.mark.parametrize('name, batch_norm_kind', [
+    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow), ('resnet20', 'sync')])
 def test_models_compute_in_half(name, batch_norm_kind):
   import models
   with tf.Graph().as_default() as graph:

@@ -132,9 +132,8 @@ def test_without_validation_there_is_none():
   assert recorder.validations == [] and outcome.validation == {} and outcome.validation_examples == 0
 
 
-@pytest.mark.parametrize('mode, depth', [
-    pytest.param(*point, marks=() if point in small.thin(small.MODES, small.DEPTHS) else pytest.mark.slow)
-    for point in itertools.product(small.MODES, small.DEPTHS)])
+@pytest.mark.parametrize('mode, depth', small.slow_but(
+    small.diagonal(small.MODES, small.DEPTHS), list(itertools.product(small.MODES, small.DEPTHS))))
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, depth):
   settings = dict(mode=mode, depth=depth, shuffle=True, num_towers=3)
   with Run(**settings) as run:

@@ -8,13 +8,14 @@ import sys
 import xml.etree.ElementTree
 
 import pytest
+from training import report
+from training.chart import Curve, draw_chart, find_ticks, write_chart
+from training.report import format_page, read_runs
 
+import main
 from tests import ROOT, faults
-from tests.harness.curves import CURVES, List, train
-from tests.harness.small import Run
-from towers.training.reporting import report
-from towers.training.reporting.chart import Curve, draw_chart, find_ticks, write_chart
-from towers.training.reporting.report import format_page, read_runs
+from tests.towers.small import Run
+from tests.training.curves import CURVES, List, train
 
 
 class Page(html.parser.HTMLParser):
@@ -150,11 +151,9 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
 
 
 def test_the_page_of_main_has_its_result(tmp_path):
-  done = subprocess.run(
-      [sys.executable, 'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
-       '--summary_every=1', '--report=%s' % (tmp_path / 'run.html'), '--result_file=%s' % (tmp_path / 'result.json')],
-      cwd=ROOT, capture_output=True, text=True, timeout=120)
-  assert done.returncode == 0, done.stderr
+  assert main.main([
+      'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu', '--summary_every=1',
+      '--report=%s' % (tmp_path / 'run.html'), '--result_file=%s' % (tmp_path / 'result.json')]) == 0
   [run] = read_runs(str(tmp_path / 'run.html'))
   assert run['result'] == json.loads((tmp_path / 'result.json').read_text())
   assert list(run['seconds']) == ['packages and files', 'graph', 'variables', 'first step', 'training',

@@ -4,8 +4,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -117,7 +115,8 @@ def whole(request, tmp_path_factory):
   return settings, exact(read(folder / 'curves'))
 
 
-@pytest.mark.parametrize('kill_after', [6, 10] + [pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 5, 11)])
+@pytest.mark.parametrize('kill_after', [6] + [
+    pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 5, 10, 11)])
 def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):
   settings, expected = whole
   with Run(**settings) as run:
@@ -153,10 +152,9 @@ def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path):
 
 
 def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):
-  done = subprocess.run([sys.executable, 'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
-                         '--summary_dir=%s' % (tmp_path / 'run'), '--summary_every=2'], cwd=ROOT, capture_output=True,
-                        text=True, timeout=120)
-  assert done.returncode == 0, done.stderr
+  import main
+  assert main.main(['main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
+                    '--summary_dir=%s' % (tmp_path / 'run'), '--summary_every=2']) == 0
   [name] = os.listdir(str(tmp_path / 'run'))
   events = list(tf.train.summary_iterator(str(tmp_path / 'run' / name)))
   texts = {value.tag: tf.make_ndarray(value.tensor).item().decode() for event in events

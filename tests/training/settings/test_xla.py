@@ -5,10 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from training.xla import set_xla
 
-from tests import ROOT
-from tests.test_main import run, run_with_result
-from towers.training.settings.xla import set_xla
+from tests.test_main import result_here, run, run_with_result
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
 COUNT_COMPILED = '''
@@ -54,12 +53,18 @@ def test_on_compiles_and_off_does_not(kind, compiles):
   assert (int(done.stdout) > 0) == compiles
 
 
+FLAGS = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']
+
+
+@pytest.fixture(scope='module')
+def off(tmp_path_factory):
+  """The result of one tower that is not compiled."""
+  return result_here(tmp_path_factory.mktemp('off'), '--xla=off', '--num_gpus=1', *FLAGS)
+
+
 @pytest.mark.parametrize('num_gpus', [1, 2])
-def test_compiled_towers_compute_the_same(num_gpus, tmp_path):
-  flags = ['--model=linear', '--batch_size=100', '--steps=20', '--noshuffle']
-  off, _ = run_with_result(tmp_path, '--xla=off', '--num_gpus=1', *flags)
-  flags += ['--xla=on', '--num_gpus=%d' % num_gpus]
-  on, _ = run_with_result(tmp_path, *flags)
+def test_compiled_towers_compute_the_same(num_gpus, off, tmp_path):
+  on, _ = run_with_result(tmp_path, '--xla=on', '--num_gpus=%d' % num_gpus, *FLAGS)
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
     assert on[key] == pytest.approx(off[key], abs=1e-4)
 
@@ -68,7 +73,7 @@ def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp
   """A run ends when a copy differs, and when the constants of a tower's dropout land on another device."""
   flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder', '--noshuffle',
            '--clip_norm=1', '--weight_decay=0.01']
-  off, _ = run_with_result(tmp_path, '--xla=off', *flags)
+  off = result_here(tmp_path, '--xla=off', *flags)
   on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)
   assert on['first_losses'] == pytest.approx(off['first_losses'], rel=1e-3)
 
