@@ -126,7 +126,7 @@ def test_the_runner_tells_what_is_killed_hangs_survives_and_is_no_fault(tree):
   assert page.read_text() == f'# Faults\n\n{table}\n'
 
 
-def test_tests_that_fail_by_themselves_or_are_not_there_are_told_before_anything_is_tried(tree):
+def test_tests_that_fail_by_themselves_or_are_not_there_are_told_first(tree):
   for test in ('test_wrong', 'test_of_nothing'):
     with pytest.raises(BaselineError, match=test):
       run_mutants([mutant_of('left + right', 'left - right', test)], root=str(tree),

@@ -114,7 +114,7 @@ def test_arrays_that_can_be_fed_as_they_are_are_not_copied(tmp_path):
     assert np.shares_memory(from_arrays(array).arrays[0], array)
 
 
-def test_the_graph_holds_no_example_and_its_size_depends_on_neither_data_nor_pipelines():
+def test_the_graph_holds_no_example_and_is_as_large_for_any_data_and_pipelines():
   def count_characters(num_examples, num_pipelines):
     with tf.Graph().as_default() as graph:
       for _ in range(num_pipelines):

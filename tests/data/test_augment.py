@@ -77,7 +77,7 @@ def test_shifted_and_mirrored_images_are_numpys(shape):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_the_draws_of_each_example(mode):
+def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws(mode):
   images = np.random.RandomState(0).randint(1, 256, size=(20, 8, 8, 1)).astype(np.uint8)
   examples = augment_arrays(from_arrays(images, np.arange(20)), kind='cifar', seed=3)
   taken = []

@@ -102,7 +102,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
 
 
 @pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.slow), 'imagenet'])
-def test_augmentation_is_the_same_in_every_mode_for_any_number_of_towers_and_after_a_resume(tmp_path, augment):
+def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume(tmp_path, augment):
   _, examples = examples_of(tmp_path, augment=augment)
   expected = take(examples, num_steps=6)
   for mode, num_towers in (('next', 3), ('shard', 3)) if augment == 'imagenet' else (('shard', 2),):

@@ -134,7 +134,7 @@ def test_however_output_is_cut_its_lines_are_the_same(parts):
     assert cut(parts) == b''.join(parts).splitlines()
 
 
-def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_as_it_was_last():
+def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_at_last():
   now = [0.0]
   lines = Lines(clock=lambda: now[0])
   shown = []

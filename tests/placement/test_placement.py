@@ -223,7 +223,7 @@ def test_an_ops_threads_are_as_many_as_the_session_says():
 
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
-def test_an_ops_threads_are_as_many_as_the_environment_says_where_the_session_says_nothing():
+def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():
   few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
   # On 2.x eager mode has a device as well.
   assert many - few == (6 if tf.__version__.startswith('1.') else 3 * 6)

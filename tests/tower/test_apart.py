@@ -88,7 +88,7 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
 
 
 @pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
-def test_one_tower_may_take_all_that_is_collected_and_a_validation_tower_beside_it_not(make):
+def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside_it(make):
   with Run(model=make(), num_towers=1, **SETTINGS) as run:
     run.steps.train()
   with pytest.raises(UsageError, match='loss of tower 1 is computed from the op tower_0/'):

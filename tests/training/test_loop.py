@@ -284,7 +284,7 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
   assert outcome.step == 9 and len([line for line in recorder.lines if 'is skipped' in line]) == 4
 
 
-def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_when_nothing_is_finite(tmp_path):
+def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_finite(tmp_path):
   with Run(num_towers=2, train=BAD) as run:
     expected, recorded = loop(run, on_nan='skip')
     weights = run.weights()
@@ -300,7 +300,7 @@ def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_when_nothing_is
     loop(run, on_nan='skip', total_steps=2 * MOST_SKIPPED_IN_A_ROW)
 
 
-def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_in_the_end(tmp_path):
+def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last(tmp_path):
   settings = dict(num_towers=2, train=BAD, on_nan='rollback', checkpoint_dir=str(tmp_path))
   with Run(**settings) as run:
     with pytest.raises(RunError, match='going back 3 times has not helped'):

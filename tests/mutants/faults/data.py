@@ -31,11 +31,11 @@ MUTANTS = [
             ('draw(numbers, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])',
              'draw(numbers, epoch=0 * epoch, seed=seed, count=NUM_DRAWS[kind])',
              'cifar crops alike in every epoch',
-             'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_the_draws_of_each_example'),
+             'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws'),
             ('draw(numbers, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])',
              'draw(numbers, epoch=epoch, seed=0, count=NUM_DRAWS[kind])',
              'the seed does not decide the crops',
-             'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_the_draws_of_each_example'),
+             'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws'),
             ('draws[:, :2] * (2 * _PADDING + 1)',
              'draws[:, :2] * (2 * _PADDING)',
              'the last shift is never drawn',
@@ -182,7 +182,7 @@ MUTANTS = [
              'draws = draw(numbers, epoch=0 * epoch, seed=seed, count=max(NUM_DRAWS[augment], '
              '1))',
              'encoded images are cropped alike in every epoch',
-             'test_augmentation_is_the_same_in_every_mode_for_any_number_of_towers_and_after_a_'
+             'test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_'
              'resume[imagenet]'),
             ('image = tf.cast(image + 0.5, tf.uint8)',
              'image = tf.cast(image, tf.uint8)',

@@ -168,12 +168,12 @@ MUTANTS = [
              'tf.data.Dataset.from_tensors(number)',
              'an epoch of augmented arrays ends after its first batch',
              'tests/data/test_augment.py::test_augmented_arrays_are_cropped_anew_in_every_epoch_'
-             'by_the_draws_of_each_example'),
+             'by_each_examples_draws'),
             ('elements = examples.read(elements, epoch=number, parallel_calls=calls)',
              'elements = examples.read(elements, epoch=start_epoch, parallel_calls=calls)',
              'images are augmented alike in every epoch',
              'tests/data/test_encoded_images.py::test_augmentation_is_the_same_in_every_mode_'
-             'for_any_number_of_towers_and_after_a_resume[imagenet]'),
+             'on_any_towers_and_after_a_resume[imagenet]'),
         ]),
     *mutants_of(
         'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[

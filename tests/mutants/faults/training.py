@@ -27,7 +27,7 @@ MUTANTS = [
             ('(1 - _MOST_SKIPPED) * planned <= examples_seen < planned',
              '(1 - _MOST_SKIPPED) * planned <= examples_seen',
              'with skipped records a checkpoint of larger batches is taken',
-             'test_a_checkpoint_may_have_seen_a_few_examples_less_where_damaged_ones_are_skipped'),
+             'test_a_checkpoint_may_have_seen_fewer_examples_where_damaged_ones_are_skipped'),
             ('save_every=(total_steps if by_the_clock',
              'save_every=(1 if by_the_clock',
              'a checkpoint by the clock is written in every step',
@@ -59,7 +59,7 @@ MUTANTS = [
              'pass',
              'a run that went back keeps its rate',
              'tests/training/test_loop.py::test_not_finite_and_rollback_goes_back_with_half_the_'
-             'rate_and_gives_up_in_the_end'),
+             'rate_and_gives_up_at_last'),
         ]),
     *mutants_of(
         'towers/training/saving/history.py', tests='tests/training/saving/test_history.py', faults=[
@@ -87,7 +87,7 @@ MUTANTS = [
              'return _RATE_FACTOR if self._rollbacks else 1.0',
              'the rate is halved once',
              'tests/training/test_loop.py::test_not_finite_and_rollback_goes_back_with_half_the_'
-             'rate_and_gives_up_in_the_end'),
+             'rate_and_gives_up_at_last'),
         ]),
     *mutants_of(
         'towers/training/saving/checkpoints.py', tests='tests/training/saving/test_checkpoints.py', faults=[
@@ -147,11 +147,11 @@ MUTANTS = [
             ('if self._history.num_rollbacks < MOST_ROLLBACKS:',
              'if self._history.num_rollbacks <= MOST_ROLLBACKS:',
              'a run goes back once more than it may',
-             'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_in_the_end'),
+             'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last'),
             ('steps.scale_learning_rate(self._history.rate_factor)',
              'pass',
              'a run goes back with the same rate',
-             'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_in_the_end'),
+             'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last'),
             ('self._due = to',
              'pass',
              'what was due before a run went back is not done again',

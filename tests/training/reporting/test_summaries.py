@@ -10,7 +10,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import ROOT, faults
+from tests import faults
 from tests.harness import small
 from tests.harness.curves import CURVES, List, train
 from tests.harness.small import Run

@@ -94,7 +94,7 @@ def test_training_does_not_know_that_it_is_traced(tmp_path, settings):
   assert [sample.step for sample in kept.samples] == [3]
 
 
-def test_a_run_that_resumes_within_or_ends_before_the_last_step_writes_what_there_was(tmp_path):
+def test_a_run_that_resumes_within_or_ends_before_the_last_step_writes_what_was(tmp_path):
   traced(tmp_path / 'resumed.json', first=2, last=4, first_step=2)
   assert [bar[3] for bar in read(tmp_path / 'resumed.json')['session.run']] == ['step 3', 'step 4']
   _, _, warnings, _ = traced(tmp_path / 'short.json', first=4, last=9)

@@ -24,7 +24,7 @@ def test_a_checkpoint_of_other_batches_is_refused():
     check_resume('folder/model.ckpt-3', step=3, examples_seen=24, plan=_PLAN)
 
 
-def test_a_checkpoint_may_have_seen_a_few_examples_less_where_damaged_ones_are_skipped():
+def test_a_checkpoint_may_have_seen_fewer_examples_where_damaged_ones_are_skipped():
   for examples_seen in (21, 20, 19):
     check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=_PLAN, may_skip=True)
   for examples_seen in (22, 18, 0):

@@ -137,7 +137,7 @@ def test_every_way_to_train_exports_what_it_validated(flags, tmp_path, monkeypat
   assert accuracy == pytest.approx(result['validation_accuracy'], abs=1e-9) and accuracy > 0.3
 
 
-def test_a_checkpoint_and_its_export_say_the_same_and_the_newest_is_taken_without_a_best(served, capsys, monkeypatch):
+def test_a_checkpoint_and_its_export_agree_and_without_a_best_the_newest_is_taken(served, capsys, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   [name] = os.listdir(str(served / 'served'))
   np.save(str(served / 'few.npy'), np.load(str(served / 'images.npy'))[:7, ..., 0])
