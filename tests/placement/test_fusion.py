@@ -33,11 +33,11 @@ def count_sums_saved(monkeypatch, **settings):
   return num_sums_apart - num_sums
 
 
-@pytest.mark.parametrize('build, num_towers, placement', [
-    # In one of the builds, and in the other one when there is time.
-    pytest.param(*point, marks=pytest.mark.slow if number % 2 else ())
-    for number, point in enumerate(itertools.product(
-        ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']))])
+AXES = ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']
+
+
+@pytest.mark.parametrize('build, num_towers, placement', small.slow_but(
+    small.diagonal(*AXES) + [('clone', 3, 'host')], list(itertools.product(*AXES))))
 def test_no_bit_changes(num_towers, placement, build, monkeypatch):
   saved = count_sums_saved(monkeypatch, num_towers=num_towers, placement=placement, tower_build=build,
                            mode=small.MODES[num_towers % 3], depth=num_towers % 3)

@@ -142,7 +142,7 @@ MUTANTS = [
             ('if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:',
              'if len(self._skipped) <= MOST_SKIPPED_IN_A_ROW:',
              'one step more is skipped before the run ends',
-             'test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_when_nothing_is_'
+             'test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_'
              'finite'),
             ('if self._history.num_rollbacks < MOST_ROLLBACKS:',
              'if self._history.num_rollbacks <= MOST_ROLLBACKS:',
