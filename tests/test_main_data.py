@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from data.tfrecord import load_index
 
 import main
+from tests import ROOT
 from tests.data.pictures import damage, jpegs, write_tfrecords
 from towers.data.formats.tfrecord import load_index
 

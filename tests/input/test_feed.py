@@ -8,7 +8,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.towers.small import DEPTHS, MODES, id_examples, slow_but, thin
+from tests.harness.small import DEPTHS, MODES, id_examples, slow_but, thin
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 

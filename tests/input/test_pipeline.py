@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from towers.inputs import GET_NEXTS
-from usage_error import UsageError
 
 import towers
 from tensorflow_v1 import tf
-from tests.towers.small import MODES, diagonal, id_examples, random_examples, slow_but
+from tests.harness.small import MODES, diagonal, id_examples, random_examples, slow_but
+from towers.base.usage_error import UsageError
+from towers.input.pipeline import GET_NEXTS
 
 # (examples, global batch, towers): sizes that divide, that do not, and that leave towers empty.
 SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]

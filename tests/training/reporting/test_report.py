@@ -8,14 +8,14 @@ import sys
 import xml.etree.ElementTree
 
 import pytest
-from training import report
-from training.chart import Curve, draw_chart, find_ticks, write_chart
-from training.report import format_page, read_runs
 
 import main
 from tests import ROOT, faults
-from tests.towers.small import Run
-from tests.training.curves import CURVES, List, train
+from tests.harness.curves import CURVES, List, train
+from tests.harness.small import Run
+from towers.training.reporting import report
+from towers.training.reporting.chart import Curve, draw_chart, find_ticks, write_chart
+from towers.training.reporting.report import format_page, read_runs
 
 
 class Page(html.parser.HTMLParser):

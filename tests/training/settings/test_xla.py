@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from training.xla import set_xla
 
+from tests import ROOT
 from tests.test_main import result_here, run, run_with_result
+from towers.training.settings.xla import set_xla
 
 # The ops that TensorFlow runs in the end, of a small graph that is worth compiling.
 COUNT_COMPILED = '''
