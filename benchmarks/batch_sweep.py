@@ -1,10 +1,10 @@
 """Speed and peak memory over the global batch, 256 to 50,000, with and without accumulation: AlexNet's CIFAR form.
 
   python -m benchmarks.batch_sweep                 # a table; some minutes
-  python -m benchmarks.batch_sweep --model=convnet --batch_sizes=256,1024 --run_size=128
+  python -m benchmarks.batch_sweep --model=convnet --batch_sizes=256,1024 --micro_batch_size=128
   python -m benchmarks.batch_sweep --batch_size=50000 --accumulate=200     # one line of it, in this process
 
-With `--accumulate` a global batch is taken in runs of about `--run_size` examples, and memory stays that of a run. All
+With `--accumulate` a global batch is taken in runs of about `--micro_batch_size` examples, and memory stays that of a run. All
 lines train on the same 50,000 CIFAR-shaped synthetic images, and each comes from a process of its own.
 """
 
@@ -55,9 +55,9 @@ def format_line(line: Dict[str, Any]) -> str:
       ', '.join('%.4f' % loss for loss in line['losses']))
 
 
-def find_accumulate(batch_size: int, run_size: int) -> int:
-  """Returns the fewest runs of equal size, of at most `run_size` examples, that make a batch."""
-  return next(runs for runs in range(-(-batch_size // run_size), batch_size + 1) if batch_size % runs == 0)
+def find_accumulate(batch_size: int, micro_batch_size: int) -> int:
+  """Returns the fewest runs of equal size, of at most `micro_batch_size` examples, that make a batch."""
+  return next(runs for runs in range(-(-batch_size // micro_batch_size), batch_size + 1) if batch_size % runs == 0)
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
   parser.add_argument('--accumulate', type=at_least(1), default=1, help='its runs')
   parser.add_argument('--batch_sizes', type=several(at_least(1)), default=','.join(map(str, BATCH_SIZES)),
                       help='of the table')
-  parser.add_argument('--run_size', type=at_least(1), default=256, help='examples that fit a run')
+  parser.add_argument('--micro_batch_size', type=at_least(1), default=256, help='examples that fit a run')
   parser.add_argument('--model', type=one_of(MODELS), default='alexnet_cifar')
   parser.add_argument('--num_towers', type=at_least(1), default=2)
   parser.add_argument('--num_examples', type=at_least(1), default=NUM_EXAMPLES)
@@ -81,7 +81,7 @@ def main() -> None:
   print('%s, %d towers\n%7s  %10s  %11s' % (flags.model, flags.num_towers, 'batch', 'accumulate', 'peak memory'),
         flush=True)
   for batch_size in flags.batch_sizes:
-    for accumulate in sorted({1, find_accumulate(batch_size, flags.run_size)}):
+    for accumulate in sorted({1, find_accumulate(batch_size, flags.micro_batch_size)}):
       if accumulate > 1 or batch_size <= LARGEST_AT_ONCE:
         done = subprocess.run([sys.executable, '-m', 'benchmarks.batch_sweep', '--batch_size=%d' % batch_size,
                                '--accumulate=%d' % accumulate] + settings, check=True, stdout=subprocess.PIPE)

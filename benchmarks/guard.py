@@ -27,13 +27,13 @@ def build(model: str, batch_size: int, num_towers: int, guard: bool):
     plan = towers.build_plan(num_examples=NUM_EXAMPLES, batch_size=batch_size, num_towers=num_towers)
     feed = towers.build_feed(towers.build_inputs(examples, plan=plan, seed=0), devices=devices.names)
     store = towers.build_variable_store(devices=devices.names)
-    averaged = towers.average_gradients(towers.build_towers(
+    reduced = towers.average_gradients(towers.build_towers(
         models.build_classifier(model, num_classes=10), towers.build_batches(feed), devices=devices.names, store=store))
-    train_op = towers.build_train_op(averaged, optimizer=tf.train.MomentumOptimizer(0.01, 0.9), guard=guard)
+    train_op = towers.build_train_op(reduced, optimizer=tf.train.MomentumOptimizer(0.01, 0.9), guard=guard)
     session = tf.Session(config=towers.build_session_config(devices))
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     feed.start(session)
-    step = session.make_callable([averaged.loss, train_op])
+    step = session.make_callable([reduced.loss, train_op])
 
   def take(num_steps: int):
     started, used = time.perf_counter(), time.process_time()

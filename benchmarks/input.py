@@ -205,7 +205,7 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
     inputs = towers.build_inputs(train, plan=plan, mode=mode, shuffle=True)
     step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
     with tf.Session(config=towers.build_session_config(towers.build_devices(num_towers, 'cpu'))) as session:
-      session.run(inputs.initializer, inputs.feeds(0))
+      session.run(inputs.initializer, inputs.feed_dict(0))
       yield session.make_callable(step)
 
 
@@ -257,7 +257,7 @@ def measure_resume(kind: str, data_dir: str) -> None:
 
       for step in (0, plan.steps_per_epoch // 2, plan.steps_per_epoch - 2):
         with _open_bare(kind, data_dir, step * BATCH_SIZE) as (start_bare, take_bare):
-          ours = _time_second_start(functools.partial(session.run, inputs.initializer, inputs.feeds(step)), take)
+          ours = _time_second_start(functools.partial(session.run, inputs.initializer, inputs.feed_dict(step)), take)
           bare = _time_second_start(start_bare, take_bare)
         print('{:4d} of {:4d}  {:>19.2f}  {:>12.2f}  {:>17.2f}  {:>12.2f}'.format(
             step, plan.steps_per_epoch, *ours, *bare), flush=True)

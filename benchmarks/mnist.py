@@ -17,10 +17,10 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
+from benchmarks.harness.benchmark_process import PROCESS, BenchmarkProcess
 from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, path_to_read, path_to_write
 from benchmarks.harness.machine import describe_machine
-from benchmarks.harness.player import PROCESS, Player
 from benchmarks.harness.step_table import OURS, find_disagreements, format_machine, format_spread
 from benchmarks.harness.task import Task
 from benchmarks.step import CHECKED_STEPS, in_turn
@@ -59,7 +59,7 @@ def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds:
     for kind in KINDS:
       for num_towers in TOWERS:
         task = Task(net, num_towers, GLOBAL_BATCH_SIZE // num_towers, data=data, data_dir=data_dir, intra_threads=1)
-        player = Player(kind, task, cores=cores[:num_towers], limit_seconds=limit_seconds, module=module)
+        player = BenchmarkProcess(kind, task, cores=cores[:num_towers], limit_seconds=limit_seconds, module=module)
         opened.callback(player.end)
         told = player.check(CHECKED_STEPS)
         name = kind if num_towers == 1 else '%s, %d towers' % (kind, num_towers)

@@ -27,10 +27,10 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from benchmarks.harness import step_table
+from benchmarks.harness.benchmark_process import PROCESS, Absent, BenchmarkProcess, Failed
 from benchmarks.harness.figures import read_figures, write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_read, path_to_write, program, several
 from benchmarks.harness.machine import describe_machine
-from benchmarks.harness.player import PROCESS, Absent, Failed, Player
 from benchmarks.harness.step_process import KINDS
 from benchmarks.harness.step_table import AUTOTUNED, ONE_TOWER, OURS
 from benchmarks.harness.task import NETS, Task
@@ -65,10 +65,10 @@ def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float, py
 
   def start(kind):
     its_task = task._replace(num_towers=1) if kind == ONE_TOWER else task
-    return Player(kind, its_task, python=python, limit_seconds=limit_seconds, module=module)
+    return BenchmarkProcess(kind, its_task, python=python, limit_seconds=limit_seconds, module=module)
 
   with contextlib.ExitStack() as opened:
-    players: List[Player] = []
+    players: List[BenchmarkProcess] = []
     for number in range(setups):
       for kind in in_turn(kinds, number):
         if kind in line['absent'] or kind in line['failed']:

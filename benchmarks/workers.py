@@ -58,7 +58,7 @@ class Failed(Exception):
   """A worker has ended before its time."""
 
 
-class Team:
+class BenchmarkCluster:
   """The workers of one kind: processes that take steps together when they are asked for."""
 
   def __init__(self, module: str, arguments: Sequence[str], *, num_workers: int, limit_seconds: float):
@@ -78,7 +78,7 @@ class Team:
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, universal_newlines=True)
         for worker in range(num_workers)]
 
-  def __enter__(self) -> 'Team':
+  def __enter__(self) -> 'BenchmarkCluster':
     return self
 
   def __exit__(self, *_: Any) -> None:
@@ -150,25 +150,25 @@ def measure(net: str, kinds: Sequence[str], *, num_workers: int, batch_size: int
     seconds: of a turn, about, of the slowest.
     limit_seconds: after which all processes end themselves.
   """
-  teams: Dict[str, Team] = {}
+  clusters: Dict[str, BenchmarkCluster] = {}
   found: Dict[str, Dict[str, Any]] = {}
   with contextlib.ExitStack() as opened:
     for kind in kinds:
       # One after another, so that set-ups do not slow each other down.
-      teams[kind] = opened.enter_context(Team('benchmarks.harness.worker_steps', [kind, net, str(batch_size)],
-                                              num_workers=num_workers, limit_seconds=limit_seconds))
-      setup = max(report['seconds'] for report in teams[kind].wait())
-      found[kind] = dict(setup_seconds=setup, mean_loss=teams[kind].ask(FIRST_STEPS - 1)[0]['mean_loss'],
+      clusters[kind] = opened.enter_context(BenchmarkCluster('benchmarks.harness.worker_steps', [kind, net, str(batch_size)],
+                                                             num_workers=num_workers, limit_seconds=limit_seconds))
+      setup = max(report['seconds'] for report in clusters[kind].wait())
+      found[kind] = dict(setup_seconds=setup, mean_loss=clusters[kind].ask(FIRST_STEPS - 1)[0]['mean_loss'],
                          steps_per_second=[], cpu_milliseconds=[])
-    slowest = max(report['seconds'] for team in teams.values() for report in team.ask(_COUNTED_STEPS))
+    slowest = max(report['seconds'] for cluster in clusters.values() for report in cluster.ask(_COUNTED_STEPS))
     count = max(10, int(_COUNTED_STEPS * seconds / slowest))
     for number in range(rounds):
       for kind in in_turn(list(kinds), number):
-        reports = teams[kind].ask(count)
+        reports = clusters[kind].ask(count)
         found[kind]['steps_per_second'].append(count / max(report['seconds'] for report in reports))
         found[kind]['cpu_milliseconds'].append(sum(report['cpu_seconds'] for report in reports) / count * 1e3)
-    for team in teams.values():
-      team.leave()
+    for cluster in clusters.values():
+      cluster.leave()
   return dict(net=net, num_workers=num_workers, batch_size=batch_size, steps_per_turn=count, kinds=found)
 
 
@@ -204,33 +204,33 @@ def format_line(line: Dict[str, Any]) -> str:
   return '\n'.join(rows)
 
 
-def measure_exchange(*, rounds: int, limit_seconds: float) -> Tuple[List[Point], Dict[int, float]]:
+def measure_all_reduce(*, rounds: int, limit_seconds: float) -> Tuple[List[Point], Dict[int, float]]:
   """Returns the seconds of sums of all sizes, and by the number of workers the CPU seconds of a byte in each of them.
 
-  Of all rounds, in which teams take turns, the fastest counts, since others on the machine only add to it.
+  Of all rounds, in which clusters take turns, the fastest counts, since others on the machine only add to it.
   """
   seconds: Dict[Any, List[float]] = {}
   used: Dict[int, List[float]] = {}
   with contextlib.ExitStack() as opened:
-    teams = [opened.enter_context(Team('benchmarks.harness.worker_steps', ['exchange', ','.join(map(str, _SIZES)), '0'],
-                                       num_workers=num_workers, limit_seconds=limit_seconds))
-             for num_workers in _TEAMS if num_workers > 1]
-    for team in teams:
-      team.wait()  # The first step also allocates.
+    clusters = [opened.enter_context(BenchmarkCluster('benchmarks.harness.worker_steps', ['all_reduce', ','.join(map(str, _SIZES)), '0'],
+                                                      num_workers=num_workers, limit_seconds=limit_seconds))
+                for num_workers in _TEAMS if num_workers > 1]
+    for cluster in clusters:
+      cluster.wait()  # The first step also allocates.
     for number in range(rounds):
-      for team in teams[::-1] if number % 2 else teams:
-        reports = team.ask(1)
+      for cluster in clusters[::-1] if number % 2 else clusters:
+        reports = cluster.ask(1)
         used.setdefault(len(reports), []).append(
             statistics.mean(report['cpu_seconds'] for report in reports) / sum(_SIZES))
         for size in _SIZES:
           seconds.setdefault((len(reports), size), []).append(max(report[str(size)][0] for report in reports))
-    for team in teams:
-      team.leave()
+    for cluster in clusters:
+      cluster.leave()
   points = [Point(num_workers, size, min(found)) for (num_workers, size), found in sorted(seconds.items())]
   return points, {num_workers: min(found) for num_workers, found in used.items()}
 
 
-def format_exchange(points: Sequence[Point]) -> str:
+def format_all_reduce(points: Sequence[Point]) -> str:
   """Returns a table of sums, measured and by the formula, which is fitted to some of those of 2 workers.
 
   Of more workers it tells two times: as if each had a link of its own, and as if all shared that of the two.
@@ -290,11 +290,11 @@ def main() -> None:
                            seconds=flags.seconds, limit_seconds=flags.limit_seconds))
       print(format_line(lines[-1]), flush=True)
   if flags.scaling or flags.sums:
-    points, used = measure_exchange(rounds=flags.rounds, limit_seconds=flags.limit_seconds)
+    points, used = measure_all_reduce(rounds=flags.rounds, limit_seconds=flags.limit_seconds)
     sums = dict(points=[point._asdict() for point in points], cpu_seconds_of_a_byte=used)
     print('%s\nCPU of each worker for a MB: %s\n%s' % (
-        format_exchange(points), ', '.join('%.2f ms of %d' % (1e9 * found, num_workers)
-                                           for num_workers, found in sorted(used.items())), format_plan()))
+        format_all_reduce(points), ', '.join('%.2f ms of %d' % (1e9 * found, num_workers)
+                                             for num_workers, found in sorted(used.items())), format_plan()))
   if flags.json:
     write_figures(flags.json, dict(versions=find_versions(), lines=lines, sums=sums))
 

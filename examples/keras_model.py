@@ -21,12 +21,12 @@ plan = towers.build_plan(num_examples=train.num_examples, batch_size=100, num_to
 feed = towers.build_feed(towers.build_inputs(train, plan=plan, shuffle=True), devices=devices.names)
 store = towers.build_variable_store(devices=devices.names)
 all_towers = towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store)
-averaged = towers.average_gradients(all_towers)
-train_op = towers.build_train_op(averaged, optimizer=tf.train.AdamOptimizer(0.003))
+reduced = towers.average_gradients(all_towers)
+train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.003))
 accuracy = sum(tower.sums['accuracy'] for tower in all_towers) / plan.batch_size
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
   feed.start(session)
   for _ in range(200):
-    values = session.run([averaged.loss, accuracy, train_op])
+    values = session.run([reduced.loss, accuracy, train_op])
   print('loss %.4f, accuracy %.2f in step 200' % tuple(values[:2]))

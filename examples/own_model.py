@@ -20,12 +20,12 @@ devices = towers.build_devices(2, 'cpu')
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True), devices=devices.names)
 store = towers.build_variable_store(devices=devices.names)
-averaged = towers.average_gradients(
+reduced = towers.average_gradients(
     towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
-train_op = towers.build_train_op(averaged, optimizer=tf.train.AdamOptimizer(0.005))
+train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.005))
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   feed.start(session)
   for _ in range(1200):
-    loss = session.run([averaged.loss, train_op])[0]
+    loss = session.run([reduced.loss, train_op])[0]
   print('loss after 1200 steps: %.4f' % loss)

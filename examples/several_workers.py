@@ -32,8 +32,8 @@ store = towers.build_variable_store(devices=devices.names, worker=number)
 all_towers = towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store,
                                  workers=workers)
 # … and computes the mean over all of it, to the same bits as the others.
-averaged = towers.average_gradients(all_towers, workers=workers)
-train_op = towers.build_train_op(averaged, optimizer=tf.train.AdamOptimizer(0.005))
+reduced = towers.average_gradients(all_towers, workers=workers)
+train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.005))
 session_config = towers.build_session_config(devices, workers=workers)
 target = ''
 if len(addresses) > 1:
@@ -42,9 +42,9 @@ if len(addresses) > 1:
 with tf.Session(target, config=session_config) as session:
   session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
   if len(addresses) > 1:
-    session.run(towers.build_spread(workers).all_op)  # Broadcast the chief's variables.
+    session.run(towers.build_broadcast(workers).all_op)  # Broadcast the chief's variables.
   feed.start(session)
   for _ in range(1200):
-    loss = session.run([averaged.loss, train_op])[0]
+    loss = session.run([reduced.loss, train_op])[0]
   print('loss after 1200 steps: %.4f' % loss)
 server = None  # Ends it while Python can still do so.

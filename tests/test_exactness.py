@@ -20,7 +20,7 @@ def train_and_validate(num_train, **settings):
   # Shapes are static only if those of both splits are.
   validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)
   with Run(train=small.random_examples(num_train), validation=validation, **settings) as run:
-    is_static = isinstance(run.program.averaged.num_examples, int)
+    is_static = isinstance(run.program.reduced.num_examples, int)
     # Three shards of a batch of 8 take turns with 3, 3 and 2.
     takes_turns = settings.get('mode') == 'shard' and settings['num_towers'] == 3
     assert is_static == (num_train % 8 == 0 and not takes_turns)
@@ -87,7 +87,7 @@ def test_towers_train_as_a_program_without_towers(kind):
 
 GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
 # A third in which any two of the settings meet, and what shows most mistakes.
-CHOSEN = small.thin(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 0), ('split', 2, 1)]
+CHOSEN = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 0), ('split', 2, 1)]
 
 
 def placement_at(index):
@@ -107,7 +107,7 @@ TAKEN = {point + (placement_at(index),) for index, point in enumerate(GRID) if p
 
 @pytest.mark.slow
 @pytest.mark.parametrize('number, point', [
-    (number, point) for number, point in enumerate(small.thin(
+    (number, point) for number, point in enumerate(small.covering_grid(
         small.MODES, small.TOWERS, small.DEPTHS, small.PLACEMENTS)) if point not in TAKEN], ids=str)
 def test_towers_equal_one_tower_wherever_variables_stand(number, point):
   assert_equals_one_tower(*point, num_train=SIZES[(number + number // 3) % 3])

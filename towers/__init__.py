@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
   from towers.base.usage_error import UsageError
   from towers.checks.inputs import check_inputs
-  from towers.checks.towers import Report, check
+  from towers.checks.towers import CheckReport, check
   from towers.data.arrays import from_arrays
   from towers.data.examples import DataSet, Examples
   from towers.input.batch import Batch
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
   from towers.input.pipeline import Inputs, build_inputs
   from towers.input.plan import Plan, build_plan
   from towers.input.wait import build_input_wait
-  from towers.placement.collectives import Exchange
+  from towers.placement.collectives import AllReduce
   from towers.placement.counters import get_examples_seen, get_global_step
   from towers.placement.devices import Devices, build_devices, build_session_config
-  from towers.placement.replicas import Copies, build_copies
+  from towers.placement.replicas import Replicas, build_replicas
   from towers.placement.variables import VariableStore, build_variable_store, format_device_table
   from towers.placement.workers import Workers
-  from towers.reduce.all_reduce import Agreement
+  from towers.reduce.all_reduce import Votes
   from towers.reduce.average import average_gradients
-  from towers.reduce.broadcast import Spread, build_spread
-  from towers.reduce.gradients import Averaged, build_gradient_norm, clip_gradients, unscale_gradients
+  from towers.reduce.broadcast import Broadcast, build_broadcast
+  from towers.reduce.gradients import ReducedGradients, build_gradient_norm, clip_gradients, unscale_gradients
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
   from towers.update.apply import build_train_op
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
   from towers.validation import Validation, build_validation, build_validation_tower
 
 _MODULES = {
-    'Agreement': 'towers.reduce.all_reduce',
-    'Averaged': 'towers.reduce.gradients',
+    'Votes': 'towers.reduce.all_reduce',
+    'ReducedGradients': 'towers.reduce.gradients',
     'Batch': 'towers.input.batch',
-    'Copies': 'towers.placement.replicas',
+    'Replicas': 'towers.placement.replicas',
     'DataSet': 'towers.data.examples',
     'Devices': 'towers.placement.devices',
     'Diagnosis': 'towers.update.guard',
     'Examples': 'towers.data.examples',
-    'Exchange': 'towers.placement.collectives',
+    'AllReduce': 'towers.placement.collectives',
     'Feed': 'towers.input.feed',
     'Inputs': 'towers.input.pipeline',
     'LossScale': 'towers.tower.precision',
     'Model': 'towers.tower.tower',
     'Plan': 'towers.input.plan',
     'Precision': 'towers.tower.precision',
-    'Report': 'towers.checks.towers',
-    'Spread': 'towers.reduce.broadcast',
+    'CheckReport': 'towers.checks.towers',
+    'Broadcast': 'towers.reduce.broadcast',
     'Tower': 'towers.tower.tower',
     'UsageError': 'towers.base.usage_error',
     'Validation': 'towers.validation',
@@ -62,7 +62,7 @@ _MODULES = {
     'Workers': 'towers.placement.workers',
     'average_gradients': 'towers.reduce.average',
     'build_batches': 'towers.input.feed',
-    'build_copies': 'towers.placement.replicas',
+    'build_replicas': 'towers.placement.replicas',
     'build_devices': 'towers.placement.devices',
     'build_diagnosis': 'towers.update.guard',
     'build_feed': 'towers.input.feed',
@@ -72,7 +72,7 @@ _MODULES = {
     'build_plan': 'towers.input.plan',
     'build_precision': 'towers.tower.precision',
     'build_session_config': 'towers.placement.devices',
-    'build_spread': 'towers.reduce.broadcast',
+    'build_broadcast': 'towers.reduce.broadcast',
     'build_switched_batches': 'towers.input.feed',
     'build_towers': 'towers.tower.tower',
     'build_train_op': 'towers.update.apply',
@@ -89,23 +89,23 @@ _MODULES = {
     'unscale_gradients': 'towers.reduce.gradients',
 }
 __all__ = [
-    'Agreement',
-    'Averaged',
+    'Votes',
+    'ReducedGradients',
     'Batch',
-    'Copies',
+    'Replicas',
     'DataSet',
     'Devices',
     'Diagnosis',
     'Examples',
-    'Exchange',
+    'AllReduce',
     'Feed',
     'Inputs',
     'LossScale',
     'Model',
     'Plan',
     'Precision',
-    'Report',
-    'Spread',
+    'CheckReport',
+    'Broadcast',
     'Tower',
     'UsageError',
     'Validation',
@@ -113,7 +113,7 @@ __all__ = [
     'Workers',
     'average_gradients',
     'build_batches',
-    'build_copies',
+    'build_replicas',
     'build_devices',
     'build_diagnosis',
     'build_feed',
@@ -123,7 +123,7 @@ __all__ = [
     'build_plan',
     'build_precision',
     'build_session_config',
-    'build_spread',
+    'build_broadcast',
     'build_switched_batches',
     'build_towers',
     'build_train_op',

@@ -12,10 +12,10 @@ from towers.base.usage_error import UsageError
 from towers.data.examples import DataSet, Examples
 from towers.input.feed import Feed
 from towers.input.plan import Plan
-from towers.placement.replicas import Copies
+from towers.placement.replicas import Replicas
 from towers.placement.workers import ALONE, Workers
-from towers.reduce.broadcast import Spread
-from towers.reduce.gradients import Averaged
+from towers.reduce.broadcast import Broadcast
+from towers.reduce.gradients import ReducedGradients
 from towers.tower.precision import Precision
 from towers.tower.tower import Model
 from towers.validation import Validation
@@ -30,28 +30,28 @@ class Program(NamedTuple):
 
   Attributes:
     train: the feed of the training split.
-    averaged: the towers, and their mean loss and gradients over the global batch.
+    reduced: the towers, and their mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float.
     train_op: updates all weights once; with a guard, a scalar bool that says whether it did.
     validation: what a run on validation batches fetches, or None.
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
-    add_wait: with accumulation, the same of a run with `averaged.add_op`.
+    add_wait: with accumulation, the same of a run with `reduced.add_op`.
     gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
-    copies: of the variables on every tower, or None where all towers share them.
+    replicas: of the variables on every tower, or None where all towers share them.
     precision: that towers compute in, or None for float32.
-    spread: how the chief's state becomes that of all workers; None for one worker.
+    broadcast: how the chief's state becomes that of all workers; None for one worker.
   """
   train: Feed
-  averaged: Averaged
+  reduced: ReducedGradients
   learning_rate: Any
   train_op: Any
   validation: Optional[Validation] = None
   input_wait: Any = None
   add_wait: Any = None
   gradient_norm: Any = None
-  copies: Optional[Copies] = None
+  replicas: Optional[Replicas] = None
   precision: Optional[Precision] = None
-  spread: Optional[Spread] = None
+  broadcast: Optional[Broadcast] = None
 
   @property
   def needs_threads(self) -> bool:
@@ -72,7 +72,7 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
                   validation: str = 'switch', variables: str = 'host', tower_build: str = 'auto',
                   batch_norm: str = 'first', precision: str = 'float32',
                   loss_scale: Optional[float] = None, collective: str = 'auto',
-                  pack_megabytes: float = 4.0, clip_norm: Optional[float] = None,
+                  fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
                   weight_decay: float = 0.0, shows_gradient_norm: bool = False,
                   workers: Workers = ALONE) -> Program:
   """Builds the graph; the keyword arguments are those flags of main.py that have the same names.
@@ -112,7 +112,7 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
                drop_remainder=drop_remainder, accumulate=accumulate)
   plan = train.inputs.plan
   if validation != 'none':
-    validate = feed(data_set.validation, validation_devices, plan.run_size)
+    validate = feed(data_set.validation, validation_devices, plan.micro_batch_size)
 
   is_training: Any = True
   if validation == 'switch':
@@ -130,19 +130,19 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
       batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=numbers,
       workers=workers)
 
-  averaged = towers.average_gradients(
+  reduced = towers.average_gradients(
       all_towers, accumulate=accumulate, workers=workers, collective=collective,
-      pack_bytes=int(pack_megabytes * 1e6))
+      fusion_bytes=int(fusion_megabytes * 1e6))
   if numbers is not None:
-    averaged = towers.unscale_gradients(averaged, numbers.loss_scale)
-  gradient_norm = towers.build_gradient_norm(averaged) if shows_gradient_norm else None
+    reduced = towers.unscale_gradients(reduced, numbers.loss_scale)
+  gradient_norm = towers.build_gradient_norm(reduced) if shows_gradient_norm else None
   if clip_norm:
-    averaged = towers.clip_gradients(averaged, clip_norm)
+    reduced = towers.clip_gradients(reduced, clip_norm)
 
   built_optimizer, learning_rate = optimizer(plan)
-  train_op = towers.build_train_op(averaged, optimizer=built_optimizer, weight_decay=weight_decay)
+  train_op = towers.build_train_op(reduced, optimizer=built_optimizer, weight_decay=weight_decay)
   input_wait = towers.build_input_wait(train, batches, after=train_op)
-  add_wait = averaged.add_op and towers.build_input_wait(train, batches, after=averaged.add_op)
+  add_wait = reduced.add_op and towers.build_input_wait(train, batches, after=reduced.add_op)
 
   measured = None
   if validation == 'switch':
@@ -153,7 +153,7 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
         model, validate, number=len(train_devices), store=store, precision=numbers,
         workers=workers)
   return Program(
-      train=train, averaged=averaged, learning_rate=learning_rate, train_op=train_op,
+      train=train, reduced=reduced, learning_rate=learning_rate, train_op=train_op,
       validation=measured, input_wait=input_wait, add_wait=add_wait, gradient_norm=gradient_norm,
-      copies=towers.build_copies(), precision=numbers,
-      spread=towers.build_spread(workers) if workers.num_workers > 1 else None)
+      replicas=towers.build_replicas(), precision=numbers,
+      broadcast=towers.build_broadcast(workers) if workers.num_workers > 1 else None)

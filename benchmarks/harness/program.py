@@ -67,5 +67,5 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     with open_session(worker, devices, config, program.needs_threads) as session:
       steps = Steps(session, program)
       steps.start_variables()
-      steps.spread()
+      steps.broadcast()
       yield steps

@@ -20,7 +20,7 @@ def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
   """Returns what of the losses and weights of others is not as ours, in words; nothing if they have computed the same.
 
   Args:
-    kinds: for each its 'mean_losses' and 'weights', see `player.Player`.
+    kinds: for each its 'mean_losses' and 'weights', see `player.BenchmarkProcess`.
   """
   found = []
   expected = kinds.get(OURS)

@@ -260,7 +260,7 @@ def run_loop(turns: Turns, net: str, batch_size: int) -> None:
     pass
 
 
-def run_exchange(turns: Turns, sizes: str, _: int) -> None:
+def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
   """Sums over all workers alone, packed as gradients are: `sizes` are bytes, with commas between them.
 
   A step is a turn of each size; its seconds are noted under the size.
@@ -268,7 +268,7 @@ def run_exchange(turns: Turns, sizes: str, _: int) -> None:
   import towers
   from benchmarks.harness.program import open_session, open_worker
   from tensorflow_v1 import tf
-  from towers.placement.collectives import PACK_BYTES, sum_packed
+  from towers.placement.collectives import FUSION_BYTES, sum_fused
   from towers.training.settings.cluster import read_cluster
   from towers.training.settings.config import Config
 
@@ -279,9 +279,9 @@ def run_exchange(turns: Turns, sizes: str, _: int) -> None:
     ops = {}
     for size in map(int, sizes.split(',')):
       with tf.device(devices.names[0]):
-        parts = [tf.Variable(tf.zeros([min(PACK_BYTES, size - start) // 4]), use_resource=True).read_value()
-                 for start in range(0, size, PACK_BYTES)]
-      sums, _ = sum_packed([parts], devices=devices.names, kind='ring', num_workers=cluster.num_workers)
+        parts = [tf.Variable(tf.zeros([min(FUSION_BYTES, size - start) // 4]), use_resource=True).read_value()
+                 for start in range(0, size, FUSION_BYTES)]
+      sums, _ = sum_fused([parts], devices=devices.names, kind='ring', num_workers=cluster.num_workers)
       ops[size] = tf.group(*sums[0])
     with open_session(worker, devices, config) as session:
       session.run(tf.global_variables_initializer())
@@ -297,7 +297,7 @@ def run_exchange(turns: Turns, sizes: str, _: int) -> None:
 
 KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
     'towers': run_towers, 'estimator': run_estimator, 'fit': run_fit, 'loop': run_loop,
-    'exchange': run_exchange}
+    'all_reduce': run_all_reduce}
 
 
 @contextlib.contextmanager

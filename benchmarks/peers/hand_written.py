@@ -26,8 +26,8 @@ def run_by_hand(turns: Any, task: Task) -> None:
       loss = tf.reduce_mean(model(tuple(area.get()), True)[0])
       losses.append(loss)
       gradients.append(tf.gradients(loss, tf.trainable_variables()))
-  averaged = [average(shares) for shares in zip(*gradients)]
-  update = task.build_optimizer().apply_gradients(zip(averaged, tf.trainable_variables()))
+  reduced = [average(shares) for shares in zip(*gradients)]
+  update = task.build_optimizer().apply_gradients(zip(reduced, tf.trainable_variables()))
   loss = average(losses)
   with tf.Session(config=task.build_session_config()) as session:
     session.run([tf.global_variables_initializer(), iterator.initializer])
@@ -93,8 +93,8 @@ def first_updates(num_towers: int) -> List[Any]:
 def _average_gradients(tower_gradients):
   """The tutorial's function of this name."""
   from tensorflow_v1 import tf
-  averaged = []
+  reduced = []
   for shares in zip(*tower_gradients):
     stacked = tf.concat([tf.expand_dims(gradient, 0) for gradient, _ in shares], 0)
-    averaged.append((tf.reduce_mean(stacked, 0), shares[0][1]))
-  return averaged
+    reduced.append((tf.reduce_mean(stacked, 0), shares[0][1]))
+  return reduced

@@ -59,7 +59,7 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
     progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan, learning_rate=steps.learning_rate,
                         input_wait_seconds=lambda: steps.input_wait_seconds, stream=io.StringIO())
-    progress.followers.append(_Follower(turns))
+    progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
     steps.start(0)
@@ -73,7 +73,7 @@ class _Over(Exception):
   """No further step is asked for."""
 
 
-class _Follower:
+class _Callback:
   """Ends the run with the last step that the parent asks for."""
 
   def __init__(self, turns):

@@ -22,12 +22,12 @@ devices = towers.build_devices(NUM_GPUS, 'cpu')
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=NUM_GPUS * BATCH_SIZE, num_towers=NUM_GPUS)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='next', shuffle=True), devices=devices.names)
 store = towers.build_variable_store(devices=devices.names)
-averaged = towers.average_gradients(
+reduced = towers.average_gradients(
     towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
-train_op = towers.build_train_op(averaged, optimizer=tf.train.GradientDescentOptimizer(0.1))
+train_op = towers.build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.1))
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   feed.start(session)
   for _ in range(NUM_STEPS):
-    value = session.run([averaged.loss, train_op])[0]  # The mean over the global batch.
+    value = session.run([reduced.loss, train_op])[0]  # The mean over the global batch.
   print('loss after %d steps: %.4f' % (NUM_STEPS, value))

@@ -15,11 +15,11 @@ def tower_loss(images, labels):
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x))
 
 def average_gradients(tower_gradients):
-  averaged = []
+  reduced = []
   for pairs in zip(*tower_gradients):
     stacked = tf.stack([gradient for gradient, _ in pairs])
-    averaged.append((tf.reduce_mean(stacked, 0), pairs[0][1]))
-  return averaged
+    reduced.append((tf.reduce_mean(stacked, 0), pairs[0][1]))
+  return reduced
 
 images, labels = data.load('sample').train.arrays
 dataset = tf.data.Dataset.from_tensor_slices((images, labels))  # The graph holds all images: 2 GB at most.

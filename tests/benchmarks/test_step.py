@@ -86,7 +86,7 @@ def test_the_table_of_a_record(tmp_path, capsys):
   machine = dict(processor='Abacus', cores='2', system='Linux', commit='0123456789ab')
   write_figures(path, dict(machine=machine, lines=[recorded()]))
   assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'step.svg')]) == 0
-  head, _, title, names, ours, one, by_hand, mirrored, absent, best, scaling, agreement, picture = (
+  head, _, title, names, ours, one, by_hand, mirrored, absent, best, scaling, votes, picture = (
       capsys.readouterr().out.splitlines())
   assert head == 'Abacus, 2 cores, Linux, commit 0123456789ab'
   assert title == 'linear, 2 towers of 1, TensorFlow 1.14.0'
@@ -96,7 +96,7 @@ def test_the_table_of_a_record(tmp_path, capsys):
   assert absent.split() == ['tensorpack', 'not', 'installed']
   assert best == '  the fastest other, by hand, takes 1.50 (1.25 to 1.50) times as long as ours'
   assert scaling == '  2 towers take 1.00 (1.00 to 1.00) times as long as 2 steps of one tower'
-  assert agreement == '  losses of 2 steps agree, and how far they have moved 1 variables'
+  assert votes == '  losses of 2 steps agree, and how far they have moved 1 variables'
   with open(picture, encoding='utf-8') as file:
     drawn = file.read()
   assert 'by hand' in drawn and 'mirrored' in drawn and 'one tower' not in drawn

@@ -49,7 +49,7 @@ def test_the_plan_tells_bytes_and_time_on_each_link():
 def test_the_formula_is_told_beside_what_it_has_not_seen():
   points = [Point(count, size, ring_seconds(count, size, on_one_machine(LINK, 2, count)))
             for count in (2, 4) for size in workers._SIZES]
-  head, *rows = workers.format_exchange(points).splitlines()
+  head, *rows = workers.format_all_reduce(points).splitlines()
   assert '0.50 ms a hop and 1000 MB/s' in head
   assert all(row.replace('  not fitted', '').endswith('(1.00)') for row in rows)
   assert len([row for row in rows if 'not fitted' in row]) == 5
@@ -90,9 +90,9 @@ def test_a_line_tells_the_ratio_to_the_best_peer():
 def test_what_a_worker_said_last_is_told(monkeypatch):
   monkeypatch.setattr(workers, '_SECONDS_TO_SPEAK', 0.5)
   module = 'benchmarks.harness.worker_steps'
-  with workers.Team(module, ['nothing', 'mlp', '4'], num_workers=1, limit_seconds=60) as team, \
+  with workers.BenchmarkCluster(module, ['nothing', 'mlp', '4'], num_workers=1, limit_seconds=60) as cluster, \
       pytest.raises(workers.Failed, match='KeyError'):
-    team.wait()
+    cluster.wait()
 
 
 @pytest.mark.slow

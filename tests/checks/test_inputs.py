@@ -41,11 +41,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize('mode, depth, kind', small.thin(small.MODES, small.DEPTHS, sorted(PROGRAMS)), ids=str)
+@pytest.mark.parametrize('mode, depth, kind', small.covering_grid(small.MODES, small.DEPTHS, sorted(PROGRAMS)), ids=str)
 def test_every_program_that_main_builds_is_right(mode, depth, kind):
   with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS, **PROGRAMS[kind]) as run, run.graph.as_default():
     program = run.program
-    losses = [tower.loss for tower in program.averaged.towers]
+    losses = [tower.loss for tower in program.reduced.towers]
     assert towers.check_inputs(losses, [program.train_op, program.input_wait]) == []
     if program.validation:
       measured = [program.validation.sums]

@@ -86,7 +86,7 @@ def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws
     inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=True)
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
                for batch in inputs.next_batches()]
-    session.run(inputs.initializer, inputs.feeds(0))
+    session.run(inputs.initializer, inputs.feed_dict(0))
     for epoch in range(2):
       cropped = np.zeros_like(images)
       for _ in range(plan.steps_per_epoch):

@@ -61,7 +61,7 @@ def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, 
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
     steps = []
     with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feeds(first_step))
+      session.run(inputs.initializer, inputs.feed_dict(first_step))
       for _ in range(num_steps or plan.steps_per_epoch):
         taken = {}
         for (images, labels), count in session.run(batches):

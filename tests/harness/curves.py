@@ -4,10 +4,10 @@ import io
 import os
 
 from towers.training.loop import run_loop
-from towers.training.reporting.listener import Listener
+from towers.training.reporting.metric_samples import MetricSamples
+from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Progress
 from towers.training.reporting.report import Report
-from towers.training.reporting.samples import Samples
 from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
@@ -20,7 +20,7 @@ class Killed(Exception):
   pass
 
 
-class List(Listener):
+class List(MetricWriter):
   """Keeps what it is told."""
 
   def __init__(self):
@@ -33,7 +33,7 @@ class List(Listener):
     self.validations.append((step, metrics))
 
 
-def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=3, total_steps=12, kill_after=None,
+def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), every=3, total_steps=12, kill_after=None,
           on_nan='stop', before_step=lambda step: None, **schedule):
   """Runs main.py's loop to the end; returns what it wrote to the screen."""
   stream = io.StringIO()
@@ -48,7 +48,7 @@ def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=
     run.steps.scale_learning_rate(history.rate_factor)
     progress = Progress(total_steps=total_steps, first_step=step, plan=run.program.train.inputs.plan,
                         learning_rate=run.steps.learning_rate, stream=stream)
-    told = list(listeners)
+    told = list(metric_writers)
     if summaries:
       os.makedirs(str(summaries), exist_ok=True)
       told.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'}, graph=run.graph,
@@ -57,9 +57,9 @@ def train(run, *, folder=None, summaries=None, report=None, listeners=(), every=
       told.append(Report(str(report), config=run.config, first_step=step, description='<two> towers', versions={},
                          read_seconds=progress.seconds, warn=progress.write))
     if told:
-      samples = Samples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
-                                 listeners=told, has_validated=history.has_validated)
-      progress.followers.append(samples)
+      samples = MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
+                                 metric_writers=told, has_validated=history.has_validated)
+      progress.callbacks.append(samples)
     show = progress.step
 
     def step_or_die(*, step, loss):

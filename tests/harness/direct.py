@@ -33,8 +33,8 @@ def build(tower_build, model, *, num_towers=3, placement='host', prepare=lambda:
     store = towers.build_variable_store(devices=devices.names, placement=placement, seed=3)
     built = towers.build_towers(model, batches, devices=devices.names, store=store,
                                 is_training=is_training, build=tower_build)
-    averaged = towers.average_gradients(built)
-    fetches = [averaged.loss, averaged.gradients, tf.get_collection('seen')]
+    reduced = towers.average_gradients(built)
+    fetches = [reduced.loss, reduced.gradients, tf.get_collection('seen')]
     for tower in built:
       fetches += [tower.loss, tower.sums, [part for part in tower.gradients if part is not None]]
     follow_writes([])

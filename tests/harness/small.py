@@ -21,7 +21,7 @@ NUM_FEATURES = 5
 NUM_CLASSES = 3
 
 
-def thin(*axes):
+def covering_grid(*axes):
   """Returns a third of a grid, in which any values of all axes but one meet, whichever that one is.
 
   Each axis has three values or more. A point is there if the positions of its values add up to a multiple of 3.

@@ -38,7 +38,7 @@ def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, 
     with tf.Session(config=config) as session:
       taken = []
       for first_step, num_steps in runs:
-        session.run(inputs.initializer, inputs.feeds(first_step))
+        session.run(inputs.initializer, inputs.feed_dict(first_step))
         taken.append([session.run(batches) for _ in range(num_steps)])
   # One row fills the batch of a tower that has no example: many kernels take no empty batch.
   assert all(len(ids) == max(count, 1) for steps in taken for step in steps for ids, count in step)
@@ -162,7 +162,7 @@ def test_starting_anew_while_prefetching_does_not_hang(mode):
     ids = [batch.tensors for batch in inputs.next_batches()]
     with tf.Session(config=tf.ConfigProto(inter_op_parallelism_threads=2)) as session:
       for _ in range(10):
-        session.run(inputs.initializer, inputs.feeds(0))
+        session.run(inputs.initializer, inputs.feed_dict(0))
         first = session.run(ids)
       assert sum(map(len, first)) >= 9
 
@@ -177,7 +177,7 @@ def test_dict_and_nested_elements_keep_their_structure(mode):
     inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=False)
     batches = [batch.tensors for batch in inputs.next_batches()]
     with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feeds(0))
+      session.run(inputs.initializer, inputs.feed_dict(0))
       taken = session.run(batches)
   assert sorted(number for batch in taken for number in batch['id'].tolist()) == [0, 1, 2, 3]
   assert all(batch['pair'][1].shape == (len(batch['id']), 2) for batch in taken)
@@ -263,7 +263,7 @@ def test_starting_anew_leaves_no_threads_behind(mode):
     with tf.Session() as session:
       counts = []
       for step in range(12):
-        session.run(inputs.initializer, inputs.feeds(step))
+        session.run(inputs.initializer, inputs.feed_dict(step))
         session.run(batches)
         counts.append(len(os.listdir('/proc/self/task')))
   assert counts[-1] <= counts[1] + 1  # One that is about to end.
@@ -329,7 +329,7 @@ def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, s
     for count in (12, 20):
       inputs = towers.build_inputs(elements(count), mode=mode, plan=plan, shuffle=shuffle)
       fetches = [batch.tensors[:batch.num_examples] for batch in inputs.next_batches()]
-      session.run(inputs.initializer, inputs.feeds(0))
+      session.run(inputs.initializer, inputs.feed_dict(0))
       if count < 13:
         with pytest.raises(tf.errors.InvalidArgumentError, match='mine promised num_examples=13'):
           for _ in range(plan.steps_per_epoch):

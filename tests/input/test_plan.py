@@ -18,25 +18,25 @@ def cut(numbers, size):
 
 @hypothesis.given(sizes)
 def test_steps_cover_an_epoch_once(size):
-  num_examples, run_size, num_towers, drop_remainder, accumulate = size
-  batch_size = run_size * accumulate
+  num_examples, micro_batch_size, num_towers, drop_remainder, accumulate = size
+  batch_size = micro_batch_size * accumulate
   plan = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
                     drop_remainder=drop_remainder, accumulate=accumulate)
   steps = cut(list(range(num_examples)), batch_size)
   if drop_remainder:
     steps = [step for step in steps if len(step) == batch_size]
-  runs = [cut(step, run_size) for step in steps]
-  last_run = runs[-1][-1]
-  assert plan.run_size == run_size
+  runs = [cut(step, micro_batch_size) for step in steps]
+  last_micro_batch = runs[-1][-1]
+  assert plan.micro_batch_size == micro_batch_size
   assert plan.steps_per_epoch == len(steps)
-  assert plan.runs_per_epoch == sum(map(len, runs))
+  assert plan.micro_batches_per_epoch == sum(map(len, runs))
   assert plan.examples_per_epoch == sum(map(len, steps))
-  assert plan.is_even == (len(last_run) == run_size)
-  assert plan.may_leave_a_tower_empty == (len(last_run) < num_towers)
+  assert plan.is_even == (len(last_micro_batch) == micro_batch_size)
+  assert plan.may_leave_a_tower_empty == (len(last_micro_batch) < num_towers)
   for step in range(2 * len(steps) + 1):
     size_at = len(steps[step % len(steps)])
     assert plan.size_at(step) == size_at
-    assert plan.num_runs(step) == len(runs[step % len(steps)])
+    assert plan.num_micro_batches(step) == len(runs[step % len(steps)])
     assert plan.examples_before(step) == sum(len(steps[earlier % len(steps)]) for earlier in range(step))
     assert sum(plan.shares(size_at)) == size_at
     assert max(plan.shares(size_at)) - min(plan.shares(size_at)) <= 1

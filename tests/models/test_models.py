@@ -80,7 +80,7 @@ def test_two_towers_train_all_weights(name, monkeypatch):
     devices = towers.build_devices(2, 'cpu')
     program = build_configured(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
     weights = tf.trainable_variables()
-    assert [variable for _, variable in program.averaged.gradients] == weights
+    assert [variable for _, variable in program.reduced.gradients] == weights
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       steps = Steps(session, program)

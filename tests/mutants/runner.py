@@ -63,20 +63,20 @@ def run_mutants(mutants: Sequence[Mutant], *, root: str, python: str, jobs: int 
     BaselineError: a test fails, or does not exist, without any fault.
   """
   with contextlib.ExitStack() as stack:
-    copies: queue.Queue[str] = queue.Queue()
+    trees: queue.Queue[str] = queue.Queue()
     for _ in range(jobs):
-      copies.put(stack.enter_context(_copy(root)))
+      trees.put(stack.enter_context(_copy(root)))
 
     def work(mutant):
-      copy = copies.get()
+      copy = trees.get()
       try:
         result = _try(mutant, copy, python, seconds)
       finally:
-        copies.put(copy)
+        trees.put(copy)
       note(result)
       return result
 
-    _check_tests(mutants, root=copies.queue[0], python=python)
+    _check_tests(mutants, root=trees.queue[0], python=python)
     with concurrent.futures.ThreadPoolExecutor(jobs) as threads:
       return list(threads.map(work, mutants))
 

@@ -81,17 +81,17 @@ def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
     with tf.variable_creator_scope(store.creator):
       for size in (3, 4):
         tf.Variable(lambda size=size: tf.random.normal([size]), name='kernel')
-    session.run([variable.initializer for variables in (store.made, store.copies[1])
+    session.run([variable.initializer for variables in (store.made, store.replicas[1])
                  for variable in variables.values()])
-    assert list(store.made) == list(store.copies[1]) == ['kernel', 'kernel_1']
-    values = session.run([store.made, store.copies[1]])
+    assert list(store.made) == list(store.replicas[1]) == ['kernel', 'kernel_1']
+    values = session.run([store.made, store.replicas[1]])
     assert [value.size for value in values[1].values()] == [3, 4]
     assert (values[0]['kernel'] != values[0]['kernel_1'][:3]).all()
 
 
 def test_averages_and_updates_stand_with_their_variable():
   with Run(num_towers=3, placement='balanced') as run:
-    for gradient, variable in run.program.averaged.gradients:
+    for gradient, variable in run.program.reduced.gradients:
       assert gradient.device == variable.device
     updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
     assert len(updates) == 4

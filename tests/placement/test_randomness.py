@@ -119,9 +119,9 @@ def start(draws, seed=5, num_towers=1, placement='host'):
     with tf.variable_creator_scope(store.creator):
       for name, draw in draws.items():
         tf.Variable(lambda draw=draw: draw([6, 4]), name=name)
-    session.run([variable.initializer for variables in (store.made, *store.copies.values())
+    session.run([variable.initializer for variables in (store.made, *store.replicas.values())
                  for variable in variables.values()])
-    for of_tower in store.copies.values():
+    for of_tower in store.replicas.values():
       for name, copy in of_tower.items():
         np.testing.assert_array_equal(*session.run([copy, store.made[name]]), err_msg=name)
     return dict(zip(store.made, session.run(list(store.made.values()))))
@@ -193,7 +193,7 @@ def start_and_train(**settings):
 
 
 @pytest.mark.parametrize('mode, num_towers, placement', small.slow_but(
-    FAST, sorted({*small.thin(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
+    FAST, sorted({*small.covering_grid(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
 def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
   weights, loss = start_and_train(mode=mode, num_towers=num_towers, placement=placement,
                                   tower_build='clone')

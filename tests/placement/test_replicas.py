@@ -16,7 +16,7 @@ from tests.harness.small import Run, assert_same_weights
 from tests.tower import test_batch_norm
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
-from towers.placement.replicas import COPIES
+from towers.placement.replicas import REPLICAS
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.stepping.not_finite import NotFinite
@@ -24,12 +24,12 @@ from towers.training.stepping.not_finite import NotFinite
 NUM_STEPS = 3
 
 
-def assert_same_copies(run):
-  copies = run.program.copies
+def assert_same_replicas(run):
+  copies = run.program.replicas
   values = test_guard.everything(run)
   for name, tower in zip(copies.names, copies.towers):
     np.testing.assert_array_equal(values['copies/tower_%d/%s' % (tower, name)], values[name], err_msg=name)
-  run.steps.check_copies()
+  run.steps.check_replicas()
 
 
 def embedded(batch, is_training):
@@ -61,8 +61,8 @@ def take_steps(**settings):
   with Run(**settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
     means, count = run.validate()
-    if run.program.copies is not None:
-      assert_same_copies(run)
+    if run.program.replicas is not None:
+      assert_same_replicas(run)
     with run.graph.as_default():
       variables = {variable.op.name: variable for variable in tf.global_variables()}
     return dict(means, losses=losses, count=count), run.session.run(variables)
@@ -89,7 +89,7 @@ def test_they_train_as_shared_variables_do(case, build):
 def test_no_tower_reads_what_another_has(build):
   with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build, optimizer='adam') as run:
     device_of = {op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'}
-    copied = set(run.program.copies.names)
+    copied = set(run.program.replicas.names)
     towers_read = set()
     for op in run.graph.get_operations():
       if op.name.startswith('tower_'):
@@ -123,14 +123,14 @@ def test_a_step_that_is_not_finite_changes_no_copy(value):
     test_guard.assert_unchanged(test_guard.everything(run), before)
     run.steps.skip()
     run.steps.train()
-    assert_same_copies(run)
+    assert_same_replicas(run)
 
 
 def repeat(times, num_towers):
   results = set()
   for _ in range(times):
     with Run(mode='next', num_towers=num_towers, depth=2, placement='replicated', model=embedded, shuffle=True,
-             batch_norm='sync', pack_megabytes=0.0001, train=small.random_examples(50)) as run:
+             batch_norm='sync', fusion_megabytes=0.0001, train=small.random_examples(50)) as run:
       losses = [run.steps.train() for _ in range(NUM_STEPS)]
       results.add((tuple(losses),) + tuple(sorted((name, value.tobytes()) for name, value in run.weights().items())))
   return results
@@ -164,26 +164,26 @@ def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_p
     Checkpoints(str(tmp_path), keep=1).restore(run.session)
     run.steps.start(2)
     losses += [run.steps.train() for _ in range(2)]
-    if run.program.copies is not None:
-      assert_same_copies(run)
+    if run.program.replicas is not None:
+      assert_same_replicas(run)
   np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
 def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
-    run.steps.check_copies()
-    [copy] = [variable for variable in tf.get_collection(COPIES) if variable.op.name == 'copies/tower_2/hidden/biases']
+    run.steps.check_replicas()
+    [copy] = [variable for variable in tf.get_collection(REPLICAS) if variable.op.name == 'copies/tower_2/hidden/biases']
     value = run.session.run(copy)
     copy.load(np.nextafter(value, 10), run.session)
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower 0 .1 of 16 copies'):
-      run.steps.check_copies()
+      run.steps.check_replicas()
     # No number is equal to nan, but its bits are.
     for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
-      [variable] = [variable for variable in tf.global_variables() + tf.get_collection(COPIES)
+      [variable] = [variable for variable in tf.global_variables() + tf.get_collection(REPLICAS)
                     if variable.op.name == name]
       variable.load(np.full_like(value, np.nan), run.session)
-    run.steps.check_copies()
+    run.steps.check_replicas()
 
 
 @pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 wait for ever for a '
@@ -209,7 +209,7 @@ def test_what_fails_in_one_tower_ends_the_step_and_does_not_wait_for_ever():
 
 def test_one_gradient_alone_can_be_fetched():
   with Run(num_towers=3, placement='replicated', depth=0) as run:
-    gradient, _ = run.program.averaged.gradients[0]
+    gradient, _ = run.program.reduced.gradients[0]
     assert np.isfinite(run.session.run(gradient)).all()
 
 
@@ -227,12 +227,12 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
   with Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
            validation=small.random_examples(16, 'validation'), tower_build='clone') as run:
     run.steps.train()
-    assert_same_copies(run)
+    assert_same_replicas(run)
 
 
 def test_one_tower_has_no_copies_and_no_collectives():
   with Run(num_towers=1, placement='replicated') as run:
-    assert run.program.copies is None and run.program.averaged.exchange is None
+    assert run.program.replicas is None and run.program.reduced.all_reduce is None
     run.steps.train()
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
 
@@ -300,8 +300,8 @@ def test_whatever_writes_weights_writes_all_copies(means, tmp_path):
       means(run, variables, path)
       assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
       outcomes.append([run.steps.train() for _ in range(2)])
-      if run.program.copies is not None:
-        assert_same_copies(run)
+      if run.program.replicas is not None:
+        assert_same_replicas(run)
   np.testing.assert_allclose(outcomes[1], outcomes[0], rtol=0, atol=1e-5)
 
 
@@ -332,4 +332,4 @@ def test_a_write_that_copies_cannot_follow_fails_and_changes_nothing():
       run.session.run(in_branch)
     test_guard.assert_unchanged(test_guard.everything(run), before)
     run.steps.train()
-    assert_same_copies(run)
+    assert_same_replicas(run)

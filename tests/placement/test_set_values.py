@@ -13,7 +13,7 @@ from tensorflow_v1 import load_keras, tf
 from tests.harness import small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
-from towers.placement.replicas import COPIES
+from towers.placement.replicas import REPLICAS
 
 keras = load_keras()
 IS_1 = tf.__version__.startswith('1.')
@@ -130,7 +130,7 @@ def test_values_arrive_on_every_tower(num_towers, placement, build, files):
            train=small.random_examples(13)) as run:
     with run.graph.as_default():
       copies = {variable.op.name: run.session.run(variable)
-                for variable in tf.get_collection(COPIES)}
+                for variable in tf.get_collection(REPLICAS)}
     assert len(copies) >= 4 * (num_towers - 1) * (placement == 'replicated')
     for value, variable in zip(weights(), model.layers.weights):
       for name, copy in copies.items():

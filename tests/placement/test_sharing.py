@@ -110,9 +110,9 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
       batches = [towers.Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
       store = towers.build_variable_store(devices=devices, seed=seed)
       all_towers = towers.build_towers(model, batches, devices=devices, store=store)
-      averaged = towers.average_gradients(all_towers)
+      reduced = towers.average_gradients(all_towers)
       session.run(tf.global_variables_initializer())
-      return session.run([averaged.loss] + [variable.value() for variable in layers.weights])
+      return session.run([reduced.loss] + [variable.value() for variable in layers.weights])
 
   for one, other, again in zip(start(1, 5, 0), start(1, 6, 0), start(2, 5, 3)):
     np.testing.assert_allclose(one, again, rtol=1e-6)

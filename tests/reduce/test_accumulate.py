@@ -15,7 +15,7 @@ from towers.tower.batch_norm_layer import batch_norm
 from towers.training.saving.checkpoints import Checkpoints
 
 NUM_STEPS = 7
-GRID = [point + (accumulate,) for point in small.thin(small.MODES, (1, 2, 3), small.DEPTHS) for accumulate in (2, 4)]
+GRID = [point + (accumulate,) for point in small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS) for accumulate in (2, 4)]
 # 29 in batches of 12 leaves 5: with four runs of 3 the last step has two runs, of 3 and 2 examples.
 SIZES = (29, 24)
 # Of the grid, with every value of every setting.
@@ -68,7 +68,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
 
   settings = dict(model=model, optimizer=optimizer, learning_rate=0.02, train=small.random_examples(29))
   with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
-    [(gradient, _)] = run.program.averaged.gradients
+    [(gradient, _)] = run.program.reduced.gradients
     assert isinstance(gradient, tf.IndexedSlices)
   losses, _, weights, _ = train(accumulate=4, num_towers=3, **settings)
   expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
@@ -103,8 +103,8 @@ def test_every_run_draws_masks_of_its_own():
     return losses * tf.reduce_mean(mask), metrics
 
   with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3, train=small.random_examples(24)) as run:
-    averaged, drawn = run.program.averaged, []
-    for last_op in [averaged.add_op, averaged.add_op, run.program.train_op] * 2:
+    reduced, drawn = run.program.reduced, []
+    for last_op in [reduced.add_op, reduced.add_op, run.program.train_op] * 2:
       drawn += run.session.run([masks, last_op])[0]
   assert len({mask.tobytes() for mask in drawn}) == 12
 

@@ -1,4 +1,4 @@
-"""Packing: every gradient travels once, few packs do, and what comes out is the sum, whatever was packed with what."""
+"""Packing: every gradient travels once, few fused_groups do, and what comes out is the sum, whatever was fused with what."""
 
 import itertools
 
@@ -8,35 +8,35 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
-from towers.placement.collectives import choose_collective, plan_packs, sum_packed
-from towers.training.reporting.describe import describe_exchange
+from towers.placement.collectives import choose_collective, plan_fusion, sum_fused
+from towers.training.reporting.describe import describe_all_reduce
 
 # A net's: weights and biases in turn, large and small.
 LAYERS = [('float32', size) for size in (432, 64, 9216, 128, 4000000, 2000, 8000, 40)]
 
 
-def test_small_and_large_gradients_side_by_side_are_packed_the_last_first():
-  packs = plan_packs(LAYERS, 4000000)
-  assert packs == [[7, 6, 5], [4], [3, 2, 1, 0]]
-  assert plan_packs(LAYERS, 0) == [[number] for number in reversed(range(8))]
-  assert plan_packs(LAYERS, 10 ** 9) == [[7, 6, 5, 4, 3, 2, 1, 0]]
+def test_small_and_large_gradients_are_fused_the_last_first():
+  fused_groups = plan_fusion(LAYERS, 4000000)
+  assert fused_groups == [[7, 6, 5], [4], [3, 2, 1, 0]]
+  assert plan_fusion(LAYERS, 0) == [[number] for number in reversed(range(8))]
+  assert plan_fusion(LAYERS, 10 ** 9) == [[7, 6, 5, 4, 3, 2, 1, 0]]
 
 
 @pytest.mark.parametrize('seed', range(5))
-def test_every_gradient_is_in_one_pack_of_its_dtype_below_the_limit(seed):
+def test_every_gradient_is_fused_once_with_its_dtype_below_the_limit(seed):
   random = np.random.RandomState(seed)
   sizes = [(('float16', 'float32', 'float64')[random.randint(3)], int(random.randint(1, 1000))) for _ in range(40)]
-  packs = plan_packs(sizes, 1500)
-  assert sorted(itertools.chain(*packs)) == list(range(40))
-  for pack in packs:
-    assert len({sizes[number][0] for number in pack}) == 1
-    assert sum(sizes[number][1] for number in pack) <= 1500
-    assert pack == sorted(pack, reverse=True)
-  assert len(packs) < 25
+  fused_groups = plan_fusion(sizes, 1500)
+  assert sorted(itertools.chain(*fused_groups)) == list(range(40))
+  for fused_group in fused_groups:
+    assert len({sizes[number][0] for number in fused_group}) == 1
+    assert sum(sizes[number][1] for number in fused_group) <= 1500
+    assert fused_group == sorted(fused_group, reverse=True)
+  assert len(fused_groups) < 25
 
 
-@pytest.mark.parametrize('num_towers, pack_bytes', [(2, 0), (3, 60), (4, 4000000), (8, 100)])
-def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes):
+@pytest.mark.parametrize('num_towers, fusion_bytes', [(2, 0), (3, 60), (4, 4000000), (8, 100)])
+def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_bytes):
   random = np.random.RandomState(0)
   shapes = [(3, 2), (), (5,), (0, 4), (1, 2, 3), (17,)]
   dtypes = [np.float32, np.float32, np.float64, np.float32, np.float32, np.float64]
@@ -46,15 +46,15 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes)
   with tf.Graph().as_default():
     shares = [[tf.constant(value) for value in of_tower] for of_tower in values]
     # Twice in one graph, as for two sets of gradients: the keys of the sums must differ.
-    sums, exchange = sum_packed(shares, devices=devices, kind='ring', pack_bytes=pack_bytes)
-    doubled, _ = sum_packed(sums, devices=devices, kind='ring', pack_bytes=pack_bytes)
+    sums, all_reduce = sum_fused(shares, devices=devices, kind='ring', fusion_bytes=fusion_bytes)
+    doubled, _ = sum_fused(sums, devices=devices, kind='ring', fusion_bytes=fusion_bytes)
     for of_tower, device in zip(sums, devices):
       assert all(total.device == device for total in of_tower)
     with tf.Session(config=tf.ConfigProto(device_count={'CPU': num_towers})) as session:
       found, found_doubled = session.run([sums, doubled])
-  assert exchange.num_gradients == 6
-  assert exchange.num_bytes == sum(value.nbytes for value in values[0])
-  assert exchange.num_collectives == {0: 6, 60: 3, 100: 3, 4000000: 2}[pack_bytes]
+  assert all_reduce.num_gradients == 6
+  assert all_reduce.num_bytes == sum(value.nbytes for value in values[0])
+  assert all_reduce.num_collectives == {0: 6, 60: 3, 100: 3, 4000000: 2}[fusion_bytes]
   for of_tower in found:
     for number, total in enumerate(of_tower):
       expected = sum(of_other[number].astype(np.float64) for of_other in values)
@@ -63,18 +63,18 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes)
   np.testing.assert_allclose(found_doubled[-1][0], num_towers * found[0][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize('pack_megabytes', [0.0, 0.0001, 4.0])
-def test_training_does_not_depend_on_packs(pack_megabytes):
-  with Run(num_towers=3, placement='replicated', pack_megabytes=pack_megabytes) as run, Run(num_towers=1) as one:
-    assert run.program.averaged.exchange.num_collectives == {0.0: 4, 0.0001: 2, 4.0: 1}[pack_megabytes]
+@pytest.mark.parametrize('fusion_megabytes', [0.0, 0.0001, 4.0])
+def test_training_does_not_depend_on_fusion(fusion_megabytes):
+  with Run(num_towers=3, placement='replicated', fusion_megabytes=fusion_megabytes) as run, Run(num_towers=1) as one:
+    assert run.program.reduced.all_reduce.num_collectives == {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]
     assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]) == (
-        3 * run.program.averaged.exchange.num_collectives)
+        3 * run.program.reduced.all_reduce.num_collectives)
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
     assert_same_weights(run.weights(), one.weights())
-    if pack_megabytes == 4.0:
-      assert describe_exchange(run.program.averaged.exchange) == (
-          'exchange: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average (ring)')
+    if fusion_megabytes == 4.0:
+      assert describe_all_reduce(run.program.reduced.all_reduce) == (
+          'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average (ring)')
 
 
 def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
@@ -82,7 +82,7 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
     devices = ['/device:CPU:%d' % number for number in range(num_devices)]
     with tf.Graph().as_default() as graph:
       for _ in range(2 if twice else 1):
-        sum_packed([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices, kind='ring', pack_bytes=0)
+        sum_fused([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices, kind='ring', fusion_bytes=0)
       ops = [op for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
       return [(op.get_attr('group_key'), op.get_attr('instance_key')) for op in ops]
 
@@ -100,7 +100,7 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
 def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
   monkeypatch.setattr('zlib.crc32', lambda content: 2 ** 32 - 1)
   with tf.Graph().as_default() as graph:
-    sum_packed([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring', pack_bytes=0)
+    sum_fused([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring', fusion_bytes=0)
     keys = [op.get_attr('instance_key') for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
   assert len(keys) == 6 and len(set(keys)) == 3 and all(2 ** 30 <= key < 2 ** 31 for key in keys)
 
@@ -119,4 +119,4 @@ def test_what_no_collective_can_sum_is_refused():
   with tf.Graph().as_default():
     shares = [[tf.constant([1, 2], tf.float16, name='wave')]] * 2
     with pytest.raises(UsageError, match='wave is of float16.*variables=host'):
-      sum_packed(shares, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring')
+      sum_fused(shares, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring')

@@ -10,12 +10,12 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.data.test_skipped_steps import examples_without
 from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weights
-from tests.harness.team import Team
 from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
-from towers.reduce.all_reduce import REQUESTS
+from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.not_finite import NotFinite
 
@@ -41,16 +41,16 @@ def pairwise(*axes, first=()):
 def make_team(shape, **settings):
   num_workers, num_towers = shape
   if num_workers == 1:
-    pytest.skip('one worker has no team')
-  return Team(num_workers=num_workers, num_towers=num_towers, **settings)
+    pytest.skip('one worker has no cluster')
+  return InProcessCluster(num_workers=num_workers, num_towers=num_towers, **settings)
 
 
-def assert_one_tower(team, one, *, steps=STEPS, tolerance=2e-6):
+def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
   for _ in range(steps):
-    assert team.train() == pytest.approx(one.steps.train(), abs=tolerance)
-  counters = [run.counters() for run in team.runs]
+    assert cluster.train() == pytest.approx(one.steps.train(), abs=tolerance)
+  counters = [run.counters() for run in cluster.runs]
   assert counters == [one.counters()] * len(counters)
-  weights = [run.weights() for run in team.runs]
+  weights = [run.weights() for run in cluster.runs]
   for other in weights:
     assert_same_weights(other, one.weights(), tolerance)
     assert all(other[name].tobytes() == value.tobytes() for name, value in weights[0].items())
@@ -62,14 +62,14 @@ def assert_one_tower(team, one, *, steps=STEPS, tolerance=2e-6):
                              for placement in ('host', 'replicated')]), ids=str)
 def test_they_are_one_tower(shape, mode, depth, size, placement):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5, weight_decay=0.01)
-  with make_team(shape, mode=mode, depth=depth, placement=placement, **settings) as team, \
+  with make_team(shape, mode=mode, depth=depth, placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
-    assert_one_tower(team, one)
-    measured, expected = team.each(lambda run: run.validate()), one.validate()
+    assert_one_tower(cluster, one)
+    measured, expected = cluster.each(lambda run: run.validate()), one.validate()
     for means, num_examples in measured:
       assert num_examples == expected[1] == 11
       assert means == pytest.approx(expected[0], abs=1e-5)
-    assert_one_tower(team, one, steps=2)
+    assert_one_tower(cluster, one, steps=2)
 
 
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
@@ -77,43 +77,43 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
   # Of both splits, since the switch makes the sizes of either those of both.
   settings = dict(train=small.random_examples(16),
                   validation=small.random_examples(8, 'validation', seed=1))
-  with make_team((2, 2), placement=placement, **settings) as team, \
+  with make_team((2, 2), placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
-    assert team.runs[0].program.averaged.num_examples == 8
-    assert_one_tower(team, one)
+    assert cluster.runs[0].program.reduced.num_examples == 8
+    assert_one_tower(cluster, one)
 
 
 @pytest.mark.parametrize('num_train, shape', small.slow_but(
     [(17, (3, 1)), (16, (2, 2))], list(itertools.product([17, 16], [(2, 2), (3, 1)]))), ids=str)
 def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
   settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02, train=small.random_examples(num_train))
-  with make_team(shape, **settings) as team, Run(num_towers=1, **settings) as one:
-    assert_one_tower(team, one, tolerance=2e-5)
-    for run in team.runs:
+  with make_team(shape, **settings) as cluster, Run(num_towers=1, **settings) as one:
+    assert_one_tower(cluster, one, tolerance=2e-5)
+    for run in cluster.runs:
       assert_same_weights(averages(run), averages(one), 2e-5)
-    assert team.each(lambda run: run.validate())[1][0] == pytest.approx(one.validate()[0], abs=2e-5)
+    assert cluster.each(lambda run: run.validate())[1][0] == pytest.approx(one.validate()[0], abs=2e-5)
 
 
 @pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers are dealt to in turn: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard', train=small.random_examples(16))
-  with make_team((2, 2), **settings) as team, Run(num_towers=4, **settings) as one:
-    assert_one_tower(team, one, tolerance=1e-5)
-    means = [means for means, _ in team.each(lambda run: run.validate())]
+  with make_team((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
+    assert_one_tower(cluster, one, tolerance=1e-5)
+    means = [means for means, _ in cluster.each(lambda run: run.validate())]
     assert means[0] == means[1] == pytest.approx(one.validate()[0], abs=1e-5)
-    for run in team.runs:
+    for run in cluster.runs:
       assert_same_weights(averages(run), averages(one), 1e-5)
 
 
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
-def test_runs_are_accumulated_before_anything_is_exchanged(placement):
+def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
-  with make_team((2, 2), placement=placement, accumulate=3, **settings) as team, Run(num_towers=1, **settings) as one:
-    assert team.runs[0].program.averaged.exchange.num_collectives == 1
-    assert_one_tower(team, one, steps=5)
-    ops = team.runs[0].graph.get_operations()
-    assert len([op for op in ops if op.type == 'CollectiveReduce' and op.name.startswith('exchange')]) == (
+  with make_team((2, 2), placement=placement, accumulate=3, **settings) as cluster, Run(num_towers=1, **settings) as one:
+    assert cluster.runs[0].program.reduced.all_reduce.num_collectives == 1
+    assert_one_tower(cluster, one, steps=5)
+    ops = cluster.runs[0].graph.get_operations()
+    assert len([op for op in ops if op.type == 'CollectiveReduce' and op.name.startswith('all_reduce')]) == (
         2 if placement == 'replicated' else 1)
 
 
@@ -128,11 +128,11 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), {}
 
   settings = dict(model=model, optimizer=optimizer, learning_rate=0.05, train=small.random_examples(13))
-  with make_team((2, 2), placement=placement, **settings) as team, Run(num_towers=1, **settings) as one:
-    gradients = {variable.op.name: gradient for gradient, variable in team.runs[0].program.averaged.gradients}
+  with make_team((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1, **settings) as one:
+    gradients = {variable.op.name: gradient for gradient, variable in cluster.runs[0].program.reduced.gradients}
     assert isinstance(gradients['table'], tf.IndexedSlices)
-    assert_one_tower(team, one, tolerance=1e-5)
-    for run in team.runs:
+    assert_one_tower(cluster, one, tolerance=1e-5)
+    for run in cluster.runs:
       changed = np.any(run.weights()['table'] != run.initial_weights['table'], 1)
       expected = np.any(one.weights()['table'] != one.initial_weights['table'], 1)
       assert not changed.all() and (changed == expected).all()
@@ -142,28 +142,28 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
   # Of the second list, worker 1 has nothing left in the first step.
   train = examples_without(bad)
-  with make_team((2, 2), train=train, mode='next') as team, Run(num_towers=1, depth=0, train=train) as one:
-    assert_one_tower(team, one, steps=4)
-    assert team.runs[0].counters() == [4, 2 * (16 - len(bad))]
+  with make_team((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0, train=train) as one:
+    assert_one_tower(cluster, one, steps=4)
+    assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   # Other tensors are exchanged, by other devices, in other numbers; then the first once more.
-  programs = [dict(), dict(placement='replicated', pack_megabytes=0.0), dict()]
+  programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]
   servers = []
   for program in programs:
     settings = dict(train=small.random_examples(16), mode='shard', depth=2, **program)
-    with make_team((2, 2), **settings) as team, Run(num_towers=1, **settings) as one:
-      assert_one_tower(team, one, steps=3)
-      team.each(lambda run: run.validate())
-    servers.append(team.servers)
+    with make_team((2, 2), **settings) as cluster, Run(num_towers=1, **settings) as one:
+      assert_one_tower(cluster, one, steps=3)
+      cluster.each(lambda run: run.validate())
+    servers.append(cluster.servers)
   assert all(one is servers[0] for one in servers)
 
 
 def test_a_servers_next_session_finds_nothing_of_the_one_before():
-  with make_team((2, 1)) as team:
-    team.train()
-    run = team.runs[0]
+  with make_team((2, 1)) as cluster:
+    cluster.train()
+    run = cluster.runs[0]
     with run.graph.as_default():
       unset, names = tf.report_uninitialized_variables(), {variable.op.name for variable in tf.global_variables()}
     assert len(run.session.run(unset)) == 0
@@ -179,23 +179,23 @@ def test_no_two_towers_of_all_workers_draw_the_same():
     tf.add_to_collection('masks', mask)
     return losses * tf.reduce_mean(mask), metrics
 
-  with make_team((2, 2), model=model, seed=5) as team:
-    masks = [mask for run in team.runs for mask in run.session.run(run.graph.get_collection('masks'))]
+  with make_team((2, 2), model=model, seed=5) as cluster:
+    masks = [mask for run in cluster.runs for mask in run.session.run(run.graph.get_collection('masks'))]
   assert len({mask.tobytes() for mask in masks}) == 4
 
 
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_a_number_that_is_none_in_one_worker_changes_nothing_in_any(placement):
   train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
-  with make_team((2, 2), train=train, batch_size=16, placement=placement) as team:
-    before = [run.weights() for run in team.runs]
-    findings = team.each(take_what_is_not_finite)
+  with make_team((2, 2), train=train, batch_size=16, placement=placement) as cluster:
+    before = [run.weights() for run in cluster.runs]
+    findings = cluster.each(take_what_is_not_finite)
     assert 'another worker' in findings[0].describe()
     assert 'in tower 0 the loss is nan and the gradient of' in findings[1].describe()
-    for run, weights in zip(team.runs, before):
+    for run, weights in zip(cluster.runs, before):
       assert_same_weights(run.weights(), weights, 0)
       assert run.counters() == [0, 0]
-      assert not any(run.steps.agree(request, False) for request in REQUESTS)
+      assert not any(run.steps.agree(request, False) for request in VOTES)
 
 
 def take_what_is_not_finite(run):
@@ -205,52 +205,52 @@ def take_what_is_not_finite(run):
 
 
 def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
-  with make_team((2, 1), precision='mixed', train=small.random_examples(16)) as team:
-    for run in team.runs:
-      run.program.averaged.loss_scale.variable.load(2.0 ** 60, run.session)
-    losses = team.each(lambda run: run.steps.train())
+  with make_team((2, 1), precision='mixed', train=small.random_examples(16)) as cluster:
+    for run in cluster.runs:
+      run.program.reduced.loss_scale.variable.load(2.0 ** 60, run.session)
+    losses = cluster.each(lambda run: run.steps.train())
     assert losses[0] == losses[1]
-    for run in team.runs:
-      assert run.session.run(run.program.averaged.loss_scale.variable) == 2.0 ** 59
+    for run in cluster.runs:
+      assert run.session.run(run.program.reduced.loss_scale.variable) == 2.0 ** 59
       assert run.steps.step == 1
 
 
 def test_workers_at_different_steps_change_nothing_and_say_so():
-  with make_team((3, 1), train=small.random_examples(16), batch_size=16) as team:
-    team.train()
-    with team.runs[1].graph.as_default():
-      towers.get_global_step().load(7, team.runs[1].session)
-    before = [run.weights() for run in team.runs]
+  with make_team((3, 1), train=small.random_examples(16), batch_size=16) as cluster:
+    cluster.train()
+    with cluster.runs[1].graph.as_default():
+      towers.get_global_step().load(7, cluster.runs[1].session)
+    before = [run.weights() for run in cluster.runs]
 
     def refused(run):
       with pytest.raises(RunError, match='not at the same step: this one has done 1.*start all of them again'):
         run.steps.train()
 
-    team.each(refused)
-    for run, weights in zip(team.runs, before):
+    cluster.each(refused)
+    for run, weights in zip(cluster.runs, before):
       assert_same_weights(run.weights(), weights, 0)
 
 
 def test_what_one_asks_for_all_know_after_the_next_step_and_once():
-  with make_team((3, 1)) as team:
-    assert [run.steps.agree('save', number == 1) for number, run in enumerate(team.runs)] == [False] * 3
-    team.train()
-    assert [run.steps.agree('save', number == 1) for number, run in enumerate(team.runs)] == [True] * 3
-    team.train()
-    assert [run.steps.agree('save', False) for run in team.runs] == [False] * 3
-    assert [run.steps.agree('leave', False) for run in team.runs] == [False] * 3
+  with make_team((3, 1)) as cluster:
+    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)] == [False] * 3
+    cluster.train()
+    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)] == [True] * 3
+    cluster.train()
+    assert [run.steps.agree('save', False) for run in cluster.runs] == [False] * 3
+    assert [run.steps.agree('leave', False) for run in cluster.runs] == [False] * 3
 
 
 def test_the_chiefs_state_becomes_that_of_all():
-  with make_team((3, 1)) as team:
-    for number, run in enumerate(team.runs):
+  with make_team((3, 1)) as cluster:
+    for number, run in enumerate(cluster.runs):
       with run.graph.as_default():
         for variable in tf.global_variables():
           value = run.session.run(variable)
           variable.load((value + number).astype(value.dtype), run.session)
-    expected = everything(team.runs[0])
-    team.each(lambda run: run.steps.spread())
-    for run in team.runs:
+    expected = everything(cluster.runs[0])
+    cluster.each(lambda run: run.steps.broadcast())
+    for run in cluster.runs:
       found = everything(run)
       assert sorted(found) == sorted(expected) and 'global_step' in found and 'hidden/weights/Momentum' in found
       assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
@@ -261,7 +261,7 @@ def everything(run):
     return {variable.op.name: np.asarray(run.session.run(variable)) for variable in tf.global_variables()}
 
 
-def test_what_no_worker_can_exchange_is_refused_and_one_worker_exchanges_nothing():
+def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
   def model(batch, is_training):
     features, labels = batch
     weights = tf.get_variable('weights', [5, 3], tf.float16)
@@ -271,7 +271,7 @@ def test_what_no_worker_can_exchange_is_refused_and_one_worker_exchanges_nothing
   with pytest.raises(UsageError, match='float16, which no all-reduce can sum'):
     Run(model=model, num_workers=2, num_towers=1)
   with Run(num_towers=2) as run:
-    assert run.program.averaged.agreement is None and run.program.spread is None
+    assert run.program.reduced.votes is None and run.program.broadcast is None
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
   with pytest.raises(UsageError, match='collective=ring has no meaning with variables=host'):
     Run(num_towers=2, collective='ring')

@@ -46,7 +46,7 @@ def follow(pattern, run):
   """Fetches by name, and compares each batch that was taken with the one whose turn it is."""
   program, position = run.program, [0, 0]
   validation = program.validation
-  loss, update, puts = program.averaged.loss, program.train_op, program.train.put_ops
+  loss, update, puts = program.reduced.loss, program.train_op, program.train.put_ops
   fetches = {'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts}
   for name in pattern:
     if name in fetches:
@@ -64,7 +64,7 @@ names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'valida
                  min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth', small.thin(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
+@pytest.mark.parametrize('mode, num_towers, depth', small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
   with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
 
@@ -81,11 +81,11 @@ def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, d
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_every_micro_batch_puts_by_itself(placement):
   with open_run(accumulate=2, num_towers=2, placement=placement) as run:
-    averaged = run.program.averaged
+    reduced = run.program.reduced
     for step in range(3):
-      for _ in range(run.program.train.inputs.plan.num_runs(step) - 1):
-        run.session.run(averaged.add_op)
-      loss = run.session.run([averaged.loss, run.program.train_op])[0]
+      for _ in range(run.program.train.inputs.plan.num_micro_batches(step) - 1):
+        run.session.run(reduced.add_op)
+      loss = run.session.run([reduced.loss, run.program.train_op])[0]
       assert loss == pytest.approx(expected_mean(0, step), abs=1e-5)
 
 
@@ -112,9 +112,9 @@ def test_no_sequence_of_fetches_blocks(num_towers, depth):
     program = run.program
     feeds, is_validating = [program.train, program.validation.feed], program.validation.is_validating
     fetches = {
-        'a tower': program.averaged.towers[-1].loss, 'a metric': program.averaged.towers[0].sums['number'],
+        'a tower': program.reduced.towers[-1].loss, 'a metric': program.reduced.towers[0].sums['number'],
         'train puts': feeds[0].put_ops, 'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
-        'loss': program.averaged.loss, 'update': program.train_op, 'sums': program.validation.sums}
+        'loss': program.reduced.loss, 'update': program.train_op, 'sums': program.validation.sums}
     actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1, max_size=8)
 
     @hypothesis.settings(max_examples=10, deadline=None, derandomize=True,
@@ -136,7 +136,7 @@ def test_no_sequence_of_fetches_blocks(num_towers, depth):
 
 def test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again():
   with open_run(num_towers=3, depth=2) as run:
-    wrong = [(run.program.averaged.towers[1].loss, 1), (run.program.train.put_ops, 3)]
+    wrong = [(run.program.reduced.towers[1].loss, 1), (run.program.train.put_ops, 3)]
     for fetches, held in wrong:
       before = run.weights(), run.counters()
       run.session.run(fetches)

@@ -52,7 +52,7 @@ def one_tower(num_train):
 
 
 KINDS = ('first', 'mean', 'sync')
-GRID = small.thin(small.MODES, small.TOWERS, small.DEPTHS)
+GRID = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS)
 
 
 @pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(

@@ -60,7 +60,7 @@ def towers_of(graph, num_towers):
            if op.name.startswith('tower_%d/' % tower)} for tower in range(num_towers)]
 
 
-GRID = small.thin(small.MODES, small.TOWERS, ('first', 'mean', 'sync'))
+GRID = small.covering_grid(small.MODES, small.TOWERS, ('first', 'mean', 'sync'))
 
 
 def points():

@@ -10,7 +10,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
-from towers.placement.replicas import COPIES
+from towers.placement.replicas import REPLICAS
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_precision
 from towers.training.saving.checkpoints import Checkpoints
@@ -36,7 +36,7 @@ def take_steps(**settings):
 
 
 def get_scale(run):
-  loss_scale = run.program.averaged.loss_scale
+  loss_scale = run.program.reduced.loss_scale
   return tuple(run.session.run([loss_scale.variable, loss_scale.good_steps]))
 
 
@@ -58,13 +58,13 @@ def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, pl
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
   with Run(num_towers=2, placement='replicated', model=normed, **MIXED) as run, run.graph.as_default():
-    kept = [variable for variable in tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
+    kept = [variable for variable in tf.global_variables() + tf.local_variables() + tf.get_collection(REPLICAS)
             if variable.dtype.base_dtype != tf.int64]
     assert kept and {variable.dtype.base_dtype for variable in kept} == {tf.float32}
     products = [op for op in run.graph.get_operations() if op.type == 'MatMul' and op.name.startswith('tower_')]
     assert len(products) >= 2 * 2 * 3 and {op.outputs[0].dtype for op in products} == {tf.float16}
-    assert {gradient.dtype for gradient, _ in run.program.averaged.gradients} == {tf.float32}
-    assert {tower.loss.dtype for tower in run.program.averaged.towers} == {tf.float32}
+    assert {gradient.dtype for gradient, _ in run.program.reduced.gradients} == {tf.float32}
+    assert {tower.loss.dtype for tower in run.program.reduced.towers} == {tf.float32}
     exchanged = [op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]
     assert exchanged and {op.outputs[0].dtype for op in exchanged} == {tf.float32}
     assert describe_precision(run.program.precision) == (
@@ -174,8 +174,8 @@ def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scal
     assert changed == {'global_step', 'examples_seen', 'loss_scale/value', 'loss_scale/good_steps'}
     run.steps.train()
     assert run.counters() == [3, 24] and get_scale(run) == (2 ** 14, 1)
-    if run.program.copies is not None:
-      run.steps.check_copies()
+    if run.program.replicas is not None:
+      run.steps.check_replicas()
 
 
 def test_what_no_scale_can_help_is_not_finite_at_once():
@@ -266,11 +266,11 @@ def test_models_compute_in_half(name, batch_norm_kind):
     convolutions = [op for op in graph.get_operations() if op.type.startswith('Conv2D')]
     assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
     assert {variable.dtype.base_dtype for variable in tf.trainable_variables()} == {tf.float32}
-    averaged = towers.unscale_gradients(towers.average_gradients(built), precision.loss_scale)
-    assert all(gradient.dtype == tf.float32 for gradient, _ in averaged.gradients)
+    reduced = towers.unscale_gradients(towers.average_gradients(built), precision.loss_scale)
+    assert all(gradient.dtype == tf.float32 for gradient, _ in reduced.gradients)
     if name == 'resnet20':
       return  # Its kernels for half precision are for GPUs: one step takes minutes here.
     with tf.Session(config=towers.build_session_config(towers.build_devices(2, 'cpu'))) as session:
       session.run(tf.global_variables_initializer())
-      loss, gradients = session.run([averaged.loss, [gradient for gradient, _ in averaged.gradients]])
+      loss, gradients = session.run([reduced.loss, [gradient for gradient, _ in reduced.gradients]])
     assert np.isfinite(loss) and all(np.isfinite(gradient).all() for gradient in gradients)

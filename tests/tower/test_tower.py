@@ -151,7 +151,7 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
     return small.model(batch, is_training)
 
   with Run(model=model, num_towers=2) as run:
-    assert [variable.op.name for variable in run.program.averaged.without_gradient] == ['idle']
+    assert [variable.op.name for variable in run.program.reduced.without_gradient] == ['idle']
     run.steps.train()
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
 
@@ -166,8 +166,8 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     return (losses + gain if len(built) == 1 else losses), metrics
 
   with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
-    assert [variable.op.name for variable in run.program.averaged.partly_without_gradient] == ['gain']
-    assert run.program.averaged.without_gradient == []
+    assert [variable.op.name for variable in run.program.reduced.partly_without_gradient] == ['gain']
+    assert run.program.reduced.without_gradient == []
     run.steps.train()
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
 
@@ -189,7 +189,7 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
   settings = dict(optimizer='sgd', learning_rate=0.05)
   with Run(model=sparse, num_towers=num_towers, **settings) as run, \
       Run(model=dense, num_towers=1, **settings) as expected:
-    assert isinstance(run.program.averaged.gradients[0][0], tf.IndexedSlices)
+    assert isinstance(run.program.reduced.gradients[0][0], tf.IndexedSlices)
     for _ in range(4):
       assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
     assert_same_weights(run.weights(), expected.weights())
@@ -272,13 +272,13 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
     values, indices = tf.constant([[3.0], [0.0], [-2.0], [1.0]]), tf.constant([2, 0, 2, 1])
     slices = tf.IndexedSlices(values, indices, tf.constant([4, 1]))
     variable = tf.get_variable('table', [4, 1])
-    averaged = towers.Averaged([], 1, tf.constant(0.0), [(slices, variable)], [], [])
-    [(clipped, _)] = towers.clip_gradients(averaged, 0.5).gradients
+    reduced = towers.ReducedGradients([], 1, tf.constant(0.0), [(slices, variable)], [], [])
+    [(clipped, _)] = towers.clip_gradients(reduced, 0.5).gradients
     assert isinstance(clipped, tf.IndexedSlices)
     half = 0.5 / 2 ** 0.5
     np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)),
                                [[0], [half], [half], [0]])
-    assert session.run(towers.build_gradient_norm(averaged)) == pytest.approx(2 ** 0.5)
+    assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(2 ** 0.5)
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 3])

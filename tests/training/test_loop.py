@@ -22,7 +22,7 @@ from towers.training.loop import MOST_SKIPPED_IN_A_ROW, run_loop, watch_records
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
 from towers.training.settings.schedule import Schedule
-from towers.training.stepping.not_finite import Finding, NotFinite
+from towers.training.stepping.not_finite import NotFinite, Retried
 
 
 class Killed(Exception):
@@ -325,7 +325,7 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
       return train()
 
     run.steps.train = fail_once
-    run.steps.retry = lambda: Finding(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
+    run.steps.retry = lambda: Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
     outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback', folder=tmp_path)
   assert outcome.step == 12 and 'rewind to 5' in recorder.lines
   assert [step for step, *_ in recorder.validations] == [4, 8, 8, 12]

@@ -12,8 +12,8 @@ from tensorflow_v1 import tf
 from tests import faults
 from tests.harness import small
 from tests.harness.small import Run
-from towers.placement.replicas import COPIES
-from towers.reduce.gradients import Averaged
+from towers.placement.replicas import REPLICAS
+from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, batch_norm
 from towers.training.stepping.not_finite import NotFinite
 from towers.update.guard import build_is_finite
@@ -41,7 +41,7 @@ def looked_up(batch, is_training):
 def everything(run):
   """Returns all variables by name: weights, slots, averages, counters, sums, copies."""
   with run.graph.as_default():
-    variables = tf.global_variables() + tf.local_variables() + tf.get_collection(COPIES)
+    variables = tf.global_variables() + tf.local_variables() + tf.get_collection(REPLICAS)
   return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
 
 
@@ -168,15 +168,15 @@ def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
   with Run(num_towers=3, placement='balanced') as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith('apply/guard/')]
     found = {}
-    for gradient, variable in run.program.averaged.gradients:
+    for gradient, variable in run.program.reduced.gradients:
       # What travelled together is checked together.
       checked = gradient.op.inputs[0] if gradient.op.type == 'SplitV' else gradient
       [found[checked.name]] = [check for check in checks if check.inputs[0] is checked]
       assert found[checked.name].device == variable.device
     assert set(checks) == set(found.values())
-    assert len(found) < len(run.program.averaged.gradients)
+    assert len(found) < len(run.program.reduced.gradients)
     [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('apply/guard/')]
-    assert set(total.inputs) == {run.program.averaged.loss} | {check.outputs[0] for check in checks}
+    assert set(total.inputs) == {run.program.reduced.loss} | {check.outputs[0] for check in checks}
 
 
 def test_of_what_was_split_only_the_gradients_are_checked():
@@ -184,7 +184,7 @@ def test_of_what_was_split_only_the_gradients_are_checked():
     parts = tf.split(tf.constant([1.0, np.nan]), [1, 1])
 
     def is_finite(gradients):
-      return session.run(build_is_finite(Averaged(
+      return session.run(build_is_finite(ReducedGradients(
           [], 1, tf.constant(0.0), [(gradient, None) for gradient in gradients], [], [])))
 
     assert is_finite(parts[:1]) and not is_finite(parts[1:]) and not is_finite(parts)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 
 import numpy as np
 
-from towers.checks.comparison import AGREES, DROWNS, Row, compare, find_axes, join_shares
+from towers.checks.comparison import AGREES, DROWNS, Difference, compare, find_axes, join_shares
 from towers.checks.trial import Outcome, Trial
 from towers.graph.source import find_line
 
@@ -56,7 +56,7 @@ def find_cause(evidence: Evidence, *, is_rounding: bool = False) -> List[str]:
   return [] if is_rounding else [_explain_loss(evidence, kinds)]
 
 
-def find_state_causes(trial: Trial, rows: Sequence[Row]) -> List[str]:
+def find_state_causes(trial: Trial, rows: Sequence[Difference]) -> List[str]:
   """Returns a sentence for each variable that differs and is not trained."""
   trained = {variable.op.name for variable in trial.towers[0].variables}
   return [_explain_state(trial, row.name) for row in rows

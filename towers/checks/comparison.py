@@ -23,7 +23,7 @@ _NOISE_TOLERANCE = 20
 _LARGEST_SHARE = 0.02  # Of the value, that noise may explain.
 
 
-class Row(NamedTuple):
+class Difference(NamedTuple):
   """One comparison.
 
   Attributes:
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float = 0.0,
-            share: float = 0.0, slack: float = 0.0) -> Row:
+            share: float = 0.0, slack: float = 0.0) -> Difference:
   """Compares values but for rounding.
 
   Args:
@@ -73,10 +73,10 @@ def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float =
     verdict = AGREES
   else:
     verdict = DROWNS if difference <= explained < math.inf else DIFFERS
-  return Row(name, difference, scale, noise, allowed, verdict)
+  return Difference(name, difference, scale, noise, allowed, verdict)
 
 
-def compare_bits(name: str, ours: Any, expected: Any) -> Row:
+def compare_bits(name: str, ours: Any, expected: Any) -> Difference:
   """Compares values to the bit; either may be None where there is none."""
   if ours is None or expected is None or not _is_number(expected):
     return _compare_bits(name, ours, expected, math.inf)
@@ -162,7 +162,7 @@ def _is_number(values):
 def _compare_bits(name, ours, expected, difference):
   is_same = ours is not None and expected is not None and same_bits(ours, expected)
   difference = 0.0 if is_same else difference or math.inf
-  return Row(name, difference, 0.0, 0.0, 0.0, AGREES if is_same else DIFFERS)
+  return Difference(name, difference, 0.0, 0.0, 0.0, AGREES if is_same else DIFFERS)
 
 
 def _same_array(left, right):

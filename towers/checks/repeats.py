@@ -9,7 +9,7 @@ the order of the data flow, and the first that is another one is named:
 
 from typing import Any, List, NamedTuple, Optional
 
-from towers.checks.comparison import Row, compare_bits, same_bits
+from towers.checks.comparison import Difference, compare_bits, same_bits
 from towers.checks.trial import Outcome, Trial
 from towers.graph.source import find_line
 
@@ -55,7 +55,7 @@ def find_change(first: Trial, second: Trial, left: Outcome, right: Outcome) -> O
   return _find_change(first, ours, theirs, step) or _find_change(first, left, right, step)
 
 
-def compare_runs(left: Outcome, right: Outcome) -> List[Row]:
+def compare_runs(left: Outcome, right: Outcome) -> List[Difference]:
   """Returns rows for losses, gradients and variables, compared to the bit."""
   rows = [compare_bits('loss', right.losses, left.losses)]
   for title, ours, expected in (('gradient of ', right.gradients, left.gradients),

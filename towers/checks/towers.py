@@ -19,7 +19,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.checks.causes import Evidence, find_cause, find_state_causes
-from towers.checks.comparison import DIFFERS, DROWNS, Row, compare, find_norm
+from towers.checks.comparison import DIFFERS, DROWNS, Difference, compare, find_norm
 from towers.checks.repeats import compare_runs, find_change
 from towers.checks.trial import LEARNING_RATE, Outcome, Trial
 from towers.data.examples import Examples
@@ -33,7 +33,7 @@ from towers.tower.tower import Model
 _NOISE = 1e-6
 
 
-class Report(NamedTuple):
+class CheckReport(NamedTuple):
   """What a check found.
 
   Attributes:
@@ -50,7 +50,7 @@ class Report(NamedTuple):
     device: 'CPU' or 'GPU'.
   """
   num_towers: int
-  rows: List[Row]
+  rows: List[Difference]
   causes: List[str]
   draws: bool = False
   only_draws: bool = False
@@ -81,7 +81,7 @@ class Report(NamedTuple):
 
 def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: int = 16,
           num_steps: int = 3, seed: int = 0, batch_norm: str = 'first', is_training: bool = True,
-          device: str = 'cpu') -> Report:
+          device: str = 'cpu') -> CheckReport:
   """Builds a model with one tower and with several, and compares a few steps.
 
   Towers are built by `build_towers` with its defaults: the model is called for
@@ -153,7 +153,7 @@ class _Runs(NamedTuple):
   shaken: List[Dict[str, Any]]
 
 
-def _compare_programs(build, num_towers, num_steps) -> Tuple[Report, Optional[_Runs]]:
+def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Optional[_Runs]]:
   """Compares what `build(number of towers)` gives.
 
   Returns no runs where there are none to look for causes in.
@@ -167,24 +167,24 @@ def _compare_programs(build, num_towers, num_steps) -> Tuple[Report, Optional[_R
   try:
     second = build(1)
   except ValueError as error:
-    return Report(num_towers, [], [str(error)],
-                  not_repeated='the graph, which cannot be built twice'), None
+    return CheckReport(num_towers, [], [str(error)],
+                       not_repeated='the graph, which cannot be built twice'), None
   again = second.run(num_steps)
   change = find_change(first, second, one, again)
   if change is not None:
-    return Report(num_towers, compare_runs(one, again), [change.advice],
-                  not_repeated=change.what), None
+    return CheckReport(num_towers, compare_runs(one, again), [change.advice],
+                       not_repeated=change.what), None
   try:
     third = build(num_towers)
     several = third.run(num_steps, starts=one.before)
   except ValueError as error:
-    return Report(num_towers, [], [f'They cannot be built: {error}']), None
+    return CheckReport(num_towers, [], [f'They cannot be built: {error}']), None
   except tf.errors.OpError as error:
-    return Report(num_towers, [], [f'They cannot take a step: {_summarize(error)}']), None
+    return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}']), None
   shaken = _shake(one.before, first.towers[0].variables)
   noisy = second.run(num_steps, starts=shaken)
   rows = _compare_outcomes(one, noisy, several, range(num_steps))
-  return (Report(num_towers, rows, [], draws=bool(first.draws)),
+  return (CheckReport(num_towers, rows, [], draws=bool(first.draws)),
           _Runs(first, second, third, one, noisy, several, shaken))
 
 
@@ -224,7 +224,7 @@ def _compare_outcomes(one, noisy, several, steps, *, with_variables=True):
   return rows
 
 
-def _find_causes(runs: _Runs, rows: List[Row], batch_norm: str) -> List[str]:
+def _find_causes(runs: _Runs, rows: List[Difference], batch_norm: str) -> List[str]:
   """Returns sentences: what is known to differ, or the first op that does."""
   if not np.isfinite(runs.one.losses).all():
     return ['The losses of one tower are not finite already.']

@@ -107,12 +107,12 @@ class Trial:
       self.activations = self._find_activations(needed)
       self.batch_norms = sorted({_find_layer(moment)
                                  for moment in tf.get_collection(BATCH_MOMENTS)})
-      averaged = average_gradients(self.towers)
-      self._loss = averaged.loss
+      reduced = average_gradients(self.towers)
+      self._loss = reduced.loss
       self._gradients = {variable.op.name: tf.convert_to_tensor(gradient)
-                         for gradient, variable in averaged.gradients}
+                         for gradient, variable in reduced.gradients}
       self._train_op = build_train_op(
-          averaged, optimizer=tf.train.GradientDescentOptimizer(LEARNING_RATE))
+          reduced, optimizer=tf.train.GradientDescentOptimizer(LEARNING_RATE))
       counters = (get_global_step(), get_examples_seen())
       self.variables = {variable.op.name: variable
                         for variable in tf.global_variables() + tf.local_variables()

@@ -129,7 +129,7 @@ def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> Non
             f'make it with use_resource=True, or {fix}.')
 
 
-def check_copied(writes: StepWrites) -> None:
+def check_replicated(writes: StepWrites) -> None:
   """Refuses writes to trainable variables, of which every tower or worker has a copy.
 
   Raises:

@@ -45,7 +45,7 @@ class Feed(NamedTuple):
   def start(self, session: Any, *, step: int = 0) -> None:
     """Starts the iterators so that `step` is the next one, and fills the staging areas; changes no variable."""
     clear = [] if self.stage is None else [self.stage.clear_op]
-    session.run(clear + [self.inputs.initializer], self.inputs.feeds(step))
+    session.run(clear + [self.inputs.initializer], self.inputs.feed_dict(step))
     if self.stage is not None:
       for _ in range(self.stage.depth):
         session.run(self.stage.fill_ops)
@@ -82,12 +82,12 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
     is_validating: a scalar bool tensor.
 
   Raises:
-    UsageError: the feeds have other numbers of towers, or other structures.
+    UsageError: the feed_dict have other numbers of towers, or other structures.
   """
   names = [feed.inputs.name for feed in (train, validation)]
   check_same_number(len(train.devices), f'towers of the feed of {names[0]}',
                     len(validation.devices), f'towers of the feed of {names[1]}',
-                    fix='towers that validate in turn need both; build the feeds for the same devices.')
+                    fix='towers that validate in turn need both; build the feed_dict for the same devices.')
   check_same_number(_count_tensors(train), f'tensors in a batch of {names[0]}',
                     _count_tensors(validation), f'in one of {names[1]}',
                     fix='the model takes both; give both splits the same structure.')
@@ -129,14 +129,14 @@ def _take_staged(feed, tower):
   return taken + [tf.constant(batch.num_examples)] if batch.is_static else taken
 
 
-def _from_flat(taken, feeds):
+def _from_flat(taken, feed_dict):
   """Returns batches from flat tensors, with every static fact that holds in all splits."""
   batches = []
   for tower, flat in enumerate(taken):
-    templates = [feed.templates[tower] for feed in feeds]
+    templates = [feed.templates[tower] for feed in feed_dict]
     if all(template.is_static for template in templates) and len({batch.num_examples for batch in templates}) == 1:
       flat = list(flat[:-1]) + [templates[0].num_examples]
     may_be_empty = any(template.may_be_empty for template in templates)
-    put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
+    put_op = None if feed_dict[0].stage is None else feed_dict[0].stage.put_ops[tower]
     batches.append(templates[0].replace(list(flat))._replace(may_be_empty=may_be_empty, put_op=put_op))
   return batches

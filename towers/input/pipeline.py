@@ -15,7 +15,7 @@ before they are parsed.
   examples = data.from_arrays(images, labels)
   inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
   batches = inputs.next_batches()                          # a list of `Batch`, one per tower
-  session.run(inputs.initializer, inputs.feeds(step=0))
+  session.run(inputs.initializer, inputs.feed_dict(step=0))
 """
 
 import functools
@@ -41,11 +41,11 @@ INPUT_MODES = ('split', 'next', 'shard')
 
 # The types of the ops that take an element from an iterator.
 GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
-_PREFETCHED_RUNS = 2
+_PREFETCHED_BATCHES = 2
 # Batches of rows that are no larger are gathered several at a time: to wake a thread takes longer than to copy one.
 _SMALL_BYTES = 2 ** 16
 _MOST_AT_ONCE = 16
-_PARALLEL_RUNS = 4  # Whole batches in the making at a time, at most: they take memory.
+_PARALLEL_BATCHES = 4  # Whole batches in the making at a time, at most: they take memory.
 _ENDLESS = 2 ** 62
 
 
@@ -57,15 +57,15 @@ class Inputs(NamedTuple):
     plan: which examples each step takes.
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for instance) and returns one
       `Batch` per tower.
-    initializer: the op that starts all iterators of the split, run with `feeds`.
-    feeds: `feeds(step)` is the feed of `initializer` that makes `step` the next one.
+    initializer: the op that starts all iterators of the split, run with `feed_dict`.
+    feed_dict: `feed_dict(step)` is the feed of `initializer` that makes `step` the next one.
     needs_threads: whether a batch is so much work that several threads should share it.
   """
   name: str
   plan: Plan
   next_batches: Callable[[], List[Batch]]
   initializer: Any
-  feeds: Callable[..., Dict[Any, Any]]
+  feed_dict: Callable[..., Dict[Any, Any]]
   needs_threads: bool = True
 
 
@@ -89,35 +89,35 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   with tf.device(HOST), tf.name_scope('inputs_%s' % examples.name):
     arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
     start_epoch = tf.placeholder(tf.int64, [], 'start_epoch')
-    start_run = tf.placeholder(tf.int64, [], 'start_run')
+    start_micro_batch = tf.placeholder(tf.int64, [], 'start_micro_batch')
 
     num_iterators = plan.num_towers if mode == 'shard' else 1
     num_shards = plan.num_workers * num_iterators
     calls = -(-(parallel_calls or count_cores()) // num_iterators)
-    cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.run_size % plan.num_towers == 0
+    cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.micro_batch_size % plan.num_towers == 0
     is_gathered = examples.is_gathered and not (examples.parse_example or examples.read or examples.takes_epoch)
-    is_small = is_gathered and _count_bytes(examples.arrays, plan.run_size) <= _SMALL_BYTES
+    is_small = is_gathered and _count_bytes(examples.arrays, plan.micro_batch_size) <= _SMALL_BYTES
     get_nexts = []
     initializer = None
     # Sharded by worker, then by tower.
     for shard in range(plan.worker, num_shards, plan.num_workers):
       def epoch(number, shard=shard):
-        first_run = tf.where(tf.equal(number, start_epoch), start_run, tf.zeros_like(start_run))
+        first_micro_batch = tf.where(tf.equal(number, start_epoch), start_micro_batch, tf.zeros_like(start_micro_batch))
         elements = _order_elements(
             examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards,
-            first_run=first_run, buffer_size=examples.shuffle_buffer,
+            first_micro_batch=first_micro_batch, buffer_size=examples.shuffle_buffer,
             seed=_epoch_seed(seed, shard, number) if shuffle else None)
         if examples.read:
           elements = examples.read(elements, epoch=number, parallel_calls=calls)
         elif examples.parse_example:
           elements = elements.map(examples.parse_example, num_parallel_calls=calls)
         if num_shards > 1:
-          batches = _deal_batches(elements, plan, shard, num_shards, first_run)
+          batches = _deal_batches(elements, plan, shard, num_shards, first_micro_batch)
         elif cuts_evenly:
           # A data set for each batch, which cutting takes, would cost more than gathering small examples does.
-          batches = elements.batch(plan.run_size // plan.num_towers, drop_remainder=True)
+          batches = elements.batch(plan.micro_batch_size // plan.num_towers, drop_remainder=True)
         else:
-          batches = elements.batch(plan.run_size, drop_remainder=plan.is_even)
+          batches = elements.batch(plan.micro_batch_size, drop_remainder=plan.is_even)
         if mode == 'next' and not cuts_evenly:
           batches = _share_batches(batches, plan.num_towers)
         if examples.takes_epoch:
@@ -133,8 +133,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         parse = as_written(_parse_batch_with(examples, arrays))
         # Gathering is left to the thread that fetches ahead: to wake another for it takes longer than most batches do.
         dataset = (map_by_reader(dataset, parse) if is_gathered
-                   else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_RUNS)))
-      dataset = dataset.prefetch(_PREFETCHED_RUNS * (plan.num_towers if mode == 'next' else 1))
+                   else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_BATCHES)))
+      dataset = dataset.prefetch(_PREFETCHED_BATCHES * (plan.num_towers if mode == 'next' else 1))
       if at_once > 1:
         dataset = unbatch(dataset)
       dataset = dataset.with_options(plain_data_options())
@@ -153,12 +153,12 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       return [_count_examples(tensors, plan, mode, tower, marks_bad=examples.marks_bad)
               for tower, tensors in enumerate(_TAKE[mode](get_nexts, plan))]
 
-  def feeds(step):
+  def feed_dict(step):
     epoch_number, step_in_epoch = plan.position(step)
-    run_in_epoch = step_in_epoch * plan.accumulate
-    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_run: run_in_epoch}
+    micro_batch_in_epoch = step_in_epoch * plan.accumulate
+    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_micro_batch: micro_batch_in_epoch}
 
-  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feeds=feeds,
+  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feed_dict=feed_dict,
                 needs_threads=not is_gathered)
 
 
@@ -189,8 +189,8 @@ def _epoch_seed(seed, shard, epoch):
   return (epoch * 1000003 + shard * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
-def _order_elements(elements, plan, *, name, shard, num_shards, first_run, buffer_size, seed):
-  """Returns the elements that one iterator takes in one epoch from `first_run` on: sharded, shuffled, then skipped."""
+def _order_elements(elements, plan, *, name, shard, num_shards, first_micro_batch, buffer_size, seed):
+  """Returns the elements that one iterator takes in one epoch from `first_micro_batch` on: sharded, shuffled, then skipped."""
   elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
   if num_shards > 1:
     elements = elements.shard(num_shards, shard)
@@ -198,7 +198,7 @@ def _order_elements(elements, plan, *, name, shard, num_shards, first_run, buffe
     elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, num_shards), seed=seed,
                                 reshuffle_each_iteration=False)
   elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))
-  return elements.skip(dealt(first_run * plan.run_size, shard, num_shards))
+  return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, shard, num_shards))
 
 
 def _missing_elements(elements, plan, name):
@@ -246,22 +246,22 @@ def _share_batches(batches, num_towers):
   return _cut_batches(batches, boundaries)
 
 
-def _deal_batches(elements, plan, shard, num_shards, first_run):
+def _deal_batches(elements, plan, shard, num_shards, first_micro_batch):
   """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step with all shards."""
-  batch_size = plan.run_size
+  batch_size = plan.micro_batch_size
   if batch_size % num_shards == 0:
     batches = elements.batch(batch_size // num_shards, drop_remainder=plan.is_even)
   else:
     # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt to a shard in as
     # many steps as there are shards is one global batch, whatever the first of those steps is.
-    runs = first_run + tf.range(num_shards + 1, dtype=tf.int64)
+    runs = first_micro_batch + tf.range(num_shards + 1, dtype=tf.int64)
     dealt_before = dealt(runs * batch_size, shard, num_shards)
     edges = dealt_before - dealt_before[0]
     batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
 
   # The last step of an epoch may deal nothing to a shard, which must not end before the others.
   batches = batches.concatenate(_empty_batch(batches))
-  return batches.take(plan.runs_per_epoch - first_run)
+  return batches.take(plan.micro_batches_per_epoch - first_micro_batch)
 
 
 def _empty_batch(batches):
@@ -274,8 +274,8 @@ def _split_one_batch(get_nexts, plan):
   batch = get_nexts[0]()
   if plan.num_towers == 1:
     return [batch]
-  if plan.is_even and plan.run_size % plan.num_workers == 0:
-    sizes = plan.shares(plan.run_size)
+  if plan.is_even and plan.micro_batch_size % plan.num_workers == 0:
+    sizes = plan.shares(plan.micro_batch_size)
   else:
     share, larger = _share_sizes(_leading_size(batch, tf.int32), plan.num_towers)
     sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)
@@ -310,8 +310,8 @@ def _count_examples(tensors, plan, mode, tower, marks_bad):
   if marks_bad:
     tensors, is_good = tensors
     tensors = tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
-  elif plan.is_even and plan.run_size % (plan.num_workers * (plan.num_towers if mode == 'shard' else 1)) == 0:
-    size = plan.shares(plan.run_size)[tower]
+  elif plan.is_even and plan.micro_batch_size % (plan.num_workers * (plan.num_towers if mode == 'shard' else 1)) == 0:
+    size = plan.shares(plan.micro_batch_size)[tower]
     for tensor in tf.nest.flatten(tensors):
       tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
     return Batch(tensors, size)

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
   worker: int = 0
 
   @property
-  def run_size(self) -> int:
+  def micro_batch_size(self) -> int:
     """Examples that a run takes, over all towers; the last one of an epoch may take fewer."""
     return self.batch_size // self.accumulate
 
@@ -58,19 +58,19 @@ class Plan(NamedTuple):
     return min(self.num_examples, self.steps_per_epoch * self.batch_size)
 
   @property
-  def runs_per_epoch(self) -> int:
+  def micro_batches_per_epoch(self) -> int:
     """Runs that an epoch's steps take."""
-    return -(-self.examples_per_epoch // self.run_size)
+    return -(-self.examples_per_epoch // self.micro_batch_size)
 
   @property
   def is_even(self) -> bool:
-    """Whether every run takes exactly `run_size` examples, so that shapes are static."""
-    return self.examples_per_epoch % self.run_size == 0
+    """Whether every run takes exactly `micro_batch_size` examples, so that shapes are static."""
+    return self.examples_per_epoch % self.micro_batch_size == 0
 
   @property
   def may_leave_a_tower_empty(self) -> bool:
     """Whether the last run of an epoch has fewer examples than there are towers."""
-    return 0 < self.examples_per_epoch % self.run_size < self.num_workers * self.num_towers
+    return 0 < self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers
 
   def position(self, step: int) -> Tuple[int, int]:
     """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
@@ -81,9 +81,9 @@ class Plan(NamedTuple):
     _, step_in_epoch = self.position(step)
     return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
 
-  def num_runs(self, step: int) -> int:
+  def num_micro_batches(self, step: int) -> int:
     """Returns the number of runs that a step takes."""
-    return -(-self.size_at(step) // self.run_size)
+    return -(-self.size_at(step) // self.micro_batch_size)
 
   def examples_before(self, step: int) -> int:
     """Returns how many examples the steps before this one have taken, all epochs together."""

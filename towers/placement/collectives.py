@@ -4,9 +4,9 @@
   tower 1   logits/biases logits/weights │ hidden/biases hidden/weights     and travels while others are computed
                        one all-reduce    │  another
 
-What stands side by side is packed, large or small, until a pack is full; a gradient that fills one alone is not copied.
-In a ring every part of a sum is added up once, in the order of the towers, and then handed on: all towers get the same
-bits, and the same in every run.
+Neighbours are fused, large or small, up to a limit; a gradient that reaches the limit alone is not copied. A ring adds
+up every part of a sum once, in the order of the towers, and passes it on: all towers get the same bits, and the same in
+every run.
 
 TensorFlow tells by keys which collectives of different devices and workers belong together, so the graphs of all
 workers must have the same. A worker's server remembers group and shape of every key for as long as it lives: keys are
@@ -20,17 +20,17 @@ from tensorflow_v1 import all_reduce, broadcast, tf
 from towers.base.usage_error import UsageError
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
-PACK_BYTES = 4000000
+FUSION_BYTES = 4000000
 # The keys of two kinds of groups: one device of every worker, and, with its size added, all devices that gradients are
 # exchanged between.
-_WORKERS, _EXCHANGE = 1, 2
+_WORKERS, _TOWERS = 1, 2
 # The lowest key of a program; those below are for graphs beside it.
 _LOWEST_KEY = 1 << 30
 _KEYS = 'collective_instance_keys'
 _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no other.
 
 
-class Exchange(NamedTuple):
+class AllReduce(NamedTuple):
   """What towers exchange in a run.
 
   Attributes:
@@ -62,24 +62,24 @@ def choose_collective(kind: str, devices: Sequence[str]) -> str:
   return 'nccl' if has_gpus and kind == 'auto' else 'ring' if kind == 'auto' else kind
 
 
-def plan_packs(sizes: Sequence[Tuple[Any, int]], pack_bytes: int) -> List[List[int]]:
+def plan_fusion(sizes: Sequence[Tuple[Any, int]], fusion_bytes: int) -> List[List[int]]:
   """Returns which gradients travel together, as numbers, the last gradient first.
 
   Args:
     sizes: (dtype, bytes) of each gradient.
-    pack_bytes: that a pack holds at most, unless it is one gradient; 0 for none that are packed.
+    fusion_bytes: of one group at most, unless it is a single gradient; 0 fuses nothing.
   """
-  packs: List[List[int]] = []
+  fused_groups: List[List[int]] = []
   is_open: Dict[Any, Tuple[List[int], int]] = {}
   for number in reversed(range(len(sizes))):
     dtype, size = sizes[number]
-    pack, filled = is_open.get(dtype, ([], 0))
-    if not pack or filled + size > pack_bytes:
-      pack, filled = [], 0
-      packs.append(pack)
-    pack.append(number)
-    is_open[dtype] = pack, filled + size
-  return packs
+    fused_group, filled = is_open.get(dtype, ([], 0))
+    if not fused_group or filled + size > fusion_bytes:
+      fused_group, filled = [], 0
+      fused_groups.append(fused_group)
+    fused_group.append(number)
+    is_open[dtype] = fused_group, filled + size
+  return fused_groups
 
 
 def _make_key(*facts):
@@ -92,17 +92,17 @@ def _make_key(*facts):
   return keys[-1]
 
 
-def pack(values: Sequence[Any]) -> Any:
+def fuse(values: Sequence[Any]) -> Any:
   """Returns tensors of one dtype as one vector; one alone as it is."""
   return values[0] if len(values) == 1 else tf.concat([tf.reshape(value, [-1]) for value in values], 0)
 
 
-def unpack(packed: Any, shapes: Sequence[Any]) -> List[Any]:
-  """Returns the tensors of the static `shapes` that `pack` has packed."""
+def split_fused(fused: Any, shapes: Sequence[Any]) -> List[Any]:
+  """Returns the tensors of the static `shapes` that `fuse` has joined."""
   if len(shapes) == 1:
-    return [packed]
+    return [fused]
   return [tf.reshape(part, shape)
-          for part, shape in zip(tf.split(packed, [shape.num_elements() for shape in shapes]), shapes)]
+          for part, shape in zip(tf.split(fused, [shape.num_elements() for shape in shapes]), shapes)]
 
 
 def sizes_of(values: Sequence[Any]) -> List[Tuple[Any, int]]:
@@ -110,8 +110,8 @@ def sizes_of(values: Sequence[Any]) -> List[Tuple[Any, int]]:
   return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
 
 
-def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str, pack_bytes: int = PACK_BYTES,
-               num_workers: int = 1) -> Tuple[List[List[Any]], Exchange]:
+def sum_fused(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str, fusion_bytes: int = FUSION_BYTES,
+              num_workers: int = 1) -> Tuple[List[List[Any]], AllReduce]:
   """Sums tensors of several devices; returns the sums as they are found on each device, and what was exchanged.
 
   Whoever asks for a sum on the first device runs the collectives of all of them: one alone would wait for ever.
@@ -120,7 +120,7 @@ def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind:
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
     devices: of this worker.
     kind: 'ring' or 'nccl'.
-    pack_bytes: see `plan_packs`.
+    fusion_bytes: see `plan_fusion`.
     num_workers: that have as many devices each, and sum the same.
 
   Raises:
@@ -131,25 +131,25 @@ def sum_packed(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind:
       raise UsageError('%s is of %s, which no all-reduce can sum: use variables=host, first or balanced, and one '
                        'worker.' % (share.op.name, share.dtype.name))
   sizes = sizes_of(shares[0])
-  packs = plan_packs(sizes, pack_bytes)
+  fused_groups = plan_fusion(sizes, fusion_bytes)
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = len(devices) * num_workers
-  for count, numbers in enumerate(packs, 1):
+  for count, numbers in enumerate(fused_groups, 1):
     key = _make_key('sum', [(shares[0][number].dtype, shares[0][number].shape) for number in numbers], group_size)
-    packed = []
+    fused = []
     for of_device, device in zip(shares, devices):
       with tf.device(device), tf.name_scope('all_reduce_%d' % count):
-        value = tf.identity(pack([of_device[number] for number in numbers]))
-        packed.append(all_reduce(value, group_size=group_size, group_key=_EXCHANGE + group_size, instance_key=key,
-                                 kind=kind))
-    for place, (total, device) in enumerate(zip(packed, devices)):
-      with tf.device(device), tf.name_scope('unpack_%d' % count):
+        value = tf.identity(fuse([of_device[number] for number in numbers]))
+        fused.append(all_reduce(value, group_size=group_size, group_key=_TOWERS + group_size, instance_key=key,
+                                kind=kind))
+    for place, (total, device) in enumerate(zip(fused, devices)):
+      with tf.device(device), tf.name_scope('split_%d' % count):
         if place == 0:
-          with tf.control_dependencies([other.op for other in packed]):
+          with tf.control_dependencies([other.op for other in fused]):
             total = tf.identity(total)
-        for number, part in zip(numbers, unpack(total, [shares[0][number].shape for number in numbers])):
+        for number, part in zip(numbers, split_fused(total, [shares[0][number].shape for number in numbers])):
           sums[place][number] = part
-  return sums, Exchange(kind, len(sizes), len(packs), sum(size for _, size in sizes))
+  return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes))
 
 
 def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -> Any:
@@ -164,7 +164,7 @@ def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -
   return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key, kind='ring')
 
 
-def hand_out(value: Any, *, num_workers: int, is_source: bool) -> Any:
+def broadcast_value(value: Any, *, num_workers: int, is_source: bool) -> Any:
   """Returns the value of the one worker that is the source; the others' tells static shape and dtype."""
   key = _make_key('hand out', value.shape, value.dtype, num_workers)
   return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS, instance_key=key)

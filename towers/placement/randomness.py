@@ -47,13 +47,13 @@ def name_seeds(seed: int, name: str) -> Tuple[int, int]:
   return first, second
 
 
-def get_run_in_step() -> Any:
+def get_micro_batch_in_step() -> Any:
   """Returns the int64 variable that counts the runs of a step with accumulated gradients; no part of checkpoints."""
   for variable in tf.local_variables():
-    if variable.op.name == 'run_in_step':
+    if variable.op.name == 'micro_batch_in_step':
       return variable
   with tf.name_scope(None), tf.init_scope():
-    return tf.Variable(tf.zeros([], tf.int64), name='run_in_step', trainable=False, use_resource=True,
+    return tf.Variable(tf.zeros([], tf.int64), name='micro_batch_in_step', trainable=False, use_resource=True,
                        collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
 

@@ -27,14 +27,14 @@ from towers.placement.host import HOST
 
 # The collection of the copies. They are not among the local variables: what initializes those in a
 # run with a restore would undo it.
-COPIES = 'copies_of_variables'
+REPLICAS = 'replicas_of_variables'
 _COPY = 'copies/tower_%d/'
 _IS_COPY = re.compile(r'copies/tower_\d+/')
 # Bits are compared as whole numbers of the same size: no number is equal to nan.
 _WHOLE = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
-class Copies(NamedTuple):
+class Replicas(NamedTuple):
   """The copies of a program's variables.
 
   Attributes:
@@ -57,25 +57,25 @@ def rounding_alike(is_needed: bool) -> Any:
   return tf.xla.experimental.jit_scope(compile_ops=False) if is_needed else contextlib.nullcontext()
 
 
-def make_copy(next_creator: Callable[..., Any], settings: Dict[str, Any], variable: Any, *, tower: int,
-              device: str) -> Any:
+def make_replica(next_creator: Callable[..., Any], settings: Dict[str, Any], variable: Any, *, tower: int,
+                 device: str) -> Any:
   """Makes a copy of a variable; for a variable creator, which got `next_creator` and `settings`."""
   with tf.device(device), tf.name_scope(None):
     return next_creator(**dict(settings, name=_COPY % tower + variable.op.name, initial_value=variable.initial_value,
-                               trainable=False, collections=[COPIES]))
+                               trainable=False, collections=[REPLICAS]))
 
 
 def slot_creator(next_creator: Callable[..., Any], **settings: Any) -> Any:
   """Makes an optimizer's variable; what it keeps for a copy is a copy too. For `tf.variable_creator_scope`."""
   if _IS_COPY.match(settings.get('name') or ''):
-    settings['collections'] = [COPIES]
+    settings['collections'] = [REPLICAS]
   return next_creator(**settings)
 
 
-def build_copies() -> Optional[Copies]:
+def build_replicas() -> Optional[Replicas]:
   """Finds all copies in the graph, once the train op is built; None where variables are shared."""
   firsts = {variable.op.name: variable for variable in tf.global_variables()}
-  copies = tf.get_collection(COPIES)
+  copies = tf.get_collection(REPLICAS)
   if not copies:
     return None
   towers, names = zip(*map(_split_name, copies))
@@ -86,7 +86,7 @@ def build_copies() -> Optional[Copies]:
         value = firsts[name].read_value()
         same.append(tf.reduce_all(tf.equal(_bits(copy.read_value()), _bits(value))))
     with tf.device(HOST):
-      return Copies(tf.stack(same), list(names), list(towers), copies)
+      return Replicas(tf.stack(same), list(names), list(towers), copies)
 
 
 def _split_name(copy):
@@ -115,7 +115,7 @@ class _Followed:
     self._version = None
     self._lock = threading.Lock()
     self._copies: Dict[Any, List[Any]] = {}
-    for copy in graph.get_collection(COPIES):
+    for copy in graph.get_collection(REPLICAS):
       first = graph.get_operation_by_name(_split_name(copy)[1])
       self._copies.setdefault(first, []).append(copy)
     self.follow()

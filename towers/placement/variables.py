@@ -20,7 +20,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError, check_same_number
 from towers.placement.host import HOST
 from towers.placement.randomness import find_random_ops, seed_initial_value
-from towers.placement.replicas import make_copy
+from towers.placement.replicas import make_replica
 
 PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
 
@@ -34,7 +34,7 @@ class VariableStore(NamedTuple):
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
     seed: that everything random in the towers depends on.
-    copies: for each later tower that has copies of its own, these by the name of the first tower's variable.
+    replicas: for each later tower that has replicas of its own, these by the name of the first tower's variable.
     scopes: the name scopes of the towers that were built with it, to be added to.
     num_towers: of this worker.
     first_tower: the number of the first tower among those of all workers: no two towers draw the same.
@@ -44,7 +44,7 @@ class VariableStore(NamedTuple):
   made: Dict[str, Any]
   initial_ops: Set[Any]
   seed: int
-  copies: Dict[int, Dict[str, Any]]
+  replicas: Dict[int, Dict[str, Any]]
   scopes: List[str]
   num_towers: int
   first_tower: int = 0
@@ -73,7 +73,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   initial_ops: Set[Any] = set()
   asked: Dict[str, int] = {}
   # What is not trained, as a moving average, is changed by one tower for all: it stands once.
-  copies: Dict[int, Dict[str, Any]] = {
+  replicas: Dict[int, Dict[str, Any]] = {
       tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
 
   def creator(next_creator, **kwargs):
@@ -97,15 +97,15 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     seed_initial_value(variable.initial_value, seed, name, initial_ops)
     leave_out(variable.initial_value)
     if variable.trainable:
-      for tower, of_tower in copies.items():
-        of_tower[name] = make_copy(next_creator, kwargs, variable, tower=tower, device=devices[tower])
+      for tower, of_tower in replicas.items():
+        of_tower[name] = make_replica(next_creator, kwargs, variable, tower=tower, device=devices[tower])
     return variable
 
   def leave_out(initial_value):
     if isinstance(initial_value, tf.Tensor):
       initial_ops.update(find_random_ops(initial_value))
 
-  return VariableStore(creator, asked.clear, made, initial_ops, seed, copies, [], len(devices), worker * len(devices))
+  return VariableStore(creator, asked.clear, made, initial_ops, seed, replicas, [], len(devices), worker * len(devices))
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Any]) -> None:

@@ -1,8 +1,8 @@
 """Workers: processes, each with towers of its own and all variables, that train one model together.
 
                     chief, worker 0          worker 1
-  start             variables ─────────────► variables          broadcast (`build_spread`)
-  step              gradients ◄── mean ────► gradients          one all-reduce (see `exchange`)
+  start             variables ─────────────► variables          broadcast (`build_broadcast`)
+  step              gradients ◄── mean ────► gradients          one all-reduce (see `all_reduce`)
   validation        sums      ◄── sum ─────► sums               one all-reduce of a few numbers at the end
 
 All of them build the same graph, but for what each reads.

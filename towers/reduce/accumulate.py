@@ -12,8 +12,8 @@ from typing import Any, List, NamedTuple
 
 from tensorflow_v1 import tf
 from towers.placement.host import HOST
-from towers.placement.randomness import get_run_in_step
-from towers.reduce.gradients import Averaged
+from towers.placement.randomness import get_micro_batch_in_step
+from towers.reduce.gradients import ReducedGradients
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
@@ -24,17 +24,17 @@ class _Sum(NamedTuple):
   variable: Any
 
 
-def accumulate_gradients(averaged: Averaged) -> Averaged:
+def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
   """Returns the mean over all runs of a step.
 
   Its `add_op` is to be run for every run of a step but the last one, which runs the train op.
 
   Args:
-    averaged: the mean over one run, not clipped yet.
+    reduced: the mean over one run, not clipped yet.
   """
-  count = tf.cast(averaged.num_examples, tf.float32)
+  count = tf.cast(reduced.num_examples, tf.float32)
   # Towers divide their gradients by the number of micro-batches too, see `Tower`.
-  gradient_weight = count * averaged.towers[0].num_micro_batches
+  gradient_weight = count * reduced.towers[0].num_micro_batches
   sums: List[_Sum] = []
 
   def add(value, device, name, weight=count):
@@ -49,7 +49,7 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
   with tf.name_scope('accumulate'):
     seen = add(tf.ones([]), HOST, 'num_examples')
     num_examples = tf.maximum(seen, 1.0)  # All of them may have been damaged and left out.
-    loss = add(averaged.loss, HOST, 'loss') / num_examples
+    loss = add(reduced.loss, HOST, 'loss') / num_examples
 
     def accumulate(gradient, variable):
       if isinstance(gradient, tf.IndexedSlices):
@@ -57,13 +57,13 @@ def accumulate_gradients(averaged: Averaged) -> Averaged:
       total = add(gradient, variable.device, variable.op.name, gradient_weight)
       return total / tf.cast(num_examples, gradient.dtype)
 
-    accumulated = averaged.map_gradients(accumulate)
+    accumulated = reduced.map_gradients(accumulate)
     for number, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
-      if moments.op.name.startswith(averaged.towers[0].scope):
-        mean = add(moments.op.inputs[0], averaged.towers[0].device, 'moments_%d' % number) / num_examples
+      if moments.op.name.startswith(reduced.towers[0].scope):
+        mean = add(moments.op.inputs[0], reduced.towers[0].device, 'moments_%d' % number) / num_examples
         moments.op._update_input(0, mean)
     with tf.device(HOST):
-      run = get_run_in_step()
+      run = get_micro_batch_in_step()
       add_op = tf.group(*[total.add_op for total in sums])
       with tf.control_dependencies([add_op]):
         add_op = run.assign_add(1, read_value=False)

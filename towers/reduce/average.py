@@ -7,17 +7,17 @@ from typing import Sequence
 
 from towers.base.collector import uncollected
 from towers.base.usage_error import check_same_number
-from towers.placement.collectives import PACK_BYTES
+from towers.placement.collectives import FUSION_BYTES
 from towers.placement.workers import ALONE, Workers
 from towers.reduce.accumulate import accumulate_gradients
-from towers.reduce.all_reduce import exchange_gradients
-from towers.reduce.gradients import Averaged, sum_towers
+from towers.reduce.all_reduce import all_reduce_gradients
+from towers.reduce.gradients import ReducedGradients, sum_towers
 from towers.tower.tower import Tower
 
 
 @uncollected()
 def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
-                      collective: str = 'auto', pack_bytes: int = PACK_BYTES) -> Averaged:
+                      collective: str = 'auto', fusion_bytes: int = FUSION_BYTES) -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
   Args:
@@ -26,7 +26,7 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     workers: that share the global batch, of which this is one.
     collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the variables, and
       between workers.
-    pack_bytes: of gradients that are summed together there.
+    fusion_bytes: of gradients that are summed together there.
 
   Raises:
     UsageError: a collective that these devices do not have, gradients that none can sum, or
@@ -34,7 +34,7 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
   """
   check_same_number(towers[0].num_micro_batches, 'micro-batches a step in build_towers', accumulate,
                     'in average_gradients', fix='give both the same accumulate.')
-  averaged = sum_towers(towers)
+  reduced = sum_towers(towers)
   if accumulate > 1:
-    averaged = accumulate_gradients(averaged)
-  return exchange_gradients(averaged, workers=workers, collective=collective, pack_bytes=pack_bytes)
+    reduced = accumulate_gradients(reduced)
+  return all_reduce_gradients(reduced, workers=workers, collective=collective, fusion_bytes=fusion_bytes)

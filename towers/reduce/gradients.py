@@ -1,7 +1,7 @@
 """Gradients: the towers' shares, summed where they meet.
 
   variables that all towers share     the shares meet on the variable's device, and are added up there
-  copies of them on every tower       the shares stay where they are; `exchange` adds them up for every tower
+  replicas of them on every tower       the shares stay where they are; `all_reduce` adds them up for every tower
 
 Every tower divided by the number of examples in the global batch already (see `tower`), so there is nothing left to
 divide here, and nothing to weight.
@@ -12,7 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 from staging import run_beside
 from tensorflow_v1 import tf
 from towers.graph.ordered_sum import add_all
-from towers.placement.collectives import Exchange
+from towers.placement.collectives import AllReduce
 from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
@@ -20,8 +20,8 @@ from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 
 
-class Averaged(NamedTuple):
-  """What the towers found together; of copies of variables, only what `exchange` returns is the mean.
+class ReducedGradients(NamedTuple):
+  """What the towers found together; of replicas of variables, only what `all_reduce` returns is the mean.
 
   Attributes:
     towers: that it came from.
@@ -32,9 +32,9 @@ class Averaged(NamedTuple):
     without_gradient: the trainable variables that it does not depend on, in any tower.
     partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
       are the same in every tower have none.
-    copies: for each later tower that has copies of its own the same gradients on its device, with these copies.
-    exchange: what it took to sum the gradients for all copies, or None.
-    agreement: of several workers that the means are over, see `exchange`; or None.
+    replicas: for each later tower that has replicas of its own the same gradients on its device, with these replicas.
+    all_reduce: what it took to sum the gradients for all replicas, or None.
+    votes: of several workers that the means are over, see `all_reduce`; or None.
     loss_scale: that the gradients were scaled by and are no longer, or None.
     add_op: with accumulation, what all runs of a step but the last one run.
     clear: with accumulation, builds the op that ends a step.
@@ -45,14 +45,14 @@ class Averaged(NamedTuple):
   gradients: List[Any]
   without_gradient: List[Any]
   partly_without_gradient: List[Any]
-  copies: Sequence[List[Any]] = ()
-  exchange: Optional[Exchange] = None
-  agreement: Any = None
+  replicas: Sequence[List[Any]] = ()
+  all_reduce: Optional[AllReduce] = None
+  votes: Any = None
   loss_scale: Optional[LossScale] = None
   add_op: Any = None
   clear: Optional[Callable[[], Any]] = None
 
-  def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'Averaged':
+  def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'ReducedGradients':
     """Returns the same with `change(gradient, variable)`, built on the variable's device, for every gradient."""
     def change_all(gradients):
       changed = []
@@ -61,11 +61,11 @@ class Averaged(NamedTuple):
           changed.append((change(gradient, variable), variable))
       return changed
 
-    with rounding_alike(self.exchange is not None):
-      return self._replace(gradients=change_all(self.gradients), copies=[change_all(copy) for copy in self.copies])
+    with rounding_alike(self.all_reduce is not None):
+      return self._replace(gradients=change_all(self.gradients), replicas=[change_all(replica) for replica in self.replicas])
 
 
-def sum_towers(towers: Sequence[Tower]) -> Averaged:
+def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
   """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients stay sparse."""
   variables = towers[0].variables
   by_variable = list(zip(*[tower.gradients for tower in towers]))
@@ -75,51 +75,51 @@ def sum_towers(towers: Sequence[Tower]) -> Averaged:
       sums = [_sum_shared([by_variable[number] for number in known], [variables[number] for number in known], towers)]
     else:
       sums = _find_shares(towers, known)
-    gradients, *copies = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
-                          for tower, of_tower in zip(towers, sums)]
+    gradients, *replicas = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
+                            for tower, of_tower in zip(towers, sums)]
     losses = []
     for tower in towers:
       with tf.device(tower.device):
         losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
     with tf.device(HOST):
       loss = add_all(losses)
-  return Averaged(
+  return ReducedGradients(
       towers, towers[0].num_global_examples, loss, gradients,
       without_gradient=[variable for number, variable in enumerate(variables) if number not in known],
       partly_without_gradient=[variables[number] for number in known
                                if any(share is None for share in by_variable[number])],
-      copies=copies)
+      replicas=replicas)
 
 
-def unscale_gradients(averaged: Averaged, loss_scale: LossScale) -> Averaged:
+def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:
   """Divides the averaged gradients by what the towers' losses were multiplied by."""
   with tf.name_scope('unscale'):
-    return averaged.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
+    return reduced.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
         loss_scale=loss_scale)
 
 
-def clip_gradients(averaged: Averaged, max_norm: float) -> Averaged:
+def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradients:
   """Scales all gradients down so that their global norm, after averaging, is at most `max_norm`."""
   with tf.name_scope('clip'):
-    merged = _merge_all_rows(averaged)
-    with tf.device(HOST), rounding_alike(averaged.exchange is not None):
+    merged = _merge_all_rows(reduced)
+    with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
       scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
     return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
 
 
-def build_gradient_norm(averaged: Averaged) -> Any:
+def build_gradient_norm(reduced: ReducedGradients) -> Any:
   """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs without it."""
   with tf.name_scope('gradient_norm'), tf.device(HOST):
-    return _find_norm(_merge_all_rows(averaged))
+    return _find_norm(_merge_all_rows(reduced))
 
 
-def _merge_all_rows(averaged):
-  return averaged.map_gradients(
+def _merge_all_rows(reduced):
+  return reduced.map_gradients(
       lambda gradient, _: _merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
 
 
-def _find_norm(averaged):
-  return tf.global_norm([gradient for gradient, _ in averaged.gradients])
+def _find_norm(reduced):
+  return tf.global_norm([gradient for gradient, _ in reduced.gradients])
 
 
 def _sum_shared(by_variable, variables, towers):

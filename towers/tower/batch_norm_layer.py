@@ -129,17 +129,17 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   """
   is_nchw = data_format == 'NCHW' and x.shape.ndims == 4
 
-  def spread(vector):
+  def per_channel(vector):
     return tf.reshape(vector, [-1, 1, 1]) if is_nchw else vector
 
   def normalize(mean, variance):
-    return tf.nn.batch_normalization(x, spread(mean), spread(variance), spread(offset), spread(factor), epsilon)
+    return tf.nn.batch_normalization(x, per_channel(mean), per_channel(variance), per_channel(offset), per_channel(factor), epsilon)
 
   if is_training is False:
     return [normalize(*averages), *averages]
   channels = averages[0].shape.as_list()[0]
   axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
-  differences = x - spread(averages[0])
+  differences = x - per_channel(averages[0])
   count = tf.cast(tf.size(x) // channels, x.dtype)
   sums = tf.concat([tf.reduce_sum(differences, axes), tf.reduce_sum(tf.square(differences), axes), [count]], 0)
   with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):

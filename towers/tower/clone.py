@@ -1,6 +1,6 @@
 """Clones: further towers copied from a built one's graph, instead of calling the model once more.
 
-Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself copies the op in a tenth of that. A
+Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself replicas the op in a tenth of that. A
 clone holds what the loss, the metrics and the gradients of its pattern need, under its own name scope:
 
   tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model put the op elsewhere itself
@@ -69,7 +69,7 @@ def record_tower(device: str) -> Recording:
 
 
 class Pattern:
-  """A built tower in a form that copies are made from."""
+  """A built tower in a form that replicas are made from."""
 
   def __init__(self, tower: Any, batch: Batch, recording: Recording, *, number: int, seed: int,
                copied: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
@@ -81,7 +81,7 @@ class Pattern:
       recording: of it.
       number: of the tower.
       seed: of the run.
-      copied: the names of the variables of which later towers have copies of their own.
+      copied: the names of the variables of which later towers have replicas of their own.
       left_out: collections whose tensors nobody will ask the clones for.
       first_tower: as of the variable store.
 
@@ -242,14 +242,14 @@ class Pattern:
                          'tower_build=reuse.')
     return seeded
 
-  def clone(self, batch: Batch, *, number: int, device: str, copies: Dict[str, Any]) -> Any:
+  def clone(self, batch: Batch, *, number: int, device: str, replicas: Dict[str, Any]) -> Any:
     """Returns tower `number` on `device`, computing on `batch`.
 
     Args:
       batch: of the same structure, dtypes and static shapes as the pattern's.
       number: of the tower.
       device: where it stands.
-      copies: the variables that it reads instead of the pattern's, by the names of these.
+      replicas: the variables that it reads instead of the pattern's, by the names of these.
     """
     graph = tf.get_default_graph()
     # Not taken before all has gone well: else the model is called, and is to find the same names.
@@ -260,7 +260,7 @@ class Pattern:
       # No name scope holds two slashes in a row, so no frame of another loop has this name.
       node.attr['frame_name'].s = ('%s/%s' % (scope, frame)).encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
-    replaced.update((name + ':0', variable.handle) for name, variable in copies.items())
+    replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._parcels:
       with tf.device(device), tf.name_scope('reads_%d' % number):
         replaced.update(zip([read.name for read in alike], part(joined, alike)))
@@ -274,14 +274,14 @@ class Pattern:
     graph.unique_name('tower_%d' % number)
     for op, sources in zip(found[len(roots):], self._control_inputs.values()):
       op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
-    copies = dict(zip([tensor.name for tensor in roots], found))
+    replicas = dict(zip([tensor.name for tensor in roots], found))
     for tensor in roots:
       # What Python knows of shapes beyond TensorFlow's importer, as of what comes out of loops.
-      copies[tensor.name].set_shape(tensor.shape)
-    copies.update(replaced)
+      replicas[tensor.name].set_shape(tensor.shape)
+    replicas.update(replaced)
 
     def copy(value):
-      return _rebuild(value, lambda tensor: copies.get(tensor.name, tensor))
+      return _rebuild(value, lambda tensor: replicas.get(tensor.name, tensor))
 
     for key, items in self._collected.items():
       for item in items:

@@ -19,7 +19,7 @@ from towers.base.usage_error import UsageError, check_same_number
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.placement.host import HOST
-from towers.placement.randomness import get_run_in_step, seed_tower
+from towers.placement.randomness import get_micro_batch_in_step, seed_tower
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import (
   VariableStore,
@@ -61,7 +61,7 @@ class Tower(NamedTuple):
     put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
       where the tower only validates.
-    variables: the trainable variables that these are the gradients of: the tower's own copies, or those of all towers.
+    variables: the trainable variables that these are the gradients of: the tower's own replicas, or those of all towers.
     num_micro_batches: of a full step; the gradients are divided by it as well, so that a loss scale
       makes them no larger than those of the whole step's batch at once.
   """
@@ -121,15 +121,15 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
       clone = attempt(build, pattern.clone, batch, number=number, device=device,
-                      copies=store.copies.get(number, {}))
+                      replicas=store.replicas.get(number, {}))
       if clone is not None:
         towers.append(clone._replace(variables=_own_variables(store, number)))
         store.scopes.append(clone.scope)
         continue
       build, patterns = 'reuse', []
     recording = record_tower(device)
-    copies = store.copies.get(number, {})
-    getter, creator = stand_in(store, copies)
+    replicas = store.replicas.get(number, {})
+    getter, creator = stand_in(store, replicas)
     # What the first tower's model sets, all towers start from; a variable is made with it.
     with layers(), contextlib.nullcontext() if number else keep_set_values():
       tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
@@ -143,7 +143,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       if precision is not None:
         _check_float32(tf.trainable_variables(), precision)
     check_shared(shared, tf.global_variables(), tower=number)
-    check_reads(store, copies, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
+    check_reads(store, replicas, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
     tower = tower._replace(variables=_own_variables(store, number), num_micro_batches=accumulate)
     tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0,
                                           loss_scale=None if precision is None else precision.loss_scale.value)
@@ -155,7 +155,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       pattern = attempt(build, Pattern, tower._replace(gradients=own_gradients), batch, recording,
                         number=number, seed=store.seed, first_tower=store.first_tower,
                         left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
-                        copied={name for copies in store.copies.values() for name in copies})
+                        copied={name for replicas in store.replicas.values() for name in replicas})
       build, patterns = ('reuse', []) if pattern is None else (build, [*patterns, pattern])
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope,
                     loss=towers[0].loss)
@@ -186,8 +186,8 @@ def _check_float32(variables, precision):
 
 def _own_variables(store, number):
   """Returns the trainable variables as tower `number` reads them."""
-  copies = store.copies.get(number, {})
-  return [copies.get(variable.op.name, variable) for variable in tf.trainable_variables()]
+  replicas = store.replicas.get(number, {})
+  return [replicas.get(variable.op.name, variable) for variable in tf.trainable_variables()]
 
 
 def _is_pattern(build, later, batch, recording):
@@ -312,7 +312,7 @@ def run_reader(accumulate: int = 1) -> Callable[[], Any]:
   def read():
     with tf.device(HOST), tf.name_scope('run/'):
       step = tf.train.get_or_create_global_step().read_value()
-      return step if accumulate == 1 else step * accumulate + get_run_in_step().read_value()
+      return step if accumulate == 1 else step * accumulate + get_micro_batch_in_step().read_value()
 
   return read
 

@@ -50,7 +50,7 @@ def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[
       progress.write(bad_records.summary())
 
 
-class Outcome(NamedTuple):
+class LoopEnd(NamedTuple):
   """What a loop ends with.
 
   Attributes:
@@ -69,7 +69,7 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
              checkpoints: Union[Checkpoints, ChiefsCheckpoints, None],
              progress: Progress, history: Optional[History] = None, signals: Optional[Signals] = None,
              unwatched: Callable[[], Any] = contextlib.suppress,
-             clock: Callable[[], float] = time.monotonic) -> Outcome:
+             clock: Callable[[], float] = time.monotonic) -> LoopEnd:
   """Trains to the last step, or until validations no longer improve.
 
   Args:
@@ -111,7 +111,7 @@ class _Loop:
     self._leaves = False
     self._due = 0  # The step behind which there is next something to do by its number.
 
-  def run(self) -> Outcome:
+  def run(self) -> LoopEnd:
     steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
     checkpoints = self._checkpoints
     save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
@@ -140,7 +140,7 @@ class _Loop:
       self._finish_pass()
     self._leave_if_asked()
     finished = self._finished
-    return Outcome(step=steps.step, train_loss=None if self._loss is None else float(self._loss),
+    return LoopEnd(step=steps.step, train_loss=None if self._loss is None else float(self._loss),
                    validation=finished.means() if finished is not None else {},
                    validation_examples=finished.num_examples if finished is not None else 0)
 
@@ -166,7 +166,7 @@ class _Loop:
     if (saves or is_over) and not self._has_saved():
       self._save()
     if is_over:
-      self._steps.check_copies()
+      self._steps.check_replicas()
       self._check_saved(step)
     return is_over
 
@@ -209,7 +209,7 @@ class _Loop:
   def _save(self):
     if self._checkpoints is not None:
       with self._progress.paused():
-        self._steps.check_copies()
+        self._steps.check_replicas()
         self._write(self._checkpoints.take(self._session))
 
   def _write(self, snapshot):
@@ -298,7 +298,7 @@ class _Loop:
     steps = self._steps
     with self._progress.paused(), self._unwatched():
       path = self._checkpoints.restore(self._session)
-      steps.spread()
+      steps.broadcast()
       to = int(self._session.run(get_global_step()))
       self._history.roll_back(steps.step, to)
       if self._checkpoints.folder is not None:

@@ -10,9 +10,9 @@ from towers.program import Program
 from towers.training.cluster.worker import Worker, facts_of_graph
 from towers.training.faults.signals import Signals
 from towers.training.loop import run_loop, watch_records
-from towers.training.reporting.listener import Listener
+from towers.training.reporting.metric_samples import MetricSamples
+from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Progress
-from towers.training.reporting.samples import Samples
 from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints
 from towers.training.saving.history import History
 from towers.training.settings.config import Config, count_interval, parse_trace_steps
@@ -75,7 +75,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       path = checkpoints.restore(session) if checkpoints else None
       if worker:
         path = worker.share(path or '')[0]
-      steps.spread()
+      steps.broadcast()
       step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
       if checkpoints and path:
         check_resume(path, step=step, examples_seen=examples_seen, plan=plan, may_skip=config.on_bad_record == 'skip')
@@ -100,16 +100,16 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
           from towers.training.reporting.timeline import Timeline
           first, last = parse_trace_steps(config.trace_steps)
           timeline = Timeline(config.trace_file, steps, first=first, last=last, first_step=step, warn=progress.write)
-          progress.followers.append(timeline)
+          progress.callbacks.append(timeline)
           closing.callback(timeline.close)
         if config.keeps_curves:
-          listeners = build_listeners(
+          metric_writers = build_metric_writers(
               config, first_step=step, description=description, notice=devices.notice, warn=progress.write,
               read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
-          samples = Samples(
+          samples = MetricSamples(
               steps, plan=plan, every=count_interval('summary_every', config.summary_every, plan.steps_per_epoch),
-              first_step=step, listeners=listeners, has_validated=history.has_validated)
-          progress.followers.append(samples)
+              first_step=step, metric_writers=metric_writers, has_validated=history.has_validated)
+          progress.callbacks.append(samples)
           closing.callback(samples.close)
         steps.start(step)
         # Before, there is nothing to save, and a signal ends the process at once.
@@ -127,7 +127,7 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
     print(advice)
 
   result = dict(
-      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.averaged.towers),
+      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.reduced.towers),
       global_batch_size=config.batch_size, train_loss=outcome.train_loss,
       validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
       validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
@@ -139,18 +139,18 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   return result
 
 
-def build_listeners(config: Config, *, first_step: int, description: str, notice: str, warn: Callable[[str], None],
-                    read_seconds: Callable[[], Dict[str, float]]) -> List[Listener]:
+def build_metric_writers(config: Config, *, first_step: int, description: str, notice: str, warn: Callable[[str], None],
+                         read_seconds: Callable[[], Dict[str, float]]) -> List[MetricWriter]:
   """Returns who keeps a run's curves."""
-  listeners: List[Listener] = []
+  metric_writers: List[MetricWriter] = []
   if config.summary_dir:
     from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
-    listeners.append(Summaries(
+    metric_writers.append(Summaries(
         config.summary_dir, first_step=first_step, graph=tf.get_default_graph(), warn=warn,
         texts=dict(configuration=format_settings(config), run=format_verbatim(description))))
   if config.report:
     from towers.training.reporting.report import Report, find_versions
-    listeners.append(Report(
+    metric_writers.append(Report(
         config.report, config=config, first_step=first_step, description=description, versions=find_versions(),
         warnings=[notice] if notice else [], read_seconds=read_seconds, warn=warn))
-  return listeners
+  return metric_writers

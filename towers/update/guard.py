@@ -15,7 +15,7 @@ from tensorflow_v1 import tf
 from towers.graph.ordered_sum import add_all
 from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
-from towers.reduce.gradients import Averaged
+from towers.reduce.gradients import ReducedGradients
 
 
 class Diagnosis(NamedTuple):
@@ -31,24 +31,24 @@ class Diagnosis(NamedTuple):
   names: List[str]
 
 
-def build_is_finite(averaged: Averaged) -> Any:
+def build_is_finite(reduced: ReducedGradients) -> Any:
   """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite."""
   with tf.name_scope('guard'):
-    return _all_finite([averaged.loss] + [gradient for gradient, _ in averaged.gradients])
+    return _all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
 
 
-def build_diagnosis(averaged: Averaged) -> Diagnosis:
+def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
   """Builds what tells towers and variables apart; not part of any step."""
-  variables = [variable for _, variable in averaged.gradients]
+  variables = [variable for _, variable in reduced.gradients]
   trainable = tf.trainable_variables()
   with tf.name_scope('diagnosis'):
     rows = []
-    for tower in averaged.towers:
+    for tower in reduced.towers:
       of_variable = dict(zip([variable.op.name for variable in trainable], tower.gradients))
       rows.append([_all_finite([of_variable[variable.op.name]]) for variable in variables])
-    rows.append([_all_finite([gradient]) for gradient, _ in averaged.gradients])
+    rows.append([_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
-      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in averaged.towers]), tf.stack(rows),
+      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]), tf.stack(rows),
                        [variable.op.name for variable in variables])
 
 

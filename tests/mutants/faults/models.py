@@ -25,7 +25,7 @@ MUTANTS = [
              'tf.cond(is_training, lambda: kernel.by_averages(averages), kernel.by_batch)',
              'the branches of training and validation are swapped',
              'test_kernel_and_sums_are_one_layer'),
-            ('differences = x - spread(averages[0])',
+            ('differences = x - per_channel(averages[0])',
              'differences = x',
              'sums of squares cancel where means are large, and the mean is off',
              'test_kernel_and_sums_are_one_layer tests/tower/test_batch_norm.py::test_large_'

@@ -63,8 +63,8 @@ MUTANTS = [
              'tower=number',
              'the towers of all workers draw alike',
              'tests/reduce/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),
-            ('step * accumulate + get_run_in_step().read_value()',
-             'step + get_run_in_step().read_value()',
+            ('step * accumulate + get_micro_batch_in_step().read_value()',
+             'step + get_micro_batch_in_step().read_value()',
              'micro-batches of neighbouring steps draw the same masks',
              'tests/reduce/test_accumulate.py::test_every_run_draws_masks_of_its_own'),
             ('if op not in store.initial_ops]',
@@ -76,7 +76,7 @@ MUTANTS = [
              'tf.cast(num_examples, tf.float32)',
              'a step without examples is NaN',
              'tests/data/test_skipped_steps.py::test_a_step_without_examples_changes_nothing'),
-            ('return [copies.get(variable.op.name, variable) for variable in tf.trainable_'
+            ('return [replicas.get(variable.op.name, variable) for variable in tf.trainable_'
              'variables()]',
              'return list(tf.trainable_variables())',
              "all towers differentiate the first one's copies",

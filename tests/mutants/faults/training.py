@@ -207,11 +207,11 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/training/stepping/steps.py', tests='tests/reduce/test_accumulate.py', faults=[
-            ('for _ in range(self._plan.num_runs(self.step) - 1):',
-             'for _ in range(self._plan.num_runs(self.step)):',
+            ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
+             'for _ in range(self._plan.num_micro_batches(self.step)):',
              'a step takes one micro-batch too many',
              'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
-            ('for _ in range(self._plan.num_runs(self.step) - 1):',
+            ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
              'for _ in range(self._plan.accumulate - 1):',
              'the last step of an epoch takes micro-batches of the next',
              'test_runs_and_towers_equal_one_big_batch'),

@@ -24,11 +24,11 @@ MUTANTS = [
              'return tf.convert_to_tensor(gradient) - weight_decay * variable.read_value()',
              'weights grow instead of decaying',
              'test_towers_train_as_a_program_without_towers[sgd]'),
-            ('applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))',
-             'applied = optimizer.apply_gradients(sum(averaged.copies, averaged.gradients))',
+            ('applied = optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))',
+             'applied = optimizer.apply_gradients(sum(reduced.replicas, reduced.gradients))',
              'nothing decays',
              'test_towers_train_as_a_program_without_towers[sgd]'),
-            ('applied = optimizer.apply_gradients(sum(decayed.copies, decayed.gradients))',
+            ('applied = optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))',
              'applied = optimizer.apply_gradients(decayed.gradients)',
              'copies of variables are not updated',
              'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
@@ -41,16 +41,16 @@ MUTANTS = [
              'get_examples_seen().assign_add(one, read_value=False)]',
              'examples are counted in steps',
              'tests/tower/test_tower.py::test_counters_count_updates_and_examples'),
-            ('with tf.control_dependencies([done, averaged.loss])',
-             'with tf.control_dependencies([averaged.loss])',
+            ('with tf.control_dependencies([done, reduced.loss])',
+             'with tf.control_dependencies([reduced.loss])',
              'sums may be cleared before they are applied',
              'tests/reduce/test_accumulate.py::test_sums_are_cleared_behind_the_update'),
         ]),
     *mutants_of(
         'towers/update/guard.py', tests='tests/update/test_guard.py', faults=[
-            ('return _all_finite([averaged.loss] + [gradient for gradient, _ in '
-             'averaged.gradients])',
-             'return _all_finite([averaged.loss])',
+            ('return _all_finite([reduced.loss] + [gradient for gradient, _ in '
+             'reduced.gradients])',
+             'return _all_finite([reduced.loss])',
              'gradients that are NaN are applied',
              'test_a_step_that_is_not_finite_changes_nothing_and_is_skipped[momentum-inf] test_'
              'the_tower_and_the_first_variable_are_named'),

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tensorflow_v1 import tf
-from tests.harness.team import find_ports
+from tests.harness.in_process_cluster import find_ports
 from towers.training.cluster.peers import REFUSED, Peers, find_fault, find_faults
 from towers.training.settings.cluster import Cluster
 

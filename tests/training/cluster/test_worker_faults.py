@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from tests.harness.crew import ROOT, Crew
+from tests.harness.process_cluster import ROOT, ProcessCluster
 from towers.training.faults.run_error import WorkerGone
 
 EXIT_CODE = WorkerGone.exit_code
@@ -43,7 +43,7 @@ FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45',
 def uninterrupted(tmp_path_factory):
   """The folder of a run of two workers that nothing has happened to."""
   folder = tmp_path_factory.mktemp('uninterrupted')
-  with Crew(fault='steps are marked', flags=FLAGS + ['--checkpoint_dir=%s' % folder]) as crew:
+  with ProcessCluster(fault='steps are marked', flags=FLAGS + ['--checkpoint_dir=%s' % folder]) as crew:
     assert crew.end() == [0, 0]
   return folder
 
@@ -55,11 +55,11 @@ def uninterrupted(tmp_path_factory):
 def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, fault, moment, times, uninterrupted,
                                                                          tmp_path):
   flags = FLAGS + ['--checkpoint_dir=%s' % tmp_path]
-  with Crew(fault=fault, flags=flags) as crew:
+  with ProcessCluster(fault=fault, flags=flags) as crew:
     crew.wait_for(dead, moment, times)
     crew.kill(dead)
     assert_gone(crew, 1 - dead, dead)
-  with Crew(fault='steps are marked', flags=flags) as crew:
+  with ProcessCluster(fault='steps are marked', flags=flags) as crew:
     assert crew.end() == [0, 0]
     assert 'resumed from' in crew.said(0) and 'of 45 steps are done' in crew.said(1)
   expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
@@ -72,7 +72,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, f
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
       [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
-       '--', sys.executable, '-m', 'tests.harness.child', 'dies once'] + FLAGS + ['--checkpoint_dir=%s' % tmp_path],
+       '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once'] + FLAGS + ['--checkpoint_dir=%s' % tmp_path],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
   assert launched.returncode == 0, launched.stdout
   assert 'worker 1 was killed by SIGKILL' in launched.stdout and launched.stdout.count('restart 1 of 2') == 1
@@ -86,7 +86,7 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
 
 
 def test_a_worker_that_dies_in_its_start_is_missed():
-  with Crew(faults={1: 'building is slow'}) as crew:
+  with ProcessCluster(faults={1: 'building is slow'}) as crew:
     crew.wait_for(1, '<set-up>')
     crew.kill(1)
     assert_gone(crew, 0, 1)
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_in_its_start_is_missed():
 
 @pytest.mark.slow
 def test_a_worker_that_never_comes_is_named_after_the_time():
-  with Crew(num_workers=3, absent=[1], flags=['--start_seconds=8']) as crew:
+  with ProcessCluster(num_workers=3, absent=[1], flags=['--start_seconds=8']) as crew:
     codes = crew.end(0, 2)
     assert set(codes) <= {3, EXIT_CODE} and 3 in codes
     text = crew.said(0) + crew.said(2)
@@ -104,7 +104,7 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
-  with Crew(fault='steps are marked', flags=['--steps=60']) as crew:
+  with ProcessCluster(fault='steps are marked', flags=['--steps=60']) as crew:
     crew.wait_for(1, '<training>', 20)
     crew.kill(1, signal.SIGSTOP)
     time.sleep(4)
@@ -115,7 +115,7 @@ def test_a_worker_that_stands_still_for_a_while_is_waited_for():
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes():
-  with Crew(fault='steps are marked', flags=['--worker_seconds=4']) as crew:
+  with ProcessCluster(fault='steps are marked', flags=['--worker_seconds=4']) as crew:
     crew.wait_for(1, '<training>', 20)
     crew.kill(1, signal.SIGSTOP)
     assert crew.end(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
@@ -126,8 +126,8 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
-  with Crew(fault='steps are marked', flags=['--start_seconds=8', '--checkpoint_every=10steps',
-                                             '--checkpoint_dir=%s' % tmp_path]) as crew:
+  with ProcessCluster(fault='steps are marked', flags=['--start_seconds=8', '--checkpoint_every=10steps',
+                                                       '--checkpoint_dir=%s' % tmp_path]) as crew:
     crew.wait_for(0, '<training>', 50)
     crew.kill(0)
     crew.processes[0].wait()
@@ -139,13 +139,13 @@ def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path)
 
 
 def test_a_worker_whose_data_fail_is_named_with_its_reason():
-  with Crew(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as crew:
+  with ProcessCluster(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as crew:
     assert crew.end(1) == [3] and 'record 5 is damaged' in crew.said(1)
     assert_gone(crew, 0, 1)
 
 
 def test_other_flags_are_named_before_anything_is_built():
-  with Crew(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as crew:
+  with ProcessCluster(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as crew:
     assert crew.end() == [2, 2, 2]
     for worker in range(3):
       assert re.search(r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has seed=3, the others 0',
@@ -154,16 +154,16 @@ def test_other_flags_are_named_before_anything_is_built():
 
 
 def test_a_port_in_use_is_told_at_once():
-  with Crew(fault='steps are marked') as crew:
+  with ProcessCluster(fault='steps are marked') as crew:
     crew.wait_for(0, '<training>')
-    with Crew(addresses=crew.addresses, absent=[1]) as again:
+    with ProcessCluster(addresses=crew.addresses, absent=[1]) as again:
       assert again.end(0) == [2]
       assert 'cannot listen on port %s' % crew.addresses[0].split(':')[1] in again.said(0)
     assert crew.processes[0].poll() is None
 
 
 def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):
-  with Crew(fault='steps are marked', flags=['--checkpoint_dir=%s' % tmp_path]) as crew:
+  with ProcessCluster(fault='steps are marked', flags=['--checkpoint_dir=%s' % tmp_path]) as crew:
     crew.wait_for(0, '<training>', 20)
     crew.kill(1, signal.SIGTERM)  # Who does not save itself.
     assert crew.end(seconds=GONE_SECONDS) == [143, 143]
@@ -198,8 +198,8 @@ def test_a_network_that_is_cut_ends_both_sides():
       ip('-n', name, 'address', 'add', '10.77.0.%d/24' % (worker + 1), 'dev', 'veth')
       ip('-n', name, 'link', 'set', 'veth', 'up')
       ip('-n', name, 'link', 'set', 'lo', 'up')
-    with Crew(fault='steps are marked', addresses=['10.77.0.1:2222', '10.77.0.2:2222'], flags=['--worker_seconds=4'],
-              prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)}) as crew:
+    with ProcessCluster(fault='steps are marked', addresses=['10.77.0.1:2222', '10.77.0.2:2222'], flags=['--worker_seconds=4'],
+                        prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)}) as crew:
       crew.wait_for(1, '<training>', 20)
       ip('-n', names[0], 'link', 'set', 'veth', 'down')
       assert crew.end(seconds=GONE_SECONDS + 10) == [EXIT_CODE, EXIT_CODE]
@@ -217,21 +217,21 @@ def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
   assert all(np.isfinite(value).all() for value in weights.values())
 
 
-def run_crew(flags, fault='none', codes=(0, 0)):
+def run_process_cluster(flags, fault='none', codes=(0, 0)):
   """Runs two workers to their end; returns what each has said."""
-  with Crew(fault=fault, flags=flags) as crew:
+  with ProcessCluster(fault=fault, flags=flags) as crew:
     assert crew.end(seconds=120) == list(codes), crew.all_said()
     return [crew.said(worker) for worker in range(2)]
 
 
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
   folder = tmp_path / 'run'
-  chief, other = run_crew(['--validation=tower', '--num_gpus=3', '--variables=replicated', '--steps=40',
-                           '--validate_every=7steps', '--checkpoint_every=1seconds', '--checkpoint_dir=%s' % folder,
-                           '--summary_dir=%s' % (tmp_path / 'summaries'), '--report=%s' % (tmp_path / 'report.html'),
-                           '--summary_every=5steps', '--trace_steps=11:12',
-                           '--trace_file=%s' % (tmp_path / 'trace.json'),
-                           '--result_file=%s' % (tmp_path / 'result.json')], fault='steps are marked')
+  chief, other = run_process_cluster(['--validation=tower', '--num_gpus=3', '--variables=replicated', '--steps=40',
+                                      '--validate_every=7steps', '--checkpoint_every=1seconds', '--checkpoint_dir=%s' % folder,
+                                      '--summary_dir=%s' % (tmp_path / 'summaries'), '--report=%s' % (tmp_path / 'report.html'),
+                                      '--summary_every=5steps', '--trace_steps=11:12',
+                                      '--trace_file=%s' % (tmp_path / 'trace.json'),
+                                      '--result_file=%s' % (tmp_path / 'result.json')], fault='steps are marked')
   assert (tmp_path / 'report.html').exists() and (tmp_path / 'trace.json').exists()
   result = json.loads((tmp_path / 'result.json').read_text())
   assert result['global_step'] == 40 and result['validation_examples'] == 20
@@ -241,8 +241,8 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
 
 @pytest.mark.slow
 def test_early_stopping_stops_all_at_the_same_step(tmp_path):
-  said = run_crew(['--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
-                   '--checkpoint_dir=%s' % tmp_path, '--checkpoint_every=1000steps'])
+  said = run_process_cluster(['--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
+                              '--checkpoint_dir=%s' % tmp_path, '--checkpoint_every=1000steps'])
   stopped = [re.search(r'stopped early: no validation was better than .* after step (\d+)', text) for text in said]
   assert stopped[0].group(1) == stopped[1].group(1)
   assert steps_of(tmp_path)[-1] < 400
@@ -252,8 +252,8 @@ def test_early_stopping_stops_all_at_the_same_step(tmp_path):
     pytest.param(policy, marks=pytest.mark.slow) for policy in ('rollback', 'stop')])
 def test_a_number_that_is_none_is_handled_by_all_alike(policy, tmp_path):
   # Example 5 is of worker 1, in every epoch of 6 steps.
-  said = run_crew(['--steps=20', '--checkpoint_every=3steps', '--on_nan=%s' % policy, '--checkpoint_dir=%s' % tmp_path],
-                  fault='no number', codes=(0, 0) if policy == 'skip' else (3, 3))
+  said = run_process_cluster(['--steps=20', '--checkpoint_every=3steps', '--on_nan=%s' % policy, '--checkpoint_dir=%s' % tmp_path],
+                             fault='no number', codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
     assert steps_of(tmp_path)[-1] == 20 and said[0].count('it is skipped') == said[1].count('it is skipped') == 4

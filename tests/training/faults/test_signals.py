@@ -20,7 +20,7 @@ STEPS_LEFT_SECONDS = 1.5
 
 def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
   """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and stderr."""
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.child', fault] + list(flags), cwd=ROOT,
+  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags), cwd=ROOT,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
     for line in child.stdout:

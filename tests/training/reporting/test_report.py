@@ -57,7 +57,7 @@ def untimed(points):
 def test_the_page_holds_what_was_measured(tmp_path, num_towers, mode, aside):
   kept = List()
   with Run(num_towers=num_towers, mode=mode, validation_tower=aside, **CURVES) as run:
-    train(run, report=tmp_path / 'run.html', listeners=[kept])
+    train(run, report=tmp_path / 'run.html', metric_writers=[kept])
   text = check_page(tmp_path / 'run.html')
   [found] = read_runs(str(tmp_path / 'run.html'))
   assert found['samples'] == [dict(sample._asdict()) for sample in kept.samples] and len(kept.samples) == 4

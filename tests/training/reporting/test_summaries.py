@@ -66,7 +66,7 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
 def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings):
   kept = List()
   with Run(num_towers=2, **dict(CURVES, **settings)) as run:
-    train(run, listeners=[kept], every=1, total_steps=1)
+    train(run, metric_writers=[kept], every=1, total_steps=1)
     initial = run.initial_weights
   with Run(num_towers=1, optimizer='sgd', learning_rate=1.0) as run:
     run.steps.train()
@@ -77,11 +77,11 @@ def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(sett
 
 
 def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
-  averaged = towers.Averaged(
+  reduced = towers.ReducedGradients(
       [], 1, None, [(tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([9, 1])),
                      tf.get_variable('rows', [9, 1]))], [], [])
   with tf.Session() as session:
-    assert session.run(towers.build_gradient_norm(averaged)) == pytest.approx(3.0)
+    assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
 
 
 def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_took():
@@ -91,7 +91,7 @@ def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_t
       counted = tf.py_func(lambda norm: calls.append(None) or norm, [run.program.gradient_norm], tf.float32)
     run.steps._program = run.program._replace(gradient_norm=counted)
     rates = []
-    train(run, listeners=[kept], before_step=lambda step: rates.append(run.steps.learning_rate()))
+    train(run, metric_writers=[kept], before_step=lambda step: rates.append(run.steps.learning_rate()))
   assert len(calls) == 4 and [sample.step for sample in kept.samples] == [3, 6, 9, 12]
   # rates[k] is that of step k + 2.
   assert [sample.learning_rate for sample in kept.samples] == [rates[step - 2] for step in (3, 6, 9, 12)]

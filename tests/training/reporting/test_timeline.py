@@ -11,7 +11,7 @@ from tests.harness import small
 from tests.harness.curves import CURVES, List
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
-from towers.training.reporting.samples import Samples
+from towers.training.reporting.metric_samples import MetricSamples
 from towers.training.reporting.timeline import Event, Timeline, find_lane, format_trace
 from towers.training.settings.config import parse_trace_steps
 
@@ -23,15 +23,15 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
     for _ in range(first_step):
       run.steps.train()
     timeline = Timeline(str(path), run.steps, first=first, last=last, first_step=first_step, warn=warnings.append)
-    followers = [timeline]
+    callbacks = [timeline]
     kept = List()
     if every:
-      followers.append(Samples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=first_step,
-                               listeners=[kept]))
+      callbacks.append(MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=first_step,
+                                     metric_writers=[kept]))
     for step in range(first_step + 1, steps + 1):
       losses.append(run.steps.train())
-      for follower in followers:
-        follower.step(step=step, loss=losses[-1], train_seconds=float(step))
+      for callback in callbacks:
+        callback.step(step=step, loss=losses[-1], train_seconds=float(step))
     timeline.close()
     return losses, run.weights(), warnings, kept
 

@@ -28,7 +28,7 @@ from towers.training.settings.flags import COMMON, format_flags, parse_flags
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
     (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
-    (dict(pack_megabytes=-1.0), ['pack_megabytes=-1.0', 'at least 0']),
+    (dict(fusion_megabytes=-1.0), ['fusion_megabytes=-1.0', 'at least 0']),
     (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
     (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
     (dict(xla='maybe'), ['xla=maybe', 'auto, on, off']),

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tensorflow_v1 import tf
-from tests.harness import child, small
+from tests.harness import faulty_run, small
 from tests.harness.small import Run
 from towers.training.faults.reason import find_reason
 from towers.training.stepping.failure import explain
@@ -27,7 +27,7 @@ def fail_of(run):
     ('shard', 1, 'tower 1'), ('shard', 0, 'tower 1'), ('split', 2, 'all 2 towers, which share one iterator'),
     ('next', 1, 'all 2 towers, which share one iterator')])
 def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, towers):
-  train = small.random_examples(24)._replace(parse_example=child.on_row(child.fail))
+  train = small.random_examples(24)._replace(parse_example=faulty_run.on_row(faulty_run.fail))
   message = fail_of(Run(mode=mode, depth=depth, batch_size=4, train=train))
   assert message.startswith('The input of %s (split train) failed in ' % towers)
   assert ': ValueError: record 5 is damaged. Whatever was saved before is whole' in message

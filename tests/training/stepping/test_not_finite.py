@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from towers.training.stepping.not_finite import Finding
+from towers.training.stepping.not_finite import Retried
 
 NAMES = ['weights', 'biases']
 
@@ -15,7 +15,7 @@ def finding(**faults):
     losses[faults['loss']] = np.nan
   if 'gradient' in faults:
     finite[faults['gradient']] = False
-  return Finding(1.0, False, losses, finite, NAMES, faults.get('has_other_workers', False))
+  return Retried(1.0, False, losses, finite, NAMES, faults.get('has_other_workers', False))
 
 
 @pytest.mark.parametrize('run', [0, 1])

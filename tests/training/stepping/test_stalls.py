@@ -11,7 +11,7 @@ from tests import ROOT
 
 def run(fault, *flags):
   """Runs a child to its end; returns its last words, and the seconds since its banner."""
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.child', fault] + list(flags), cwd=ROOT,
+  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags), cwd=ROOT,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
     for line in child.stdout:

@@ -11,7 +11,7 @@ from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
 from towers.training.tools import autotune
-from towers.training.tools.autotune import Trial, fingerprint, list_alternatives, tune
+from towers.training.tools.autotune import TimedTrial, fingerprint, list_alternatives, tune
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
 # All but the variables and the staging is chosen, so that few trials are left.
@@ -29,7 +29,7 @@ def tuned_by(speeds, config=FEW, **others):
       if setting in others:
         return others[setting]
       speed *= speeds.get(setting, 1.0)
-    return Trial(LOSSES, speed, config.num_gpus)
+    return TimedTrial(LOSSES, speed, config.num_gpus)
 
   others = dict(others.get('others', {}))
   return tune(config, run), asked
@@ -54,11 +54,11 @@ def test_what_is_no_faster_than_chance_is_not_taken():
 
 
 @pytest.mark.parametrize('trial, verdict', [
-    (Trial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
-    (Trial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2), 'disagrees: loss nan in step 2, not 2.2'),
-    (Trial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
-    (Trial(error='ended by signal 11'), 'ended by signal 11'),
-    (Trial(error='not done after 60 s'), 'not done after 60 s'),
+    (TimedTrial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
+    (TimedTrial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2), 'disagrees: loss nan in step 2, not 2.2'),
+    (TimedTrial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
+    (TimedTrial(error='ended by signal 11'), 'ended by signal 11'),
+    (TimedTrial(error='not done after 60 s'), 'not done after 60 s'),
 ])
 def test_what_disagrees_crashes_or_never_ends_is_listed_and_not_taken(trial, verdict):
   tuned, _ = tuned_by({('staging_depth', 0): 1.5}, others={('variables', 'replicated'): trial})
@@ -68,7 +68,7 @@ def test_what_disagrees_crashes_or_never_ends_is_listed_and_not_taken(trial, ver
 
 
 def test_rounding_is_no_disagreement():
-  other = Trial(tuple(loss * (1 + 1e-5) for loss in LOSSES), 2000.0, 2)
+  other = TimedTrial(tuple(loss * (1 + 1e-5) for loss in LOSSES), 2000.0, 2)
   tuned, _ = tuned_by({}, others={('staging_depth', 2): other})
   assert tuned.settings == dict(staging_depth=2)
 
@@ -85,7 +85,7 @@ def test_what_the_user_chose_is_not_tried():
 
 def test_plain_settings_that_do_not_run_are_an_error():
   with pytest.raises(UsageError, match='as they are do not run: no such file'):
-    tune(FEW, lambda settings: Trial(error='no such file'))
+    tune(FEW, lambda settings: TimedTrial(error='no such file'))
 
 
 def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):

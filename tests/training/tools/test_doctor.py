@@ -10,7 +10,7 @@ from tests import ROOT
 from tests.training.tools.test_gpus import BROKEN, no_answer, smi
 from towers.training.tools import doctor
 from towers.training.tools.doctor import check_python, try_towers
-from towers.training.tools.finding import Finding
+from towers.training.tools.fact import Finding
 from towers.training.tools.gpus import find_gpus
 
 

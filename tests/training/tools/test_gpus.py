@@ -7,7 +7,7 @@ import threading
 import pynvml
 import pytest
 
-from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.fact import Finding, format_finding
 from towers.training.tools.gpus import (
     Build,
     Gpu,

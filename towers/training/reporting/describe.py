@@ -3,7 +3,7 @@
 from typing import Any
 
 from tensorflow_v1 import tf
-from towers import Devices, Exchange, Plan, Precision, format_device_table
+from towers import AllReduce, Devices, Plan, Precision, format_device_table
 from towers.data import DataSet
 from towers.program import Program
 from towers.training.settings.config import Config
@@ -14,7 +14,7 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
   """Returns some lines and the table of devices, once the program is built."""
   plan = program.train.inputs.plan
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
-  roles = ['tower %d' % tower for tower in range(len(program.averaged.towers))]
+  roles = ['tower %d' % tower for tower in range(len(program.reduced.towers))]
   roles += ['validation'] * (len(devices.names) - len(roles))
   lines = [
       'TensorFlow {}: {} on {}'.format(
@@ -30,17 +30,17 @@ def describe_run(config: Config, data_set: DataSet, devices: Devices, program: P
     lines.append(describe_precision(program.precision))
   if data_set.source:
     lines.insert(2, '  {}; damaged records: {}'.format(data_set.source, config.on_bad_record))
-  if program.averaged.without_gradient:
+  if program.reduced.without_gradient:
     lines.append('without a gradient, so never trained: '
-                 + ', '.join(variable.op.name for variable in program.averaged.without_gradient))
-  if program.averaged.partly_without_gradient:
+                 + ', '.join(variable.op.name for variable in program.reduced.without_gradient))
+  if program.reduced.partly_without_gradient:
     lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
-                 + ', '.join(variable.op.name for variable in program.averaged.partly_without_gradient))
-  if program.averaged.exchange is not None:
-    lines.append(describe_exchange(program.averaged.exchange))
+                 + ', '.join(variable.op.name for variable in program.reduced.partly_without_gradient))
+  if program.reduced.all_reduce is not None:
+    lines.append(describe_all_reduce(program.reduced.all_reduce))
   lines.append('memory: estimated at least %s per tower, besides variables'
                % estimate_memory(program).describe())
-  variables = tf.global_variables() + (program.copies.variables if program.copies is not None else [])
+  variables = tf.global_variables() + (program.replicas.variables if program.replicas is not None else [])
   return '\n'.join(lines + [format_device_table(devices.names, variables, roles)])
 
 
@@ -51,27 +51,27 @@ def describe_precision(precision: Precision) -> str:
       precision.dtype.name, 'adapted' if is_adapted else '%g' % tf.get_static_value(precision.loss_scale.value))
 
 
-def describe_exchange(exchange: Exchange) -> str:
+def describe_all_reduce(all_reduce: AllReduce) -> str:
   """Returns the sentence that says into how many collectives the gradients are packed."""
-  sentence = 'exchange: {} of {}, fused into {} of {} on average ({})'.format(
-      _count(exchange.num_gradients, 'gradient'), format_bytes(exchange.num_bytes),
-      _count(exchange.num_collectives, 'all-reduce'),
-      format_bytes(exchange.num_bytes / max(exchange.num_collectives, 1)), exchange.kind)
-  if exchange.num_gathered:
-    sentence += '; %s gathered row by row' % _count(exchange.num_gathered, 'sparse gradient')
+  sentence = 'all-reduce: {} of {}, fused into {} of {} on average ({})'.format(
+      _count(all_reduce.num_gradients, 'gradient'), format_bytes(all_reduce.num_bytes),
+      _count(all_reduce.num_collectives, 'all-reduce'),
+      format_bytes(all_reduce.num_bytes / max(all_reduce.num_collectives, 1)), all_reduce.kind)
+  if all_reduce.num_gathered:
+    sentence += '; %s gathered row by row' % _count(all_reduce.num_gathered, 'sparse gradient')
   return sentence
 
 
 def describe_batch(plan: Plan) -> str:
   """Returns the sentence that says how a global batch is shared: 'batch: 32 per tower x 2 towers = 64 global'."""
-  sizes = plan.shares(plan.run_size)
+  sizes = plan.shares(plan.micro_batch_size)
   if min(sizes) == max(sizes):
     shares = '{:,} per tower x {}'.format(sizes[0], _count(plan.num_towers, 'tower'))
   else:
     shares = '%s on %d towers' % (' + '.join(map(str, sizes)), plan.num_towers)
   if plan.num_workers > 1:
     shares += ' x %d workers' % plan.num_workers
-    if plan.run_size % plan.num_workers:
+    if plan.micro_batch_size % plan.num_workers:
       shares += ' in turn'
   if plan.accumulate > 1:
     shares += ' x %d runs' % plan.accumulate

@@ -25,7 +25,7 @@ _SHORTEST_BAR = 8
 _SHOWN_WAIT = 0.05
 
 
-class Follower:
+class Callback:
   """Who is told what progress is told; what is not overridden does nothing."""
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
@@ -45,7 +45,7 @@ class Progress:
   """Shows a training run, step by step.
 
   Attributes:
-    followers: are told of every step as well.
+    callbacks: are told of every step as well.
   """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
@@ -73,7 +73,7 @@ class Progress:
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
     self._input_wait_seconds = input_wait_seconds
-    self.followers: List[Follower] = []
+    self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
     self._is_terminal = self._stream.isatty()
     self._clock = clock
@@ -105,8 +105,8 @@ class Progress:
     else:
       self._train_seconds += now - self._mark
     self._step, self._mark = step, now
-    for follower in self.followers:
-      follower.step(step=step, loss=loss, train_seconds=self._train_seconds)
+    for callback in self.callbacks:
+      callback.step(step=step, loss=loss, train_seconds=self._train_seconds)
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
       self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
@@ -116,14 +116,14 @@ class Progress:
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
     self.write('validation after step {:,}: {}'.format(step, format_means(metrics, examples)))
-    for follower in self.followers:
-      follower.validation(step=step, metrics=metrics)
+    for callback in self.callbacks:
+      callback.validation(step=step, metrics=metrics)
 
   def write(self, text: str) -> None:
     """Writes a line that stays; from any thread."""
     if text.startswith('WARNING'):
-      for follower in self.followers:
-        follower.warning(text)
+      for callback in self.callbacks:
+        callback.warning(text)
     with self._lock:
       clear = '\r\x1b[K' if self._bar_is_drawn else ''
       self._bar_is_drawn = False
@@ -141,8 +141,8 @@ class Progress:
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
-    for follower in self.followers:
-      follower.rewind(step)
+    for callback in self.callbacks:
+      callback.rewind(step)
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

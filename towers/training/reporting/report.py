@@ -23,7 +23,7 @@ from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.training.reporting.chart import NUM_COLOURS, Curve, draw_chart
-from towers.training.reporting.listener import Listener, Sample
+from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.settings.config import Config
 
 # More points than a chart has columns are no help; then every second one is left out.
@@ -49,7 +49,7 @@ tr { border-bottom: 1px solid var(--line); } tr.differs td { font-weight: 600; }
 ''' + ''.join('.c%d { color: var(--c%d); }\n' % (number, number) for number in range(NUM_COLOURS))
 
 
-class Report(Listener):
+class Report(MetricWriter):
   """Keeps a run for its page."""
 
   def __init__(self, path: str, *, config: Config, first_step: int, description: str, versions: Dict[str, str],

@@ -22,14 +22,14 @@ from typing import Any, Callable, Dict
 
 from tensorflow_v1 import tf
 from towers.data.formats.tfrecord import write_record
-from towers.training.reporting.listener import Listener, Sample
+from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.settings.config import Config
 
 # The version of the format from which TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
 
 
-class Summaries(Listener):
+class Summaries(MetricWriter):
   """Writes the events of one process's part of a run."""
 
   def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: Any,

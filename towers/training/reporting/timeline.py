@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.whole_file import write_whole
-from towers.training.reporting.progress import Follower
+from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
 
 # In the order in which a batch comes through them; towers follow, by number.
@@ -44,7 +44,7 @@ class Event(NamedTuple):
   details: Dict[str, str]
 
 
-class Timeline(Follower):
+class Timeline(Callback):
   """Traces the runs of some steps, and writes them when the last one is over."""
 
   def __init__(self, path: str, steps: Steps, *, first: int, last: int, first_step: int,

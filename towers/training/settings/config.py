@@ -107,7 +107,7 @@ class Config:
                             ('host', 'first', 'balanced', 'replicated'))
   collective: str = _setting(str, 'auto', 'sums gradients of replicated variables; auto: nccl on GPUs, else ring',
                              ('auto', 'ring', 'nccl'))
-  pack_megabytes: float = _setting(float, 4.0, 'of gradients that one collective sums; 0: each by itself')
+  fusion_megabytes: float = _setting(float, 4.0, 'of gradients that one collective sums; 0: each by itself')
   precision: str = _setting(str, 'float32', 'of what towers compute; mixed: half, on float32 weights',
                             ('float32', 'mixed'))
   loss_scale: Optional[float] = _setting(float, None, 'of mixed precision; default: adapted, for bfloat16 1')
@@ -169,7 +169,7 @@ class Config:
     self._at_least(1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping',
                    'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
     self._at_least(2, 'num_classes')
-    self._at_least(0, 'pack_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
+    self._at_least(0, 'fusion_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
     self._above_zero('loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds',
                      'start_seconds', 'worker_seconds')
     _refuse(self.staging_depth not in (0, 1, 2), 'staging_depth=%d: choose 0, 1 or 2.' % self.staging_depth)

@@ -46,7 +46,7 @@ def find_feed(node: str, program: Program) -> Optional[str]:
   if program.validation is not None:
     names.append(program.validation.feed.inputs.name)
   try:
-    op = program.averaged.loss.graph.get_operation_by_name(node)
+    op = program.reduced.loss.graph.get_operation_by_name(node)
   except (KeyError, ValueError):
     return None
   if op.type not in GET_NEXTS:
@@ -92,7 +92,7 @@ def _explain_memory(error, text, when, program):
         device.replace('device:', ''), shape.replace(',', ', '), dtype, format_bytes(num_bytes * kinds.get(dtype, 4)))
   else:
     where = 'a device has no room: ' + find_reason(error)
-  largest = max(plan.shares(plan.run_size))
+  largest = max(plan.shares(plan.micro_batch_size))
   advice = ['a smaller batch (--batch_size=%d)' % max(plan.num_towers, plan.batch_size // 2)]
   runs = plan.accumulate * 2
   if plan.batch_size % runs == 0 and plan.batch_size // runs >= plan.num_towers:

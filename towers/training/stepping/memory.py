@@ -34,12 +34,12 @@ class Memory(NamedTuple):
 
 def estimate_memory(program: Program) -> Memory:
   """Returns the estimate; tensors whose shape depends on more than the batch count as nothing."""
-  feed, tower = program.train, program.averaged.towers[0]
+  feed, tower = program.train, program.reduced.towers[0]
   plan = feed.inputs.plan
-  share = plan.shares(plan.run_size)[0]
+  share = plan.shares(plan.micro_batch_size)[0]
   backward = tower.scope + 'gradients'
   kept: Dict[Any, int] = {}
-  graph = program.averaged.loss.graph
+  graph = program.reduced.loss.graph
   for op in graph.get_operations():
     if op.name.startswith(backward):
       for tensor in op.inputs:
@@ -48,7 +48,7 @@ def estimate_memory(program: Program) -> Memory:
           kept[source.op.name, source.value_index] = _tensor_bytes(source, share)
   batch = sum(_tensor_bytes(tensor, share) for tensor in tf.nest.flatten(feed.templates[0].tensors))
   waiting = 0 if feed.stage is None else feed.stage.depth
-  gradients = sum(variable_bytes(variable) for _, variable in program.averaged.gradients)
+  gradients = sum(variable_bytes(variable) for _, variable in program.reduced.gradients)
   return Memory(sum(kept.values()), gradients, batch * (1 + waiting))
 
 

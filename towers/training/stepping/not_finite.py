@@ -9,7 +9,7 @@ class NotFinite(Exception):
   """A step was not done, since its loss or gradients are not finite; weights, slots and counters are unchanged."""
 
 
-class Finding(NamedTuple):
+class Retried(NamedTuple):
   """What taking a step again that was not finite has shown.
 
   Attributes:

@@ -18,10 +18,10 @@ from tensorflow_v1 import Call, tf
 from towers import Diagnosis
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.program import Program
-from towers.reduce.all_reduce import REQUESTS
+from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
 from towers.training.settings.learning_rate import get_rate_factor
-from towers.training.stepping.not_finite import Finding, NotFinite
+from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.update.guard import build_diagnosis
 
@@ -53,14 +53,14 @@ class Steps:
     self._session = session
     self._program = program
     self._validation = program.validation
-    agreement = self._agreement = program.averaged.agreement
-    told = [] if agreement is None else [agreement.told]
-    train = [program.averaged.loss, program.train_op, program.input_wait] + told
+    votes = self._votes = program.reduced.votes
+    told = [] if votes is None else [votes.told]
+    train = [program.reduced.loss, program.train_op, program.input_wait] + told
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
-    self._accumulates = program.averaged.add_op is not None
+    self._accumulates = program.reduced.add_op is not None
     if self._accumulates:
-      self._fetches['accumulate'] = [program.add_wait, program.averaged.add_op]
+      self._fetches['accumulate'] = [program.add_wait, program.reduced.add_op]
     self._plan = program.train.inputs.plan
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
@@ -82,8 +82,8 @@ class Steps:
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
-    self._requests = dict.fromkeys(REQUESTS, False)
-    self._agreed = dict.fromkeys(REQUESTS, False)
+    self._requests = dict.fromkeys(VOTES, False)
+    self._agreed = dict.fromkeys(VOTES, False)
 
   @property
   def program(self) -> Program:
@@ -109,7 +109,7 @@ class Steps:
     """Starts all variables and lookup tables in another thread, and prepares the training step meanwhile."""
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
-                     by_caller=len(self._program.averaged.towers) > _FEW_TOWERS)
+                     by_caller=len(self._program.reduced.towers) > _FEW_TOWERS)
     variables.prepare()
     # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
@@ -134,29 +134,29 @@ class Steps:
       self._validation.feed.start(self._session)
       self.runs += 1
 
-  def spread(self) -> None:
+  def broadcast(self) -> None:
     """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""
-    if self._program.spread is not None:
-      self._session.run(self._program.spread.all_op)
+    if self._program.broadcast is not None:
+      self._session.run(self._program.broadcast.all_op)
 
   def agree(self, request: str, wants: bool) -> bool:
-    """Returns whether this worker, or any other that trains with it, wants what is in `all_reduce.REQUESTS`.
+    """Returns whether this worker, or any other that trains with it, wants what is in `all_reduce.VOTES`.
 
     What others want is known once a step has told of it; so is what this worker wants, if it is not alone.
     """
-    if self._agreement is None:
+    if self._votes is None:
       return wants
     is_agreed, self._agreed[request] = self._agreed[request], False
     wants = wants and not is_agreed  # What is agreed is not asked for again.
     if wants != self._requests[request]:
       self._requests[request] = wants
-      self._agreement.requests.load([float(self._requests[name]) for name in REQUESTS], self._session)
+      self._votes.requests.load([float(self._requests[name]) for name in VOTES], self._session)
     return is_agreed
 
   @property
   def has_other_workers(self) -> bool:
     """Whether other workers take every step as well."""
-    return self._agreement is not None
+    return self._votes is not None
 
   def measure(self, is_measured: bool) -> None:
     """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
@@ -213,7 +213,7 @@ class Steps:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
     """
     if self._accumulates:
-      self._accumulate_runs()
+      self._accumulate_micro_batches()
     results = self._calls['train']()
     self._end_step(results)
     return results[0]
@@ -221,8 +221,8 @@ class Steps:
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split for the weights as they are, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
-    if self._program.spread is not None:
-      self._session.run(self._program.spread.untrained_op)
+    if self._program.broadcast is not None:
+      self._session.run(self._program.broadcast.untrained_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
@@ -231,7 +231,7 @@ class Steps:
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
     if self._accumulates:
-      self._accumulate_runs()
+      self._accumulate_micro_batches()
     sums, *results = self._calls['measure_and_train']()
     validation_pass.add(sums)
     self._end_step(results)
@@ -243,8 +243,8 @@ class Steps:
     self.runs += 1
     if waited > 0:
       self.input_wait_seconds += waited
-    if self._agreement is not None:
-      self._take_agreement(told[0])
+    if self._votes is not None:
+      self._count_votes(told[0])
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
@@ -255,18 +255,18 @@ class Steps:
     else:
       raise NotFinite
 
-  def _take_agreement(self, told):
+  def _count_votes(self, told):
     """Takes note of what all workers have told in a step."""
     is_same_step, *wanted = told
     if not is_same_step:
       raise RunError('The workers are not at the same step: this one has done %d. One of them was started again by '
                      'itself, or from other checkpoints. Nothing was updated or saved in this step: end all workers, '
                      'and start all of them again.' % self.step)
-    self._agreed = {name: count > 0 for name, count in zip(REQUESTS, wanted)}
+    self._agreed = {name: count > 0 for name, count in zip(VOTES, wanted)}
 
   def _lower_loss_scale(self) -> bool:
     """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
-    scale = self._program.averaged.loss_scale
+    scale = self._program.reduced.loss_scale
     if scale is None or scale.variable is None:
       return False
     value = self._session.run(scale.variable)
@@ -276,13 +276,13 @@ class Steps:
     scale.good_steps.load(0, self._session)
     return True
 
-  def _accumulate_runs(self):
+  def _accumulate_micro_batches(self):
     """Runs all but the last run of a step whose gradients are accumulated."""
-    for _ in range(self._plan.num_runs(self.step) - 1):
+    for _ in range(self._plan.num_micro_batches(self.step) - 1):
       self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
       self.runs += 1
 
-  def retry(self) -> Finding:
+  def retry(self) -> Retried:
     """Takes the step that was not finite again, from the same examples, and tells which towers it comes from.
 
     With unchanged weights the same numbers come out, and the step is left undone again; but where a device or a kernel
@@ -290,21 +290,21 @@ class Steps:
     """
     if self._diagnosis is None:
       with self._session.graph.as_default():
-        self._diagnosis = build_diagnosis(self._program.averaged)
+        self._diagnosis = build_diagnosis(self._program.reduced)
     told = [self._diagnosis.losses, self._diagnosis.finite]
     self._program.train.start(self._session, step=self.step)
     losses, finite = [], []
-    last_run = self._plan.num_runs(self.step) - 1
-    for run in range(last_run + 1):
-      op = self._program.train_op if run == last_run else self._program.averaged.add_op
-      results = self._session.run(told + [self._program.averaged.loss, op])
+    last_micro_batch = self._plan.num_micro_batches(self.step) - 1
+    for run in range(last_micro_batch + 1):
+      op = self._program.train_op if run == last_micro_batch else self._program.reduced.add_op
+      results = self._session.run(told + [self._program.reduced.loss, op])
       self.runs += 1
       losses.append(results[0])
       finite.append(results[1])
     is_done = bool(results[3])
     self.step += is_done
     self.update = None
-    return Finding(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
+    return Retried(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
                    self.has_other_workers)
 
   def skip(self) -> None:
@@ -326,13 +326,13 @@ class Steps:
       validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
       self.runs += 1
 
-  def check_copies(self) -> None:
+  def check_replicas(self) -> None:
     """Makes sure that all towers have the same weights.
 
     Raises:
       RunError: names the first variable that differs, and the tower.
     """
-    copies = self._program.copies
+    copies = self._program.replicas
     if copies is None:
       return
     same = self._session.run(copies.same)

@@ -49,7 +49,7 @@ _NOT_IN_FINGERPRINT = set(_LEFT_OUT) - {'validation'} | {
     'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints', 'on_full_disk', 'stall_seconds'}
 
 
-class Trial(NamedTuple):
+class TimedTrial(NamedTuple):
   """What a process found.
 
   Attributes:
@@ -64,7 +64,7 @@ class Trial(NamedTuple):
   error: str = ''
 
 
-class Row(NamedTuple):
+class TrialRow(NamedTuple):
   """A line of the table.
 
   Attributes:
@@ -85,7 +85,7 @@ class Tuned(NamedTuple):
     rows: all trials, the plain one first.
   """
   settings: Dict[str, Any]
-  rows: List[Row]
+  rows: List[TrialRow]
 
   def format(self) -> str:
     """Returns the table."""
@@ -130,7 +130,7 @@ def autotune(config: Config, *, command: Sequence[str] = _COMMAND, seconds: floa
   return dataclasses.replace(config, autotune=False, **tuned.settings)
 
 
-def tune(config: Config, run: Callable[[Dict[str, Any]], Trial]) -> Tuned:
+def tune(config: Config, run: Callable[[Dict[str, Any]], TimedTrial]) -> Tuned:
   """Tries settings one after another, and keeps what is faster and computes the same.
 
   Args:
@@ -142,7 +142,7 @@ def tune(config: Config, run: Callable[[Dict[str, Any]], Trial]) -> Tuned:
   """
   plain = run({})
   _refuse_broken(plain)
-  rows = [Row({}, plain.examples_per_second, '')]
+  rows = [TrialRow({}, plain.examples_per_second, '')]
   best: Dict[str, Any] = {}
   speed = plain.examples_per_second
   for alternatives in list_alternatives(config, plain.num_towers):
@@ -153,7 +153,7 @@ def tune(config: Config, run: Callable[[Dict[str, Any]], Trial]) -> Tuned:
       verdict = trial.error or _compare(trial.losses, plain.losses)
       if not verdict and trial.examples_per_second > _WORTH * speed:
         best, speed, verdict = settings, trial.examples_per_second, 'faster'
-      rows.append(Row(settings, trial.examples_per_second, verdict or 'not faster'))
+      rows.append(TrialRow(settings, trial.examples_per_second, verdict or 'not faster'))
   return Tuned(best, rows)
 
 
@@ -207,14 +207,14 @@ def _run_trial(command, config, changes, steps, limit_seconds):
           line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
           timeout=limit_seconds, env=dict(os.environ, PYTHONPATH=paths))
     except subprocess.TimeoutExpired:
-      return Trial(error='not done after %.0f s' % limit_seconds)
+      return TimedTrial(error='not done after %.0f s' % limit_seconds)
     if done.returncode:
       said = done.stderr.decode(errors='replace').strip().splitlines()
       how = 'exit code %d' % done.returncode if done.returncode > 0 else 'ended by signal %d' % -done.returncode
-      return Trial(error=said[-1][:200] if said and done.returncode in (2, 3) else how)
+      return TimedTrial(error=said[-1][:200] if said and done.returncode in (2, 3) else how)
     with open(path, encoding='utf-8') as file:
       result = json.load(file)
-  return Trial(result['first_losses'], result['examples_per_second'], result['num_towers'])
+  return TimedTrial(result['first_losses'], result['examples_per_second'], result['num_towers'])
 
 
 def _cache_path(config):
@@ -266,7 +266,7 @@ def _recall(path):
   try:
     with open(path, encoding='utf-8') as file:
       kept = json.load(file)
-    tuned = Tuned(kept['settings'], [Row(*row) for row in kept['rows']])
+    tuned = Tuned(kept['settings'], [TrialRow(*row) for row in kept['rows']])
     Config(**tuned.settings)
     tuned.format()
     return tuned

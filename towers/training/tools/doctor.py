@@ -15,7 +15,7 @@ from typing import Any, Callable, List, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.usage_error import UsageError
-from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.fact import Finding, format_finding
 from towers.training.tools.gpus import Build, check_gpus, check_visible, find_build, find_gpus
 
 _SECONDS_TO_ANSWER = 60.0
@@ -154,10 +154,10 @@ def _train(devices):
     feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split'), devices=devices.names,
                              staging_depth=1)
     store = towers.build_variable_store(devices=devices.names)
-    averaged = towers.average_gradients(
+    reduced = towers.average_gradients(
         towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
-    train_op = towers.build_train_op(averaged, optimizer=tf.train.GradientDescentOptimizer(0.5))
+    train_op = towers.build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.5))
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run(tf.global_variables_initializer())
       feed.start(session)
-      return [session.run([averaged.loss, train_op])[0] for _ in range(20)][-1]
+      return [session.run([reduced.loss, train_op])[0] for _ in range(20)][-1]

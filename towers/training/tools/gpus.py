@@ -10,7 +10,7 @@ import subprocess
 import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from towers.training.tools.finding import Finding
+from towers.training.tools.fact import Finding
 
 _QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
 _SECONDS_TO_ANSWER = 30.0

@@ -49,7 +49,7 @@ def measure_input(config: Config, data_set: DataSet, devices: Any, *, seconds: f
       with tf.control_dependencies([there]):
         num_examples = tf.add_n([tf.convert_to_tensor(batch.num_examples) for batch in batches])
       with tf.Session(config=towers.build_session_config(devices)) as session:
-        session.run(inputs.initializer, inputs.feeds(0))
+        session.run(inputs.initializer, inputs.feed_dict(0))
         take = session.make_callable(num_examples)
         for _ in range(_WARM_UP_RUNS):
           take()

@@ -23,7 +23,7 @@ def find_ports(count):
 
 
 class _Servers:
-  """Those of all workers of a team, each of which starts when it is asked for."""
+  """Those of all workers of a cluster, each of which starts when it is asked for."""
 
   def __init__(self, num_workers):
     self._addresses = ['127.0.0.1:%d' % port for port in find_ports(num_workers)]
@@ -36,7 +36,7 @@ class _Servers:
     return self._servers[worker].target
 
 
-class Team:
+class InProcessCluster:
   """`num_workers` times `Run`; what all of them do at once is done by `each`.
 
   Servers never end before their process does, each with its threads and 30 MB or more: teams take over what others,
@@ -60,7 +60,7 @@ class Team:
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 
   def __enter__(self):
-    self.each(lambda run: (run.steps.spread(), run.steps.start(0)))
+    self.each(lambda run: (run.steps.broadcast(), run.steps.start(0)))
     return self
 
   def __exit__(self, error, *_):

@@ -1,4 +1,4 @@
-"""A run of main.py on data or a model with a fault: `python -m tests.harness.child FAULT [flags of main.py]`.
+"""A run of main.py on data or a model with a fault: `python -m tests.harness.faulty_run FAULT [flags of main.py]`.
 
 The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at tower 1. Where a test
 waits for a moment, the child writes its name to stdout.

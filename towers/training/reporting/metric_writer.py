@@ -1,4 +1,4 @@
-"""Listeners: who keeps what is measured of a run: the curves of TensorBoard, a report."""
+"""MetricWriters: who keeps what is measured of a run: the curves of TensorBoard, a report."""
 
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
   input_wait: Optional[float] = None
 
 
-class Listener:
+class MetricWriter:
   """Who keeps samples; what is not overridden does nothing."""
 
   def sample(self, sample: Sample) -> None:

@@ -8,14 +8,14 @@ import threading
 import time
 
 from tests import ROOT
-from tests.harness.team import find_ports
+from tests.harness.in_process_cluster import find_ports
 from towers.launch.tf_config import format_tf_config
 
 SECONDS = 60
 
 
-class Crew:
-  """Runs `python -m tests.harness.child FAULT [flags]` as every worker; what differs is given by worker."""
+class ProcessCluster:
+  """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker; what differs is given by worker."""
 
   def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None, absent=(), addresses=None,
                prefixes=None):
@@ -23,7 +23,7 @@ class Crew:
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
         (prefixes or {}).get(worker, []) +
-        [sys.executable, '-m', 'tests.harness.child', (faults or {}).get(worker, fault)] + list(flags) +
+        [sys.executable, '-m', 'tests.harness.faulty_run', (faults or {}).get(worker, fault)] + list(flags) +
         list((flags_of or {}).get(worker, ())) for worker in range(num_workers)]
     self._readers = {}
     self.processes = [None] * num_workers

@@ -1,4 +1,4 @@
-"""Samples: what a run keeps of its steps, one in so many, for curves.
+"""MetricSamples: what a run keeps of its steps, one in so many, for curves.
 
   step 6 ─► step 7 … step 11 ─► step 12                     `summary_every`: 6 steps
   measured                      measured ─► Sample(step=12, loss, learning_rate, gradient_norm, …) ─► summaries, report
@@ -10,15 +10,15 @@ would have. Only they compute the gradient norm, and nothing is fetched between 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from towers.input.plan import Plan
-from towers.training.reporting.listener import Listener, Sample
-from towers.training.reporting.progress import Follower
+from towers.training.reporting.metric_writer import MetricWriter, Sample
+from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
 
 
-class Samples(Follower):
-  """Measures a step now and then, and tells the listeners."""
+class MetricSamples(Callback):
+  """Measures a step now and then, and tells the metric_writers."""
 
-  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int, listeners: Sequence[Listener],
+  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int, metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
     """Prepares.
 
@@ -27,13 +27,13 @@ class Samples(Follower):
       plan: of the training split.
       every: steps between two samples.
       first_step: steps that an earlier run did, and measured.
-      listeners: who is told.
+      metric_writers: who is told.
       has_validated: whether an earlier run has told of the validation of a step.
     """
     self._steps = steps
     self._plan = plan
     self._every = every
-    self._listeners = listeners
+    self._metric_writers = metric_writers
     self._has_validated = has_validated
     self._last_step = first_step
     self._mark: Optional[Tuple[int, float, float]] = None
@@ -52,8 +52,8 @@ class Samples(Follower):
       nan = float('nan')
       sample = Sample(step, float(loss), update.learning_rate if update else nan,
                       update.gradient_norm if update else nan, speed, wait)
-      for listener in self._listeners:
-        listener.sample(sample)
+      for metric_writer in self._metric_writers:
+        metric_writer.sample(sample)
       self._mark = (step, train_seconds, self._steps.input_wait_seconds)
       self._steps.measure(self._every == 1)
     elif (step + 1) % self._every == 0:
@@ -62,29 +62,29 @@ class Samples(Follower):
   def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Tells of a pass over the validation split, unless an earlier run has."""
     if not self._has_validated(step):
-      for listener in self._listeners:
-        listener.validation(step, metrics)
+      for metric_writer in self._metric_writers:
+        metric_writer.validation(step, metrics)
 
   def rewind(self, step: int) -> None:
     """Takes note that the run goes on from an earlier step."""
-    for listener in self._listeners:
-      listener.rewind(step)
+    for metric_writer in self._metric_writers:
+      metric_writer.rewind(step)
     self._begin(step)
 
   def warning(self, text: str) -> None:
     """Tells of a line that warns the user."""
-    for listener in self._listeners:
-      listener.warning(text)
+    for metric_writer in self._metric_writers:
+      metric_writer.warning(text)
 
   def finish(self, result: Dict[str, Any]) -> None:
     """Tells the result."""
-    for listener in self._listeners:
-      listener.finish(result)
+    for metric_writer in self._metric_writers:
+      metric_writer.finish(result)
 
   def close(self) -> None:
-    """Ends all listeners."""
-    for listener in self._listeners:
-      listener.close()
+    """Ends all metric_writers."""
+    for metric_writer in self._metric_writers:
+      metric_writer.close()
 
   def _begin(self, step):
     self._last_step = step

@@ -26,7 +26,7 @@ class Absent(Exception):
   """What a player was to measure is not installed."""
 
 
-class Player:
+class BenchmarkProcess:
   """A process of one kind.
 
   Attributes:
