@@ -14,7 +14,8 @@ try:
 except ModuleNotFoundError as missing:
   if __name__ != '__main__' or missing.name not in ('absl', 'numpy'):
     raise
-  print(f'towers: error: {missing.name} is not installed in {sys.prefix}: install what towers needs '
+  print(f'towers: error: {missing.name} is not installed in {sys.prefix}: install what towers '
+        'needs '
         'with `pip install .`, or start ./run, which makes an environment.', file=sys.stderr)
   sys.exit(2)
 

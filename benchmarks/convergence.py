@@ -1,14 +1,17 @@
-"""Convergence: accuracy over steps of ResNet-20 for 1, 2 and 4 towers that share one global batch lie on one curve.
+"""Convergence: accuracy over steps of ResNet-20 for 1, 2 and 4 towers that share one global batch
+lie on one curve.
 
   python -m benchmarks.convergence                 # the sample in colour, some minutes
-  python -m benchmarks.convergence --data=fashion_mnist --epochs=20 --output=docs/figures/convergence
+  python -m benchmarks.convergence --data=fashion_mnist --epochs=20
+  --output=docs/figures/convergence
 
-Every run has the same seed, so the same initial weights and batches; batch normalisation takes the moments of the
-global batch (`sync`), so that N towers compute what one computes. What is left between the curves is rounding, which a
-net that is far from settled blows up from step to step. How much, the run of one tower says whose initial weights are
-changed by a millionth (`1 + noise`).
+Every run has the same seed, so the same initial weights and batches; batch normalisation takes the
+moments of the global batch (`sync`), so that N towers compute what one computes. What is left
+between the curves is rounding, which a net that is far from settled blows up from step to step. How
+much, the run of one tower says whose initial weights are changed by a millionth (`1 + noise`).
 
-The images are Colour Fashion, see `colour_fashion`: CIFAR-shaped, made of Fashion-MNIST. It is not CIFAR-10.
+The images are Colour Fashion, see `colour_fashion`: CIFAR-shaped, made of Fashion-MNIST. It is not
+CIFAR-10.
 """
 
 import argparse
@@ -36,13 +39,15 @@ def load(name: str, num_train: int, num_validation: int) -> Any:
     images, labels = (array[:count] for array in examples.arrays)
     return data.from_arrays(colour(images, seed=seed), labels, name='colour_' + examples.name)
 
-  return data.DataSet(train=split(grey.train, num_train, 0), validation=split(grey.validation, num_validation, 1),
+  return data.DataSet(train=split(grey.train, num_train,
+                                  0), validation=split(grey.validation, num_validation, 1),
                       image_shape=(SIZE, SIZE, 3), num_classes=grey.num_classes)
 
 
-def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epochs: float, measure_every: int,
-            seed: int, noise: float = 0.0) -> Dict[str, Any]:
-  """Trains in this process; returns the curve: steps, the mean training loss up to each, validation accuracy.
+def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epochs: float,
+            measure_every: int, seed: int, noise: float = 0.0) -> Dict[str, Any]:
+  """Trains in this process; returns the curve: steps, the mean training loss up to each, validation
+  accuracy.
 
   Args:
     noise: share that initial weights are changed by, up or down.
@@ -50,9 +55,9 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
   from benchmarks.harness.program import open_program
   from towers.training.settings.config import Config
 
-  config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05, weight_decay=1e-4,
-                  warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)
-  curve: Dict[str, Any] = dict(name='%d%s' % (num_towers, ' + noise' if noise else ''), steps=[], loss=[],
+  config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05,
+                  weight_decay=1e-4, warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)
+  curve: Dict[str, Any] = dict(name=f"{num_towers}{' + noise' if noise else ''}", steps=[], loss=[],
                                accuracy=[])
   with open_program(config, data_set, num_towers=num_towers) as steps:
     if noise:
@@ -86,11 +91,12 @@ def _disturb(session, noise):
 
 def format_table(curves: Sequence[Dict[str, Any]]) -> str:
   """Returns accuracy over steps, a column for each number of towers."""
-  lines = ['towers  ' + ''.join('%12s' % curve['name'] for curve in curves)]
+  lines = ['towers  ' + ''.join(f"{curve['name']:>12}" for curve in curves)]
   for row, step in enumerate(curves[0]['steps']):
-    lines.append('%8d' % step + ''.join('%12.4f' % curve['accuracy'][row] for curve in curves))
+    lines.append(f'{int(step):8}' + ''.join(f"{curve['accuracy'][row]:12.4f}" for curve in curves))
   first = np.array(curves[0]['accuracy'])
-  lines.append('farthest ' + '%11s' % '' + ''.join('%12.4f' % np.abs(np.array(curve['accuracy']) - first).max()
+  lines.append('farthest ' + '%11s' % '' + ''.join(
+      f"{np.abs(np.array(curve['accuracy']) - first).max():12.4f}"
                                                    for curve in curves[1:]))
   return '\n'.join(lines)
 
@@ -100,11 +106,18 @@ def _count_towers(name):
 
 
 def main() -> None:
-  """Trains once for each number of towers; prints the table, and writes it as JSON and as a picture."""
+  """Trains once for each number of towers; prints the table, and writes it as JSON and as a
+  picture.
+  """
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'), help='what is coloured')
-  parser.add_argument('--num_train', type=at_least(1), default=60000, help='training examples, at most')
-  parser.add_argument('--num_validation', type=at_least(1), default=10000, help='validation examples, at most')
+  parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'), help='what '
+                      'is '
+                      'coloured')
+  parser.add_argument('--num_train', type=at_least(1), default=60000, help='training examples, at '
+                                                                           'most')
+  parser.add_argument('--num_validation', type=at_least(1), default=10000, help='validation '
+                                                                                'examples, at '
+                                                                                'most')
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4')
   parser.add_argument('--model', type=one_of(MODELS), default='resnet20')
   parser.add_argument('--batch_size', type=at_least(1), default=128)
@@ -119,18 +132,21 @@ def main() -> None:
     raise SystemExit(str(error)) from None
   curves = []
   for num_towers, noise in [(number, 0.0) for number in flags.towers] + [(1, NOISE)]:
-    curves.append(measure(data_set, num_towers=num_towers, model=flags.model, batch_size=flags.batch_size, noise=noise,
-                          epochs=flags.epochs, measure_every=flags.measure_every, seed=flags.seed))
-    print('%s: accuracy %.4f after %d steps, %.0f s' % (
-        _count_towers(curves[-1]['name']), curves[-1]['accuracy'][-1], curves[-1]['steps'][-1],
-        curves[-1]['seconds']), flush=True)
-  title = '%s, Colour Fashion (%s), global batch %d, batch norm sync' % (flags.model, flags.data, flags.batch_size)
-  print('%s\n%s' % (title, format_table(curves)))
+    curves.append(
+        measure(data_set, num_towers=num_towers, model=flags.model, batch_size=flags.batch_size,
+                noise=noise, epochs=flags.epochs, measure_every=flags.measure_every,
+                seed=flags.seed))
+    print(f"{_count_towers(curves[-1]['name'])}: accuracy {curves[-1]['accuracy'][-1]:.4f} after "
+          f"{curves[-1]['steps'][-1]} steps, {curves[-1]['seconds']:.0f} s", flush=True)
+  title = (f'{flags.model}, Colour Fashion ({flags.data}), global batch {flags.batch_size}, batch '
+           'norm sync')
+  print(f'{title}\n{format_table(curves)}')
   if flags.output:
     write_figures(flags.output + '.json', dict(title=title, curves=curves))
-    write_chart(flags.output + '.svg', 'Validation accuracy: ' + title,
-                [Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), number)
-                 for number, curve in enumerate(curves)], x_label='steps', most=1.0, format_y='{:.0%}'.format)
+    write_chart(flags.output + '.svg', 'Validation accuracy: ' + title, [
+        Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), number)
+        for number, curve in enumerate(curves)
+    ], x_label='steps', most=1.0, format_y='{:.0%}'.format)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 
   python -m benchmarks.endurance                  # 100,000 steps of a linear model; some minutes
   python -m benchmarks.endurance --model=lenet --batch_size=256 --steps=5000
-  python -m benchmarks.endurance --programs=100   # one program after another in one process, of ten steps each
+  python -m benchmarks.endurance --programs=100   # one program after another in one process,
+                                                  # of ten steps each
 
 A run is `main.py` with validation, checkpoints, summaries and report on.
 """
@@ -24,11 +25,14 @@ _STEPS_OF_A_PROGRAM = 10
 
 def measure() -> Tuple[float, int, int]:
   """Returns resident memory in MB, open file handles and threads of this process."""
-  return read_held_bytes() / 1e6, len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))
+  return read_held_bytes() / 1e6, len(os.listdir('/proc/self/fd')), len(os.listdir(
+      '/proc/self/task'))
 
 
 class Reports:
-  """Prints what is held, `REPORTS` times while a number of steps or programs is done, and what it has grown by."""
+  """Prints what is held, `REPORTS` times while a number of steps or programs is done, and what it
+  has grown by.
+  """
 
   def __init__(self, count: int, unit: str):
     """Begins to count up to `count`."""
@@ -55,12 +59,13 @@ def run(model: str, batch_size: int, steps: int) -> int:
   """Trains for as many steps; returns the exit code of `main.py`."""
   from towers import command_line as job
   with tempfile.TemporaryDirectory() as folder:
-    return job.main(['main.py', '--data=synthetic', '--model=%s' % model, '--device=cpu',
-                     '--batch_size=%d' % batch_size, '--steps=%d' % steps,
-                     '--validate_every=%dsteps' % max(1, steps // 100),
-                     '--checkpoint_every=%dsteps' % max(1, steps // 200),
+    return job.main(['main.py', '--data=synthetic', f'--model={model}', '--device=cpu',
+                     f'--batch_size={batch_size}', f'--steps={steps}',
+                     f'--validate_every={int(max(1, steps // 100))}steps',
+                     f'--checkpoint_every={int(max(1, steps // 200))}steps',
                      '--checkpoint_dir=' + os.path.join(folder, 'checkpoints'),
-                     '--summary_dir=' + os.path.join(folder, 'summaries'), '--summary_every=10steps',
+                     '--summary_dir=' + os.path.join(folder, 'summaries'),
+                     '--summary_every=10steps',
                      '--report=' + os.path.join(folder, 'run.html')])
 
 
@@ -70,7 +75,8 @@ def main() -> None:
   parser.add_argument('--model', type=one_of(MODELS), default='linear')
   parser.add_argument('--batch_size', type=at_least(1), default=16)
   parser.add_argument('--steps', type=at_least(REPORTS), default=100000)
-  parser.add_argument('--programs', type=at_least(REPORTS), help='so many instead of one run of many steps')
+  parser.add_argument('--programs', type=at_least(REPORTS), help='so many instead of one run of '
+                                                                 'many steps')
   flags = parser.parse_args()
   if flags.programs:
     reports = Reports(flags.programs, 'programs')

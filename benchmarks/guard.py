@@ -15,7 +15,9 @@ NUM_EXAMPLES = 4096
 
 
 def build(model: str, batch_size: int, num_towers: int, guard: bool):
-  """Builds a program in a graph of its own; returns what takes steps, and returns seconds and CPU seconds of each."""
+  """Builds a program in a graph of its own; returns what takes steps, and returns seconds and CPU
+  seconds of each.
+  """
   import models
   import towers
   from tensorflow_v1 import tf
@@ -24,12 +26,16 @@ def build(model: str, batch_size: int, num_towers: int, guard: bool):
   with tf.Graph().as_default():
     devices = towers.build_devices(num_towers, 'cpu')
     examples = data.load_synthetic(num_train=NUM_EXAMPLES, image_shape=(28, 28, 1)).train
-    plan = towers.build_plan(num_examples=NUM_EXAMPLES, batch_size=batch_size, num_towers=num_towers)
-    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, seed=0), devices=devices.names)
+    plan = towers.build_plan(num_examples=NUM_EXAMPLES, batch_size=batch_size,
+                             num_towers=num_towers)
+    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, seed=0),
+                             devices=devices.names)
     store = towers.build_variable_store(devices=devices.names)
-    reduced = towers.average_gradients(towers.build_towers(
-        models.build_classifier(model, num_classes=10), towers.build_batches(feed), devices=devices.names, store=store))
-    train_op = towers.build_train_op(reduced, optimizer=tf.train.MomentumOptimizer(0.01, 0.9), guard=guard)
+    reduced = towers.average_gradients(
+        towers.build_towers(models.build_classifier(model, num_classes=10),
+                            towers.build_batches(feed), devices=devices.names, store=store))
+    train_op = towers.build_train_op(reduced, optimizer=tf.train.MomentumOptimizer(0.01, 0.9),
+                                     guard=guard)
     session = tf.Session(config=towers.build_session_config(devices))
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     feed.start(session)
@@ -57,19 +63,21 @@ def main() -> None:
   takes = [build(flags.model, flags.batch_size, flags.num_towers, guard) for guard in (False, True)]
   taken: list = [[], []]
   for number in range(flags.rounds):
-    # Which one goes first changes, so that neither always meets the machine as the other has left it.
+    # Which one goes first changes, so that neither always meets the machine as the other has left
+    # it.
     for index in ((0, 1) if number % 2 else (1, 0)):
       taken[index].append(takes[index](flags.steps))
-  print('%s, %d examples on %d towers, %d rounds of %d steps:'
-        % (flags.model, flags.batch_size, flags.num_towers, flags.rounds, flags.steps))
-  # Others on the machine take of its time, but not of the CPU seconds that are counted for this process.
+  print(f'{flags.model}, {flags.batch_size} examples on {flags.num_towers} towers, {flags.rounds} '
+        f'rounds of {flags.steps} steps:')
+  # Others on the machine take of its time, but not of the CPU seconds that are counted for this
+  # process.
   for kind, name in enumerate(('time', 'CPU time')):
     without, guarded = ([figures[kind] for figures in figure] for figure in taken)
     ratios = sorted(after / before for before, after in zip(without, guarded))
-    print('  %-9s %7.3f ms a step without, %7.3f ms with the guard; ratio of rounds: median %.4f, quartiles %.4f and '
-          '%.4f; of the fastest %.4f'
-          % (name, statistics.median(without) * 1e3, statistics.median(guarded) * 1e3, statistics.median(ratios),
-             ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4], min(guarded) / min(without)))
+    print(f'  {name:9} {statistics.median(without) * 1000.0:7.3f} ms a step without, '
+          f'{statistics.median(guarded) * 1000.0:7.3f} ms with the guard; ratio of rounds: '
+          f'median {statistics.median(ratios):.4f}, quartiles {ratios[len(ratios) // 4]:.4f} and '
+          f'{ratios[3 * len(ratios) // 4]:.4f}; of the fastest {min(guarded) / min(without):.4f}')
 
 
 if __name__ == '__main__':

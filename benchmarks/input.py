@@ -1,9 +1,12 @@
-"""Input: examples per second of each input mode and number of towers, beside bare tf.data, and memory.
+"""Input: examples per second of each input mode and number of towers, beside bare tf.data, and
+memory.
 
-  python -m benchmarks.input --make=/tmp/photos.tfrecords --count=6000      # crops of photos, 500x375 JPEG
-  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords               # and CIFAR-shaped binary
-  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords --resume      # time to the first batch of a late step
-  python -m benchmarks.input --wall_gb=3                                    # an array beyond 2 GB in each mode
+  python -m benchmarks.input --make=/tmp/photos.tfrecords --count=6000  # photo crops, 500x375 JPEG
+  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords           # and CIFAR-shaped binary
+  python -m benchmarks.input --data_dir=/tmp/photos.tfrecords --resume  # time to the first batch
+                                                                        # of a late step
+  python -m benchmarks.input --wall_gb=3                                # an array beyond 2 GB in
+                                                                        # each mode
 
 Two things are measured, each line in a process of its own:
 
@@ -12,14 +15,17 @@ Two things are measured, each line in a process of its own:
 
 Beside each of them, in turns in the same process, so that what else the machine does hits both:
 
-  bare      what one writes by hand on the same files: TFRecordDataset or FixedLengthRecordDataset, interleaved over
-            files, shuffled, mapped in parallel, batched; one session.run for each batch. The windows that photos are
-            decoded in are drawn beforehand as ours are, so that both decode as many pixels
+  bare      what one writes by hand on the same files: TFRecordDataset or FixedLengthRecordDataset,
+            interleaved over files, shuffled, mapped in parallel, batched; one session.run for each
+            batch. The windows that photos are decoded in are drawn beforehand as ours are, so that
+            both decode as many pixels
 
-A turn begins and ends when all that is made ahead of its step is made, so that it counts the work of its steps alone.
+A turn begins and ends when all that is made ahead of its step is made, so that it counts the work
+of its steps alone.
 
-The photos are those of the Debian package lomiri-wallpapers-16.04. What is made of them tests throughput, offsets and
-sizes beyond 2 GB, and is no benchmark of models. CIFAR-shaped means random bytes in CIFAR-10's binary format.
+The photos are those of the Debian package lomiri-wallpapers-16.04. What is made of them tests
+throughput, offsets and sizes beyond 2 GB, and is no benchmark of models. CIFAR-shaped means random
+bytes in CIFAR-10's binary format.
 """
 
 import argparse
@@ -49,7 +55,8 @@ CIFAR_BATCH_SIZE = 256
 _CIFAR_RECORDS = 10000
 _NUM_WINDOWS = 20000
 _ROUNDS = 4
-_IDLE_SECONDS, _IDLE_SHARE = 0.05, 0.1  # A process is idle that uses less than this share of a core for so long.
+# A process is idle that uses less than this share of a core for so long.
+_IDLE_SECONDS, _IDLE_SHARE = 0.05, 0.1
 _QUALITY = 90
 
 
@@ -72,13 +79,15 @@ def make_photos(folder: str, count: int) -> None:
       with open(path, 'rb') as photo:
         photos.append(session.run(decoded, {content: photo.read()}))
     for split, images in (('train', count), ('validation', 100)):
-      files = [opened.enter_context(open(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(split, number, num_files)),
+      files = [opened.enter_context(open(os.path.join(folder,
+          f'{split}-{number:05d}-of-{num_files:05d}'),
                                          'wb')) for number in range(num_files)]
       for number in range(images):
         photo = photos[random.randint(len(photos))]
         scale = random.uniform(1, min(2, photo.shape[0] / HEIGHT, photo.shape[1] / WIDTH))
         height, width = int(HEIGHT * scale), int(WIDTH * scale)
-        y, x = random.randint(photo.shape[0] - height + 1), random.randint(photo.shape[1] - width + 1)
+        y, x = random.randint(photo.shape[0] - height + 1), random.randint(photo.shape[1] - width +
+                                                                           1)
         jpeg = session.run(encoded, {pixels: photo[y:y + height, x:x + width]})
         write_record(files[number % num_files], encode_labelled(jpeg, 1 + number % 1000))
 
@@ -100,15 +109,21 @@ def load(kind: str, data_dir: str) -> Any:
 
 
 def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
-  """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops, after `skip` records."""
+  """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops, after
+  `skip` records.
+  """
   from tensorflow_v1 import plain_data_options, tf
   from towers.data.augment import NUM_DRAWS, choose_random_windows
 
   def parse_photo(record, window):
-    features = tf.io.parse_single_example(record, {'image/encoded': tf.FixedLenFeature([], tf.string),
-                                                   'image/class/label': tf.FixedLenFeature([], tf.int64)})
+    features = tf.io.parse_single_example(
+        record, {
+            'image/encoded': tf.FixedLenFeature([], tf.string),
+            'image/class/label': tf.FixedLenFeature([], tf.int64)
+        })
     content = features['image/encoded']
-    image = tf.image.decode_and_crop_jpeg(content, window, channels=3, dct_method='INTEGER_ACCURATE')
+    image = tf.image.decode_and_crop_jpeg(content, window, channels=3,
+                                          dct_method='INTEGER_ACCURATE')
     image = tf.image.resize_bilinear(image[tf.newaxis], [SIZE, SIZE], half_pixel_centers=True)[0]
     image = tf.image.random_flip_left_right(tf.cast(image + 0.5, tf.uint8))
     return image, tf.cast(features['image/class/label'], tf.int32)
@@ -121,10 +136,12 @@ def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
 
   is_photo = kind == 'tfrecord'
   pattern = 'train-*' if is_photo else 'data_batch_*.bin'
-  files = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(os.path.join(data_dir, pattern)))).repeat()
+  files = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(os.path.join(data_dir,
+                                                                           pattern)))).repeat()
   records = files.interleave(
-      tf.data.TFRecordDataset if is_photo else lambda file: tf.data.FixedLengthRecordDataset(file, 3073),
-      cycle_length=4, num_parallel_calls=2)
+      tf.data.TFRecordDataset
+      if is_photo else lambda file: tf.data.FixedLengthRecordDataset(file, 3073), cycle_length=4,
+      num_parallel_calls=2)
   records = records.shuffle(2000).skip(skip)
   if is_photo:
     windows = choose_random_windows(tf.tile([[HEIGHT, WIDTH]], [_NUM_WINDOWS, 1]),
@@ -164,7 +181,8 @@ class Turn(NamedTuple):
 
 
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
-  """Measures one combination beside the bare pipeline in this process; returns a line of the table."""
+  """Measures one combination beside the bare pipeline in this process; returns a line of the table.
+  """
   from benchmarks.harness.program import open_program
   from towers.training.settings.config import Config
 
@@ -184,13 +202,20 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
     start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))
     start_bare()
     _take_turn(bare, batch_size, seconds / 4)
-    turns: List[Any] = [
-        [_take_turn(step, batch_size, seconds / _ROUNDS) for step in (ours, bare)] for _ in range(_ROUNDS)]
-  rates = [statistics.median(turn.examples / turn.seconds for turn in column) for column in zip(*turns)]
-  costs = [statistics.median(turn.core_seconds / turn.examples for turn in column) for column in zip(*turns)]
-  return '{:8}  {:5}  {:5}  {:6d}  {:>10,.0f}  {:>10,.0f}  {:>7.2f}  {:>8.3f}  {:>8.3f}  {:>7.2f}  {:>6.2f} GB'.format(
-      kind, what, mode, num_towers, rates[0], rates[1], rates[0] / rates[1], costs[0] * 1e3, costs[1] * 1e3,
-      costs[1] / costs[0], peak_bytes / 1e9)
+    turns: List[Any] = [[_take_turn(step, batch_size, seconds / _ROUNDS)
+                         for step in (ours, bare)]
+                        for _ in range(_ROUNDS)]
+  rates = [
+      statistics.median(turn.examples / turn.seconds for turn in column) for column in zip(*turns)
+  ]
+  costs = [
+      statistics.median(turn.core_seconds / turn.examples
+                        for turn in column)
+      for column in zip(*turns)
+  ]
+  return (f'{kind:8}  {what:5}  {mode:5}  {num_towers:6d}  {rates[0]:>10,.0f}  {rates[1]:>10,.0f}  '
+          f'{rates[0] / rates[1]:>7.2f}  {costs[0] * 1000.0:>8.3f}  {costs[1] * 1000.0:>8.3f}  '
+          f'{costs[1] / costs[0]:>7.2f}  {peak_bytes / 1000000000.0:>6.2f} GB')
 
 
 @contextlib.contextmanager
@@ -200,11 +225,12 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
   from tensorflow_v1 import tf
   train = load(kind, data_dir).train
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=train.num_examples, batch_size=batch_size, num_towers=num_towers,
-                             drop_remainder=True)
+    plan = towers.build_plan(num_examples=train.num_examples, batch_size=batch_size,
+                             num_towers=num_towers, drop_remainder=True)
     inputs = towers.build_inputs(train, plan=plan, mode=mode, shuffle=True)
     step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
-    with tf.Session(config=towers.build_session_config(towers.build_devices(num_towers, 'cpu'))) as session:
+    with tf.Session(
+        config=towers.build_session_config(towers.build_devices(num_towers, 'cpu'))) as session:
       session.run(inputs.initializer, inputs.feed_dict(0))
       yield session.make_callable(step)
 
@@ -240,14 +266,17 @@ def _wait_until_idle() -> float:
 
 
 def measure_resume(kind: str, data_dir: str) -> None:
-  """Prints the time to the first batch of some steps of an epoch, with ours and with the skip of tf.data."""
+  """Prints the time to the first batch of some steps of an epoch, with ours and with the skip of
+  tf.data.
+  """
   import towers
   from tensorflow_v1 import tf
 
   started = time.monotonic()
   train = load(kind, data_dir).train
-  print('{:,} examples, loaded in {:.2f} s'.format(train.num_examples, time.monotonic() - started))
-  print('step          by number: seconds  core seconds   by skip: seconds  core seconds', flush=True)
+  print(f'{train.num_examples:,} examples, loaded in {time.monotonic() - started:.2f} s')
+  print('step          by number: seconds  core seconds   by skip: seconds  core seconds',
+        flush=True)
   plan = towers.build_plan(num_examples=train.num_examples, batch_size=BATCH_SIZE, num_towers=1)
   with tf.Graph().as_default():
     inputs = towers.build_inputs(train, plan=plan, shuffle=True)
@@ -257,14 +286,17 @@ def measure_resume(kind: str, data_dir: str) -> None:
 
       for step in (0, plan.steps_per_epoch // 2, plan.steps_per_epoch - 2):
         with _open_bare(kind, data_dir, step * BATCH_SIZE) as (start_bare, take_bare):
-          ours = _time_second_start(functools.partial(session.run, inputs.initializer, inputs.feed_dict(step)), take)
+          ours = _time_second_start(
+              functools.partial(session.run, inputs.initializer, inputs.feed_dict(step)), take)
           bare = _time_second_start(start_bare, take_bare)
         print('{:4d} of {:4d}  {:>19.2f}  {:>12.2f}  {:>17.2f}  {:>12.2f}'.format(
             step, plan.steps_per_epoch, *ours, *bare), flush=True)
 
 
 def _time_second_start(start, take):
-  """Returns seconds by the clock, and of all cores, to the first batch; without what a session's first run costs."""
+  """Returns seconds by the clock, and of all cores, to the first batch; without what a session's
+  first run costs.
+  """
   for _ in range(2):
     _wait_until_idle()
     started, cpu_started = time.monotonic(), time.process_time()
@@ -275,7 +307,9 @@ def _time_second_start(start, take):
 
 
 def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
-  """Trains two steps from an array beyond 2 GB in this process; returns a line with the peak of its memory."""
+  """Trains two steps from an array beyond 2 GB in this process; returns a line with the peak of its
+  memory.
+  """
   from benchmarks.harness.program import open_program
   from towers import data
   from towers.training.settings.config import Config
@@ -285,7 +319,8 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
   labels = np.arange(len(images), dtype=np.int32) % 10
   held_bytes = read_peak_bytes()
   examples = data.from_arrays(images, labels, name='large')
-  data_set = data.DataSet(examples, data.from_arrays(images[:64], labels[:64], name='validation'), images.shape[1:], 10)
+  data_set = data.DataSet(examples, data.from_arrays(images[:64], labels[:64], name='validation'),
+                          images.shape[1:], 10)
   config = Config(batch_size=64, input_mode=mode)
   with open_program(config, data_set, num_towers=num_towers, model=build_nothing_model()) as steps:
     graph_bytes = steps.session.graph.as_graph_def().ByteSize()
@@ -293,8 +328,9 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
     losses = [float(steps.train()) for _ in range(2)]
   assert np.isfinite(losses).all()
   peak_bytes = read_peak_bytes()
-  return '{:5}  {:6d}  {:>8.2f} GB  {:>10.2f} GB  {:>7.2f} GB  {:>8,} bytes'.format(
-      mode, num_towers, images.nbytes / 1e9, held_bytes / 1e9, peak_bytes / 1e9, graph_bytes)
+  return (f'{mode:5}  {num_towers:6d}  {images.nbytes / 1000000000.0:>8.2f} GB  '
+          f'{held_bytes / 1000000000.0:>10.2f} GB  {peak_bytes / 1000000000.0:>7.2f} GB  '
+          f'{graph_bytes:>8,} bytes')
 
 
 def main() -> None:
@@ -303,11 +339,14 @@ def main() -> None:
   parser.add_argument('--make', help='folder to write photos to')
   parser.add_argument('--count', type=at_least(1), default=6000, help='photos to write')
   parser.add_argument('--data_dir', type=path_to_read, help='folder of the photos')
-  parser.add_argument('--seconds', type=at_least(0, float), default=8.0, help='to measure for, each')
-  parser.add_argument('--resume', action='store_true', help='measure the time to the first batch of a late step')
+  parser.add_argument('--seconds', type=at_least(0, float), default=8.0,
+                      help='to measure for, each')
+  parser.add_argument('--resume', action='store_true', help='measure the time to the first batch '
+                                                            'of a late step')
   parser.add_argument('--wall_gb', type=at_least(0, float), help='size of an array beyond 2 GB')
   parser.add_argument('--towers', type=at_least(1), nargs='+', default=TOWERS)
-  parser.add_argument('--line', nargs=5, help='what kind folder mode towers: one line, in this process')
+  parser.add_argument('--line', nargs=5, help='what kind folder mode towers: one line, in this '
+                                              'process')
   parser.add_argument('--wall_line', nargs=2, help='mode towers: one line, in this process')
   flags = parser.parse_args()
   if flags.make:
@@ -327,16 +366,17 @@ def main() -> None:
     return
 
   def run(*arguments):
-    subprocess.run([sys.executable, '-m', 'benchmarks.input', '--seconds=%g' % flags.seconds] + list(arguments),
-                   check=True)
+    subprocess.run([sys.executable, '-m', 'benchmarks.input', f'--seconds={flags.seconds:g}'] +
+                   list(arguments), check=True)
 
   if flags.wall_gb:
     print('mode   towers        array  held before       peak           graph', flush=True)
     for mode in MODES:
       for num_towers in flags.towers:
-        run('--wall_gb=%g' % flags.wall_gb, '--wall_line', mode, str(num_towers))
+        run(f'--wall_gb={flags.wall_gb:g}', '--wall_line', mode, str(num_towers))
     return
-  print(' ' * 31 + 'examples/s        bare  of bare    ms of a core    bare  of bare     memory', flush=True)
+  print(' ' * 31 + 'examples/s        bare  of bare    ms of a core    bare  of bare     memory',
+        flush=True)
   with tempfile.TemporaryDirectory() as scratch:
     make_cifar_shaped(scratch)
     for kind, folder in (('cifar10', scratch), ('tfrecord', flags.data_dir)):

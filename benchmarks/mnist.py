@@ -1,14 +1,16 @@
-"""One tower beside two at half the batch each: the published table of MirroredStrategy, ours beside it, on two cores.
+"""One tower beside two at half the batch each: the published table of MirroredStrategy, ours beside
+it, on two cores.
 
   python -m benchmarks.mnist                               # 10,000 steps, ten minutes and more
   python -m benchmarks.mnist --steps=500 --json=mnist.json
   python -m benchmarks.mnist --data=mnist --data_dir=FOLDER
 
-Published are 10,000 steps of a small conv net on MNIST with MirroredStrategy on GTX 1080: 68.0 s for 1 device of 100
-examples, 90.6 s for 2 devices of 50, so that the second device cost time. Here a core stands for a device: a tower
-gets one, and its ops no threads beside it. So the process of one tower has one core, for its input as well, and that of
-two towers has two. All four train the same net, from the same weights on the same batches of 100, and must agree in it.
-They take turns, in another order each round; the seconds of all turns are added up.
+Published are 10,000 steps of a small conv net on MNIST with MirroredStrategy on GTX 1080: 68.0 s
+for 1 device of 100 examples, 90.6 s for 2 devices of 50, so that the second device cost time. Here
+a core stands for a device: a tower gets one, and its ops no threads beside it. So the process of
+one tower has one core, for its input as well, and that of two towers has two. All four train the
+same net, from the same weights on the same batches of 100, and must agree in it. They take turns,
+in another order each round; the seconds of all turns are added up.
 """
 
 import argparse
@@ -30,13 +32,15 @@ from towers.data import DEBIAN_FASHION_MNIST_DIR
 GLOBAL_BATCH_SIZE = 100
 TOWERS = (1, 2)
 KINDS = (OURS, 'mirrored')
-NAMES = {'sample': '4,000 images of Fashion-MNIST', 'fashion_mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
+NAMES = {
+    'sample': '4,000 images of Fashion-MNIST', 'fashion_mnist': 'Fashion-MNIST', 'mnist': 'MNIST'
+}
 PUBLISHED_SECONDS = (68.0, 90.6)
 _ROW = '  %-10s %12s %12s   %s'
 
 
-def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds: int, limit_seconds: float = 600,
-            module: str = PROCESS) -> Dict[str, Any]:
+def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds: int,
+            limit_seconds: float = 600, module: str = PROCESS) -> Dict[str, Any]:
   """Returns the seconds of each kind and number of towers in each round.
 
   Args:
@@ -58,11 +62,13 @@ def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds:
     players = []
     for kind in KINDS:
       for num_towers in TOWERS:
-        task = Task(net, num_towers, GLOBAL_BATCH_SIZE // num_towers, data=data, data_dir=data_dir, intra_threads=1)
-        player = BenchmarkProcess(kind, task, cores=cores[:num_towers], limit_seconds=limit_seconds, module=module)
+        task = Task(net, num_towers, GLOBAL_BATCH_SIZE // num_towers, data=data, data_dir=data_dir,
+                    intra_threads=1)
+        player = BenchmarkProcess(kind, task, cores=cores[:num_towers], limit_seconds=limit_seconds,
+                                  module=module)
         opened.callback(player.end)
         told = player.check(CHECKED_STEPS)
-        name = kind if num_towers == 1 else '%s, %d towers' % (kind, num_towers)
+        name = kind if num_towers == 1 else f'{kind}, {num_towers} towers'
         checked[name] = dict(mean_losses=player.mean_losses, weights=player.weights)
         players.append((player, found[kind].setdefault(num_towers, [])))
     for number in range(rounds):
@@ -78,18 +84,22 @@ def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds:
 
 def format_table(content: Dict[str, Any]) -> str:
   """Returns the table of what `measure` has found."""
-  rows = ['{net} on {name}, {steps:,} steps of {batch} examples, TensorFlow {version}'.format(
-      name=NAMES[content['data']], batch=GLOBAL_BATCH_SIZE, version=content['versions']['TensorFlow'], **content),
-          _ROW % (('',) + tuple('%d x %d' % (number, GLOBAL_BATCH_SIZE // number) for number in TOWERS) + (
-              '2 towers while 1 takes 1, by rounds',))]
+  rows = [
+      '{net} on {name}, {steps:,} steps of {batch} examples, TensorFlow {version}'.format(
+          name=NAMES[content['data']], batch=GLOBAL_BATCH_SIZE,
+          version=content['versions']['TensorFlow'], **content),
+      _ROW % (('',) + tuple(f'{number} x {int(GLOBAL_BATCH_SIZE // number)}' for number in TOWERS) +
+              ('2 towers while 1 takes 1, by rounds',))
+  ]
   for kind, seconds in content['seconds'].items():
     # Keys of JSON are text.
     one, two = (seconds[key] for key in sorted(seconds, key=int))
-    rows.append(_ROW % (kind, '%.1f s' % sum(one), '%.1f s' % sum(two),
+    rows.append(_ROW % (kind, f'{sum(one):.1f} s', f'{sum(two):.1f} s',
                         format_spread([second / first for first, second in zip(one, two)], '%.2f')))
-  rows.append(_ROW % (('published',) + tuple('%.1f s' % seconds for seconds in PUBLISHED_SECONDS) + (
-      '%.2f, of 10,000 steps on MNIST with MirroredStrategy on GTX 1080' % (
-          PUBLISHED_SECONDS[1] / PUBLISHED_SECONDS[0]),)))
+  rows.append(_ROW %
+              (('published',) + tuple(f'{seconds:.1f} s' for seconds in PUBLISHED_SECONDS) +
+               (f'{PUBLISHED_SECONDS[1] / PUBLISHED_SECONDS[0]:.2f}, of 10,000 steps on MNIST with '
+                'MirroredStrategy on GTX 1080',)))
   return '\n'.join(rows + ['  DISAGREES: ' + what for what in content['disagreements']])
 
 
@@ -98,21 +108,23 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--model', default='lenet', choices=('linear', 'lenet', 'convnet'))
   has_fashion = os.path.isdir(DEBIAN_FASHION_MNIST_DIR)
-  parser.add_argument('--data', default='fashion_mnist' if has_fashion else 'sample', choices=sorted(NAMES))
+  parser.add_argument('--data', default='fashion_mnist' if has_fashion else 'sample',
+                      choices=sorted(NAMES))
   parser.add_argument('--data_dir', type=path_to_read, help='folder of its files')
   parser.add_argument('--steps', type=at_least(1), default=10000)
   parser.add_argument('--rounds', type=at_least(1), default=20)
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args(arguments)
   if flags.steps < flags.rounds:
-    parser.error('--steps=%d in --rounds=%d: there must be a step for each' % (flags.steps, flags.rounds))
+    parser.error(f'--steps={flags.steps} in --rounds={flags.rounds}: there must be a step for each')
   if len(list_cores()) < max(TOWERS):
-    parser.error('this process may use %d core, and two towers need one each' % len(list_cores()))
+    parser.error(f'this process may use {len(list_cores())} core, and two towers need one each')
   if flags.data == 'mnist' and flags.data_dir is None:
     parser.error('--data=mnist needs a --data_dir')
   machine = describe_machine()
-  content = measure(flags.model, data=flags.data, data_dir=flags.data_dir, steps=flags.steps, rounds=flags.rounds)
-  print('%s\n%s' % (format_machine(machine), format_table(content)))
+  content = measure(flags.model, data=flags.data, data_dir=flags.data_dir, steps=flags.steps,
+                    rounds=flags.rounds)
+  print(f'{format_machine(machine)}\n{format_table(content)}')
   if flags.json:
     write_figures(flags.json, dict(machine=machine, **content))
   return 1 if content['disagreements'] else 0

@@ -3,9 +3,10 @@
   python -m benchmarks.overlap                                     # a minute
   python -m benchmarks.overlap --towers=8 --milliseconds=50
 
-Input and towers sleep, so that neither takes a core from the other, and what a step takes is told by waiting alone:
-the sum of both where one waits for the other, no more than either where they overlap. A tower that sleeps holds a
-thread, as one on a GPU does not; so there are threads for all that may sleep at a time.
+Input and towers sleep, so that neither takes a core from the other, and what a step takes is told
+by waiting alone: the sum of both where one waits for the other, no more than either where they
+overlap. A tower that sleeps holds a thread, as one on a GPU does not; so there are threads for all
+that may sleep at a time.
 """
 
 import argparse
@@ -23,7 +24,8 @@ _STEPS = 40
 
 
 def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str, Any]:
-  """Returns the median time of a step, as a share of the longer of input and towers: 1 is all hidden.
+  """Returns the median time of a step, as a share of the longer of input and towers: 1 is all
+  hidden.
 
   Args:
     mode: of the input.
@@ -59,13 +61,15 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
     computed.set_shape(batch.shape)
     return computed * tf.get_variable('weight', [], initializer=tf.zeros_initializer())
 
-  examples = towers.Examples(num_examples=NUM_EXAMPLES, elements=lambda: tf.data.Dataset.range(NUM_EXAMPLES),
+  examples = towers.Examples(num_examples=NUM_EXAMPLES,
+                             elements=lambda: tf.data.Dataset.range(NUM_EXAMPLES),
                              parse_batch=parse_batch, name='sleepy')
-  config = Config(batch_size=batch_size, input_mode=mode, staging_depth=depth, validation='none', shuffle=False,
-                  learning_rate=1e-9, schedule='constant', input_threads=1,
+  config = Config(batch_size=batch_size, input_mode=mode, staging_depth=depth, validation='none',
+                  shuffle=False, learning_rate=1e-9, schedule='constant', input_threads=1,
                   inter_threads=4 * num_towers + 4)
   times = []
-  with open_program(config, DataSet(examples, examples, (), 1), num_towers=num_towers, model=model) as steps:
+  with open_program(config, DataSet(examples, examples, (), 1), num_towers=num_towers,
+                    model=model) as steps:
     steps.start(0)
     for number in range(_WARM_UP_STEPS + _STEPS):
       began = time.perf_counter()
@@ -85,12 +89,14 @@ def main() -> None:
   parser.add_argument('--milliseconds', type=at_least(0, float), default=20.0)
   parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
   flags = parser.parse_args()
-  print('{0} towers, {1:g} ms for a global batch, {1:g} ms to compute'.format(flags.towers, flags.milliseconds))
+  print(f'{flags.towers} towers, {flags.milliseconds:g} ms for a global batch, '
+        f'{flags.milliseconds:g} ms to compute')
   lines = []
   for mode in ('split', 'next', 'shard'):
     for depth in (0, 1, 2):
       lines.append(measure(mode, depth, flags.towers, flags.milliseconds / 1e3))
-      print('{mode:6} depth {depth}   {step_milliseconds:6.1f} ms a step, {hidden:.2f} of the best there is'.format(
+      print('{mode:6} depth {depth}   {step_milliseconds:6.1f} ms a step, {hidden:.2f} of the best '
+            'there is'.format(
           **lines[-1]), flush=True)
   if flags.json:
     write_figures(flags.json, lines)

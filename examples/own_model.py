@@ -6,19 +6,24 @@ from tensorflow_v1 import tf
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
-points = np.stack([angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
-examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices((np.float32(points), labels)))
+points = np.stack(
+    [angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
+examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices(
+    (np.float32(points), labels)))
 
 def model(batch, is_training):
   x, labels = batch
   for layer, (size, next_size) in enumerate([(2, 64), (64, 64), (64, 2)]):
-    weights = tf.get_variable('weights_%d' % layer, [size, next_size])
-    x = tf.matmul(x if layer == 0 else tf.nn.relu(x), weights) + tf.get_variable('biases_%d' % layer, [next_size])
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)  # One loss per example.
+    weights = tf.get_variable(f'weights_{layer}', [size, next_size])
+    x = tf.matmul(x if layer == 0 else tf.nn.relu(x), weights) + tf.get_variable(
+        f'biases_{layer}', [next_size])
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
+                                                        logits=x)  # One loss per example.
 
 devices = towers.build_devices(2, 'cpu')
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
-feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True), devices=devices.names)
+feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
+                         devices=devices.names)
 store = towers.build_variable_store(devices=devices.names)
 reduced = towers.average_gradients(
     towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
@@ -28,4 +33,4 @@ with tf.Session(config=towers.build_session_config(devices)) as session:
   feed.start(session)
   for _ in range(1200):
     loss = session.run([reduced.loss, train_op])[0]
-  print('loss after 1200 steps: %.4f' % loss)
+  print(f'loss after 1200 steps: {loss:.4f}')

@@ -13,7 +13,8 @@ from towers.base.usage_error import UsageError
 
 __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 
-# For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and what else that takes.
+# For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and
+# what else that takes.
 MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     'linear': ('linear', {}),
     'lenet': ('lenet', {}),
@@ -37,28 +38,32 @@ MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 DATA_FORMATS = ('NHWC', 'NCHW')
 
 
-def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC') -> Callable[[Any, Any], Any]:
+def build_logits(name: str, *, num_classes: int,
+                 data_format: str = 'NHWC') -> Callable[[Any, Any], Any]:
   """Returns a model's function from images to logits.
 
   Args:
     name: one of `MODELS`.
     num_classes: labels are 0 … num_classes - 1.
-    data_format: of the layers inside, one of `DATA_FORMATS`; images are NHWC, and weights the same, in both.
+    data_format: of the layers inside, one of `DATA_FORMATS`; images are NHWC, and weights the same,
+      in both.
 
   Returns:
-    `logits(images, is_training)`: float32 `[batch, num_classes]`, of images `[batch, height, width, channels]` uint8 or
-    float32.
+    `logits(images, is_training)`: float32 `[batch, num_classes]`, of images `[batch, height, width,
+    channels]` uint8 or float32.
 
   Raises:
     UsageError: an unknown name or data format.
   """
   if name not in MODELS:
-    raise UsageError("There is no model '{}'; choose one of {}.".format(name, ', '.join(MODELS)))
+    raise UsageError(f"There is no model '{name}'; choose one of {', '.join(MODELS)}.")
   if data_format not in DATA_FORMATS:
-    raise UsageError("There is no data format '{}'; choose one of {}.".format(data_format, ', '.join(DATA_FORMATS)))
+    raise UsageError(f"There is no data format '{data_format}'; choose one of "
+                     f"{', '.join(DATA_FORMATS)}.")
   module, settings = MODELS[name]
   build = importlib.import_module(f'{__name__}.{module}').build_logits
-  return lambda images, is_training: build(images, is_training, num_classes, data_format=data_format, **settings)
+  return lambda images, is_training: build(images, is_training, num_classes, data_format=
+                                           data_format, **settings)
 
 
 def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
@@ -69,9 +74,9 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
     name, num_classes, data_format: as for `build_logits`.
 
   Returns:
-    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the metrics 'accuracy'
-    and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are `[batch, height, width, channels]` uint8 or
-    float32, labels `[batch]` int32.
+    `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the
+    metrics 'accuracy' and, with more than 5 classes, 'top_5', both `[batch]` bool. Images are
+    `[batch, height, width, channels]` uint8 or float32, labels `[batch]` int32.
 
   Raises:
     UsageError: an unknown name or data format.

@@ -1,18 +1,20 @@
 """AlexNet: five convolutions, and three dense layers for ImageNet or one for CIFAR.
 
   conv 11x11x64 / 4 -> pool -> conv 5x5x192 -> pool -> conv 384 -> conv 256 -> conv 256 -> pool
-    ImageNet: -> dropout -> dense 4096 -> dropout -> dense 4096 -> logits            pools of 3 pixels, every 2
-    CIFAR:    -> logits                                                              pools of 2 pixels, every 2
+    ImageNet: -> dropout -> dense 4096 -> dropout -> dense 4096 -> logits      pools 3x3 / 2
+    CIFAR:    -> logits                                                        pools 2x2 / 2
 
-The one-column form of Krizhevsky 2014 ("One weird trick for parallelizing convolutional neural networks",
-arXiv:1404.5997), with the numbers of channels that torchvision trains: 61,100,840 weights with 1,000 classes. Its form
-for CIFAR without dense layers is that of github.com/bearpaw/pytorch-classification, which reports 2.47 million weights
-and an error of 22.78 %.
+The one-column form of Krizhevsky 2014 ("One weird trick for parallelizing convolutional neural
+networks", arXiv:1404.5997), with the numbers of channels that torchvision trains: 61,100,840
+weights with 1,000 classes. Its form for CIFAR without dense layers is that of
+github.com/bearpaw/pytorch-classification, which reports 2.47 million weights and an error of 22.78
+%.
 
-Initial values and hyper-parameters of Krizhevsky et al. 2012 ("ImageNet Classification with Deep Convolutional Neural
-Networks"): weights normal with a deviation of 0.01, biases of the convolutions 2, 4 and 5 and of the dense layers 1;
-batches of 128, momentum 0.9, weight decay 0.0005, rate 0.01, divided by 10 three times in 90 epochs. The form for CIFAR
-belongs to no paper, and starts from the values of He et al. 2015.
+Initial values and hyper-parameters of Krizhevsky et al. 2012 ("ImageNet Classification with Deep
+Convolutional Neural Networks"): weights normal with a deviation of 0.01, biases of the convolutions
+2, 4 and 5 and of the dense layers 1; batches of 128, momentum 0.9, weight decay 0.0005, rate 0.01,
+divided by 10 three times in 90 epochs. The form for CIFAR belongs to no paper, and starts from the
+values of He et al. 2015.
 """
 
 from tensorflow_v1 import tf
@@ -26,8 +28,8 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   """Builds the logits.
 
   Args:
-    images: `[batch, height, width, channels]`, uint8 or float32: 224x224 pixels, or 32x32 for CIFAR. Smaller ones than
-      63x63 leave the dense layers nothing.
+    images: `[batch, height, width, channels]`, uint8 or float32: 224x224 pixels, or 32x32 for
+      CIFAR. Smaller ones than 63x63 leave the dense layers nothing.
     is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
     num_classes: how many classes there are.
     for_cifar: the form without dense layers.
@@ -39,7 +41,8 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   initializer, bias = (None, 0.0) if for_cifar else (tf.random_normal_initializer(stddev=0.01), 1.0)
 
   def conv(x, filters, size, *, number, stride=1, bias=0.0):
-    return layers.conv(x, filters, size, name='conv%d' % number, stride=stride, initializer=initializer, bias=bias)
+    return layers.conv(x, filters, size, name=f'conv{number}', stride=stride,
+                       initializer=initializer, bias=bias)
 
   def pool(x):
     return layers.max_pool(x, 2) if for_cifar else layers.max_pool(x, 3, 2, padding='VALID')
@@ -51,6 +54,6 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   x = layers.flatten(pool(conv(x, 256, 3, number=5, bias=bias)))
   if not for_cifar:
     for name in ('dense1', 'dense2'):
-      x = dense(layers.dropout(x, DROPOUT_RATE), 4096, name=name, activation=tf.nn.relu, initializer=initializer,
-                bias=bias)
+      x = dense(layers.dropout(x, DROPOUT_RATE), 4096, name=name, activation=tf.nn.relu,
+                initializer=initializer, bias=bias)
   return dense(x, num_classes, name='logits', initializer=initializer)

@@ -1,14 +1,17 @@
-"""Any Keras model in towers: its layers are made once, by the first tower, and called by every tower.
+"""Any Keras model in towers: its layers are made once, by the first tower, and called by every
+tower.
 
-  model = KerasModel(lambda: tf.keras.applications.MobileNetV2(weights=None, classes=10, input_shape=(32, 32, 3)),
-                     metrics={'accuracy': 'sparse_categorical_accuracy'})
+  model = KerasModel(
+      lambda: tf.keras.applications.MobileNetV2(weights=None, classes=10, input_shape=(32, 32, 3)),
+      metrics={'accuracy': 'sparse_categorical_accuracy'})
   all_towers = towers.build_towers(model, batches, devices=devices.names, store=store)
 
-                    ┌─► tower 0 ─ loss per example, updates of batch normalisation, penalties ─┐
-  make, one set ────┼─► tower 1 ─ loss per example                                             ├─► average
-  of variables      └─► tower 2 ─ loss per example                                            ─┘
+                    ┌─► tower 0 ─ loss per example, updates of batch norm, penalties ─┐
+  make, one set ────┼─► tower 1 ─ loss per example                                    ├─► average
+  of variables      └─► tower 2 ─ loss per example                                   ─┘
 
-Keras itself trains a model by `compile` and `fit`, which know no towers; of a model used here they are not called.
+Keras itself trains a model by `compile` and `fit`, which know no towers; of a model used here they
+are not called.
 """
 
 import inspect
@@ -25,26 +28,31 @@ _Function = Union[str, Callable[[Any, Any], Any]]
 class KerasModel:
   """A model function over batches of (inputs, labels), for `towers.build_towers`."""
 
-  def __init__(self, make: Callable[[], Any], *, loss: _Function = 'sparse_categorical_crossentropy',
-               metrics: Optional[Dict[str, _Function]] = None, preprocess: Optional[Callable[[Any], Any]] = None):
-    """Makes nothing yet: layers are made with the first tower of a graph, and their variables where its store says.
+  def __init__(self, make: Callable[[],
+                                    Any], *, loss: _Function = 'sparse_categorical_crossentropy',
+               metrics: Optional[Dict[str, _Function]] = None,
+               preprocess: Optional[Callable[[Any], Any]] = None):
+    """Makes nothing yet: layers are made with the first tower of a graph, and their variables where
+    its store says.
 
     Args:
       make: returns a Keras model or layer: functional, sequential or a class of one's own. What
         it loads or sets (weights='…', load_weights, set_weights, load_model) is what all towers
         start from.
-      loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their mean.
+      loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their
+        mean.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
-      preprocess: what is done to a batch's inputs on the tower's device. By default bytes become floats in [0, 1], as
-        with all models here, and everything else stays.
+      preprocess: what is done to a batch's inputs on the tower's device. By default bytes become
+        floats in [0, 1], as with all models here, and everything else stays.
 
     Raises:
       UsageError: `tf.keras` is Keras 3, or `make` is a model that has been made already.
     """
     keras = load_keras()
     if isinstance(make, keras.layers.Layer) or not callable(make):
-      raise UsageError('KerasModel takes a function that makes the model, and got %r: its variables are to be made '
-                       'where the towers\' are. Use KerasModel(lambda: ...), or the function you called.' % (make,))
+      raise UsageError(f'KerasModel takes a function that makes the model, and got {make!r}: its '
+                       'variables are to be made where the towers\' are. Use KerasModel(lambda: '
+                       '...), or the function you called.')
     self._make = make
     self._loss = keras.losses.get(loss)
     self._metrics = {name: keras.metrics.get(metric) for name, metric in (metrics or {}).items()}
@@ -62,11 +70,13 @@ class KerasModel:
     return self._layers
 
   def __call__(self, batch: Tuple[Any, Any], is_training: Any) -> Tuple[Any, Dict[str, Any]]:
-    """Returns losses and metrics of a tower's batch; makes the layers if this is the graph's first tower.
+    """Returns losses and metrics of a tower's batch; makes the layers if this is the graph's first
+    tower.
 
     Args:
       batch: (inputs, labels), inputs of any structure that the Keras model takes.
-      is_training: a Python bool or a scalar bool tensor, which layers get as `training` and as the learning phase.
+      is_training: a Python bool or a scalar bool tensor, which layers get as `training` and as the
+        learning phase.
 
     Raises:
       UsageError: `make` returned no Keras model.
@@ -75,7 +85,8 @@ class KerasModel:
     graph = tf.get_default_graph()
     is_first = self._graph is not graph
     if is_first:
-      # Keras builds a functional model on placeholders; outside of the tower these ops are nobody's business.
+      # Keras builds a functional model on placeholders; outside of the tower these ops are nobody's
+      # business.
       with tf.name_scope(None):
         self._layers = self._make()
       _check_is_layer(self._layers)
@@ -87,7 +98,8 @@ class KerasModel:
     if is_first:
       _collect(self._layers, inputs)
     losses = self._loss(labels, outputs)
-    # What depends on the inputs, such as a penalty on activations, is a mean over the tower's examples like the loss.
+    # What depends on the inputs, such as a penalty on activations, is a mean over the tower's
+    # examples like the loss.
     penalties = self._layers.get_losses_for(inputs)
     if penalties:
       losses += tf.add_n(penalties)
@@ -100,12 +112,15 @@ def _bytes_to_floats(inputs):
 
 def _check_is_layer(made):
   if not isinstance(made, load_keras().layers.Layer):
-    raise UsageError('The function of KerasModel returned %r, which is no model of %s: make it with tf.keras, where tf '
-                     'comes from tensorflow_v1, and return it.' % (made, load_keras().layers.Layer.__module__))
+    raise UsageError(f'The function of KerasModel returned {made!r}, which is no model of '
+                     f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
+                     'comes from tensorflow_v1, and return it.')
 
 
 def _set_learning_phase(is_training):
-  """Puts `is_training` where layers that take no `training` have read Keras's learning phase, a placeholder."""
+  """Puts `is_training` where layers that take no `training` have read Keras's learning phase, a
+  placeholder.
+  """
   phase = load_keras().backend.learning_phase()
   consumers = phase.consumers() if isinstance(phase, tf.Tensor) else []
   value = tf.convert_to_tensor(is_training) if consumers else None
@@ -116,15 +131,22 @@ def _set_learning_phase(is_training):
 
 
 def _collect(layers, inputs):
-  """Puts the first tower's updates and penalties, which Keras keeps in layers, where towers look for them."""
+  """Puts the first tower's updates and penalties, which Keras keeps in layers, where towers look
+  for them.
+  """
   updates = layers.get_updates_for(inputs) + layers.get_updates_for(None)
   if not updates and any('moving_' in variable.op.name for variable in layers.weights):
-    updates = [tf.no_op('frozen')]  # Averages that do not move are on purpose: Keras forgets no update.
+    updates = [tf.no_op('frozen')
+              ]  # Averages that do not move are on purpose: Keras forgets no update.
   for update in updates:
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
   for penalty in layers.get_losses_for(None):
     tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, penalty)
   # A layer that was frozen after it had been made has its variables among those that are trained.
-  own, trained = ({id(variable) for variable in variables} for variables in (layers.weights, layers.trainable_weights))
+  own, trained = ({id(variable)
+                   for variable in variables}
+                  for variables in (layers.weights, layers.trainable_weights))
   collection = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
-  collection[:] = [variable for variable in collection if id(variable) not in own or id(variable) in trained]
+  collection[:] = [
+      variable for variable in collection if id(variable) not in own or id(variable) in trained
+  ]

@@ -1,8 +1,9 @@
 """Layers: the few pieces the models here are made of, on `tf.get_variable` and `tf.nn` alone.
 
-Every weight comes from `tf.get_variable`, so that whoever builds the second tower shares the first one's weights by
-opening the same variable scope with reuse, and decides from outside where a variable lies and what it starts from.
-Layers that keep their weights in objects (Keras) would quietly make new ones instead.
+Every weight comes from `tf.get_variable`, so that whoever builds the second tower shares the first
+one's weights by opening the same variable scope with reuse, and decides from outside where a
+variable lies and what it starts from. Layers that keep their weights in objects (Keras) would
+quietly make new ones instead.
 
 What all layers of a model must agree on, they take from one `Layers`:
 
@@ -12,9 +13,9 @@ What all layers of a model must agree on, they take from one `Layers`:
   x = layers.dropout(dense(layers.flatten(x), 128, name='dense1', activation=tf.nn.relu), 0.5)
   logits = dense(x, num_classes, name='logits')
 
-Weights have the same names and shapes in both data formats, and `flatten` the same order, so that a checkpoint of one
-goes on with the other. A layer makes as few ops as it can: they are made once per tower, and a deep model has hundreds
-of layers.
+Weights have the same names and shapes in both data formats, and `flatten` the same order, so that a
+checkpoint of one goes on with the other. A layer makes as few ops as it can: they are made once per
+tower, and a deep model has hundreds of layers.
 """
 
 from typing import Any, List, NamedTuple, Optional
@@ -22,17 +23,22 @@ from typing import Any, List, NamedTuple, Optional
 from tensorflow_v1 import tf
 from towers.tower.batch_norm_layer import batch_norm
 
-# Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels, height, width]`.
+# Where height and width stand in `[batch, height, width, channels]` and in `[batch, channels,
+# height, width]`.
 _POSITION_AXES = {'NHWC': [1, 2], 'NCHW': [2, 3]}
 
 
 def he_normal():
-  """The initialiser for weights before a ReLU: variance 2 / fan_in (He et al. 2015, arXiv:1502.01852)."""
+  """The initialiser for weights before a ReLU: variance 2 / fan_in (He et al. 2015,
+  arXiv:1502.01852).
+  """
   return tf.variance_scaling_initializer(scale=2.0, mode='fan_in', distribution='truncated_normal')
 
 
 def glorot_uniform():
-  """The initialiser for weights with no ReLU behind them: variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
+  """The initialiser for weights with no ReLU behind them: variance 2 / (fan_in + fan_out) (Glorot &
+  Bengio 2010).
+  """
   return tf.glorot_uniform_initializer()
 
 
@@ -52,7 +58,8 @@ def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
   if initializer is None:
     initializer = he_normal() if activation is tf.nn.relu else glorot_uniform()
   with tf.variable_scope(name):
-    weights = tf.get_variable('weights', [inputs.shape.as_list()[-1], units], initializer=initializer)
+    weights = tf.get_variable('weights', [inputs.shape.as_list()[-1], units],
+                              initializer=initializer)
     biases = tf.get_variable('biases', [units], initializer=tf.constant_initializer(bias))
     outputs = tf.nn.bias_add(tf.matmul(inputs, weights), biases)
     return outputs if activation is None else activation(outputs)
@@ -63,20 +70,22 @@ class Layers(NamedTuple):
 
   Attributes:
     is_training: a Python bool, or a scalar bool tensor where one graph both trains and validates.
-    data_format: 'NHWC', or 'NCHW', which is for GPUs: 1.14 convolves in it on no CPU. Images come as NHWC; all that
-      a layer takes and gives in this format is `x` below.
+    data_format: 'NHWC', or 'NCHW', which is for GPUs: 1.14 convolves in it on no CPU. Images come
+      as NHWC; all that a layer takes and gives in this format is `x` below.
   """
   is_training: Any
   data_format: str = 'NHWC'
 
   def normalize(self, images):
-    """Turns images of either dtype into what weights are of: uint8 becomes [0, 1], others stay as the reader made them.
+    """Turns images of either dtype into what weights are of: uint8 becomes [0, 1], others stay as
+    the reader made them.
 
-    It stands in the model, hence on the tower's device, since uint8 crosses to the device in a quarter of the bytes.
+    It stands in the model, hence on the tower's device, since uint8 crosses to the device in a
+    quarter of the bytes.
 
     Args:
-      images: `[batch, height, width, channels]`, uint8 or the variable scope's dtype, which is float32 unless somebody
-        has opened it with another.
+      images: `[batch, height, width, channels]`, uint8 or the variable scope's dtype, which is
+        float32 unless somebody has opened it with another.
     Returns:
       x of this dtype.
     Raises:
@@ -84,19 +93,21 @@ class Layers(NamedTuple):
     """
     dtype = tf.get_variable_scope().dtype
     if images.dtype not in (dtype, tf.uint8):
-      raise TypeError('images are {}; models take uint8 (0 ... 255) or {}'.format(images.dtype.name, dtype.name))
+      raise TypeError(f'images are {images.dtype.name}; models take uint8 (0 ... 255) or '
+                      f'{dtype.name}')
     x = images if self.data_format == 'NHWC' else tf.transpose(images, [0, 3, 1, 2])
     return x if x.dtype == dtype else tf.cast(tf.cast(x, tf.float32) * (1 / 255), dtype)
 
-  def conv(self, x, filters, size, *, name, stride=1, padding='SAME', activation=tf.nn.relu, has_biases=True,
-           initializer=None, bias=0.0):
+  def conv(self, x, filters, size, *, name, stride=1, padding='SAME', activation=tf.nn.relu,
+           has_biases=True, initializer=None, bias=0.0):
     """A 2-D convolution.
 
     Args:
       x: its channels are known.
       filters: how many channels come out.
       size: height and width of the kernel.
-      name: the variable scope: makes `name/weights [size, size, channels, filters]` and `name/biases [filters]`.
+      name: the variable scope: makes `name/weights [size, size, channels, filters]` and
+        `name/biases [filters]`.
       stride: of the kernel, both ways.
       padding: 'SAME' or 'VALID'.
       activation: a function of a tensor, or None.
@@ -109,7 +120,8 @@ class Layers(NamedTuple):
     if initializer is None:
       initializer = glorot_uniform() if activation is None and has_biases else he_normal()
     with tf.variable_scope(name):
-      weights = tf.get_variable('weights', [size, size, self.count_channels(x), filters], initializer=initializer)
+      weights = tf.get_variable('weights', [size, size, self.count_channels(x), filters],
+                                initializer=initializer)
       x = self._convolve(x, weights, stride, padding)
       if has_biases:
         biases = tf.get_variable('biases', [filters], initializer=tf.constant_initializer(bias))
@@ -117,7 +129,8 @@ class Layers(NamedTuple):
       return x if activation is None else activation(x)
 
   def separable_conv(self, x, filters, size, *, name, stride=1, initializer=None):
-    """A convolution of every channel by itself, and one over channels at every position; without biases.
+    """A convolution of every channel by itself, and one over channels at every position; without
+    biases.
 
     Args:
       x: its channels are known.
@@ -126,8 +139,9 @@ class Layers(NamedTuple):
       name: the variable scope: makes `name/depthwise [size, size, channels, 1]` and
         `name/pointwise [1, 1, channels, filters]`.
       stride: of the first kernel, both ways.
-      initializer: of the weights; default: variance 2 / fan_out. What goes into one output of the first kernel is
-        `size * size` values, which `he_normal` would take for `channels` times as many.
+      initializer: of the weights; default: variance 2 / fan_out. What goes into one output of the
+        first kernel is `size * size` values, which `he_normal` would take for `channels` times as
+        many.
     Returns:
       x of `filters` channels.
     """
@@ -135,24 +149,30 @@ class Layers(NamedTuple):
     initializer = initializer or tf.variance_scaling_initializer(scale=2.0, mode='fan_out')
     with tf.variable_scope(name):
       depthwise = tf.get_variable('depthwise', [size, size, channels, 1], initializer=initializer)
-      x = tf.nn.depthwise_conv2d_native(x, depthwise, strides=self._at_positions(stride), padding='SAME',
-                                        data_format=self.data_format)
+      x = tf.nn.depthwise_conv2d_native(x, depthwise, strides=self._at_positions(stride),
+                                        padding='SAME', data_format=self.data_format)
       pointwise = tf.get_variable('pointwise', [1, 1, channels, filters], initializer=initializer)
       return self._convolve(x, pointwise, 1, 'SAME')
 
   def batch_norm(self, x, *, name, momentum=0.9, epsilon=1e-5):
     """Batch normalisation with scale and offset, see `towers.tower.batch_norm_layer`."""
-    return batch_norm(x, self.is_training, name=name, momentum=momentum, epsilon=epsilon, data_format=self.data_format)
+    return batch_norm(x, self.is_training, name=name, momentum=momentum, epsilon=epsilon,
+                      data_format=self.data_format)
 
   def max_pool(self, x, size=2, stride: Optional[int] = None, padding='SAME'):
-    """The largest value of each square of `size` pixels, taken every `stride` pixels, by default `size`."""
-    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride or size),
+    """The largest value of each square of `size` pixels, taken every `stride` pixels, by default
+    `size`.
+    """
+    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride or
+                                                                                        size),
                           padding=padding, data_format=self.data_format)
 
   def average_pool(self, x, size, stride, padding='SAME'):
-    """The mean of each square of `size` pixels, taken every `stride` pixels, without what pads the image."""
-    return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride), padding=padding,
-                          data_format=self.data_format)
+    """The mean of each square of `size` pixels, taken every `stride` pixels, without what pads the
+    image.
+    """
+    return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride),
+                          padding=padding, data_format=self.data_format)
 
   def mean(self, x):
     """The mean over all positions, `[batch, channels]`."""
@@ -165,7 +185,9 @@ class Layers(NamedTuple):
     return tf.pad(x, paddings)
 
   def shift(self, x):
-    """Moves the image up and left by a pixel: cuts off its first row and column, and adds zeros at the end."""
+    """Moves the image up and left by a pixel: cuts off its first row and column, and adds zeros at
+    the end.
+    """
     begin = [0, 1, 1]
     begin.insert(self._channel_axis, 0)
     return tf.slice(self.pad(x, positions=(0, 1)), begin, [-1] * 4)
@@ -184,7 +206,9 @@ class Layers(NamedTuple):
     return [shape[axis] for axis in _POSITION_AXES[self.data_format]]
 
   def flatten(self, x):
-    """x to `[batch, features]`, in the order of NHWC: the batch may be of any size, the rest is known."""
+    """x to `[batch, features]`, in the order of NHWC: the batch may be of any size, the rest is
+    known.
+    """
     if self.data_format == 'NCHW':
       x = tf.transpose(x, [0, 2, 3, 1])
     features = 1
@@ -193,9 +217,11 @@ class Layers(NamedTuple):
     return tf.reshape(x, [-1, features])
 
   def dropout(self, x, rate):
-    """Zeroes a share of the features while training and scales up the rest (Srivastava et al. 2014).
+    """Zeroes a share of the features while training and scales up the rest (Srivastava et al.
+    2014).
 
-    No seed is set here: an op seed would give every tower the same mask. The graph's seed alone gives each op its own.
+    No seed is set here: an op seed would give every tower the same mask. The graph's seed alone
+    gives each op its own.
 
     Args:
       x: float tensor of any shape.
@@ -208,7 +234,8 @@ class Layers(NamedTuple):
     return tf.nn.dropout(x, rate=tf.cast(self.is_training, x.dtype) * rate)
 
   def drop_path(self, x, rate):
-    """Zeroes a share of the examples while training and scales up the rest (Larsson et al. 2017, arXiv:1605.07648).
+    """Zeroes a share of the examples while training and scales up the rest (Larsson et al. 2017,
+    arXiv:1605.07648).
 
     Args:
       x: to be added to what other paths give.
@@ -219,7 +246,8 @@ class Layers(NamedTuple):
     if self.is_training is False:
       return x
     keep = 1 - (rate if self.is_training is True else tf.cast(self.is_training, tf.float32) * rate)
-    return x / tf.cast(keep, x.dtype) * tf.cast(tf.floor(tf.random.uniform([tf.shape(x)[0], 1, 1, 1]) + keep), x.dtype)
+    return x / tf.cast(keep, x.dtype) * tf.cast(
+        tf.floor(tf.random.uniform([tf.shape(x)[0], 1, 1, 1]) + keep), x.dtype)
 
   @property
   def _channel_axis(self):
@@ -230,4 +258,5 @@ class Layers(NamedTuple):
     return [1, number, number, 1] if self.data_format == 'NHWC' else [1, 1, number, number]
 
   def _convolve(self, x, weights, stride, padding):
-    return tf.nn.conv2d(x, weights, strides=self._at_positions(stride), padding=padding, data_format=self.data_format)
+    return tf.nn.conv2d(x, weights, strides=self._at_positions(stride), padding=padding,
+                        data_format=self.data_format)

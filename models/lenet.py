@@ -1,5 +1,6 @@
-"""LeNet-5 in its modern form: ReLU, max pooling, softmax and dropout (LeCun et al. 1998, "Gradient-Based Learning
-Applied to Document Recognition"; there: tanh, trained subsampling and Gaussian connections).
+"""LeNet-5 in its modern form: ReLU, max pooling, softmax and dropout (LeCun et al. 1998,
+"Gradient-Based Learning Applied to Document Recognition"; there: tanh, trained subsampling and
+Gaussian connections).
 
   conv 5x5x6 -> pool -> conv 5x5x16 (VALID) -> pool -> dense 120 -> dense 84 -> dropout -> logits
 """
@@ -12,7 +13,8 @@ DROPOUT_RATE = 0.2
 
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
-  """Builds the logits of LeNet-5: 61,706 weights on 28x28x1, as in the paper, if SAME padding makes it 32x32.
+  """Builds the logits of LeNet-5: 61,706 weights on 28x28x1, as in the paper, if SAME padding makes
+  it 32x32.
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32; at least 9 pixels high and wide.

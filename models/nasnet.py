@@ -1,22 +1,26 @@
-"""NASNet-A: mobile, large, and for CIFAR (Zoph et al. 2018, "Learning Transferable Architectures", arXiv:1707.07012).
+"""NASNet-A: mobile, large, and for CIFAR (Zoph et al. 2018, "Learning Transferable Architectures",
+arXiv:1707.07012).
 
   CIFAR      conv 3x3 ───────────────────────────────────────┐
-  ImageNet   conv 3x3 / 2 ─ reduction cell ─ reduction cell ─┴─ normal cells ─ reduction cell ─ normal cells
-                                                                 ─ reduction cell ─ normal cells ─ mean ─ logits
+  ImageNet   conv 3x3 / 2 ─ reduction cell ─ reduction cell ─┴─ normal cells ─ reduction cell
+                              ─ normal cells ─ reduction cell ─ normal cells ─ mean ─ logits
 
-A cell takes what the last two cells gave, `h` and `p`, both brought to its size and number of channels. Each of its
-blocks adds up two operations on these or on earlier blocks, and the cell joins the channels of what no block has taken.
-The two cells are data below; a few lines carry them out.
+A cell takes what the last two cells gave, `h` and `p`, both brought to its size and number of
+channels. Each of its blocks adds up two operations on these or on earlier blocks, and the cell
+joins the channels of what no block has taken. The two cells are data below; a few lines carry them
+out.
 
-Initial values and hyper-parameters of the authors' program (github.com/tensorflow/models, slim/nets/nasnet): variance
-2 / fan_out, but for the logits by Glorot, since 2 / 10 for 10 classes would start with losses in the tens. CIFAR:
-batches of 32, 600 epochs, momentum 0.9, rate 0.025 with one cosine, weight decay 0.0005, gradients clipped at 5, paths
-dropped at a rate that rises to 0.4. ImageNet: RMSProp, 0.97 of the rate every 2.4 epochs, weight decay 0.00004 (large
-0.00005), gradients clipped at 10, label smoothing 0.1, large also with paths dropped at a rate that rises to 0.3. The
-auxiliary head, a second loss on a middle cell, is left out.
+Initial values and hyper-parameters of the authors' program (github.com/tensorflow/models,
+slim/nets/nasnet): variance 2 / fan_out, but for the logits by Glorot, since 2 / 10 for 10 classes
+would start with losses in the tens. CIFAR: batches of 32, 600 epochs, momentum 0.9, rate 0.025 with
+one cosine, weight decay 0.0005, gradients clipped at 5, paths dropped at a rate that rises to 0.4.
+ImageNet: RMSProp, 0.97 of the rate every 2.4 epochs, weight decay 0.00004 (large 0.00005),
+gradients clipped at 10, label smoothing 0.1, large also with paths dropped at a rate that rises to
+0.3. The auxiliary head, a second loss on a middle cell, is left out.
 
-Everything reads what a cell gives through a ReLU, so that it stands at the cell's end, once. Sums are `add_n`, whose
-gradient takes no op, where that of `+` takes seven to undo a broadcast that might have been.
+Everything reads what a cell gives through a ReLU, so that it stands at the cell's end, once. Sums
+are `add_n`, whose gradient takes no op, where that of `+` takes seven to undo a broadcast that
+might have been.
 """
 
 import functools
@@ -26,7 +30,8 @@ from tensorflow_v1 import tf
 
 from .layers import Layers, dense
 
-# What stands on both sides of a block's sum: (operation, size of its kernel, what it is applied to).
+# What stands on both sides of a block's sum: (operation, size of its kernel, what it is applied
+# to).
 _Operation = Tuple[str, int, str]
 
 
@@ -67,7 +72,8 @@ class _Variant(NamedTuple):
     channels: of an operation in the first stage; each reduction doubles them.
     stem_channels: of the first convolution.
     has_reducing_stem: the stem for ImageNet, which divides height and width by 8.
-    skips_reduction: the cell after a reduction takes as `p` not what the reduction took, but what the cell before that.
+    skips_reduction: the cell after a reduction takes as `p` not what the reduction took, but what
+      the cell before that.
     dropout_rate: before the logits.
     momentum: of batch normalisation.
     epsilon: of batch normalisation.
@@ -82,29 +88,37 @@ class _Variant(NamedTuple):
   epsilon: float
 
 
-_CIFAR: Dict[str, Any] = dict(has_reducing_stem=False, skips_reduction=False, dropout_rate=0.0, momentum=0.9,
-                              epsilon=1e-5)
-_IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997, epsilon=1e-3)
-# In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056, 6 @ 4032.
+_CIFAR: Dict[str, Any] = dict(has_reducing_stem=False, skips_reduction=False, dropout_rate=0.0,
+                              momentum=0.9, epsilon=1e-5)
+_IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997,
+                                 epsilon=1e-3)
+# In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056, 6
+# @ 4032.
 _VARIANTS = {
-    'cifar': _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR),
-    'cifar_large': _Variant(num_normal=6, channels=168, stem_channels=504, **_CIFAR),
-    'mobile': _Variant(num_normal=4, channels=44, stem_channels=32, skips_reduction=False, **_IMAGENET),
-    'large': _Variant(num_normal=6, channels=168, stem_channels=96, skips_reduction=True, **_IMAGENET),
+    'cifar':
+        _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR), 'cifar_large':
+            _Variant(num_normal=6, channels=168, stem_channels=504, **_CIFAR), 'mobile':
+                _Variant(num_normal=4, channels=44, stem_channels=32, skips_reduction=False,
+                         **_IMAGENET), 'large':
+                             _Variant(num_normal=6, channels=168, stem_channels=96,
+                                      skips_reduction=True, **_IMAGENET),
 }
 
 
-def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path_rate=None, data_format='NHWC'):
+def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path_rate=None,
+                 data_format='NHWC'):
   """Builds the logits: 5,289,978 weights (mobile) and 88,753,150 (large) with 1,000 classes.
 
   Args:
-    images: `[batch, height, width, channels]`, uint8 or float32; in the paper 32x32 for CIFAR, 224x224 for mobile and
-      331x331 for large; of any known size from 32x32 on.
+    images: `[batch, height, width, channels]`, uint8 or float32; in the paper 32x32 for CIFAR,
+      224x224 for mobile and 331x331 for large; of any known size from 32x32 on.
     is_training: a Python bool or a scalar bool tensor: moments of the batch, or moving averages.
     num_classes: how many classes there are.
-    variant: 'cifar', 'cifar_large' (the large one's cells on the stem for CIFAR), 'mobile' or 'large'.
-    drop_path_rate: the share of examples for which an operation of the last cell is left out while training, a float
-      or, as a schedule gives it, a scalar tensor; earlier cells have proportionally less.
+    variant: 'cifar', 'cifar_large' (the large one's cells on the stem for CIFAR), 'mobile' or
+      'large'.
+    drop_path_rate: the share of examples for which an operation of the last cell is left out while
+      training, a float or, as a schedule gives it, a scalar tensor; earlier cells have
+      proportionally less.
     data_format: of the layers inside, 'NHWC' or 'NCHW'.
   Returns:
     float32 `[batch, num_classes]`.
@@ -117,13 +131,15 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
   def cell(kind, x, before, channels):
     number = next(numbers)
     drop_rate = None if drop_path_rate is None else drop_path_rate * (number / num_cells)
-    with tf.variable_scope('cell%d' % number):
+    with tf.variable_scope(f'cell{number}'):
       return _build_cell(kind, net, layers, x, before, channels, drop_rate)
 
-  # `x` is what the last cell gave, `before` what the one before it gave; both have been through a ReLU.
+  # `x` is what the last cell gave, `before` what the one before it gave; both have been through a
+  # ReLU.
   x = 2 * layers.normalize(images) - 1
   stride, padding = (2, 'VALID') if net.has_reducing_stem else (1, 'SAME')
-  before = x = tf.nn.relu(_conv(net, layers, x, net.stem_channels, 3, name='stem', stride=stride, padding=padding))
+  before = x = tf.nn.relu(
+      _conv(net, layers, x, net.stem_channels, 3, name='stem', stride=stride, padding=padding))
   if net.has_reducing_stem:
     x, before = cell(_REDUCTION, x, None, net.channels // 4), x
     x, before = cell(_REDUCTION, x, before, net.channels // 2), x
@@ -140,7 +156,9 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
 
 
 def _build_cell(kind, net, layers, x, before, channels, drop_rate):
-  """Returns what a cell gives, through a ReLU, from what the two cells before it gave; `before` may be None."""
+  """Returns what a cell gives, through a ReLU, from what the two cells before it gave; `before` may
+  be None.
+  """
   states = {'h': _conv(net, layers, x, channels, 1, name='h'),
             'p': x if before is None else _fit(net, layers, before, x, channels)}
 
@@ -150,7 +168,8 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
 
   @functools.lru_cache(maxsize=None)
   def pool(operation, size, source, stride):
-    return {'max': layers.max_pool, 'average': layers.average_pool}[operation](states[source], size, stride)
+    return {'max': layers.max_pool, 'average': layers.average_pool}[operation](states[source], size,
+                                                                               stride)
 
   def apply(name, operation, size, source):
     if operation == 'same':
@@ -170,7 +189,8 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
 def _fit(net, layers, before, x, channels):
   """Brings what the cell before the last gave to the size of what the last one gave.
 
-  Where it is larger, half of the channels come from pixels of even rows and columns, and half from those of odd ones.
+  Where it is larger, half of the channels come from pixels of even rows and columns, and half from
+  those of odd ones.
   """
   if layers.count_pixels(before) == layers.count_pixels(x):
     return _conv(net, layers, before, channels, 1, name='p')
@@ -180,7 +200,8 @@ def _fit(net, layers, before, x, channels):
 
 
 def _separable(net, layers, x, channels, size, stride, name):
-  """Two separable convolutions, of which the first may have a stride; `x` has been through a ReLU."""
+  """Two separable convolutions, of which the first may have a stride; `x` has been through a ReLU.
+  """
   with tf.variable_scope(name):
     x = layers.separable_conv(x, channels, size, name='conv1', stride=stride)
     x = tf.nn.relu(_norm(net, layers, x, 'norm1'))
@@ -188,11 +209,13 @@ def _separable(net, layers, x, channels, size, stride, name):
 
 
 def _conv(net, layers, x, channels, size, *, name, **settings):
-  return _norm(net, layers, _conv_alone(layers, x, channels, size, name=name, **settings), name + '_norm')
+  return _norm(net, layers, _conv_alone(layers, x, channels, size, name=name, **settings),
+               name + '_norm')
 
 
 def _conv_alone(layers, x, channels, size, **settings):
-  return layers.conv(x, channels, size, activation=None, has_biases=False, initializer=_initializer(), **settings)
+  return layers.conv(x, channels, size, activation=None, has_biases=False,
+                     initializer=_initializer(), **settings)
 
 
 def _norm(net, layers, x, name):

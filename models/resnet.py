@@ -1,21 +1,23 @@
 """ResNets: ResNet-20/32/56/110 for CIFAR, and ResNet-50/101/152 v1.5 for ImageNet.
 
-  CIFAR      conv 3x3x16 -> n blocks of 16 -> n of 32, stride 2 -> n of 64, stride 2 -> mean -> logits
-  ImageNet   conv 7x7x64 / 2 -> pool -> bottlenecks of 64 -> 128, stride 2 -> 256, stride 2 -> 512, stride 2 -> ...
+  CIFAR      conv 3x3x16 -> n blocks of 16 -> n of 32 / 2 -> n of 64 / 2 -> mean -> logits
+  ImageNet   conv 7x7x64 / 2 -> pool -> bottlenecks of 64 -> 128 / 2 -> 256 / 2 -> 512 / 2 -> ...
 
-  block                                 bottleneck
-    x ─ conv 3x3 ─ conv 3x3 ─┐            x ─ conv 1x1 ─ conv 3x3 ─ conv 1x1, 4 times the channels ─┐
-    └──── shortcut ──────────+─           └──── shortcut ───────────────────────────────────────────+─
+  block                               bottleneck
+    x ─ conv 3x3 ─ conv 3x3 ─┐          x ─ conv 1x1 ─ conv 3x3 ─ conv 1x1, 4 times the channels ─┐
+    └──── shortcut ──────────+─         └──── shortcut ───────────────────────────────────────────+─
 
-He et al. 2016, "Deep Residual Learning for Image Recognition", arXiv:1512.03385, sections 4.1 and 4.2; batch
-normalisation follows every convolution, a ReLU every one but the last of a block, and their sum. For CIFAR, where a
-block halves the image and doubles the channels, the shortcut has no weights: it takes every second pixel and pads
-channels with zeros (option A there). For ImageNet it is a 1x1 convolution (option B), and the stride stands in the 3x3
-convolution, which is the v1.5 that the field measures (github.com/facebookarchive/fb.resnet.torch).
+He et al. 2016, "Deep Residual Learning for Image Recognition", arXiv:1512.03385, sections 4.1 and
+4.2; batch normalisation follows every convolution, a ReLU every one but the last of a block, and
+their sum. For CIFAR, where a block halves the image and doubles the channels, the shortcut has no
+weights: it takes every second pixel and pads channels with zeros (option A there). For ImageNet it
+is a 1x1 convolution (option B), and the stride stands in the 3x3 convolution, which is the v1.5
+that the field measures (github.com/facebookarchive/fb.resnet.torch).
 
-Initial values of He et al. 2015. Hyper-parameters of the paper: momentum 0.9, weight decay 0.0001, rate 0.1. CIFAR:
-batches of 128, 64,000 steps, divided by 10 after 32,000 and 48,000; ResNet-110 starts with 0.01 for 400 steps.
-ImageNet: batches of 256, divided by 10 when the error stands still, by custom after 30, 60 and 80 of 90 epochs.
+Initial values of He et al. 2015. Hyper-parameters of the paper: momentum 0.9, weight decay 0.0001,
+rate 0.1. CIFAR: batches of 128, 64,000 steps, divided by 10 after 32,000 and 48,000; ResNet-110
+starts with 0.01 for 400 steps. ImageNet: batches of 256, divided by 10 when the error stands still,
+by custom after 30, 60 and 80 of 90 epochs.
 """
 
 from tensorflow_v1 import tf
@@ -28,8 +30,8 @@ _IMAGENET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHWC'):
-  """Builds the logits: with 10 classes 269,722 weights (depth of 20) to 1,727,962 (110), with 1,000 classes 25,557,032
-  (50), 44,549,160 (101) and 60,192,808 (152).
+  """Builds the logits: with 10 classes 269,722 weights (depth of 20) to 1,727,962 (110), with 1,000
+  classes 25,557,032 (50), 44,549,160 (101) and 60,192,808 (152).
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32, of any size.
@@ -50,12 +52,13 @@ def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHW
     stages, block = zip((64, 128, 256, 512), _IMAGENET_BLOCKS[depth]), _bottleneck
   for stage, (channels, num_blocks) in enumerate(stages):
     for number in range(num_blocks):
-      with tf.variable_scope('stage%d_block%d' % (stage + 1, number + 1)):
+      with tf.variable_scope(f'stage{stage + 1}_block{number + 1}'):
         x = block(layers, x, channels, stride=2 if stage and not number else 1)
   return dense(layers.mean(x), num_classes, name='logits')
 
 
-# Sums are `add_n`: the gradient of `+` would take seven ops to undo a broadcast that might have been.
+# Sums are `add_n`: the gradient of `+` would take seven ops to undo a broadcast that might have
+# been.
 
 
 def _block(layers, x, channels, stride):

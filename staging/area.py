@@ -1,10 +1,11 @@
 """Staging areas: batches wait on their tower's device while the step before them computes.
 
-One `StagingArea` per tower and per split, so that a batch of one split is never taken for a batch of the other.
+One `StagingArea` per tower and per split, so that a batch of one split is never taken for a batch
+of the other.
 
             step 7          step 8
-  put   ──► batch 8         batch 9          a run of step s takes batch s out and puts batch s + depth in
-  area      [7]             [8]              depth 1: one batch waits between two steps
+  put   ──► batch 8         batch 9    a run of step s takes batch s out and puts batch s + depth in
+  area      [7]             [8]        depth 1: one batch waits between two steps
   get   ──► batch 7         batch 8
 
 A `get` on an empty area and a `put` on a full one block a thread for good: neither a run's time
@@ -24,8 +25,8 @@ class Stage(NamedTuple):
 
   Attributes:
     depth: batches that wait in each area between two runs.
-    get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where it
-      is called, once for each tower.
+    get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where
+      it is called, once for each tower.
     put_ops: put the next batch of each tower; run with every get. They are not grouped: a group
       would have every device tell the host when it is done.
     fill_ops: put the next batch of each tower to warm up; run `depth` times after `clear_op`.
@@ -38,7 +39,8 @@ class Stage(NamedTuple):
   clear_op: Any
 
 
-def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int, name: str) -> Stage:
+def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], depth: int,
+                name: str) -> Stage:
   """Builds an area per tower, each on its tower's device.
 
   Args:
@@ -54,24 +56,34 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
                     fix='give a device for each tower.')
   areas, fills, puts, clears = [], [], [], []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
-    with tf.device(device), tf.name_scope('stage_%s_%d' % (name, tower)):
+    with tf.device(device), tf.name_scope(f'stage_{name}_{tower}'):
       area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
                          capacity=depth + 1)
       areas.append(area)
       puts.append(area.put(tensors))
       fills.append(area.put(tensors))
-      # On the area's device, where it does not go by itself: elsewhere it finds another area, or none.
+      # On the area's device, where it does not go by itself: elsewhere it finds another area, or
+      # none.
       clears.append(area.clear())
 
   def get(tower):
     size = areas[tower].size()
-    # Nothing outside of a branch that is a function can wait for what is inside: the put may be first.
+    # Nothing outside of a branch that is a function can wait for what is inside: the put may be
+    # first.
     is_ordered = size.graph is puts[tower].graph
-    check = tf.raw_ops.Assert(condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[
-        f'The staging area of tower {tower} (split {name}) must hold {depth} batches between two runs. '
-        'An earlier run took a batch and put none, or put one and took none. Fetch the mean loss, the '
-        'train op or the sums of a validation, which put the next batch, or feed.put_ops beside what '
-        'a tower computes. Now start the feed again, with feed.start(). It holds', size])
+    check = tf.raw_ops.Assert(
+        condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[
+            f'The staging area of tower {tower} (split {name}) must hold {depth} batches between '
+            'two '
+            'runs. '
+            'An earlier run took a batch and put none, or put one and took none. Fetch the mean '
+            'loss, '
+            'the '
+            'train op or the sums of a validation, which put the next batch, or feed.put_ops '
+            'beside '
+            'what '
+            'a tower computes. Now start the feed again, with feed.start(). It holds', size
+        ])
     if is_ordered:
       # The put waits as well, so that an area out of balance stays so, and every later run fails.
       puts[tower]._add_control_input(check)
@@ -81,7 +93,7 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
     return list(taken) if isinstance(taken, (list, tuple)) else [taken]
 
   return Stage(depth=depth, get=get, put_ops=puts, fill_ops=fills,
-               clear_op=tf.group(*clears, name='clear_%s' % name))
+               clear_op=tf.group(*clears, name=f'clear_{name}'))
 
 
 def run_beside(value: Any, op: Any) -> Any:

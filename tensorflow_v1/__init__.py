@@ -1,4 +1,5 @@
-"""TensorFlow as every file here sees it: the 1.x graph API, the same on 1.14 and on 2.x, and silent.
+"""TensorFlow as every file here sees it: the 1.x graph API, the same on 1.14 and on 2.x, and
+silent.
 
   from tensorflow_v1 import StagingArea, tf
 

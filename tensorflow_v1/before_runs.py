@@ -4,7 +4,8 @@ from typing import Any, Callable
 
 
 def before_each_run(graph: Any, hook: Callable[[], Any]) -> None:
-  """Calls `hook()` before each run of a session of the graph, while ops that are new can be changed.
+  """Calls `hook()` before each run of a session of the graph, while ops that are new can be
+  changed.
 
   A `Call`, and what `Session.make_callable` returns, calls it when it is made and not again.
   """

@@ -11,8 +11,9 @@ from tensorflow_v1.load import tf
 class Call:
   """Runs `fetches` as `session.run` does, None for an op; what can be prepared for them is, once.
 
-  `Session.make_callable` resolves the fetches once, but TensorFlow still looks up by their names, in every run, what it
-  prepared for them. Here it is handed that itself: a step of a linear model takes about a tenth less.
+  `Session.make_callable` resolves the fetches once, but TensorFlow still looks up by their names,
+  in every run, what it prepared for them. Here it is handed that itself: a step of a linear model
+  takes about a tenth less.
   """
 
   def __init__(self, session: Any, fetches: Sequence[Any], *, by_caller: bool = False):
@@ -20,10 +21,10 @@ class Call:
 
     Args:
       session: that stays open as long as this is called.
-      fetches: tensors and ops, and dicts of tensors. On a server, which other workers' steps wait for anyhow, they go
-        through `make_callable`.
-      by_caller: whether the thread that calls runs all ops, one after the other, instead of the session's threads.
-        TensorFlow does so where all stand on one device.
+      fetches: tensors and ops, and dicts of tensors. On a server, which other workers' steps wait
+        for anyhow, they go through `make_callable`.
+      by_caller: whether the thread that calls runs all ops, one after the other, instead of the
+        session's threads. TensorFlow does so where all stand on one device.
     """
     self._session = session
     self._fetches = list(fetches)
@@ -31,15 +32,18 @@ class Call:
     self._run: Optional[Callable[[], List[Any]]] = None
 
   def prepare(self) -> Callable[[], List[Any]]:
-    """Does what the first call does before it runs: the graph as it is now is divided among its devices.
+    """Does what the first call does before it runs: the graph as it is now is divided among its
+    devices.
 
-    That takes seconds for a deep model, in which another thread may call other fetches, but not close the session.
+    That takes seconds for a deep model, in which another thread may call other fetches, but not
+    close the session.
 
     Returns:
       the function that every call comes down to.
     """
     if self._run is None:
-      self._run = self._session.make_callable(self._fetches) if self._session.sess_str else self._prepare()
+      self._run = self._session.make_callable(
+          self._fetches) if self._session.sess_str else self._prepare()
     return self._run
 
   def __call__(self) -> List[Any]:
@@ -49,7 +53,8 @@ class Call:
   def _prepare(self):
     session, flat = self._session, tf.nest.flatten(self._fetches)
     is_op = [isinstance(fetch, tf.Operation) for fetch in flat]
-    # The tensors' values come first, and then None for each op: mostly the order that was asked for.
+    # The tensors' values come first, and then None for each op: mostly the order that was asked
+    # for.
     order = sorted(range(len(flat)), key=is_op.__getitem__)
     session._extend_graph()  # With what was built since it last ran.
     handle = _PreparedCall(session, config_pb2.CallableOptions(
@@ -59,10 +64,12 @@ class Call:
     of_ops = [None] * sum(is_op)
 
     def run():
-      # All threads wait for what Python does between two runs, and after a few microseconds they go to sleep.
+      # All threads wait for what Python does between two runs, and after a few microseconds they go
+      # to sleep.
       return _run_callable(session._session, handle, (), None) + of_ops
 
-    if order == list(range(len(flat))) and not any(isinstance(fetch, dict) for fetch in self._fetches):
+    if order == list(range(
+        len(flat))) and not any(isinstance(fetch, dict) for fetch in self._fetches):
       return run
     place = sorted(range(len(flat)), key=order.__getitem__)
 

@@ -15,7 +15,8 @@ def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int
     group_size: how many shares, each on a device of its own.
     group_key: the same for all sums over these devices.
     instance_key: the same for all shares of one sum.
-    kind: 'ring' or 'nccl'. TensorFlow 1.14 knows no choice for a single sum: there the session's config makes it.
+    kind: 'ring' or 'nccl'. TensorFlow 1.14 knows no choice for a single sum: there the session's
+      config makes it.
   """
   hint = {} if IS_1 else {'communication_hint': kind}
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
@@ -30,4 +31,5 @@ def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instanc
     others: as for `all_reduce`.
   """
   group = (like.shape, like.dtype, group_size, group_key, instance_key)
-  return collective_ops.broadcast_recv(*group) if value is None else collective_ops.broadcast_send(value, *group)
+  return collective_ops.broadcast_recv(
+      *group) if value is None else collective_ops.broadcast_send(value, *group)

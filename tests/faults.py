@@ -1,6 +1,7 @@
 """Faults: what tests do to a run, each a small function with a name.
 
-Rows of data, model functions, files on disk and a full disk; what kills a process stands with the test that does it.
+Rows of data, model functions, files on disk and a full disk; what kills a process stands with the
+test that does it.
 """
 
 import contextlib
@@ -23,16 +24,21 @@ def poison(examples, row, value=np.nan):
 
 
 def root_of_zero(batch, is_training):
-  """A model whose loss stays finite while an example of zeros gives `logits/weights` a gradient that is none."""
+  """A model whose loss stays finite while an example of zeros gives `logits/weights` a gradient
+  that is none.
+  """
   features, _ = batch
   losses, metrics = small.model(batch, is_training)
   with tf.variable_scope('logits', reuse=True):
     weights = tf.get_variable('weights', [4, small.NUM_CLASSES])
-  return losses + 1e-3 * tf.sqrt(tf.reduce_sum(tf.abs(features), 1) * tf.reduce_sum(tf.square(weights))), metrics
+  return losses + 1e-3 * tf.sqrt(
+      tf.reduce_sum(tf.abs(features), 1) * tf.reduce_sum(tf.square(weights))), metrics
 
 
 def fails_once(tensor, *, calls, at):
-  """Returns the tensor, but numbers that are none at the call number `at`, as a failing device would."""
+  """Returns the tensor, but numbers that are none at the call number `at`, as a failing device
+  would.
+  """
   def pass_on(value):
     calls.append(None)
     return value * np.float32(np.nan if len(calls) == at else 1)
@@ -64,7 +70,9 @@ def flip_a_byte(path, position):
 
 
 def limit_memory(more_bytes):
-  """Lets this process take only so much more memory: allocating fails at once, without filling the machine."""
+  """Lets this process take only so much more memory: allocating fails at once, without filling the
+  machine.
+  """
   with open('/proc/self/statm') as file:
     pages = int(file.read().split()[0])
   limit = pages * resource.getpagesize() + more_bytes
@@ -73,7 +81,9 @@ def limit_memory(more_bytes):
 
 @contextlib.contextmanager
 def full_disk(num_bytes=0):
-  """Within, no file can grow beyond some bytes: writing fails as on a full disk, in C++ as in Python."""
+  """Within, no file can grow beyond some bytes: writing fails as on a full disk, in C++ as in
+  Python.
+  """
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))

@@ -1,4 +1,6 @@
-"""What stands in deploy/: valid for Kubernetes, Slurm and shells, and every worker is told who it is."""
+"""What stands in deploy/: valid for Kubernetes, Slurm and shells, and every worker is told who it
+is.
+"""
 
 import json
 import os
@@ -14,19 +16,19 @@ ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / 'deploy' / 'kubernetes.yaml'
 SLURM = ROOT / 'deploy' / 'slurm.sh'
 
-# As `python` on PATH: makes TF_CONFIGs as the real one, and notes what main.py would be given: a line in one write,
-# since all pods note at once.
-PYTHON = '''#!/bin/sh
-[ "$1" = main.py ] || exec '%s' "$@"
+# As `python` on PATH: makes TF_CONFIGs as the real one, and notes what main.py would be given: a
+# line in one write, since all pods note at once.
+PYTHON = f'''#!/bin/sh
+[ "$1" = main.py ] || exec '{sys.executable}' "$@"
 echo "$TF_CONFIG" >>"$NOTES/told"
-flags=$(printf '%%s;' "$@")
+flags=$(printf '%s;' "$@")
 echo "$flags" >>"$NOTES/flags"
 echo "$$" >>"$NOTES/processes"
-number=${SLURM_PROCID:-0}
-case " ${SIGNALLED-} " in *" $number "*) kill -TERM "$PPID"; sleep 0.3 ;; esac
+number=${{SLURM_PROCID:-0}}
+case " ${{SIGNALLED-}} " in *" $number "*) kill -TERM "$PPID"; sleep 0.3 ;; esac
 echo "main.py $number has left" >>"$NOTES/log"
-eval "exit \\${CODE_$number:-0}"
-''' % sys.executable
+eval "exit \\${{CODE_$number:-0}}"
+'''
 # Three tasks, one after the other; the exit code is the highest, as srun's is.
 SRUN = '''#!/bin/sh
 while :; do
@@ -59,8 +61,12 @@ def machine(tmp_path):
   for name, text in (('python', PYTHON), ('srun', SRUN), ('scontrol', SCONTROL)):
     (tmp_path / 'bin' / name).write_text(text)
     (tmp_path / 'bin' / name).chmod(0o755)
-  kept = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG' and not name.startswith('SLURM_')}
-  return dict(kept, PATH='%s:%s' % (tmp_path / 'bin', os.environ['PATH']), NOTES=str(tmp_path))
+  kept = {
+      name: value
+      for name, value in os.environ.items()
+      if name != 'TF_CONFIG' and not name.startswith('SLURM_')
+  }
+  return dict(kept, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", NOTES=str(tmp_path))
 
 
 def read_lines(machine, name):
@@ -71,7 +77,8 @@ def read_lines(machine, name):
 @pytest.fixture
 def manifest():
   """Returns the manifest's documents by kind."""
-  pytest.importorskip('kubernetes_validate', reason='kubernetes-validate is among the pins of tf2 alone')
+  pytest.importorskip('kubernetes_validate', reason='kubernetes-validate is among the pins of tf2 '
+                                                    'alone')
   import yaml
   documents = list(yaml.safe_load_all(MANIFEST.read_text()))
   assert len({document['kind'] for document in documents}) == len(documents)
@@ -80,7 +87,8 @@ def manifest():
 
 def test_the_manifest_is_valid_for_kubernetes(manifest):
   import kubernetes_validate
-  versions = ['1.%d' % minor for minor in range(31, int(kubernetes_validate.latest_version().split('.')[1]) + 1)]
+  versions = [f'1.{minor}' for minor in range(31, int(kubernetes_validate.latest_version().split(
+      '.')[1]) + 1)]
   assert len(versions) > 5
   for version in versions:
     for document in manifest.values():
@@ -88,14 +96,17 @@ def test_the_manifest_is_valid_for_kubernetes(manifest):
 
 
 def test_names_labels_and_numbers_of_the_manifest_agree(manifest):
-  job, service, policy = manifest['Job']['spec'], manifest['Service'], manifest['NetworkPolicy']['spec']
+  job, service, policy = manifest['Job']['spec'], manifest['Service'], manifest['NetworkPolicy'][
+      'spec']
   pod, labels = job['template']['spec'], job['template']['metadata']['labels']
   [container] = pod['containers']
   [workers] = [variable['value'] for variable in container['env'] if variable['name'] == 'WORKERS']
-  assert job['completions'] == job['parallelism'] == int(workers) and job['completionMode'] == 'Indexed'
+  assert job['completions'] == job['parallelism'] == int(
+      workers) and job['completionMode'] == 'Indexed'
   assert pod['subdomain'] == service['metadata']['name'] and service['spec']['clusterIP'] == 'None'
   [allowed] = policy['ingress'][0]['from']
-  assert (service['spec']['selector'] == policy['podSelector']['matchLabels'] == allowed['podSelector']['matchLabels']
+  assert (service['spec']['selector'] == policy['podSelector']['matchLabels'] == allowed[
+      'podSelector']['matchLabels']
           == labels)
   # podFailurePolicy asks for it.
   assert pod['restartPolicy'] == 'Never'
@@ -109,10 +120,11 @@ def test_every_pod_is_told_who_it_is(manifest, machine):
   job = manifest['Job']
   [container] = job['spec']['template']['spec']['containers']
   [port] = [port['containerPort'] for port in container['ports']]
-  hosts = ['%s-%d.%s:%d' % (job['metadata']['name'], index, manifest['Service']['metadata']['name'], port)
+  hosts = [f"{job['metadata']['name']}-{index}.{manifest['Service']['metadata']['name']}:{port}"
            for index in range(job['spec']['completions'])]
   pods = [subprocess.Popen(container['command'], cwd=str(ROOT), env=dict(
-      machine, JOB_COMPLETION_INDEX=str(index), **{one['name']: one['value'] for one in container['env']}))
+      machine, JOB_COMPLETION_INDEX=str(index), **{one['name']: one['value'] for one in container[
+          'env']}))
           for index in range(len(hosts))]
   assert [pod.wait(timeout=60) for pod in pods] == [0] * len(hosts)
   # The first process of the container, which Kubernetes signals, is main.py itself.
@@ -123,7 +135,7 @@ def test_every_pod_is_told_who_it_is(manifest, machine):
   gpus = container['resources']['limits']['nvidia.com/gpu']
   [folder] = [mount['mountPath'] for mount in container['volumeMounts']]
   for line in read_lines(machine, 'flags'):
-    assert ';--num_gpus=%d;' % gpus in line and ';--checkpoint_dir=%s/' % folder in line
+    assert f';--num_gpus={gpus};' in line and f';--checkpoint_dir={folder}/' in line
 
 
 def test_a_pod_without_a_tf_config_trains_nothing(manifest, machine):
@@ -134,9 +146,10 @@ def test_a_pod_without_a_tf_config_trains_nothing(manifest, machine):
 
 
 def run_slurm(machine, *flags, **environment):
-  return subprocess.run(
-      ['bash', str(SLURM)] + list(flags), cwd=str(ROOT), timeout=60, stderr=subprocess.DEVNULL,
-      env=dict(machine, SLURM_JOB_ID='123456', SLURM_JOB_NODELIST='node[7-9]', **environment)).returncode
+  return subprocess.run(['bash', str(SLURM)] + list(flags), cwd=str(ROOT), timeout=60,
+                        stderr=subprocess.DEVNULL, env=dict(machine, SLURM_JOB_ID='123456',
+                                                            SLURM_JOB_NODELIST='node[7-9]',
+                                                            **environment)).returncode
 
 
 def test_shells_and_linters_take_the_script():
@@ -147,17 +160,21 @@ def test_shells_and_linters_take_the_script():
 
 def test_every_task_is_told_who_it_is(machine):
   assert run_slurm(machine, '--num_gpus=8', '--checkpoint_dir=/shared/my runs') == 0
-  hosts = ['node%d:23456' % number for number in (7, 8, 9)]
-  assert [json.loads(line) for line in read_lines(machine, 'told')] == [
-      {'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}} for index in range(3)]
-  assert read_lines(machine, 'flags') == ['main.py;--num_gpus=8;--checkpoint_dir=/shared/my runs;'] * 3
-  assert [line for line in read_lines(machine, 'log') if line.startswith('s')] == ['srun --kill-on-bad-exit=1',
+  hosts = [f'node{number}:23456' for number in (7, 8, 9)]
+  assert [json.loads(line) for line in read_lines(machine, 'told')
+         ] == [{'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
+               for index in range(3)]
+  assert read_lines(machine,
+                    'flags') == ['main.py;--num_gpus=8;--checkpoint_dir=/shared/my runs;'] * 3
+  assert [line for line in read_lines(machine, 'log') if line.startswith('s')] == [
+      'srun --kill-on-bad-exit=1',
                                                                                   'srun --wait=0']
 
 
 def test_a_task_that_fails_starts_all_again(machine):
   assert run_slurm(machine, CODE_1='3') == 3
-  assert [line for line in read_lines(machine, 'log') if 'scontrol' in line] == ['scontrol requeue 123456']
+  assert [line for line in read_lines(machine, 'log') if 'scontrol' in line] == [
+      'scontrol requeue 123456']
 
 
 def test_but_not_for_ever(machine):
@@ -169,8 +186,10 @@ def test_but_not_for_ever(machine):
 @pytest.mark.parametrize('environment', [dict(CODE_1='2'), dict(SLURM_JOB_NODELIST='nodes')])
 def test_a_mistake_is_told_to_slurm_before_the_task_ends(machine, environment):
   machine.update({name: value for name, value in environment.items() if name.startswith('CODE')})
-  if 'SLURM_JOB_NODELIST' in environment:  # No hosts: there is no TF_CONFIG, and main.py is not started.
-    (Path(machine['NOTES']) / 'bin' / 'scontrol').write_text('#!/bin/sh\necho "scontrol $*" >>"$NOTES/log"\n')
+  # No hosts: there is no TF_CONFIG, and main.py is not started.
+  if 'SLURM_JOB_NODELIST' in environment:
+    (Path(machine['NOTES']) / 'bin' / 'scontrol').write_text(
+        '#!/bin/sh\necho "scontrol $*" >>"$NOTES/log"\n')
   assert run_slurm(machine) == 2
   log = read_lines(machine, 'log')
   number = next(number for number, line in enumerate(log) if line.endswith('ended with 2'))
@@ -180,5 +199,6 @@ def test_a_mistake_is_told_to_slurm_before_the_task_ends(machine, environment):
 def test_when_the_time_is_over_every_shell_waits_and_the_chief_tells_it_for_all(machine):
   assert run_slurm(machine, SIGNALLED='0 1 2', CODE_0='143', CODE_1='143', CODE_2='143') == 143
   log = [line for line in read_lines(machine, 'log') if not line.startswith('srun')]
-  assert log == ['main.py 0 has left', 'task 0 ended with 143', 'main.py 1 has left', 'task 1 ended with 0',
+  assert log == ['main.py 0 has left', 'task 0 ended with 143', 'main.py 1 has left',
+  'task 1 ended with 0',
                  'main.py 2 has left', 'task 2 ended with 0', 'scontrol requeue 123456']

@@ -1,4 +1,6 @@
-"""Every command in the docs is run, every file they name exists, and the package installs what they promise."""
+"""Every command in the docs is run, every file they name exists, and the package installs what they
+promise.
+"""
 
 import inspect
 import json
@@ -19,8 +21,11 @@ from tests.test_house import PACKAGES, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
 
-DOCS = sorted(os.path.join(folder, name) for folder in ('', 'docs') for name in os.listdir(os.path.join(ROOT, folder))
-              if name.endswith('.md'))
+DOCS = sorted(
+    os.path.join(folder, name)
+    for folder in ('', 'docs')
+    for name in os.listdir(os.path.join(ROOT, folder))
+    if name.endswith('.md'))
 # Whose commands take ten seconds and more.
 LONG = {os.path.join('docs', name) for name in ('seeing.md', 'speed.md', 'workers.md')}
 
@@ -47,17 +52,20 @@ def commands(name):
 
 
 def translate(command):
-  """Returns what to run for a command of the docs: in this environment, and no longer than it takes to see it work.
+  """Returns what to run for a command of the docs: in this environment, and no longer than it takes
+  to see it work.
 
   None for what cannot run here, or is run by a test of its own.
 
-  `tests/test_environment.py` shows that the two scripts start main.py and pytest; CI runs both as they are written.
+  `tests/test_environment.py` shows that the two scripts start main.py and pytest; CI runs both as
+  they are written.
   """
   words = shlex.split(command)
   if words[0] == './test':
     # Of all tests those of one file do, which shows what the options come to.
     named = [] if any(word.startswith('tests/') for word in words) else ['tests/test_house.py']
-    return [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider'] + words[1:] + named
+    return [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider'
+           ] + words[1:] + named
   if words[0] == './run' or words[:2] == ['python', 'main.py']:
     flags = words[1:] if words[0] == './run' else words[2:]
     if '--help' in flags:
@@ -65,9 +73,11 @@ def translate(command):
     if '--data=fashion_mnist' in flags and not os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
       return None
     if flags == ['--autotune'] or flags == ['--input_only']:
-      return None  # They take their time: tests/training/tools/test_autotune.py and tests/test_main_data.py run them.
+      # They take time; tests/training/tools/test_autotune.py and tests/test_main_data.py run them.
+      return None
     # As many steps as it takes to see it work.
-    flags = [flag for flag in flags if not flag.startswith('--epochs=')] + ['--steps=2', '--model=linear']
+    flags = [flag for flag in flags if not flag.startswith('--epochs=')] + ['--steps=2',
+    '--model=linear']
     return [sys.executable, 'main.py'] + flags
   if 'pdoc' in words:
     return None  # The test of the reference runs it.
@@ -79,14 +89,17 @@ def translate(command):
     return launched and [sys.executable] + flags + ['--'] + launched
   if words[:2] == ['python', '-m'] and words[2].startswith('examples.'):
     name = re.sub('_(before|after)$', '', words[2].split('.')[-1])
-    assert re.search(r"['.]%s" % name, read('tests/test_examples.py')), '%s: tests/test_examples.py must run it' % name
+    assert re.search(rf"['.]{name}", read('tests/test_examples.py')), (f'{name}: '
+                                                                       'tests/test_examples.py '
+                                                                       'must run it')
     return None
   if words[:3] == ['python', '-m', 'benchmarks.step']:
-    return [sys.executable] + words[1:] + ['--models=linear', '--towers=1', '--kinds=towers,by hand',
+    return [sys.executable] + words[1:] + ['--models=linear', '--towers=1',
+    '--kinds=towers,by hand',
                                            '--rounds=1', '--seconds=0.01']
   if words[:3] == ['python', '-m', 'benchmarks.mnist']:
     return [sys.executable] + words[1:] + ['--model=linear', '--steps=2', '--rounds=1']
-  assert words[0] == 'python', 'No test knows how to run %r.' % command
+  assert words[0] == 'python', f'No test knows how to run {command!r}.'
   return [sys.executable] + words[1:]
 
 
@@ -144,45 +157,54 @@ def test_prose_is_wrapped(name):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in DOCS if commands(name)])
+    pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+    for name in DOCS
+    if commands(name)
+])
 def test_every_command_runs(name, tmp_path):
-  # In a folder with what the docs presume to be there; a command also finds what those before it have left.
+  # In a folder with what the docs presume to be there; a command also finds what those before it
+  # have left.
   for number, image in enumerate(jpegs(4)):
-    (tmp_path / 'photos' / 'train' / ('class_%d' % (number % 2))).mkdir(parents=True, exist_ok=True)
-    (tmp_path / 'photos' / 'train' / ('class_%d' % (number % 2)) / ('%d.jpg' % number)).write_bytes(image)
+    (tmp_path / 'photos' / 'train' / (f'class_{number % 2}')).mkdir(parents=True, exist_ok=True)
+    (tmp_path / 'photos' / 'train' / (f'class_{number % 2}') / (f'{number}.jpg')).write_bytes(image)
   shutil.copytree(str(tmp_path / 'photos' / 'train'), str(tmp_path / 'photos' / 'validation'))
   np.save(str(tmp_path / 'images.npy'), data.load('sample').validation.arrays[0][:10])
-  for words in share_processes([words for words in map(translate, commands(name)) if words is not None]):
+  for words in share_processes(
+      [words for words in map(translate, commands(name)) if words is not None]):
     # Tests are found by their paths.
-    done = subprocess.run(words, cwd=ROOT if 'pytest' in words else str(tmp_path), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=240, text=True,
-                          env=dict(os.environ, PYTHONPATH=ROOT, XDG_CACHE_HOME=str(tmp_path / 'cache')))
-    assert done.returncode == 0, '%s\n%s' % (' '.join(words), done.stdout)
+    done = subprocess.run(
+        words, cwd=ROOT if 'pytest' in words else str(tmp_path), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, timeout=240, text=True,
+        env=dict(os.environ, PYTHONPATH=ROOT, XDG_CACHE_HOME=str(tmp_path / 'cache')))
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}"
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = ''.join(subprocess.run([sys.executable] + program + ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60,
-                                 text=True).stdout
-                  for program in (['main.py'], ['-m', 'towers.data.convert'], ['-m', 'towers.training.reporting'],
-                                  ['-m', 'towers.launch'], ['-m', 'towers.launch.tf_config'],
-                                  ['-m', 'benchmarks.workers'], ['-m', 'benchmarks.input'],
-                                  ['-m', 'benchmarks.step'], ['-m', 'benchmarks.mnist'],
-                                  ['-m', 'benchmarks.endurance'],
-                                  ['-m', 'tests.mutants']))
+  flags = ''.join(
+      subprocess.run([sys.executable] + program +
+                     ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, text=True).stdout
+      for program in (['main.py'], ['-m', 'towers.data.convert'],
+                      ['-m', 'towers.training.reporting'], ['-m', 'towers.launch'],
+                      ['-m', 'towers.launch.tf_config'], ['-m', 'benchmarks.workers'],
+                      ['-m', 'benchmarks.input'], ['-m', 'benchmarks.step'],
+                      ['-m', 'benchmarks.mnist'], ['-m', 'benchmarks.endurance'],
+                      ['-m', 'tests.mutants']))
   flags += '--help --helpshort'
   for name in DOCS:
     text = read(name)
-    for flag in re.findall(r'--(\w+)', re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
-      assert '--%s' % flag in flags, '%s: --%s' % (name, flag)
+    for flag in re.findall(r'--(\w+)',
+                           re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
+      assert f'--{flag}' in flags, f'{name}: --{flag}'
     for module in re.findall(r'python -m ((?:towers|examples|benchmarks|tests)[\w.]*\w)', text):
       path = os.path.join(ROOT, *module.split('.'))
       assert os.path.exists(path + '.py') or os.path.exists(os.path.join(path, '__main__.py')), (
-          '%s: python -m %s' % (name, module))
-    for path in re.findall(r'`((?:towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy)'
-                           r'/[\w/.-]+)`', text):
-      assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', '%s: %s' % (name, path)
+          f'{name}: python -m {module}')
+    for path in re.findall(
+        r'`((?:towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy)'
+        r'/[\w/.-]+)`', text):
+      assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', f'{name}: {path}'
     for link in re.findall(r'\]\(([^)#]+)\)', text):
-      assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), '%s: %s' % (name, link)
+      assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), f'{name}: {link}'
 
 
 def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
@@ -191,22 +213,24 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   [command] = [command for command in commands('BUILD.md') if 'pdoc' in command]
   words = [str(tmp_path) if word == 'build/reference' else word for word in shlex.split(command)]
   assert words[0] == 'python' and str(tmp_path) in words
-  subprocess.run([sys.executable] + words[1:], cwd=ROOT, check=True, timeout=240, stderr=subprocess.DEVNULL)
+  subprocess.run([sys.executable] + words[1:], cwd=ROOT, check=True, timeout=240,
+                 stderr=subprocess.DEVNULL)
   for module in (towers, data):
     page = tmp_path / (module.__name__.replace('.', os.sep) + '.html')
     page = page.read_text(encoding='utf-8')
     for name in module.__all__:
-      [_, entry] = page.split('<section id="%s">' % name)
+      [_, entry] = page.split(f'<section id="{name}">')
       # Up to what belongs to its attributes.
       entry = entry.split('</section>')[0].split('class="classattr"')[0]
       # An alias of a type keeps its text where it is made.
       thing = getattr(module, name)
       if inspect.isclass(thing) or inspect.isfunction(thing):
-        assert 'class="docstring"' in entry, '%s.%s' % (module.__name__, name)
+        assert 'class="docstring"' in entry, f'{module.__name__}.{name}'
 
 
 def read_tour():
-  """Returns the files that the tour in BUILD.md names, by room; lone files are rooms without any."""
+  """Returns the files that the tour in BUILD.md names, by room; lone files are rooms without any.
+  """
   [tour] = re.findall(r'```\n(main\.py .*?)```', read('BUILD.md'), re.DOTALL)
   rooms, room = {}, ''
   for line in tour.splitlines():
@@ -228,7 +252,7 @@ def test_the_tour_has_a_line_for_every_room_and_every_file_in_it():
       folder = os.path.relpath(path, ROOT).replace(os.sep, '/')
       if folder == 'towers':
         alone = {name for name in rooms if name.endswith('.py')} - {'main.py'}
-        assert alone == {'towers/%s.py' % name for name in names}
+        assert alone == {f'towers/{name}.py' for name in names}
       elif names:
         assert set(rooms[folder + '/']) == names, folder
   for folder in ('examples', 'benchmarks', 'deploy', 'tests', 'docs'):
@@ -238,7 +262,8 @@ def test_the_tour_has_a_line_for_every_room_and_every_file_in_it():
 def test_the_tour_goes_through_the_rooms_in_their_order():
   named = [re.sub(r'(/|\.py)$', '', name).replace('/', '.') for name in read_tour()]
   in_both = [name for name in ROOMS if name in named]
-  assert [name for name in named if name in ROOMS and name != 'main'] == in_both[:-1] and in_both[-1] == 'main'
+  assert [name for name in named if name in ROOMS and name != 'main'
+         ] == in_both[:-1] and in_both[-1] == 'main'
 
 
 def test_decisions_are_numbered():

@@ -1,6 +1,8 @@
-"""Set-up: which Python is found, that only whole environments are used, and what `import tensorflow_v1` refuses.
+"""Set-up: which Python is found, that only whole environments are used, and what `import
+tensorflow_v1` refuses.
 
-The scripts run against stand-ins for Python that log what they are called with, so nothing is downloaded.
+The scripts run against stand-ins for Python that log what they are called with, so nothing is
+downloaded.
 """
 
 import ast
@@ -20,7 +22,8 @@ from towers.base import installed
 from towers.base.usage_error import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'grep', 'mkdir', 'mv', 'rm', 'rmdir', 'sleep', 'uname')
+TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'grep', 'mkdir', 'mv', 'rm', 'rmdir', 'sleep',
+    'uname')
 
 # Answers as Python, venv, pip and virtualenv would; CAN_NOT names what fails.
 PYTHON = r'''#!/bin/sh
@@ -55,7 +58,7 @@ class Machine:
       (self.checkout / 'requirements' / (name + '.txt')).write_text(name + '==1\n')
     # Pythons of the machine that runs this test must not be found.
     with open(str(self.checkout / 'environment.sh'), 'a') as script:
-      script.write('python_folders="%s/folders/*/bin"\n' % folder)
+      script.write(f'python_folders="{folder}/folders/*/bin"\n')
     self.folders = folder / 'folders'
 
   def program(self, name: str, body: str) -> None:
@@ -77,8 +80,10 @@ class Machine:
         ['/bin/sh', '-euc', commands], cwd=str(self.checkout),
         env=self.environment(settings), capture_output=True, text=True)
 
-  def start(self, *arguments: str, script: str = './run', **settings: str) -> 'subprocess.Popen[str]':
-    # What runs in the background ignores SIGINT, and no shell can trap what was ignored when it started.
+  def start(self, *arguments: str, script: str = './run',
+            **settings: str) -> 'subprocess.Popen[str]':
+    # What runs in the background ignores SIGINT, and no shell can trap what was ignored when it
+    # started.
     return subprocess.Popen(
         [script] + list(arguments), cwd=str(self.checkout), env=self.environment(settings),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -120,7 +125,7 @@ class TestPythonIsFound:
     (machine.folders / 'with space' / 'bin').mkdir(parents=True)
     hidden = machine.folders / 'with space' / 'bin' / 'python3.7'
     (machine.bin / 'hidden').rename(hidden)
-    assert machine.choose().stdout.startswith('tf1|%s|' % hidden)
+    assert machine.choose().stdout.startswith(f'tf1|{hidden}|')
 
   def test_python_of_an_active_environment_counts_by_its_version(self, machine):
     machine.python('python', '3.7')
@@ -136,7 +141,7 @@ class TestPythonIsFound:
   def test_python37_names_one(self, machine):
     machine.python('mine', '3.7')
     mine = str(machine.bin / 'mine')
-    assert machine.choose(PYTHON37=mine).stdout.startswith('tf1|%s|' % mine)
+    assert machine.choose(PYTHON37=mine).stdout.startswith(f'tf1|{mine}|')
 
   @pytest.mark.parametrize('version, said', [('3.9', 'is Python 3.9'), (None, 'does not run')])
   def test_a_wrong_python37_is_refused(self, machine, version, said):
@@ -181,14 +186,17 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     code, stderr = machine.run('--steps=3', 'two words')
     assert code == 0
-    assert stderr.startswith('towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n') and 'some minutes' in stderr
+    assert stderr.startswith('towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n') and (
+        'some '
+        'minutes') in stderr
     assert '-m pip install --disable-pip-version-check -r tf1.txt' in machine.calls()
-    assert machine.calls()[-1] == '%s/main.py --steps=3 two words' % machine.checkout
+    assert machine.calls()[-1] == f'{machine.checkout}/main.py --steps=3 two words'
 
   def test_tests_take_arguments(self, machine):
     machine.python('python3.7', '3.7')
     assert machine.run('-m', '', '-x', script='./test')[0] == 0
-    assert machine.calls()[-1] == '-m pytest --numprocesses=auto --dist=worksteal -m not slow -m  -x'
+    assert machine.calls()[-1] == ('-m pytest --numprocesses=auto --dist=worksteal -m not slow -m  '
+                                   '-x')
 
   def test_the_second_start_runs_nothing_but_main(self, machine):
     machine.python('python3.7', '3.7')
@@ -196,7 +204,7 @@ class TestEnvironmentIsMade:
     machine.log.unlink()
     code, stderr = machine.run()
     assert code == 0 and stderr == 'towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n'
-    assert machine.calls() == ['%s/main.py' % machine.checkout]
+    assert machine.calls() == [f'{machine.checkout}/main.py']
 
   def test_tf2_for_want_of_37_is_remembered_with_its_reason(self, machine):
     machine.python('python3.11', '3.11')
@@ -211,7 +219,8 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     assert machine.run(TOWERS_TARGET='tf2')[1].startswith('towers: TensorFlow 2.21')
     assert machine.run()[1].startswith('towers: TensorFlow 1.14')
-    assert machine.run(TOWERS_TARGET='tf2')[1] == 'towers: TensorFlow 2.21 on Python 3.11 (.venv-tf2)\n'
+    assert machine.run(TOWERS_TARGET='tf2')[1] == ('towers: TensorFlow 2.21 on Python 3.11 '
+                                                   '(.venv-tf2)\n')
 
   def test_changed_pins_are_installed(self, machine):
     machine.python('python3.7', '3.7')
@@ -272,8 +281,8 @@ class TestEnvironmentIsMade:
   def test_without_venv_the_next_way_is_taken(self, machine, can_not, others, way):
     machine.python('python3.7', '3.7')
     for other in others:
-      machine.program(other, 'echo %s "$*" >>"$LOG"; for last; do :; done; mkdir -p "$last/bin"; '
-                             'cp "%s/python3.7" "$last/bin/python"' % (other, machine.bin))
+      machine.program(other, f'echo {other} "$*" >>"$LOG"; for last; do :; done; mkdir -p '
+                             f'"$last/bin"; cp "{machine.bin}/python3.7" "$last/bin/python"')
     assert machine.run(CAN_NOT=can_not)[0] == 0
     assert any(way in call for call in machine.calls())
 
@@ -303,14 +312,16 @@ def test_every_requirement_is_pinned_exactly(name):
 
 
 def test_the_package_asks_for_the_pinned_versions():
-  asked = re.findall(r"\"([\w-]+==[\w.]+); python_version < '3.8'\"", (ROOT / 'pyproject.toml').read_text())
+  asked = re.findall(r"\"([\w-]+==[\w.]+); python_version < '3.8'\"",
+                     (ROOT / 'pyproject.toml').read_text())
   assert len(asked) == 5 and set(asked) <= set(lines_of(ROOT / 'requirements' / 'tf1.txt'))
 
 
 def test_only_one_folder_imports_tensorflow():
   importers = set()
   for path in ROOT.rglob('*.py'):
-    if path.relative_to(ROOT).parts[0] in ('build', 'dist') or path.relative_to(ROOT).parts[0].startswith('.'):
+    if path.relative_to(ROOT).parts[0] in (
+        'build', 'dist') or path.relative_to(ROOT).parts[0].startswith('.'):
       continue
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
       names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -318,8 +329,10 @@ def test_only_one_folder_imports_tensorflow():
         names = [node.module or '']
       if any(name.split('.')[0] == 'tensorflow' for name in names):
         importers.add(str(path.relative_to(ROOT)))
-  # Beside MultiWorkerMirroredStrategy of TensorFlow 2 the benchmark needs TensorFlow with eager mode on.
-  assert {os.path.split(path)[0] for path in importers - {'benchmarks/harness/worker_steps.py'}} == {'tensorflow_v1'}
+  # Beside MultiWorkerMirroredStrategy of TensorFlow 2 the benchmark needs TensorFlow with eager
+  # mode on.
+  assert {os.path.split(path)[0] for path in importers - {'benchmarks/harness/worker_steps.py'}
+         } == {'tensorflow_v1'}
 
 
 class TestWhatIsRefused:
@@ -353,10 +366,13 @@ class TestWhatIsRefused:
       ((3, 8), ['tensorflow-2.13.0.dist-info'], ['Python 3.8', '3.7', '3.10']),
       ((3, 9), ['tensorflow-2.20.0.dist-info'], ['Python 3.9', '3.7', '3.10']),
       ((3, 7), ['tensorflow-1.14.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'],
-       ['tensorflow 1.14.0', 'tensorflow-gpu 1.14.0', 'pip uninstall --yes tensorflow tensorflow-gpu']),
-      ((3, 11), ['tensorflow-2.21.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'], ['pip uninstall']),
+       ['tensorflow 1.14.0', 'tensorflow-gpu 1.14.0',
+       'pip uninstall --yes tensorflow tensorflow-gpu']),
+      ((3, 11), ['tensorflow-2.21.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'], [
+          'pip uninstall']),
       ((3, 7), ['tensorflow_gpu-1.13.2.dist-info'], ['1.13.2', '1.14']),
-      ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-4.21.0.dist-info'], ['4.21.0', 'protobuf==3.20.3']),
+      ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-4.21.0.dist-info'], ['4.21.0',
+          'protobuf==3.20.3']),
       ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-3.21.0.dist-info'], ['3.21.0']),
   ])
   def test_the_message_names_what_was_found_and_the_fix(self, site, python, folders, said):
@@ -382,7 +398,7 @@ class TestWhatIsRefused:
 
   def test_the_first_folder_of_the_path_wins(self, site, tmp_path):
     for folder, version in [('b', '1.13.0'), ('a', '1.14.0')]:
-      (tmp_path / folder / ('tensorflow-%s.dist-info' % version)).mkdir(parents=True)
+      (tmp_path / folder / (f'tensorflow-{version}.dist-info')).mkdir(parents=True)
     found = installed.find_distributions([str(tmp_path / 'a'), str(tmp_path / 'b')])
     installed.check_environment((3, 7), found, True)
 
@@ -393,7 +409,8 @@ import numpy as np
 from tensorflow_v1 import StagingArea, tf
 
 images = np.zeros([32, 4], np.float32)
-dataset = tf.data.Dataset.from_tensor_slices(images).shuffle(32, seed=tf.constant(3, tf.int64)).repeat().batch(8)
+dataset = tf.data.Dataset.from_tensor_slices(images)
+dataset = dataset.shuffle(32, seed=tf.constant(3, tf.int64)).repeat().batch(8)
 iterator = tf.data.make_initializable_iterator(dataset)
 area = StagingArea([tf.float32], [[8, 4]])
 put = area.put([iterator.get_next()])
@@ -405,9 +422,11 @@ for reuse in (False, True):
     losses.append(tf.reduce_mean(tf.square(tf.matmul(tf.reshape(area.get(), [8, 4]), weights))))
 predicate = tf.placeholder(tf.bool, [])
 loss = tf.cond(predicate, lambda: tf.add_n(losses), lambda: losses[0])
-assert any(op.type == 'Switch' for op in tf.get_default_graph().get_operations()), 'control flow v2 is on'
+ops = tf.get_default_graph().get_operations()
+assert any(op.type == 'Switch' for op in ops), 'control flow v2 is on'
 step = tf.train.get_or_create_global_step()
-train_ops = [tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, step), tf.train.AdamOptimizer(0.1).minimize(loss)]
+train_ops = [tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, step),
+             tf.train.AdamOptimizer(0.1).minimize(loss)]
 saver = tf.train.Saver(max_to_keep=1)
 config = tf.ConfigProto(device_count={'CPU': 2}, allow_soft_placement=True)
 with tempfile.TemporaryDirectory() as folder, tf.Session(config=config) as session:
@@ -423,10 +442,11 @@ with tempfile.TemporaryDirectory() as folder, tf.Session(config=config) as sessi
 
 
 def run_python(source: str, **settings: str) -> 'subprocess.CompletedProcess[str]':
-  environ = {name: value for name, value in os.environ.items() if not name.startswith(('TF_', 'PYTHON', 'CUDA_'))}
+  environ = {name: value for name, value in os.environ.items() if not name.startswith(('TF_',
+      'PYTHON', 'CUDA_'))}
   environ.update(settings)
-  return subprocess.run([sys.executable, '-c', source], cwd=str(ROOT), env=environ, capture_output=True, text=True,
-                        timeout=60)
+  return subprocess.run([sys.executable, '-c', source], cwd=str(ROOT), env=environ,
+                        capture_output=True, text=True, timeout=60)
 
 
 def test_a_normal_program_prints_nothing():
@@ -447,8 +467,10 @@ def test_what_the_user_set_wins_and_last_words_arrive():
 
 def test_only_notices_are_dropped_while_loading(capfd):
   with tensorflow_v1.load._without_load_notices():
-    os.write(2, b'WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n'
-                b'I0000 00:00:17 port.cc:153] oneDNN custom operations are on\nF0000 00:00:17 a.cc:1] no AVX\n')
+    os.write(2, b'WARNING: All log messages before absl::InitializeLog() is called are written to '
+                b'STDERR\n'
+                b'I0000 00:00:17 port.cc:153] oneDNN custom operations are on\nF0000 00:00:17 '
+                b'a.cc:1] no AVX\n')
   os.write(2, b'I0000 later\n')
   assert capfd.readouterr().err == 'F0000 00:00:17 a.cc:1] no AVX\nI0000 later\n'
 

@@ -1,4 +1,6 @@
-"""The law: N towers are one tower on the whole batch, in every input mode, staging depth and placement."""
+"""The law: N towers are one tower on the whole batch, in every input mode, staging depth and
+placement.
+"""
 
 import functools
 import itertools
@@ -16,7 +18,9 @@ SIZES = (13, 17, 16)
 
 
 def train_and_validate(num_train, **settings):
-  """Returns what 10 steps with validation after each fourth give: everything that must not depend on the towers."""
+  """Returns what 10 steps with validation after each fourth give: everything that must not depend
+  on the towers.
+  """
   # Shapes are static only if those of both splits are.
   validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)
   with Run(train=small.random_examples(num_train), validation=validation, **settings) as run:
@@ -43,12 +47,14 @@ def one_tower(num_train):
 def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
   initial, losses, measured, weights, counters = train_and_validate(
       num_train, mode=mode, num_towers=num_towers, depth=depth, placement=placement)
-  expected_initial, expected_losses, expected_measured, expected_weights, expected_counters = one_tower(num_train)
+  (expected_initial, expected_losses, expected_measured, expected_weights,
+   expected_counters) = one_tower(num_train)
   assert_same_weights(initial, expected_initial, tolerance=0)
   np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
   for ours, expected in zip(measured, expected_measured):
     assert [name for name, _ in ours] == [name for name, _ in expected]
-    np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0, atol=1e-5)
+    np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0,
+                               atol=1e-5)
   assert_same_weights(weights, expected_weights)
   assert counters == expected_counters
 
@@ -82,12 +88,14 @@ def test_towers_train_as_a_program_without_towers(kind):
       expected.append(session.run(loss, feed))
       session.run(update, feed)
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    assert_same_weights(weights, {variable.op.name: session.run(variable) for variable in variables})
+    assert_same_weights(weights, {variable.op.name: session.run(variable)
+                                  for variable in variables})
 
 
 GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
 # A third in which any two of the settings meet, and what shows most mistakes.
-CHOSEN = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 0), ('split', 2, 1)]
+CHOSEN = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 0), (
+    'split', 2, 1)]
 
 
 def placement_at(index):
@@ -118,7 +126,8 @@ def open_run(mode):
 
 
 def outcome(run):
-  return [run.steps.train() for _ in range(NUM_STEPS)], {name: value.tobytes() for name, value in run.weights().items()}
+  return [run.steps.train() for _ in range(NUM_STEPS)
+         ], {name: value.tobytes() for name, value in run.weights().items()}
 
 
 @pytest.mark.parametrize('mode', small.MODES)
@@ -155,7 +164,8 @@ def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
     validation_pass = aside.steps.begin_pass(3)
     while not validation_pass.is_complete:
       # The others train on; the pass still measures the weights that it began with.
-      assert aside.steps.train_and_validate(validation_pass) == pytest.approx(switched.steps.train(), abs=1e-6)
+      assert aside.steps.train_and_validate(validation_pass) == pytest.approx(
+          switched.steps.train(), abs=1e-6)
     assert validation_pass.num_examples == expected_examples == 11
     for name, mean in validation_pass.means().items():
       assert mean == pytest.approx(expected[name], abs=1e-6), name
@@ -169,23 +179,28 @@ VALIDATIONS = list(itertools.product([11, 16, 17], [False, True], small.MODES))
     # Every size in every mode, with and without a validation tower in turn.
     [point for number, point in enumerate(VALIDATIONS) if (number // 6 + number) % 2 == 0],
     VALIDATIONS))
-def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower, num_examples):
+def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower,
+                                                                   num_examples):
   def model(batch, is_training):
     features, labels = batch
     losses, _ = small.model(batch, is_training)
     is_first = tf.equal(labels, 0)
-    return 0.0 * losses + features[:, 0], {'square': tf.square(features[:, 1]), 'first': is_first, 'label': labels}
+    return 0.0 * losses + features[:, 0], {'square': tf.square(features[:, 1]), 'first': is_first,
+    'label': labels}
 
   validation = small.random_examples(num_examples, 'validation', seed=1)
   features, labels = validation.arrays
-  with Run(model=model, mode=mode, num_towers=3, validation=validation, validation_tower=validation_tower) as run:
+  with Run(model=model, mode=mode, num_towers=3, validation=validation,
+           validation_tower=validation_tower) as run:
     for _ in range(2):
       means, count = run.validate()
       run.steps.train()
       assert count == num_examples
-      assert means == pytest.approx({
-          'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first': (labels == 0).mean(),
-          'label': labels.mean()}, abs=1e-5)
+      assert means == pytest.approx(
+          {
+              'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first':
+                  (labels == 0).mean(), 'label': labels.mean()
+          }, abs=1e-5)
 
 
 @pytest.mark.parametrize('mode', small.MODES)

@@ -11,7 +11,8 @@ from tensorflow_v1 import tf
 from tests import ROOT
 
 BY_THEMSELVES = ['own_model', 'several_workers', 'keras_model']
-MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after', 'switch_before',
+MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
+'switch_before',
              'switch_after', 'estimator_after']
 if hasattr(tf, 'estimator'):
   MIGRATING.append('estimator_before')
@@ -52,7 +53,7 @@ def migrating():
   """What each of them has written to stdout."""
   ran = run_examples(['examples.migrating.' + name for name in MIGRATING])
   for name, (_, stderr) in ran.items():
-    assert 'Traceback' not in stderr, '%s: %s' % (name, stderr)
+    assert 'Traceback' not in stderr, f'{name}: {stderr}'
   return {name.split('.')[-1]: stdout for name, (stdout, _) in ran.items()}
 
 
@@ -70,7 +71,8 @@ def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
 def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_themselves):
   stdout, stderr = by_themselves['examples.several_workers']
   if num_workers > 1:
-    done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+    done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0',
+        '--',
                            sys.executable, '-m', 'examples.several_workers'],
                           cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
@@ -92,7 +94,7 @@ def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties(by_thems
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
 def test_what_has_migrated_learns_as_before(name, migrating):
   before, after = [
-      float(re.match(r'loss after .*: ([\d.]+)\n$', migrating['%s_%s' % (name, when)]).group(1))
+      float(re.match(r'loss after .*: ([\d.]+)\n$', migrating[f'{name}_{when}']).group(1))
       for when in ('before', 'after')]
   # ln 10 = 2.3 is chance. Initial weights differ, so that the numbers cannot be the same.
   assert before < 1.2 and after < 1.2
@@ -111,9 +113,11 @@ def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_tow
   before, after = migrating['switch_before'], migrating['switch_after']
   with open(os.path.join(ROOT, 'docs', 'migrating.md'), encoding='utf-8') as file:
     docs = file.read()
-  assert '```\n%s```' % before in docs and '```\n%s```' % after in docs
+  assert f'```\n{before}```' in docs and f'```\n{after}```' in docs
   assert 'tower 0 takes [8, 9, 10, 11], tower 1 takes [8, 9, 10, 11]' in before
   assert 'validation: tower 0 takes [0, 1], tower 1 takes [2, 3]' in after
-  # What is wrong is told: each split loses batches while the other is asked for, and both towers do the same.
-  assert before.count('the batch is lost') == 2 and before.count('compute on the same examples') == 1
+  # What is wrong is told: each split loses batches while the other is asked for, and both towers do
+  # the same.
+  assert before.count('the batch is lost') == 2 and before.count(
+      'compute on the same examples') == 1
   assert 'no batch is lost' in after

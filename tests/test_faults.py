@@ -33,10 +33,13 @@ def test_nothing_unpickles_or_evaluates():
         assert not {name.split('.')[0] for name in names} & UNSAFE_MODULES, path
       if isinstance(node, ast.Call):
         function = node.func
-        name = function.id if isinstance(function, ast.Name) else '%s.%s' % (
-            getattr(getattr(function, 'value', None), 'id', ''), getattr(function, 'attr', ''))
+        if isinstance(function, ast.Name):
+          name = function.id
+        else:
+          owner = getattr(getattr(function, 'value', None), 'id', '')
+          name = f"{owner}.{getattr(function, 'attr', '')}"
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        assert name not in UNSAFE_NAMES, '%s: %s' % (path, name)
+        assert name not in UNSAFE_NAMES, f'{path}: {name}'
         assert getattr(keywords.get('shell'), 'value', False) is False, path
         if name == 'np.load':
           # The default of numpy 1.16.2 and earlier was True.
@@ -74,4 +77,4 @@ def test_every_test_in_the_table_of_faults_exists():
   assert len(named) > 25
   for path, name in named:
     with open(os.path.join(ROOT, path), encoding='utf-8') as file:
-      assert re.search(r'^def %s\(' % name, file.read(), re.MULTILINE), '%s::%s' % (path, name)
+      assert re.search(rf'^def {name}\(', file.read(), re.MULTILINE), f'{path}::{name}'

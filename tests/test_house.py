@@ -1,4 +1,5 @@
-"""The house: rooms stand in the order of the data path, and nothing imports what stands above it."""
+"""The house: rooms stand in the order of the data path, and nothing imports what stands above it.
+"""
 
 import ast
 import os
@@ -18,7 +19,8 @@ ROOMS = [
     'towers.command_line', 'towers.__main__', 'examples', 'benchmarks', 'main',
 ]
 # The zoo stands beside the house: it needs three things of it, and nothing in it needs the zoo.
-ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error', 'towers.tower.batch_norm_layer')
+ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',
+    'towers.tower.batch_norm_layer')
 PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1']
 # Files that one looks over at a glance.
 MOST_FILES = 16
@@ -41,37 +43,47 @@ def module_of(path):
   return name[:-len('.__init__')] if name.endswith('.__init__') else name
 
 
-MODULES = {module_of(path): path for folder in PACKAGES + ['examples', 'benchmarks'] for path in files(folder)}
+MODULES = {
+    module_of(path): path for folder in PACKAGES + ['examples', 'benchmarks']
+    for path in files(folder)
+}
 MODULES['main'] = 'main.py'
 
 
 def imports(module):
-  """Returns the modules of ours that one imports, at its top or later; a public name counts as the module it is of."""
+  """Returns the modules of ours that one imports, at its top or later; a public name counts as the
+  module it is of.
+  """
   tree, found = read_tree(MODULES[module]), set()
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
       found.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      package = '.'.join([module] + [node.module or '']).rstrip('.') if node.level and module == 'models' else (
-          'models.' + (node.module or '') if node.level else node.module)
+      package = '.'.join([module] + [node.module or '']).rstrip(
+          '.') if node.level and module == 'models' else (
+              'models.' + (node.module or '') if node.level else node.module)
       for alias in node.names:
         full = f'{package}.{alias.name}'
         found.add(full if full in MODULES else towers._MODULES.get(alias.name, package)
                   if package == 'towers' else package)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == 'towers':
+    elif isinstance(node, ast.Attribute) and isinstance(node.value,
+                                                        ast.Name) and node.value.id == 'towers':
       found.add(towers._MODULES.get(node.attr, 'towers'))
   # What a package's own imports are is asked of the package.
   return {name for name in found if name in MODULES and name not in (module, 'towers')}
 
 
 def floor_of(module):
-  floors = [index for index, room in enumerate(ROOMS) if module == room or module.startswith(room + '.')]
+  floors = [
+      index for index, room in enumerate(ROOMS) if module == room or module.startswith(room + '.')
+  ]
   assert floors, f'{module} stands in no room'
   # Of a room and one inside of it, the inner one.
   return max(floors, key=lambda index: len(ROOMS[index]))
 
 
-@pytest.mark.parametrize('module', sorted(name for name in MODULES if name.split('.')[0] not in ('models', 'main')
+@pytest.mark.parametrize('module', sorted(name for name in MODULES if name.split('.')[0] not in (
+    'models', 'main')
                                           and name != 'towers'))
 def test_nothing_imports_what_stands_above_it(module):
   for other in imports(module):
@@ -81,7 +93,8 @@ def test_nothing_imports_what_stands_above_it(module):
       assert floor_of(other) <= floor_of(module), f'{module} imports {other}, which stands above it'
 
 
-@pytest.mark.parametrize('module', sorted(name for name in MODULES if name.split('.')[0] == 'models'))
+@pytest.mark.parametrize('module',
+                         sorted(name for name in MODULES if name.split('.')[0] == 'models'))
 def test_the_zoo_needs_little_of_the_house(module):
   for other in imports(module):
     assert other.startswith(ZOO_IMPORTS), f'{module} imports {other}'
@@ -114,7 +127,9 @@ def test_cores_are_counted_in_one_place():
       if path != os.path.join('towers', 'base', 'cores.py'):
         with open(os.path.join(ROOT, path), encoding='utf-8') as file:
           text = file.read()
-        assert 'cpu_count' not in text and 'sched_getaffinity' not in text, '%s: cores.count_cores knows' % path
+        assert 'cpu_count' not in text and 'sched_getaffinity' not in text, (f'{path}: '
+                                                                             'cores.count_cores '
+                                                                             'knows')
 
 
 @pytest.mark.parametrize('folder', PACKAGES)
@@ -124,10 +139,11 @@ def test_public_functions_and_classes_are_documented(folder):
     assert ast.get_docstring(tree) or not tree.body, path
     for node in tree.body:
       if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_'):
-        assert ast.get_docstring(node), '%s: %s' % (path, node.name)
+        assert ast.get_docstring(node), f'{path}: {node.name}'
         for method in getattr(node, 'body', []):
-          if isinstance(node, ast.ClassDef) and isinstance(method, ast.FunctionDef) and method.name[0] != '_':
-            assert ast.get_docstring(method), '%s: %s.%s' % (path, node.name, method.name)
+          if isinstance(node, ast.ClassDef) and isinstance(
+              method, ast.FunctionDef) and method.name[0] != '_':
+            assert ast.get_docstring(method), f'{path}: {node.name}.{method.name}'
 
 
 def test_public_names_are_what_they_say():

@@ -12,8 +12,10 @@ import main
 from tests import ROOT
 
 RESULT_KEYS = [
-    'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss', 'validation_loss',
-    'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait', 'first_losses',
+    'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
+    'validation_loss',
+    'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait',
+    'first_losses',
     'setup_seconds', 'tensorflow_version']
 QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--schedule=constant']
 
@@ -61,23 +63,29 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
     stdout, stderr = capfd.readouterr()
   assert list(result) == RESULT_KEYS
   assert result['num_towers'] == 8 and result['global_batch_size'] == 100
-  assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result['validation_examples'] == 1000
+  assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result[
+      'validation_examples'] == 1000
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
     assert result[key] == pytest.approx(one[key], abs=1e-5)
   assert result['validation_accuracy'] > 0.7  # A linear model after 45 steps; chance is 0.1.
   # One plain line of warning, and nothing of TensorFlow's.
-  assert re.match(r'towers: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual CPU devices\n$',
+  assert re.match(r'towers: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual '
+                  r'CPU devices\n$',
                   stderr)
-  for words in ('8 towers', '4,000 training and 1,000 validation', '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
-                '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40', 'done: 45 steps, 4,500 examples'):
+  for words in ('8 towers', '4,000 training and 1,000 validation',
+      '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
+                '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40',
+                'done: 45 steps, 4,500 examples'):
     assert words in stdout
 
 
 def test_a_package_that_is_not_there_is_named():
   """Python without its site-packages."""
-  done = subprocess.run([sys.executable, '-S', 'main.py'], cwd=ROOT, capture_output=True, text=True, timeout=60)
+  done = subprocess.run([sys.executable, '-S', 'main.py'], cwd=ROOT, capture_output=True, text=True,
+                        timeout=60)
   assert done.returncode == 2 and done.stdout == ''
-  assert re.match(r'towers: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$', done.stderr)
+  assert re.match(r'towers: error: (numpy|absl) is not installed in \S+: .* `pip install .`.*\n$',
+                  done.stderr)
 
 
 @pytest.mark.slow
@@ -100,7 +108,7 @@ def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
 
 
 def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
-  folder = '--checkpoint_dir=%s' % (tmp_path / 'checkpoints')
+  folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
   whole = result_here(tmp_path, *QUICK)
   result_here(tmp_path, folder, *(QUICK + ['--steps=21']))
   # Nothing but the checkpoint comes into another process.
@@ -133,10 +141,12 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--data=mnist', '--data_dir=/nowhere'], ['/nowhere']),
     (['--data=synthetic', '--data_dir=/tmp'], ['synthetic', 'data_dir']),
     (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
-    (['--batch_size=3', '--num_gpus=4', '--device=cpu'], ['3 examples', '4 towers', 'batch_size of at least 4']),
+    (['--batch_size=3', '--num_gpus=4', '--device=cpu'], ['3 examples', '4 towers',
+        'batch_size of at least 4']),
     (['--device=gpu', '--num_gpus=2'], ['device is gpu', 'sees 0', '--device=cpu']),
     (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation=tower', 'num_gpus']),
-    (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'], ['checkpoint_dir', '/dev/null/folder']),
+    (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'], ['checkpoint_dir',
+        '/dev/null/folder']),
 ])
 def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
   done = run(*flags)
@@ -150,19 +160,21 @@ def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
 def test_damaged_files_are_named(tmp_path):
   for name in ('train-images-idx3', 'train-labels-idx1', 't10k-images-idx3', 't10k-labels-idx1'):
     (tmp_path / (name + '-ubyte')).write_bytes(b'\0\0\x08\x03 not an image file')
-  done = run('--data=fashion_mnist', '--data_dir=%s' % tmp_path)
+  done = run('--data=fashion_mnist', f'--data_dir={tmp_path}')
   assert done.returncode == 2 and str(tmp_path) in done.stderr and 'Traceback' not in done.stderr
 
 
 def test_too_few_examples_for_the_towers_are_refused_before_anything_is_built(tmp_path):
   import numpy as np
   def write(name, array):  # noqa: E306
-    header = bytes([0, 0, 8, array.ndim]) + b''.join(int(size).to_bytes(4, 'big') for size in array.shape)
+    header = bytes([0, 0, 8, array.ndim]) + b''.join(
+        int(size).to_bytes(4, 'big') for size in array.shape)
     (tmp_path / name).write_bytes(header + array.astype(np.uint8).tobytes())
   for split, count in (('train', 20), ('t10k', 3)):
     write(split + '-images-idx3-ubyte', np.zeros([count, 28, 28]))
     write(split + '-labels-idx1-ubyte', np.arange(count) % 10)
-  done = run('--data=mnist', '--data_dir=%s' % tmp_path, '--num_gpus=4', '--device=cpu', '--batch_size=8')
+  done = run('--data=mnist', f'--data_dir={tmp_path}', '--num_gpus=4', '--device=cpu',
+      '--batch_size=8')
   assert done.returncode == 2 and '3 examples for 4 towers' in done.stderr
 
 
@@ -177,8 +189,9 @@ def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(t
           '    assert main.main(["main.py", "--%s=hdfs://nn/x" % name] + extra) == 2, name\n'
           'assert "tensorflow" not in sys.modules\n'
           'print(len(names))')
-  done = subprocess.run([sys.executable, '-c', code], cwd=str(tmp_path), capture_output=True, text=True,
-                        env=dict(os.environ, PYTHONPATH=ROOT, PYTHONDONTWRITEBYTECODE='1'), timeout=60)
+  done = subprocess.run([sys.executable, '-c', code], cwd=str(tmp_path), capture_output=True,
+                        text=True, env=dict(os.environ, PYTHONPATH=ROOT,
+                                            PYTHONDONTWRITEBYTECODE='1'), timeout=60)
   assert done.returncode == 0, done.stderr
   count = int(done.stdout)
   assert count >= 8 and len(done.stderr.splitlines()) == 2 * count
@@ -188,14 +201,18 @@ def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(t
 
 def test_mistakes_in_flags_and_help_need_no_tensorflow():
   code = ('import sys, main\n'
-          'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", "--help"]) == 0\n'
+          'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", '
+          '"--help"]) == 0\n'
           'assert "tensorflow" not in sys.modules')
-  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=30)
+  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+                 timeout=30)
 
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='no list of threads')
 def test_an_op_takes_as_many_threads_as_were_asked_for():
-  """Those that 2.x makes for a whole process are there before the session, and know nothing of what is asked for."""
+  """Those that 2.x makes for a whole process are there before the session, and know nothing of what
+  is asked for.
+  """
   program = ('import main, os, threading\n'
              'most, ended = 0, threading.Event()\n'
              'def watch():\n'
@@ -211,8 +228,8 @@ def test_an_op_takes_as_many_threads_as_were_asked_for():
              'print(code, most)')
   counts = []
   for num_threads in (1, 41):
-    done = subprocess.run([sys.executable, '-c', program % num_threads], cwd=ROOT, capture_output=True, text=True,
-                          timeout=120)
+    done = subprocess.run([sys.executable, '-c', program % num_threads], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
     code, count = done.stdout.split()[-2:]
     assert code == '0', done.stderr
     counts.append(int(count))

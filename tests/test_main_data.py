@@ -1,4 +1,6 @@
-"""The main job on files of images: from the folder to the result, with damage, and killed on the way."""
+"""The main job on files of images: from the folder to the result, with damage, and killed on the
+way.
+"""
 
 import json
 import re
@@ -14,17 +16,19 @@ from tests import ROOT
 from tests.data.pictures import damage, jpegs, write_tfrecords
 from towers.data.formats.tfrecord import load_index
 
-QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10', '--batch_size=6', '--num_gpus=2',
+QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10',
+'--batch_size=6', '--num_gpus=2',
          '--device=cpu', '--learning_rate=0.001', '--augment=imagenet']
 
 
 def run(*flags):
-  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True, text=True,
-                        timeout=120)
+  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True,
+                        text=True, timeout=120)
 
 
 def run_here(*flags):
-  """The same in this process: most of a start is the import of TensorFlow. Returns the exit code."""
+  """The same in this process: most of a start is the import of TensorFlow. Returns the exit code.
+  """
   return main.main(['main.py'] + list(flags))
 
 
@@ -39,21 +43,23 @@ def folder(tmp_path):
 def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capfd):
   path = folder / 'train-00001-of-00003'
   damage(path, int(load_index(path).offsets[4]) + 100)
-  flags = QUICK + ['--data_dir=%s' % folder, '--epochs=2']
+  flags = QUICK + [f'--data_dir={folder}', '--epochs=2']
   done = run(*flags)
   assert done.returncode == 2, done.stderr
   [line] = done.stderr.splitlines()
-  assert line.startswith('towers: error: %s: record 4 at byte ' % path) and 'on_bad_record=skip' in line
+  assert line.startswith(
+      f'towers: error: {path}: record 4 at byte ') and 'on_bad_record=skip' in line
   result_file = str(folder / 'result.json')
   capfd.readouterr()
   assert run_here('--on_bad_record=skip', '--result_file=' + result_file, *flags) == 0
   stdout, stderr = capfd.readouterr()
   with open(result_file) as file:
     result = json.load(file)
-  assert result['global_step'] == 8 and result['examples_seen'] == 38 and result['validation_examples'] == 4
+  assert result['global_step'] == 8 and result['examples_seen'] == 38 and result[
+      'validation_examples'] == 4
   assert 0 <= result['input_wait'] <= 1
-  assert re.match(r'skipped: %s: record 4 at byte \d+: its payload is damaged' % path, stderr)
-  assert 'skipped 1 damaged record in 1 file: %s (1)' % path in stdout
+  assert re.match(rf'skipped: {path}: record 4 at byte \d+: its payload is damaged', stderr)
+  assert f'skipped 1 damaged record in 1 file: {path} (1)' in stdout
   assert '3 + 1 TFRecord files, read by record number' in stdout
   assert 'damaged records: skip' in stdout
 
@@ -61,19 +67,20 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', ['split', 'shard'])
 def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode, capfd):
-  flags = QUICK + ['--data_dir=%s' % folder, '--input_mode=' + mode, '--steps=40', '--checkpoint_every=1',
+  flags = QUICK + [f'--data_dir={folder}', '--input_mode=' + mode, '--steps=40',
+  '--checkpoint_every=1',
                    '--validate_every=40']
   results = []
   checkpoints = folder / 'checkpoints'
-  resumable = flags + ['--checkpoint_dir=%s' % checkpoints]
-  process = subprocess.Popen([sys.executable, 'main.py'] + resumable, cwd=ROOT, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.DEVNULL)
+  resumable = flags + [f'--checkpoint_dir={checkpoints}']
+  process = subprocess.Popen([sys.executable, 'main.py'] + resumable, cwd=ROOT,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
   while process.poll() is None and not any(checkpoints.glob('model.ckpt-[3-9]*.index')):
     time.sleep(0.01)
   process.send_signal(signal.SIGKILL)
   process.wait()
   for number, command in enumerate((flags, resumable)):
-    path = str(folder / ('result%d.json' % number))
+    path = str(folder / (f'result{number}.json'))
     capfd.readouterr()
     assert run_here('--result_file=' + path, *command) == 0
     with open(path) as file:
@@ -86,19 +93,20 @@ def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, 
 @pytest.mark.slow
 def test_the_input_is_measured_alone(folder, capfd):
   result_file = str(folder / 'result.json')
-  assert run_here('--input_only', '--result_file=' + result_file, '--data_dir=%s' % folder,
+  assert run_here('--input_only', '--result_file=' + result_file, f'--data_dir={folder}',
                   *QUICK) == 0
   stdout = capfd.readouterr().out
   with open(result_file) as file:
     speeds = json.load(file)
   assert list(speeds) == ['split', 'next', 'shard'] and min(speeds.values()) > 0
   for mode in speeds:
-    assert re.search(r'%s +[\d,]+ examples/s' % mode, stdout)
+    assert re.search(rf'{mode} +[\d,]+ examples/s', stdout)
 
 
 @pytest.mark.parametrize('flags, words', [
     (['--data=tfrecord'], ["'tfrecord' needs a data_dir", 'train-00000-of-01024']),
-    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'], ["'cifar10' has no use for image_size"]),
+    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'], [
+        "'cifar10' has no use for image_size"]),
     (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
 ])
 def test_mistakes_end_with_code_2(flags, words):

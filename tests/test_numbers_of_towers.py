@@ -1,4 +1,5 @@
-"""Wherever numbers of towers meet they are compared, so that no part of a batch is lost in silence."""
+"""Wherever numbers of towers meet they are compared, so that no part of a batch is lost in silence.
+"""
 
 import functools
 import itertools
@@ -12,7 +13,7 @@ from tests.harness import small
 from towers.base.usage_error import UsageError, check_same_number
 
 NUMBERS = (1, 2, 3, 4)
-DEVICES = ['/device:CPU:%d' % tower for tower in NUMBERS]
+DEVICES = [f'/device:CPU:{tower}' for tower in NUMBERS]
 
 
 def once(key, build):
@@ -28,12 +29,13 @@ def build_inputs(num_towers, *, name='train', mode='split', examples=None):
 
 
 def build_feed(num_towers, num_devices, *, depth=1, **settings):
-  inputs = once('inputs %d %s' % (num_towers, settings), lambda: build_inputs(num_towers, **settings))
+  inputs = once(f'inputs {num_towers} {settings}', lambda: build_inputs(num_towers, **settings))
   return towers.build_feed(inputs, devices=DEVICES[:num_devices], staging_depth=depth)
 
 
 def built_feed(num_towers, **settings):
-  return once('feed %d %s' % (num_towers, settings), lambda: build_feed(num_towers, num_towers, **settings))
+  return once(f'feed {num_towers} {settings}',
+              lambda: build_feed(num_towers, num_towers, **settings))
 
 
 def build_towers(num_batches, num_devices, num_of_store, *, placement='host', build='reuse'):
@@ -43,7 +45,8 @@ def build_towers(num_batches, num_devices, num_of_store, *, placement='host', bu
   with tf.Graph().as_default():
     batches = [towers.Batch(tf.zeros([2]), 2) for _ in range(num_batches)]
     store = towers.build_variable_store(devices=DEVICES[:num_of_store], placement=placement)
-    return towers.build_towers(model, batches, devices=DEVICES[:num_devices], store=store, build=build)
+    return towers.build_towers(model, batches, devices=DEVICES[:num_devices], store=store,
+                               build=build)
 
 
 def meet_in_a_stage(batches, devices):
@@ -52,34 +55,45 @@ def meet_in_a_stage(batches, devices):
 
 
 def meet_in_a_switch(train, validation, depth, other_depth):
-  feeds = [built_feed(train, depth=depth), built_feed(validation, name='validation', depth=other_depth)]
+  feeds = [
+      built_feed(train, depth=depth),
+      built_feed(validation, name='validation', depth=other_depth)
+  ]
   towers.build_switched_batches(*feeds, is_validating=tf.placeholder(tf.bool, []))
 
 
 def meet_in_validation(built, of_feed):
   tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [], 2)
-  towers.build_validation([tower] * built, feed=built_feed(of_feed, name='validation'), is_validating=None)
+  towers.build_validation([tower] * built, feed=built_feed(of_feed, name='validation'),
+                          is_validating=None)
 
 
 # Each with what its two numbers are of.
 MEETINGS = {
     'feed': (build_feed, 'towers in the plan of train', 'devices'),
-    'feed, next': (functools.partial(build_feed, mode='next', depth=0), 'towers in the plan of train', 'devices'),
-    'feed, shard': (functools.partial(build_feed, mode='shard', depth=2), 'in the plan of train', 'devices'),
-    'stage': (meet_in_a_stage, 'batches to stage for train', 'devices'),
-    'switch': (functools.partial(meet_in_a_switch, depth=0, other_depth=0), 'feed of train', 'of validation'),
-    'staged switch': (functools.partial(meet_in_a_switch, depth=2, other_depth=1), 'feed of train', 'of validation'),
-    'half a switch': (functools.partial(meet_in_a_switch, depth=0, other_depth=1), 'feed of train', 'of validation'),
-    'towers': (lambda first, second: build_towers(first, second, second), 'batches', 'devices'),
-    'store': (lambda first, second: build_towers(second, second, first), 'devices of the variable store', 'devices'),
-    'validation': (meet_in_validation, 'towers', 'towers of the feed of validation'),
-    'table': (lambda first, second: towers.format_device_table(DEVICES[:first], [], ['tower'] * second), 'devices',
-              'roles'),
+    'feed, next': (functools.partial(build_feed, mode='next',
+                                     depth=0), 'towers in the plan of train', 'devices'),
+    'feed, shard': (functools.partial(build_feed, mode='shard',
+                                      depth=2), 'in the plan of train', 'devices'),
+    'stage': (meet_in_a_stage, 'batches to stage for train', 'devices'), 'switch':
+        (functools.partial(meet_in_a_switch, depth=0,
+                           other_depth=0), 'feed of train', 'of validation'), 'staged switch':
+                               (functools.partial(meet_in_a_switch, depth=2,
+                                                  other_depth=1), 'feed of train', 'of validation'),
+    'half a switch': (functools.partial(meet_in_a_switch, depth=0,
+                                        other_depth=1), 'feed of train', 'of validation'),
+    'towers': (lambda first, second: build_towers(first, second, second), 'batches', 'devices'
+              ), 'store': (lambda first, second: build_towers(second, second, first),
+                           'devices of the variable store', 'devices'), 'validation':
+                               (meet_in_validation, 'towers', 'towers of the feed of validation'),
+    'table':
+        (lambda first, second: towers.format_device_table(DEVICES[:first], [], ['tower'] * second),
+         'devices', 'roles'),
 }
 for kind in ('reuse', 'clone'):
-  MEETINGS['copies, ' + kind] = (
-      lambda first, second, kind=kind: build_towers(second, second, first, placement='replicated', build=kind),
-      'devices of the variable store', 'devices')
+  MEETINGS['copies, ' + kind] = (lambda first, second, kind=kind: build_towers(
+      second, second, first, placement='replicated', build=kind), 'devices of the variable store',
+                                 'devices')
 
 
 @pytest.mark.parametrize('meeting', sorted(MEETINGS))
@@ -94,15 +108,17 @@ def test_numbers_that_disagree_are_refused_with_both_and_equal_ones_are_not(meet
       with pytest.raises(UsageError) as error:
         meet(first, second)
     message = str(error.value)
-    assert message.startswith('%d ' % first) and ' but %d ' % second in message, message
+    assert message.startswith(f'{first} ') and f' but {int(second)} ' in message, message
     assert of_first in message and of_second in message and ': ' in message, message
 
 
 def test_a_validation_tower_takes_a_feed_of_one_device():
   with tf.Graph().as_default():
     store = towers.build_variable_store(devices=DEVICES[:1])
-    with pytest.raises(UsageError, match='2 towers of the feed of validation, but 1 validation tower'):
-      towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), number=1, store=store)
+    with pytest.raises(UsageError, match='2 towers of the feed of validation, but 1 validation '
+                                         'tower'):
+      towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), number=1,
+                                    store=store)
 
 
 def test_a_store_without_devices_is_refused():
@@ -112,15 +128,20 @@ def test_a_store_without_devices_is_refused():
 
 def test_workers_of_the_plan_and_of_validation_are_compared():
   tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2)
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 workers in the plan .* but 2 work'):
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 workers in the plan .* but 2 '
+                                                                'work'):
     towers.build_validation([tower], feed=build_feed(1, 1, name='validation'), is_validating=None,
                             workers=towers.Workers(2, 0))
 
 
 @pytest.mark.parametrize('build', towers.tower.tower.TOWER_BUILDS)
 def test_batches_of_more_or_fewer_tensors_than_the_first_are_refused(build):
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 tensors .* tower 1, but 2 .* tower 0'):
-    batches = [towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4), towers.Batch((tf.zeros([4, 5]),), 4)]
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 tensors .* tower 1, but 2 .* '
+                                                                'tower 0'):
+    batches = [
+        towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
+        towers.Batch((tf.zeros([4, 5]),), 4)
+    ]
     towers.build_towers(small.model, batches, devices=DEVICES[:2], build=build,
                         store=towers.build_variable_store(devices=DEVICES[:2]))
 

@@ -1,4 +1,5 @@
-"""The wheel, as a stranger has it: installed elsewhere, in a folder with modules of common names."""
+"""The wheel, as a stranger has it: installed elsewhere, in a folder with modules of common names.
+"""
 
 import os
 import shutil
@@ -11,9 +12,11 @@ import pytest
 from tests import ROOT
 
 # What a user's own folder may hold; none of it is what the library means.
-USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py', 'base.py',
+USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
+'base.py',
              'models/__init__.py', 'training/__init__.py', 'reduce/__init__.py']
-PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3', '--quiet']
+PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3',
+'--quiet']
 
 
 @pytest.fixture(scope='module')
@@ -27,7 +30,8 @@ def installed(tmp_path_factory):
     shutil.copy(os.path.join(ROOT, name), str(folder / 'source'))
   command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation',
              '--wheel-dir', str(folder), '.']
-  subprocess.run(command, cwd=str(folder / 'source'), check=True, timeout=300, stdout=subprocess.DEVNULL)
+  subprocess.run(command, cwd=str(folder / 'source'), check=True, timeout=300,
+                 stdout=subprocess.DEVNULL)
   [wheel] = folder.glob('towers-*.whl')
   with zipfile.ZipFile(str(wheel)) as archive:
     archive.extractall(str(folder / 'installed'))
@@ -36,15 +40,17 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def python(installed, tmp_path):
-  """Returns what runs Python in a folder of the user's own modules, which fail where they are imported."""
+  """Returns what runs Python in a folder of the user's own modules, which fail where they are
+  imported.
+  """
   for name in USERS_OWN:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text('raise AssertionError("the user\'s own %s")\n' % name)
+    path.write_text(f'raise AssertionError("the user\'s own {name}")\n')
 
   def run(*arguments):
-    return subprocess.run([sys.executable, *arguments], cwd=str(tmp_path), timeout=200, text=True, capture_output=True,
-                          env=dict(os.environ, PYTHONPATH=str(installed)))
+    return subprocess.run([sys.executable, *arguments], cwd=str(tmp_path), timeout=200, text=True,
+                          capture_output=True, env=dict(os.environ, PYTHONPATH=str(installed)))
 
   return run
 
@@ -58,15 +64,15 @@ def test_few_names_are_installed(installed):
 @pytest.mark.slow
 def test_every_module_is_imported_beside_a_users_own(python, installed):
   modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
-                   for folder in ('towers', 'staging') for path in (installed / folder).rglob('*.py')
+                   for folder in ('towers', 'staging') for path in (installed / folder).rglob(
+                       '*.py')
                    if path.name != '__main__.py')
   assert len(modules) > 100
-  done = python('-c', 'import importlib, towers\n'
-                'for name in %r: importlib.import_module(name)\n'
-                'assert towers.__file__.startswith(%r)\n'
-                'assert all(getattr(towers, name) for name in towers.__all__)\n'
-                'from towers import data\n'
-                'assert data.load("sample").train.num_examples == 4000' % (modules, str(installed)))
+  done = python('-c', f'import importlib, towers\nfor name in {modules!r}: '
+                      'importlib.import_module(name)\nassert '
+                      f'towers.__file__.startswith({str(installed)!r})\nassert '
+                      'all(getattr(towers, name) for name in towers.__all__)\nfrom towers '
+                      'import data\nassert data.load("sample").train.num_examples == 4000')
   assert done.returncode == 0, done.stderr
 
 
@@ -74,7 +80,8 @@ def test_every_module_is_imported_beside_a_users_own(python, installed):
 def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
   done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
   assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
-  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert', 'towers.training.reporting'):
+  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert',
+      'towers.training.reporting'):
     assert python('-m', module, '--help').returncode == 0, module
 
 
@@ -83,10 +90,8 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'data.py').write_text('MINE = 7\n')
   (tmp_path / 'models' / '__init__.py').write_text('MINE = 8\n')
   (tmp_path / 'job.py').write_text(
-      'import data, models, towers\n'
-      'from towers.command_line import main\n'
-      'assert main(["job.py"] + %r) == 0\n'
-      'assert (data.MINE, models.MINE) == (7, 8)\n' % PLAIN_RUN)
+      'import data, models, towers\nfrom towers.command_line import main\nassert main(["job.py"] '
+      f'+ {PLAIN_RUN!r}) == 0\nassert (data.MINE, models.MINE) == (7, 8)\n')
   done = python('job.py')
   assert done.returncode == 0, done.stderr
 

@@ -2,9 +2,11 @@
 
 Data runs through a program in one straight line, and these functions stand in its order:
 
-  data ──► build_inputs ──► build_feed ──► build_batches ──► build_towers ──► average_gradients ──► build_train_op
+  data ──► build_inputs ──► build_feed ──► build_batches ──► build_towers
+       ──► average_gradients ──► build_train_op
 
-A name's module is imported when the name is first used, so `import towers` itself loads no TensorFlow.
+A name's module is imported when the name is first used, so `import towers` itself loads no
+TensorFlow.
 """
 
 import importlib
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
   from towers.reduce.all_reduce import Votes
   from towers.reduce.average import average_gradients
   from towers.reduce.broadcast import Broadcast, build_broadcast
-  from towers.reduce.gradients import ReducedGradients, build_gradient_norm, clip_gradients, unscale_gradients
+  from towers.reduce.gradients import (
+    ReducedGradients,
+    build_gradient_norm,
+    clip_gradients,
+    unscale_gradients,
+  )
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
   from towers.update.apply import build_train_op

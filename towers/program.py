@@ -26,7 +26,8 @@ Rate = Union[float, tf.Tensor]
 
 
 class Program(NamedTuple):
-  """The graph, from its feeds to the update: what a loop runs, and what a reader may want to look at.
+  """The graph, from its feeds to the update: what a loop runs, and what a reader may want to look
+  at.
 
   Attributes:
     train: the feed of the training split.
@@ -36,7 +37,8 @@ class Program(NamedTuple):
     validation: what a run on validation batches fetches, or None.
     input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
     add_wait: with accumulation, the same of a run with `reduced.add_op`.
-    gradient_norm: global, of the averaged gradients before they are clipped; None where nobody asks.
+    gradient_norm: global, of the averaged gradients before they are clipped; None where nobody
+      asks.
     replicas: of the variables on every tower, or None where all towers share them.
     precision: that towers compute in, or None for float32.
     broadcast: how the chief's state becomes that of all workers; None for one worker.
@@ -57,7 +59,8 @@ class Program(NamedTuple):
   def needs_threads(self) -> bool:
     """Whether the input of any split does, see `towers.Inputs`, or is not staged.
 
-    What is not staged is followed by the towers' ops in one thread, and the time that it came at would be told late.
+    What is not staged is followed by the towers' ops in one thread, and the time that it came at
+    would be told late.
     """
     feeds = [self.train] if self.validation is None else [self.train, self.validation.feed]
     return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)

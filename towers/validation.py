@@ -1,8 +1,10 @@
-"""Validation: every metric as a sum and a count over all towers, so that each example weighs the same.
+"""Validation: every metric as a sum and a count over all towers, so that each example weighs the
+same.
 
-With the switch, the training towers themselves measure while `is_validating` is fed. With a tower of its own, the last
-tower measures while the others train on, in the same run: on a snapshot of all variables, taken when the pass over the
-validation split begins. So both ways measure the same weights on the same examples, and give the same numbers.
+With the switch, the training towers themselves measure while `is_validating` is fed. With a tower
+of its own, the last tower measures while the others train on, in the same run: on a snapshot of all
+variables, taken when the pass over the validation split begins. So both ways measure the same
+weights on the same examples, and give the same numbers.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
@@ -31,9 +33,10 @@ class Validation(NamedTuple):
     sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last
       their number. A run that needs them also puts the next validation batch of every tower.
     is_validating: the switch to feed True in such a run; None where a tower of its own validates.
-    snapshot_op: copies the variables that are measured, before a pass begins; None where they are read directly.
-    sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of the split; None where
-      there is one.
+    snapshot_op: copies the variables that are measured, before a pass begins; None where they are
+      read directly.
+    sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
+      the split; None where there is one.
   """
   feed: Feed
   names: List[str]
@@ -60,7 +63,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
   split, plan = feed.inputs.name, feed.inputs.plan
   check_same_number(len(towers), 'towers', len(feed.devices), f'towers of the feed of {split}',
                     fix='build both for the same devices.')
-  check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers, 'workers',
+  check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers,
+      'workers',
                     fix='give the plan the same num_workers.')
   if is_validating is not None:
     check_measuring([tower.sums['loss'] for tower in towers], is_validating)
@@ -68,15 +72,18 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
   vectors = []
   for number, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
-      vector = tf.stack([tower.sums[name] for name in names] + [tf.cast(tower.num_examples, tf.float32)])
-      vectors.append(vector if feed.stage is None else run_beside(vector, feed.stage.put_ops[number]))
+      vector = tf.stack([tower.sums[name] for name in names] +
+                        [tf.cast(tower.num_examples, tf.float32)])
+      vectors.append(vector if feed.stage is
+                     None else run_beside(vector, feed.stage.put_ops[number]))
   with tf.device(HOST), tf.name_scope('validation'):
     sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
 
 
 def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore,
-                           precision: Optional[Precision] = None, workers: Workers = ALONE) -> Validation:
+                           precision: Optional[Precision] = None,
+                           workers: Workers = ALONE) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -88,23 +95,27 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
     workers: as for `build_validation`.
 
   Raises:
-    UsageError: the feed is for several towers, or the tower reads a variable that a snapshot stands in for.
+    UsageError: the feed is for several towers, or the tower reads a variable that a snapshot stands
+      in for.
   """
-  check_same_number(len(feed.devices), f'towers of the feed of {feed.inputs.name}', 1, 'validation tower',
+  check_same_number(len(feed.devices), f'towers of the feed of {feed.inputs.name}', 1,
+      'validation tower',
                     fix='build its plan with num_towers=1, and its feed with one device.')
   [batch], [device] = build_batches(feed), feed.devices
   snapshots: Dict[str, Any] = {}
   with tf.device(device), tf.name_scope('snapshot'):
     for name, variable in store.made.items():
-      snapshots[name] = tf.Variable(tf.zeros(variable.shape, variable.dtype.base_dtype), name=name, trainable=False,
+      snapshots[name] = tf.Variable(tf.zeros(variable.shape,
+                                             variable.dtype.base_dtype), name=name, trainable=False,
                                     use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
     snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
                              for name, variable in store.made.items()], name='take')
 
   getter, creator = stand_in(store, snapshots)
-  tower = build_forward(model, batch, number=number, device=device, is_training=False, total=batch.num_examples,
-                        creator=creator, getter=getter, store=store, run=run_reader(), reuse=True,
-                        precision=precision)
+  tower = build_forward(model, batch, number=number, device=device, is_training=False,
+                        total=batch.num_examples, creator=creator, getter=getter, store=store,
+                        run=run_reader(), reuse=True, precision=precision)
   # The others change the variables themselves meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
-  return build_validation([tower], feed=feed, is_validating=None, workers=workers)._replace(snapshot_op=snapshot_op)
+  return build_validation([tower], feed=feed, is_validating=None,
+                          workers=workers)._replace(snapshot_op=snapshot_op)

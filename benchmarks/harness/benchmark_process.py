@@ -36,8 +36,9 @@ class BenchmarkProcess:
     weights: how far each variable had moved by then, see `task.weigh`.
   """
 
-  def __init__(self, kind: str, task: Task, *, python: str = sys.executable, cores: Optional[Sequence[int]] = None,
-               limit_seconds: float = 600, module: str = PROCESS):
+  def __init__(self, kind: str, task: Task, *, python: str = sys.executable,
+               cores: Optional[Sequence[int]] = None, limit_seconds: float = 600,
+               module: str = PROCESS):
     """Starts the process, and waits for its first step.
 
     Args:
@@ -61,8 +62,10 @@ class BenchmarkProcess:
         os.sched_setaffinity(0, cores)
 
     self._process = subprocess.Popen(
-        [python, '-m', module, kind, json.dumps(task._asdict()), repr(time.time())], cwd=_ROOT, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=keep_to_cores)
+        [python, '-m', module, kind,
+         json.dumps(task._asdict()),
+         repr(time.time())], cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=errors, text=True, preexec_fn=keep_to_cores)
     os.close(errors)
     try:
       first = self._wait()
@@ -76,7 +79,9 @@ class BenchmarkProcess:
     self.weights: Dict[str, List[float]] = {}
 
   def check(self, num_steps: int) -> Dict[str, Any]:
-    """Takes the steps up to the one of this number, one by one, and notes losses and weights; returns what it tells."""
+    """Takes the steps up to the one of this number, one by one, and notes losses and weights;
+    returns what it tells.
+    """
     while len(self.mean_losses) < num_steps:
       self.mean_losses.append(self.take(1)['mean_loss'])
     told = self.tell()
@@ -84,7 +89,9 @@ class BenchmarkProcess:
     return told
 
   def take(self, num_steps: int) -> Dict[str, Any]:
-    """Takes so many steps; returns 'seconds', 'cpu_seconds' and the 'mean_loss' of all steps so far."""
+    """Takes so many steps; returns 'seconds', 'cpu_seconds' and the 'mean_loss' of all steps so
+    far.
+    """
     return self._ask(str(num_steps))
 
   def tell(self) -> Dict[str, Any]:
@@ -116,11 +123,12 @@ class BenchmarkProcess:
     with selectors.DefaultSelector() as selector:
       selector.register(self._process.stdout, selectors.EVENT_READ)
       if not selector.select(self._limit_seconds):
-        raise Failed('%s: no answer within %g s\n%s' % (self.kind, self._limit_seconds, self._last_words()))
+        raise Failed(f'{self.kind}: no answer within {self._limit_seconds:g} '
+                     f's\n{self._last_words()}')
     line = self._process.stdout.readline()
     if not line:
       self._process.wait()
-      raise Failed('%s: exit code %d\n%s' % (self.kind, self._process.returncode, self._last_words()))
+      raise Failed(f'{self.kind}: exit code {self._process.returncode}\n{self._last_words()}')
     return json.loads(line)
 
   def _last_words(self):

@@ -1,7 +1,9 @@
-"""Colour Fashion: a CIFAR-shaped set, 32x32x3 and 10 classes, made of Fashion-MNIST. It is not CIFAR-10.
+"""Colour Fashion: a CIFAR-shaped set, 32x32x3 and 10 classes, made of Fashion-MNIST. It is not
+CIFAR-10.
 
-Every garment is tinted in a colour of its own and laid anywhere on a background of coloured clouds, so
-that neither colour nor place tells its class. What is drawn depends on the seed and the example's number alone.
+Every garment is tinted in a colour of its own and laid anywhere on a background of coloured clouds,
+so that neither colour nor place tells its class. What is drawn depends on the seed and the
+example's number alone.
 """
 
 import numpy as np
@@ -27,7 +29,9 @@ def colour(images: np.ndarray, *, seed: int = 0) -> np.ndarray:
 
 
 def _clouds(num_images, random):
-  """Returns backgrounds, `[n, 32, 32, 3]` in [0, 1]: colours of 5 x 5 points, with linear passages between."""
+  """Returns backgrounds, `[n, 32, 32, 3]` in [0, 1]: colours of 5 x 5 points, with linear passages
+  between.
+  """
   points = random.uniform(0.0, 0.8, size=(num_images, 5, 5, 3))
   positions = np.linspace(0, 3.999, SIZE)
   before = positions.astype(int)

@@ -1,4 +1,5 @@
-"""Flags of the benchmarks: what cannot be is refused before anything is measured, in a sentence that tells what can.
+"""Flags of the benchmarks: what cannot be is refused before anything is measured, in a sentence
+that tells what can.
 
 Each function returns a `type` of `argparse`, which puts the flag's name before what it raises.
 """
@@ -15,10 +16,10 @@ def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], 
     try:
       value = kind(text)
     except ValueError:
-      raise argparse.ArgumentTypeError("'%s' is no %s" % (
-          text, 'whole number' if kind is int else 'number')) from None
+      raise argparse.ArgumentTypeError(f"'{text}' is no "
+                                       f"{'whole number' if kind is int else 'number'}") from None
     if not value >= least:
-      raise argparse.ArgumentTypeError('%s is too small: it must be at least %g' % (text, least))
+      raise argparse.ArgumentTypeError(f'{text} is too small: it must be at least {least:g}')
     return value
   return read
 
@@ -34,7 +35,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
   def read(text: str) -> str:
     if text not in known:
-      raise argparse.ArgumentTypeError("there is no '%s'; choose of %s" % (text, ','.join(known)))
+      raise argparse.ArgumentTypeError(f"there is no '{text}'; choose of {','.join(known)}")
     return text
   return read
 
@@ -42,7 +43,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 def program(text: str) -> str:
   """Reads the name or path of a program."""
   if shutil.which(text) is None:
-    raise argparse.ArgumentTypeError('there is no program %s' % text)
+    raise argparse.ArgumentTypeError(f'there is no program {text}')
   return text
 
 
@@ -50,14 +51,14 @@ def path_to_write(text: str) -> str:
   """Reads the path of a file that can be written when all is measured."""
   folder = os.path.dirname(os.path.abspath(text))
   if not os.path.isdir(folder):
-    raise argparse.ArgumentTypeError('%s: there is no folder %s' % (text, folder))
+    raise argparse.ArgumentTypeError(f'{text}: there is no folder {folder}')
   if os.path.isdir(text) or not os.access(text if os.path.exists(text) else folder, os.W_OK):
-    raise argparse.ArgumentTypeError('%s cannot be written' % text)
+    raise argparse.ArgumentTypeError(f'{text} cannot be written')
   return text
 
 
 def path_to_read(text: str) -> str:
   """Reads the path of a file or folder that is there."""
   if not os.path.exists(text):
-    raise argparse.ArgumentTypeError('there is no %s' % text)
+    raise argparse.ArgumentTypeError(f'there is no {text}')
   return text

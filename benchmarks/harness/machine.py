@@ -13,11 +13,14 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 def describe_machine() -> Dict[str, str]:
   """Returns the processor, how many of its cores may be used, the system, and the commit."""
-  return dict(processor=_find_processor(), cores=str(count_cores()), system=platform.platform(), commit=_find_commit())
+  return dict(processor=_find_processor(), cores=str(count_cores()), system=platform.platform(),
+              commit=_find_commit())
 
 
 def read_peak_bytes() -> int:
-  """Returns the most memory that this process has had, or on Linux, if that is more, the one that started it."""
+  """Returns the most memory that this process has had, or on Linux, if that is more, the one that
+  started it.
+  """
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -31,10 +34,12 @@ def _find_processor():
 
 
 def _find_commit():
-  """Returns the commit's hash, with a plus where files have been changed since; '?' outside of a repository."""
+  """Returns the commit's hash, with a plus where files have been changed since; '?' outside of a
+  repository.
+  """
   def run(*arguments):
-    done = subprocess.run(('git', '-C', _ROOT) + arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True)
+    done = subprocess.run(('git', '-C', _ROOT) + arguments, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
   try:

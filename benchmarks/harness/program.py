@@ -10,7 +10,8 @@ from towers.training.settings.cluster import ALONE, Cluster
 
 @contextlib.contextmanager
 def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
-  """Meets the other workers of a cluster; gives a towers.training.cluster.worker.Worker, or None where there are none.
+  """Meets the other workers of a cluster; gives a towers.training.cluster.worker.Worker, or None
+  where there are none.
 
   Args:
     config: towers.training.settings.config.Config.

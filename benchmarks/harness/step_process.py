@@ -3,10 +3,11 @@
   stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
            ──► tell                 what its weights and its memory are
   stdout   ◄── {"steps": 1, ...}    after the first step, and each time when the steps are taken
-           ◄── {"absent": "..."}    instead of the first, where what it is to measure is not installed
+           ◄── {"absent": "..."}    instead of the first, if what it is to measure is not installed
 
-  towers, one tower    the program of main.py with its progress; the second with the batch of one tower alone
-  towers --autotune    the same with the settings that `main.py --autotune` finds; the trials are no part of its set-up
+  towers, one tower    the program of main.py with its progress; the second with one tower's batch
+  towers --autotune    the same with the settings that `main.py --autotune` finds;
+                       the trials are no part of its set-up
   by hand, recipe      see `hand_written`
   mirrored             MirroredStrategy, see `mirrored`
   tensorpack ...       see `tensorpack_trainer`
@@ -61,7 +62,8 @@ class StepTurns:
 def find_versions() -> Dict[str, str]:
   """Returns those of Python and of what has been imported for the steps."""
   found = dict(Python='%d.%d.%d' % sys.version_info[:3])
-  for name, label in (('tensorflow', 'TensorFlow'), ('tensorpack', 'tensorpack'), ('numpy', 'numpy')):
+  for name, label in (('tensorflow', 'TensorFlow'), ('tensorpack', 'tensorpack'), ('numpy',
+      'numpy')):
     if name in sys.modules:
       found[label] = getattr(sys.modules[name], '__version__', '?')
   return found
@@ -69,8 +71,10 @@ def find_versions() -> Dict[str, str]:
 
 KINDS: Dict[str, Callable[..., None]] = {
     'towers': ours.run_towers, 'one tower': ours.run_towers, 'towers --autotune': ours.run_towers,
-    'by hand': hand_written.run_by_hand, 'recipe': hand_written.run_recipe, 'mirrored': mirrored.run_mirrored,
-    'tensorpack': tensorpack_trainer.run_bare, 'tensorpack default': tensorpack_trainer.run_default}
+    'by hand': hand_written.run_by_hand, 'recipe': hand_written.run_recipe,
+    'mirrored': mirrored.run_mirrored, 'tensorpack': tensorpack_trainer.run_bare,
+    'tensorpack default': tensorpack_trainer.run_default
+}
 
 
 def main(arguments: List[str]) -> None:

@@ -1,4 +1,6 @@
-"""The table of steps: what is told of the figures of `benchmarks.step`, and whether they may be compared at all."""
+"""The table of steps: what is told of the figures of `benchmarks.step`, and whether they may be
+compared at all.
+"""
 
 import os
 from typing import Any, Dict, List, Sequence, Tuple
@@ -11,13 +13,15 @@ OURS, ONE_TOWER, AUTOTUNED = 'towers', 'one tower', 'towers --autotune'
 # Sums are added up in another order; what is wrong is wrong by far more.
 _LOSS_TOLERANCE = 1e-4
 _WEIGHT_TOLERANCE = 1e-2
-# A variable that moves less than this part of what the one that moves most does is held to this part.
+# A variable that moves less than this part of what the one that moves most does is held to this
+# part.
 _LEAST_MOVEMENT = 1e-3
 _HEAD = '  %-19s %-26s %-21s %9s %9s %7s' % ('', 'ms a step', 'of ours', 'CPU ms', 'set-up s', 'MB')
 
 
 def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
-  """Returns what of the losses and weights of others is not as ours, in words; nothing if they have computed the same.
+  """Returns what of the losses and weights of others is not as ours, in words; nothing if they have
+  computed the same.
 
   Args:
     kinds: for each its 'mean_losses' and 'weights', see `player.BenchmarkProcess`.
@@ -29,7 +33,7 @@ def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
       continue
     for step, (loss, ours) in enumerate(zip(figures['mean_losses'], expected['mean_losses'])):
       if not abs(loss - ours) <= _LOSS_TOLERANCE * abs(ours):
-        found.append('%s: the mean loss of %d steps is %.7g, not %.7g' % (kind, step + 1, loss, ours))
+        found.append(f'{kind}: the mean loss of {step + 1} steps is {loss:.7g}, not {ours:.7g}')
         break
     found += _compare_weights(kind, figures['weights'], expected['weights'])
   return found
@@ -37,20 +41,22 @@ def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
 
 def _compare_weights(kind, weights, expected):
   if set(weights) != set(expected):
-    return ['%s: other variables than ours: %s' % (kind, ', '.join(sorted(set(weights) ^ set(expected))[:3]))]
+    return [f"{kind}: other variables than ours: "
+            f"{', '.join(sorted(set(weights) ^ set(expected))[:3])}"]
   least = _LEAST_MOVEMENT * max(length for length, _ in expected.values())
   for name, (length, along) in sorted(expected.items()):
     for what, value, ours in (('has moved by', weights[name][0], length),
                               ('has moved in a random direction by', weights[name][1], along)):
       if not abs(value - ours) <= _WEIGHT_TOLERANCE * max(length, least):
-        return ['%s: %s %s %.5g, not %.5g' % (kind, name, what, value, ours)]
+        return [f'{kind}: {name} {what} {value:.5g}, not {ours:.5g}']
   return []
 
 
 def ratios(line: Dict[str, Any], kind: str) -> List[float]:
   """Returns in each round how long a step of this kind takes while ours takes 1."""
   kinds = line['kinds']
-  return [other / ours for other, ours in zip(kinds[kind]['milliseconds'], kinds[OURS]['milliseconds'])]
+  return [other / ours for other, ours in zip(kinds[kind]['milliseconds'], kinds[OURS][
+      'milliseconds'])]
 
 
 def spread(values: Sequence[float]) -> Tuple[float, float, float]:
@@ -61,7 +67,7 @@ def spread(values: Sequence[float]) -> Tuple[float, float, float]:
 
 def format_spread(values: Sequence[float], form: str) -> str:
   """Returns '1.02 (0.98 to 1.05)', each number in this form."""
-  return '{0} ({0} to {0})'.format(form) % spread(values)
+  return f'{form} ({form} to {form})' % spread(values)
 
 
 def format_machine(machine: Dict[str, str]) -> str:
@@ -72,13 +78,13 @@ def format_machine(machine: Dict[str, str]) -> str:
 def format_line(line: Dict[str, Any]) -> str:
   """Returns a table: a row for each kind, and what follows from them."""
   rows = ['{net}, {num_towers} towers of {batch_size}, '.format(**line) + ', '.join(
-      '%s %s' % item for item in sorted(line['versions'].items())), _HEAD]
+      '{} {}'.format(*item) for item in sorted(line['versions'].items())), _HEAD]
   for kind, figures in line['kinds'].items():
-    rows.append('  %-19s %-26s %-21s %9s %9.1f %7.0f' % (
-        kind, format_spread(figures['milliseconds'], '%.4g'),
-        format_spread(ratios(line, kind), '%.2f') if OURS in line['kinds'] and kind != OURS else '1',
-        '%.4g' % spread(figures['cpu_milliseconds'])[0], spread(figures['setup_seconds'])[0],
-        figures['peak_bytes'] / 1e6))
+    rows.append('  %-19s %-26s %-21s %9s %9.1f %7.0f' %
+                (kind, format_spread(figures['milliseconds'], '%.4g'),
+                 format_spread(ratios(line, kind), '%.2f') if OURS in line['kinds'] and kind != OURS
+                 else '1', '{:.4g}'.format(spread(figures['cpu_milliseconds'])[0]),
+                 spread(figures['setup_seconds'])[0], figures['peak_bytes'] / 1e6))
   rows += ['  %-19s %s' % item for item in line['absent'].items()]
   rows += ['  %-19s FAILED: %s' % item for item in line['failed'].items()]
   rows += ['  ' + row for row in _conclude(line)]
@@ -93,22 +99,25 @@ def _conclude(line):
   others = [kind for kind in kinds if kind not in (OURS, ONE_TOWER, AUTOTUNED)]
   if others:
     best = min(others, key=lambda kind: spread(ratios(line, kind))[0])
-    rows.append('the fastest other, %s, takes %s times as long as ours' % (
+    rows.append('the fastest other, {}, takes {} times as long as ours'.format(
         best, format_spread(ratios(line, best), '%.2f')))
     if AUTOTUNED in kinds:
       pairs = zip(kinds[best]['milliseconds'], kinds[AUTOTUNED]['milliseconds'])
-      settings = ' '.join('--%s=%s' % item for item in sorted(kinds[AUTOTUNED]['settings'].items()))
-      rows.append('and %s times as long as ours with %s' % (
-          format_spread([other / ours for other, ours in pairs], '%.2f'), settings or 'no settings of its own'))
+      settings = ' '.join(
+          '--{}={}'.format(*item) for item in sorted(kinds[AUTOTUNED]['settings'].items()))
+      rows.append('and {} times as long as ours with {}'.format(
+          format_spread([other / ours for other, ours in pairs], '%.2f'), settings or 'no settings '
+                                                                                      'of its own'))
   if ONE_TOWER in kinds:
     pairs = zip(kinds[OURS]['milliseconds'], kinds[ONE_TOWER]['milliseconds'])
-    rows.append('%d towers take %s times as long as %d steps of one tower' % (
-        line['num_towers'], format_spread([towers / (line['num_towers'] * one) for towers, one in pairs], '%.2f'),
-        line['num_towers']))
+    rows.append('%d towers take %s times as long as %d steps of one tower' %
+                (line['num_towers'],
+                 format_spread([towers / (line['num_towers'] * one) for towers, one in pairs],
+                               '%.2f'), line['num_towers']))
   if others:
     rows += ['DISAGREES: ' + what for what in line['disagreements']] or [
-        'losses of %d steps agree, and how far they have moved %d variables' % (
-            len(kinds[OURS]['mean_losses']), len(kinds[OURS]['weights']))]
+        f"losses of {len(kinds[OURS]['mean_losses'])} steps agree, and how far they have moved "
+        f"{len(kinds[OURS]['weights'])} variables"]
   return rows
 
 
@@ -125,12 +134,13 @@ def draw_lines(lines: Sequence[Dict[str, Any]], path: str) -> List[str]:
     if OURS in line['kinds'] and others:
       curves = pictures.setdefault((line['net'], line['versions']['TensorFlow']), {})
       for kind in others:
-        curves.setdefault(kind, []).append((float(line['num_towers']), spread(ratios(line, kind))[0]))
+        curves.setdefault(kind, []).append((float(line['num_towers']), spread(ratios(line,
+                                                                                     kind))[0]))
   stem, ending = os.path.splitext(path)
   written = []
   for (net, version), points in pictures.items():
-    written.append('%s_%s_%s%s' % (stem, net, version, ending))
-    write_chart(written[-1], 'A step of %s on TensorFlow %s, while ours takes 1' % (net, version),
+    written.append(f'{stem}_{net}_{version}{ending}')
+    write_chart(written[-1], f'A step of {net} on TensorFlow {version}, while ours takes 1',
                 [Curve(kind, sorted(its_points), number, has_dots=True)
                  for number, (kind, its_points) in enumerate(points.items())], x_label='towers')
   return written

@@ -1,7 +1,8 @@
 """A task: what all kinds of a benchmark train, so that their losses and weights can be compared.
 
-Every kind gets the same model function with the same initial weights, the same examples in the same order, the same
-optimizer. How it reads them, where it keeps weights and how it sums gradients is its own.
+Every kind gets the same model function with the same initial weights, the same examples in the same
+order, the same optimizer. How it reads them, where it keeps weights and how it sums gradients is
+its own.
 """
 
 import re
@@ -25,8 +26,8 @@ class Net(NamedTuple):
   Attributes:
     image_shape: of its images, unless these are of a data set.
     batch_size: of each tower, by default.
-    is_training: what the model function is called with. Nets without batch normalisation are called as for
-      validation: that leaves out their dropout, of which no two kinds would drop the same.
+    is_training: what the model function is called with. Nets without batch normalisation are called
+      as for validation: that leaves out their dropout, of which no two kinds would drop the same.
     tuned_on: the data set of main.py on which its fastest settings are looked for.
   """
   image_shape: Tuple[int, int, int]
@@ -77,14 +78,17 @@ class Task(NamedTuple):
     if self.data == SYNTHETIC:
       return data.load_synthetic(image_shape=NETS[self.net].image_shape, num_classes=NUM_CLASSES,
                                  num_train=-(-_MIN_EXAMPLES // step) * step)
-    data_set = data.load(self.data, **({} if self.data_dir is None else dict(data_dir=self.data_dir)))
+    data_set = data.load(self.data,
+                         **({} if self.data_dir is None else dict(data_dir=self.data_dir)))
     if data_set.train.num_examples % step:
-      raise ValueError('%d examples of %s are no whole number of steps of %d: choose a batch size that divides them.'
-                       % (data_set.train.num_examples, self.data, step))
+      raise ValueError(f'{data_set.train.num_examples} examples of {self.data} are no whole number '
+                       f'of steps of {step}: choose a batch size that divides them.')
     return data_set
 
   def load_arrays(self) -> Tuple[np.ndarray, ...]:
-    """Returns images `[examples, height, width, channels]` uint8 and labels `[examples]` int32, in their order."""
+    """Returns images `[examples, height, width, channels]` uint8 and labels `[examples]` int32, in
+    their order.
+    """
     return self.load().train.arrays
 
   def build_model(self) -> Callable[[Any, Any], Any]:
@@ -112,28 +116,36 @@ class Task(NamedTuple):
     return tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM)
 
   def build_session_config(self) -> Any:
-    """Returns a `tf.ConfigProto` with a device for each tower, and what else TensorFlow does by itself."""
+    """Returns a `tf.ConfigProto` with a device for each tower, and what else TensorFlow does by
+    itself.
+    """
     from tensorflow_v1 import tf
     return tf.ConfigProto(device_count={'CPU': self.num_towers},
                           intra_op_parallelism_threads=self.intra_threads or 0)
 
 
 def initial_weights(name: str, shape: Tuple[int, ...]) -> Any:
-  """Returns what the matrix or kernel of this name starts from; None for others, which all models set to constants."""
+  """Returns what the matrix or kernel of this name starts from; None for others, which all models
+  set to constants.
+  """
   name = _COPY.sub('', name)
   return draw_weights(name, shape) if name.endswith('/weights') else None
 
 
 def draw_weights(name: str, shape: Tuple[int, ...]) -> np.ndarray:
-  """Returns float32 numbers that depend on the name and the shape alone, scaled as by He et al. (2015)."""
+  """Returns float32 numbers that depend on the name and the shape alone, scaled as by He et al.
+  (2015).
+  """
   random = np.random.RandomState(zlib.crc32(name.encode()))
   return (random.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[:-1]))).astype(np.float32)
 
 
 def weigh(values: Dict[str, np.ndarray]) -> Dict[str, List[float]]:
-  """Returns for each variable how far it has moved from its initial value, and how far in a random direction.
+  """Returns for each variable how far it has moved from its initial value, and how far in a random
+  direction.
 
-  Movements rather than values: a sum instead of a mean hardly shows in weights that have barely moved.
+  Movements rather than values: a sum instead of a mean hardly shows in weights that have barely
+  moved.
   """
   told = {}
   for name, value in values.items():
@@ -141,6 +153,10 @@ def weigh(values: Dict[str, np.ndarray]) -> Dict[str, List[float]]:
     start = initial_weights(name, value.shape)
     # Scales of batch normalisation start from 1; all else that is no matrix from 0.
     moved = value - (float(name.endswith('/scale')) if start is None else start)
-    direction = np.random.RandomState(zlib.crc32(b'direction of ' + name.encode())).standard_normal(value.shape)
-    told[name] = [float(np.linalg.norm(moved)), float(np.sum(moved * direction) / np.linalg.norm(direction))]
+    direction = np.random.RandomState(zlib.crc32(b'direction of ' + name.encode())).standard_normal(
+        value.shape)
+    told[name] = [
+        float(np.linalg.norm(moved)),
+        float(np.sum(moved * direction) / np.linalg.norm(direction))
+    ]
   return told

@@ -1,11 +1,12 @@
-"""A worker process of `benchmarks.workers`: takes steps of one kind, as many at a time as it is asked for.
+"""A worker process of `benchmarks.workers`: takes steps of one kind, as many at a time as it is
+asked for.
 
   stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
   stdout   ◄── {"steps": 1, ...}    after the first step, and each time when the steps are taken
 
-Every kind trains the same nets from the same weights on the same examples: a worker's batch of a step is what the plan
-of `towers` gives it. Input comes from a pipeline of tf.data that looks ahead, and the loss of each step is that of all
-workers. Nobody saves, writes summaries or shows progress.
+Every kind trains the same nets from the same weights on the same examples: a worker's batch of a
+step is what the plan of `towers` gives it. Input comes from a pipeline of tf.data that looks ahead,
+and the loss of each step is that of all workers. Nobody saves, writes summaries or shows progress.
 """
 
 import contextlib
@@ -42,14 +43,16 @@ NETS: Dict[str, List[Layer]] = {
 
 
 class Turns:
-  """Tells after each step whether there is to be another, and waits where the parent has not asked for it yet.
+  """Tells after each step whether there is to be another, and waits where the parent has not asked
+  for it yet.
 
   Attributes:
     noted: what else to report of the steps; emptied by it.
   """
 
   def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float,
-               clock: Callable[[], float] = time.time, cpu_clock: Callable[[], float] = time.process_time):
+               clock: Callable[[], float] = time.time,
+               cpu_clock: Callable[[], float] = time.process_time):
     """The first step is asked for already.
 
     Args:
@@ -74,8 +77,10 @@ class Turns:
       return True
     seconds, used = self._clock() - self._started, self._cpu_clock() - self._used
     mean = self._losses[-1] if is_mean else sum(map(float, self._losses)) / len(self._losses)
-    self._write(json.dumps(dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used, mean_loss=float(mean),
-                                **self.noted)))
+    self._write(
+        json.dumps(
+            dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used, mean_loss=float(mean),
+                 **self.noted)))
     self.noted = {}
     self._left = int(self._read() or 0)
     self._started, self._used = self._clock(), self._cpu_clock()
@@ -85,12 +90,16 @@ class Turns:
 def load_examples() -> Any:
   """Returns the training split that all kinds read."""
   from towers import data
-  return data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES, num_train=NUM_EXAMPLES)
+  return data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
+                             num_train=NUM_EXAMPLES)
 
 
 def examples_of(worker: int, num_workers: int) -> Tuple[np.ndarray, ...]:
-  """Returns a worker's examples in the order in which it takes them, as `towers.input.plan` deals them out."""
-  return tuple(np.ascontiguousarray(array[worker::num_workers]) for array in load_examples().train.arrays)
+  """Returns a worker's examples in the order in which it takes them, as `towers.input.plan` deals
+  them out.
+  """
+  return tuple(
+      np.ascontiguousarray(array[worker::num_workers]) for array in load_examples().train.arrays)
 
 
 def initial_weights(name: str, shape: Any) -> np.ndarray:
@@ -115,25 +124,30 @@ def build_model(net: str) -> Any:
       for number, layer in enumerate(NETS[net]):
         activation = tf.nn.relu if number < len(NETS[net]) - 1 else None
         if layer.kind == 'conv':
-          x = layers.max_pool(layers.conv(x, layer.units, 3, name='layer%d' % number))
+          x = layers.max_pool(layers.conv(x, layer.units, 3, name=f'layer{number}'))
         else:
-          x = dense(layers.flatten(x) if x.shape.ndims > 2 else x, layer.units, name='layer%d' % number,
-                    activation=activation)
+          x = dense(
+              layers.flatten(x) if x.shape.ndims > 2 else x, layer.units, name=f'layer{number}',
+              activation=activation)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x), {}
 
   return model
 
 
 def run_towers(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of ours: the program of main.py, with a server, a meeting, staging, guard, input wait and watch of peers."""
+  """Steps of ours: the program of main.py, with a server, a meeting, staging, guard, input wait and
+  watch of peers.
+  """
   from benchmarks.harness.program import open_program
   from towers.training.settings.cluster import read_cluster
   from towers.training.settings.config import Config
 
   cluster = read_cluster(os.environ)
-  config = Config(model='linear', batch_size=batch_size * len(cluster.addresses), learning_rate=LEARNING_RATE,
-                  momentum=MOMENTUM, schedule='constant', validation='none', shuffle=False, drop_remainder=True)
-  with open_program(config, load_examples(), num_towers=1, model=build_model(net), cluster=cluster) as steps:
+  config = Config(model='linear', batch_size=batch_size * len(cluster.addresses),
+                  learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
+                  validation='none', shuffle=False, drop_remainder=True)
+  with open_program(config, load_examples(), num_towers=1, model=build_model(net),
+                    cluster=cluster) as steps:
     steps.start(0)
     while turns.end_step(steps.train()):
       pass
@@ -156,7 +170,8 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
   def load():
-    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(batch_size, drop_remainder=True).prefetch(2)
+    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(
+        batch_size, drop_remainder=True).prefetch(2)
 
   class Watch(tf.train.SessionRunHook):
 
@@ -172,15 +187,19 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
         run_context.request_stop()
 
   with tempfile.TemporaryDirectory() as folder:
-    config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy, save_checkpoints_steps=_NO_END,
-                                    save_summary_steps=_NO_END, log_step_count_steps=None)
-    tf.estimator.train_and_evaluate(tf.estimator.Estimator(build, config=config),
-                                    tf.estimator.TrainSpec(load, max_steps=_NO_END, hooks=[Watch()]),
-                                    tf.estimator.EvalSpec(load))
+    config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy,
+                                    save_checkpoints_steps=_NO_END, save_summary_steps=_NO_END,
+                                    log_step_count_steps=None)
+    tf.estimator.train_and_evaluate(
+        tf.estimator.Estimator(build, config=config),
+        tf.estimator.TrainSpec(load, max_steps=_NO_END, hooks=[Watch()]),
+        tf.estimator.EvalSpec(load))
 
 
 def _open_keras(net, batch_size):
-  """Returns TensorFlow with eager mode on, the strategy, a function that makes the net, and the input."""
+  """Returns TensorFlow with eager mode on, the strategy, a function that makes the net, and the
+  input.
+  """
   # With tensorflow_v1 this would be another TensorFlow; MultiWorkerMirroredStrategy needs Keras 2.
   os.environ['TF_USE_LEGACY_KERAS'] = '1'
   import tensorflow as tf
@@ -204,12 +223,15 @@ def _open_keras(net, batch_size):
         if len(model.output_shape) > 2:
           model.add(keras.Flatten())
         model.add(keras.Dense(layer.units, activation=activation))
-    names = ['layer%d/%s' % (number, part) for number in range(len(NETS[net])) for part in ('weights', 'biases')]
-    model.set_weights([initial_weights(name, weights.shape) for name, weights in zip(names, model.get_weights())])
+    names = [f'layer{number}/{part}' for number in range(len(NETS[net])) for part in ('weights',
+        'biases')]
+    model.set_weights(
+        [initial_weights(name, weights.shape) for name, weights in zip(names, model.get_weights())])
     return model
 
   def load(_):
-    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(batch_size, drop_remainder=True).prefetch(2)
+    return tf.data.Dataset.from_tensor_slices(arrays).repeat().batch(
+        batch_size, drop_remainder=True).prefetch(2)
 
   return tf, strategy, build, strategy.distribute_datasets_from_function(load)
 
@@ -221,7 +243,8 @@ def run_fit(turns: Turns, net: str, batch_size: int) -> None:
     model = build()
     model.compile(tf.keras.optimizers.SGD(LEARNING_RATE, MOMENTUM),
                   tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    # By default it sums over workers, with one more collective, a loss that is that of all of them already.
+    # By default it sums over workers, with one more collective, a loss that is that of all of them
+    # already.
     model.distribute_reduction_method = 'first'
 
   class Watch(tf.keras.callbacks.Callback):
@@ -237,7 +260,9 @@ def run_fit(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def run_loop(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of a loop written by hand with MultiWorkerMirroredStrategy, each a call of a tf.function, of TensorFlow 2."""
+  """Steps of a loop written by hand with MultiWorkerMirroredStrategy, each a call of a tf.function,
+  of TensorFlow 2.
+  """
   tf, strategy, build, batches = _open_keras(net, batch_size)
   with strategy.scope():
     model = build()
@@ -247,13 +272,16 @@ def run_loop(turns: Turns, net: str, batch_size: int) -> None:
     images, labels = batch
     with tf.GradientTape() as tape:
       losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
-      loss = tf.nn.compute_average_loss(losses, global_batch_size=batch_size * strategy.num_replicas_in_sync)
-    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+      loss = tf.nn.compute_average_loss(
+          losses, global_batch_size=batch_size * strategy.num_replicas_in_sync)
+    optimizer.apply_gradients(
+        zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
     return loss
 
   @tf.function
   def step(iterator):
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, (next(iterator),)), axis=None)
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, (next(iterator),)),
+                           axis=None)
 
   iterator = iter(batches)
   while turns.end_step(step(iterator)):
@@ -261,7 +289,8 @@ def run_loop(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
-  """Sums over all workers alone, packed as gradients are: `sizes` are bytes, with commas between them.
+  """Sums over all workers alone, packed as gradients are: `sizes` are bytes, with commas between
+  them.
 
   A step is a turn of each size; its seconds are noted under the size.
   """
@@ -279,9 +308,12 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
     ops = {}
     for size in map(int, sizes.split(',')):
       with tf.device(devices.names[0]):
-        parts = [tf.Variable(tf.zeros([min(FUSION_BYTES, size - start) // 4]), use_resource=True).read_value()
-                 for start in range(0, size, FUSION_BYTES)]
-      sums, _ = sum_fused([parts], devices=devices.names, kind='ring', num_workers=cluster.num_workers)
+        parts = [
+            tf.Variable(tf.zeros([min(FUSION_BYTES, size - start) // 4]),
+                        use_resource=True).read_value() for start in range(0, size, FUSION_BYTES)
+        ]
+      sums, _ = sum_fused([parts], devices=devices.names, kind='ring',
+                          num_workers=cluster.num_workers)
       ops[size] = tf.group(*sums[0])
     with open_session(worker, devices, config) as session:
       session.run(tf.global_variables_initializer())
@@ -316,7 +348,8 @@ def open_parent() -> Iterator[Callable[[str], None]]:
 def main(arguments: List[str]) -> None:
   """Runs `KIND NET BATCH_SIZE STARTED LIMIT_SECONDS`, by TF_CONFIG one of several workers."""
   kind, net, batch_size, started, limit_seconds = arguments
-  # A collective waits for ever for a worker that is gone, and so do threads at the end of a process.
+  # A collective waits for ever for a worker that is gone, and so do threads at the end of a
+  # process.
   faulthandler.dump_traceback_later(float(limit_seconds), exit=True)
   with open_parent() as write:
     KINDS[kind](Turns(sys.stdin.readline, write, started=float(started)), net, int(batch_size))

@@ -1,4 +1,6 @@
-"""Towers that are written by hand: as well as they can be, and as the cifar10 tutorial of TensorFlow writes them."""
+"""Towers that are written by hand: as well as they can be, and as the cifar10 tutorial of
+TensorFlow writes them.
+"""
 
 from typing import Any, List
 
@@ -9,7 +11,9 @@ _QUEUE_BATCHES_PER_TOWER = 2
 
 
 def run_by_hand(turns: Any, task: Task) -> None:
-  """A bare loop: one batch to split, a StagingArea for each tower, `Session.make_callable`; no guard, no counters."""
+  """A bare loop: one batch to split, a StagingArea for each tower, `Session.make_callable`; no
+  guard, no counters.
+  """
   from tensorflow_v1 import StagingArea, tf
 
   model, num_towers = task.build_model(), task.num_towers
@@ -20,7 +24,7 @@ def run_by_hand(turns: Any, task: Task) -> None:
     parts = zip(*[tf.split(tensor, num_towers) for tensor in iterator.get_next()])
   puts, gradients, losses = [], [], []
   for tower, part in enumerate(parts):
-    with tf.device('/cpu:%d' % tower), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
+    with tf.device(f'/cpu:{tower}'), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
       area = StagingArea([tensor.dtype for tensor in part], [tensor.shape for tensor in part])
       puts.append(area.put(part))
       loss = tf.reduce_mean(model(tuple(area.get()), True)[0])
@@ -39,17 +43,19 @@ def run_by_hand(turns: Any, task: Task) -> None:
 
 
 def run_recipe(turns: Any, task: Task) -> None:
-  """The cifar10 tutorial's recipe: a queue of batches that all towers take from, weights on the CPU, `Session.run`.
+  """The cifar10 tutorial's recipe: a queue of batches that all towers take from, weights on the
+  CPU, `Session.run`.
 
-  Left out is the moving average of all weights, which no other kind computes. The tutorial tells the last tower's loss;
-  here it is the mean of all towers' losses, so that it can be compared.
+  Left out is the moving average of all weights, which no other kind computes. The tutorial tells
+  the last tower's loss; here it is the mean of all towers' losses, so that it can be compared.
   """
   from tensorflow_v1 import tf
 
   model, num_towers = task.build_model(), task.num_towers
   with tf.device('/cpu:0'):
     dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
-    iterator = tf.data.make_initializable_iterator(dataset.batch(task.batch_size, drop_remainder=True))
+    iterator = tf.data.make_initializable_iterator(
+        dataset.batch(task.batch_size, drop_remainder=True))
     batch = iterator.get_next()
     # What slim's prefetch_queue does; TensorFlow 2 has no slim.
     queue = tf.FIFOQueue(_QUEUE_BATCHES_PER_TOWER * num_towers, [part.dtype for part in batch],
@@ -58,7 +64,7 @@ def run_recipe(turns: Any, task: Task) -> None:
     optimizer = task.build_optimizer()
     losses, gradients = [], []
     for tower in range(num_towers):
-      with tf.device('/cpu:%d' % tower), tf.name_scope('tower_%d' % tower), \
+      with tf.device(f'/cpu:{tower}'), tf.name_scope(f'tower_{tower}'), \
           tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
         loss = tf.reduce_mean(model(tuple(queue.dequeue()), True)[0])
         losses.append(loss)
@@ -84,7 +90,9 @@ def average(shares: Any) -> Any:
 
 
 def first_updates(num_towers: int) -> List[Any]:
-  """Returns the first tower's updates of moving averages; UPDATE_OPS hold those of all, one tower after another."""
+  """Returns the first tower's updates of moving averages; UPDATE_OPS hold those of all, one tower
+  after another.
+  """
   from tensorflow_v1 import tf
   updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
   return updates[:len(updates) // num_towers]

@@ -1,4 +1,6 @@
-"""MirroredStrategy in graph mode, as a user of it writes a model's update, to be measured beside ours."""
+"""MirroredStrategy in graph mode, as a user of it writes a model's update, to be measured beside
+ours.
+"""
 
 import contextlib
 from typing import Any, Callable, Optional, Tuple
@@ -7,25 +9,29 @@ from benchmarks.harness.task import Task
 
 
 def run_mirrored(turns: Any, task: Task) -> None:
-  """Steps of MirroredStrategy with its own input: a batch for each device, through an iterator that looks ahead."""
+  """Steps of MirroredStrategy with its own input: a batch for each device, through an iterator that
+  looks ahead.
+  """
   from tensorflow_v1 import tf
 
   def load(_):
-    # Batches of one device, dealt out in turn: faster than `make_dataset_iterator`, which splits those of all.
+    # Batches of one device, dealt out in turn: faster than `make_dataset_iterator`, which splits
+    # those of all.
     dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
     return dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
 
   with contextlib.ExitStack() as opened:
-    step, session = open_mirrored(
-        opened, task.build_model(), load=load, num_towers=task.num_towers, optimizer=task.build_optimizer,
-        session_config=task.build_session_config())
+    step, session = open_mirrored(opened, task.build_model(), load=load, num_towers=task.num_towers,
+                                  optimizer=task.build_optimizer,
+                                  session_config=task.build_session_config())
     turns.watch(session, tf.trainable_variables())
     while turns.end_step(step()):
       pass
 
 
-def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, optimizer: Callable[[], Any],
-                  load: Optional[Callable[[Any], Any]] = None, make_batch: Optional[Callable[[], Any]] = None,
+def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
+                  optimizer: Callable[[], Any], load: Optional[Callable[[Any], Any]] = None,
+                  make_batch: Optional[Callable[[], Any]] = None,
                   session_config: Optional[Any] = None) -> Tuple[Callable[[], Any], Any]:
   """Returns what takes a step and returns its loss, and the session that it runs in.
 
@@ -43,11 +49,13 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, 
   # Virtual devices must be there before the strategy looks for them.
   session = opened.enter_context(tf.Session(config=session_config or tf.ConfigProto(
       device_count={'CPU': num_towers}, use_per_session_threads=True)))
-  strategy = tf.distribute.MirroredStrategy(['/device:CPU:%d' % tower for tower in range(num_towers)])
+  strategy = tf.distribute.MirroredStrategy([f'/device:CPU:{tower}' for tower in range(num_towers)])
 
   def replica(batch):
-    # Outside of Estimator the strategy adds gradients up, and leaves it to the loss to be divided by all examples.
-    loss, train_op = build_update(model, batch, optimizer(), global_batch_size=num_towers * batch[1].shape[0].value)
+    # Outside of Estimator the strategy adds gradients up, and leaves it to the loss to be divided
+    # by all examples.
+    loss, train_op = build_update(model, batch, optimizer(),
+                                  global_batch_size=num_towers * batch[1].shape[0].value)
     with tf.control_dependencies([train_op]):
       return tf.identity(loss)
 
@@ -67,7 +75,8 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, 
   return session.make_callable(loss), session
 
 
-def build_update(model: Any, batch: Any, optimizer: Any, *, global_batch_size: Optional[int] = None) -> Tuple[Any, Any]:
+def build_update(model: Any, batch: Any, optimizer: Any, *,
+                 global_batch_size: Optional[int] = None) -> Tuple[Any, Any]:
   """Returns the loss and the train op of a replica.
 
   Args:
@@ -79,9 +88,12 @@ def build_update(model: Any, batch: Any, optimizer: Any, *, global_batch_size: O
   from tensorflow_v1 import tf
 
   def own_averages(getter, *args, **kwargs):
-    """As Keras makes moving averages for this strategy: each device its own, the mean of them when they are read."""
+    """As Keras makes moving averages for this strategy: each device its own, the mean of them when
+    they are read.
+    """
     if kwargs.get('trainable') is False:
-      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN)
+      kwargs.update(synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.MEAN)
     return getter(*args, **kwargs)
 
   with tf.variable_scope('', custom_getter=own_averages):

@@ -17,9 +17,9 @@ _CHECKPOINT_EVERY = '600seconds'
 
 def build_config(task: Task, settings: Dict[str, Any]) -> Config:
   """Returns the config of a task, with the settings of speed given."""
-  return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers, device='cpu',
-                learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant', validation='none', shuffle=False,
-                checkpoint_every=_CHECKPOINT_EVERY,
+  return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
+                device='cpu', learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
+                validation='none', shuffle=False, checkpoint_every=_CHECKPOINT_EVERY,
                 **dict(dict(intra_threads=task.intra_threads), **settings))
 
 
@@ -43,7 +43,9 @@ def set_environment(settings: Dict[str, Any]) -> None:
 
 
 def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
-  """The loop of main.py: input, staging, guard, input wait, progress, signals and checkpoints; no validation."""
+  """The loop of main.py: input, staging, guard, input wait, progress, signals and checkpoints; no
+  validation.
+  """
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
   from towers.training.faults.signals import Signals
@@ -57,7 +59,8 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as steps:
     plan = steps.program.train.inputs.plan
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
-    progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan, learning_rate=steps.learning_rate,
+    progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
+                        learning_rate=steps.learning_rate,
                         input_wait_seconds=lambda: steps.input_wait_seconds, stream=io.StringIO())
     progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
@@ -65,7 +68,8 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
     steps.start(0)
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
-      run_loop(steps, session=steps.session, schedule=build_schedule(config, plan)._replace(total_steps=_ENDLESS),
+      run_loop(steps, session=steps.session,
+               schedule=build_schedule(config, plan)._replace(total_steps=_ENDLESS),
                checkpoints=checkpoints, progress=progress, signals=signals)
 
 

@@ -1,16 +1,18 @@
 """Tensorpack's synchronous trainers, on virtual CPU devices.
 
-  tensorpack          with `TFDatasetInput`, and of its callbacks only the one that updates moving averages
-  tensorpack default  as it ships: a DataFlow behind `QueueInput` and `StagingInput`, its session's config, all of its
-                      callbacks and monitors
+  tensorpack          with `TFDatasetInput`, and of its callbacks only the one that updates moving
+                      averages
+  tensorpack default  as it ships: a DataFlow behind `QueueInput` and `StagingInput`, its session's
+                      config, all of its callbacks and monitors
 
-Two things are not as it ships, or it could not be compared. It computes with resource variables, as everything that
-imports `tensorflow_v1`: with ref variables, its own choice, an update races with what other towers still read. And its
-trainers name GPUs, which a device function turns into CPUs.
+Two things are not as it ships, or it could not be compared. It computes with resource variables, as
+everything that imports `tensorflow_v1`: with ref variables, its own choice, an update races with
+what other towers still read. And its trainers name GPUs, which a device function turns into CPUs.
 
-A StagingInput holds one batch, and its puts block threads: with more towers than cores, where TensorFlow has no thread
-left, it may never come to its first step (3 towers on 2 cores do or do not, 4 do not). It is left out there.
-Its replicated trainer was as fast as this one with 2 towers, and slower with 8.
+A StagingInput holds one batch, and its puts block threads: with more towers than cores, where
+TensorFlow has no thread left, it may never come to its first step (3 towers on 2 cores do or do
+not, 4 do not). It is left out there. Its replicated trainer was as fast as this one with 2 towers,
+and slower with 8.
 """
 
 import importlib.util
@@ -29,15 +31,20 @@ class NotInstalled(Exception):
 
 
 def run_bare(turns: Any, task: Task) -> None:
-  """Steps with as little around them as it can do with, and the session's config that the others have."""
+  """Steps with as little around them as it can do with, and the session's config that the others
+  have.
+  """
   tf, tensorpack = _load()
   dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
   dataset = dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
   with tf.device(_on_cpus):
     trainer, losses = _build(tensorpack, task, tensorpack.TFDatasetInput(dataset))
-    trainer.train(callbacks=[_make_watch(tensorpack, turns, losses), tensorpack.RunUpdateOps()], monitors=[],
-                  session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=task.build_session_config()),
-                  session_init=tensorpack.tfutils.JustCurrentSession(), steps_per_epoch=_NO_END, max_epoch=1)
+    trainer.train(
+        callbacks=[_make_watch(tensorpack, turns, losses),
+                   tensorpack.RunUpdateOps()], monitors=[],
+        session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(
+            config=task.build_session_config()),
+        session_init=tensorpack.tfutils.JustCurrentSession(), steps_per_epoch=_NO_END, max_epoch=1)
 
 
 def run_default(turns: Any, task: Task) -> None:
@@ -52,9 +59,10 @@ def run_default(turns: Any, task: Task) -> None:
   with tempfile.TemporaryDirectory() as folder, tf.device(_on_cpus):
     tensorpack.logger.set_logger_dir(folder, action='d')
     trainer, losses = _build(tensorpack, task, source)
-    trainer.train_with_defaults(callbacks=[_make_watch(tensorpack, turns, losses)],
-                                session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=config),
-                                steps_per_epoch=_NO_END, max_epoch=1)
+    trainer.train_with_defaults(
+        callbacks=[_make_watch(tensorpack, turns, losses)],
+        session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=config),
+        steps_per_epoch=_NO_END, max_epoch=1)
 
 
 def _load():
@@ -66,7 +74,7 @@ def _load():
     import tensorpack
     import tensorpack.tfutils.sesscreate
   except ImportError as error:
-    raise NotInstalled('tensorpack cannot be imported here: %s' % error) from None
+    raise NotInstalled(f'tensorpack cannot be imported here: {error}') from None
   return tf, tensorpack
 
 
@@ -79,11 +87,13 @@ def _build(tensorpack: Any, task: Task, source: Any) -> Tuple[Any, List[Any]]:
     losses.append(tf.reduce_mean(model(batch, NETS[task.net].is_training)[0]))
     return losses[-1]
 
-  trainer = (tensorpack.SyncMultiGPUTrainer(task.num_towers) if task.num_towers > 1 else tensorpack.SimpleTrainer())
+  trainer = (tensorpack.SyncMultiGPUTrainer(task.num_towers)
+             if task.num_towers > 1 else tensorpack.SimpleTrainer())
   images, labels = task.load_arrays()
-  trainer.setup_graph([tf.TensorSpec((task.batch_size,) + array.shape[1:], tf.as_dtype(array.dtype), name)
-                       for array, name in ((images, 'images'), (labels, 'labels'))],
-                      source, get_cost, task.build_optimizer)
+  trainer.setup_graph([
+      tf.TensorSpec((task.batch_size,) + array.shape[1:], tf.as_dtype(array.dtype), name)
+      for array, name in ((images, 'images'), (labels, 'labels'))
+  ], source, get_cost, task.build_optimizer)
   return trainer, losses
 
 
@@ -93,7 +103,9 @@ def _on_cpus(op: Any) -> str:
 
 
 def _make_watch(tensorpack: Any, turns: Any, losses: List[Any]) -> Any:
-  """Returns the callback that fetches the mean loss with each step, and waits where no step is asked for."""
+  """Returns the callback that fetches the mean loss with each step, and waits where no step is
+  asked for.
+  """
   from tensorflow_v1 import tf
 
   class Watch(tensorpack.Callback):

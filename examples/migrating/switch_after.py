@@ -10,8 +10,10 @@ def load(name):
 
 devices = towers.build_devices(NUM_GPUS, 'cpu')
 plan = towers.build_plan(num_examples=1000, batch_size=BATCH_SIZE, num_towers=NUM_GPUS)
-train, validation = [towers.build_feed(towers.build_inputs(load(name), plan=plan), devices=devices.names)
-                     for name in ('train', 'validation')]
+train, validation = [
+    towers.build_feed(towers.build_inputs(load(name), plan=plan), devices=devices.names)
+    for name in ('train', 'validation')
+]
 is_validating = tf.placeholder_with_default(False, [], 'is_validating')
 batches = towers.build_switched_batches(train, validation, is_validating=is_validating)
 taken = []
@@ -23,6 +25,8 @@ with tf.Session(config=towers.build_session_config(devices)) as session:
   validation.start(session)
   for what, feed in (('training', train), ('training', train), ('validation', validation)):
     numbers = session.run(taken + feed.put_ops, {is_validating: feed is validation})
-    print('%s: %s' % (what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
-                                      for tower in range(NUM_GPUS))))
-print('\n'.join(towers.check_inputs(taken, train.put_ops)) or 'no batch is lost, and none is taken twice')
+    print('{}: {}'.format(
+        what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
+                        for tower in range(NUM_GPUS))))
+print('\n'.join(towers.check_inputs(taken, train.put_ops)) or 'no batch is lost, and none is taken '
+                                                              'twice')

@@ -1,4 +1,5 @@
-"""Training and validation in one graph, as many try it.  python -m examples.migrating.switch_before"""
+"""Training and validation in one graph, as many try it.  python -m examples.migrating.switch_before
+"""
 import towers
 from tensorflow_v1 import tf
 
@@ -11,11 +12,12 @@ train_batch, validation_batch = train.get_next(), validation.get_next()
 batch = tf.cond(is_validating, lambda: validation_batch, lambda: train_batch)
 taken = []
 for tower in range(NUM_GPUS):
-  with tf.device('/cpu:%d' % tower):
+  with tf.device(f'/cpu:{tower}'):
     taken.append(tf.identity(batch))  # The model would build on this.
 with tf.Session(config=tf.ConfigProto(device_count={'CPU': NUM_GPUS})) as session:
   for what in ('training', 'training', 'validation'):
     numbers = session.run(taken, {is_validating: what == 'validation'})
-    print('%s: %s' % (what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
-                                      for tower in range(NUM_GPUS))))
+    print('{}: {}'.format(
+        what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
+                        for tower in range(NUM_GPUS))))
 print('\n'.join(towers.check_inputs(taken)))

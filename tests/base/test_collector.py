@@ -1,4 +1,6 @@
-"""Nothing is collected while TensorFlow is imported and towers are built, and all is as before afterwards."""
+"""Nothing is collected while TensorFlow is imported and towers are built, and all is as before
+afterwards.
+"""
 
 import gc
 import platform
@@ -63,7 +65,8 @@ def test_what_was_built_is_left_out_of_later_looks():
 
 
 @pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
-def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(worth_bytes, num_there, monkeypatch):
+def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(
+    worth_bytes, num_there, monkeypatch):
   monkeypatch.setattr(collector, '_WORTH_BYTES', worth_bytes)
   graphs = []
   for _ in range(4):
@@ -97,14 +100,17 @@ tell(gc.get_freeze_count() > 50000)
 collector.collect_former()
 tell()
 """
-  told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True, cwd=ROOT).splitlines()
-  assert told == ['0 True True True', '0', '0', '2 True', '0']  # Each look is told twice, at its start and end.
+  told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True,
+                                 cwd=ROOT).splitlines()
+  assert told == ['0 True True True', '0', '0', '2 True',
+                  '0']  # Each look is told twice, at its start and end.
 
 
 def test_memory_that_is_held_is_told():
   before = collector.read_held_bytes()
   promised, large = np.empty(400 << 20, np.int8), np.ones(200 << 20, np.int8)
-  assert 190 < (collector.read_held_bytes() - before) >> 20 < 250 and len(promised) == 2 * len(large)
+  assert 190 < (collector.read_held_bytes() - before) >> 20 < 250 and len(
+      promised) == 2 * len(large)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='others keep nothing')

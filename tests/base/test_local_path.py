@@ -13,23 +13,27 @@ from towers.base.usage_error import UsageError
 
 
 @pytest.mark.parametrize('path', [
-    'hdfs://nn/x', 'gs://bucket/run', 's3://bucket', 'viewfs:///x', 'HDFS://nn/x', 'svn+ssh://host/x', b'gs://bucket/x',
+    'hdfs://nn/x', 'gs://bucket/run', 's3://bucket', 'viewfs:///x', 'HDFS://nn/x',
+    'svn+ssh://host/x', b'gs://bucket/x',
     pathlib.PurePosixPath('gs://bucket/run')])
 def test_a_path_with_a_scheme_is_refused(path):
   with pytest.raises(UsageError) as error:
     check_local_path('summary_dir', path)
   message = str(error.value)
-  assert message.startswith('summary_dir=%s names another file system' % os.fsdecode(path)) and 'mounted' in message
+  assert message.startswith(
+      f'summary_dir={os.fsdecode(path)} names another file system') and 'mounted' in message
 
 
-@pytest.mark.parametrize('url', ['file:///runs/a', 'file:/runs/a', 'file://localhost/runs/a', 'FILE:///runs/a'])
+@pytest.mark.parametrize('url', ['file:///runs/a', 'file:/runs/a', 'file://localhost/runs/a',
+    'FILE:///runs/a'])
 def test_a_file_url_is_refused_with_its_path(url):
   with pytest.raises(UsageError, match=r'is a URL.*use report=/runs/a\.$'):
     check_local_path('report', url)
 
 
 @pytest.mark.parametrize('path', [
-    'runs/a', '/runs/a', '', '.', 'C:\\x', 'C:/x', 'c://x', '//server/share', '12:/x', 'runs/hdfs://x', './hdfs:/x',
+    'runs/a', '/runs/a', '', '.', 'C:\\x', 'C:/x', 'c://x', '//server/share', '12:/x',
+    'runs/hdfs://x', './hdfs:/x',
     'a:b', 'step:3', b'runs', pathlib.Path('/runs')])
 def test_any_other_path_is_left_alone(path):
   check_local_path('summary_dir', path)
@@ -47,7 +51,8 @@ def test_no_data_set_reads_from_another_file_system(name):
 def test_nothing_is_converted_from_or_to_another_file_system(
     data_dir, to, name, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  assert towers.data.convert.convert.main(['--from=images', '--data_dir=' + data_dir, '--to=' + to]) == 2
+  assert towers.data.convert.convert.main(['--from=images', '--data_dir=' + data_dir,
+                                           '--to=' + to]) == 2
   assert name + '=' in capsys.readouterr().err
   assert towers.data.convert.make_sample.main(['--data_dir=' + data_dir, '--output_dir=' + to]) == 2
   assert name.replace('to', 'output_dir') + '=' in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""Batch sweep: it runs small, and a batch in several runs is the step that the whole batch takes."""
+"""Batch sweep: it runs small, and a batch in several runs is the step that the whole batch takes.
+"""
 
 import json
 import sys
@@ -9,18 +10,20 @@ from benchmarks import batch_sweep
 
 
 def test_runs_are_the_fewest_of_equal_size_that_fit():
-  assert [batch_sweep.find_accumulate(batch_size, 256) for batch_size in batch_sweep.BATCH_SIZES] == [1, 4, 16, 64, 200]
+  assert [batch_sweep.find_accumulate(batch_size, 256) for batch_size in batch_sweep.BATCH_SIZES
+         ] == [1, 4, 16, 64, 200]
   assert batch_sweep.find_accumulate(7, 4) == 7
 
 
 def test_a_line_has_speed_memory_and_the_losses_of_the_whole_batch(capsys, monkeypatch):
   lines = []
   for accumulate in (1, 4):
-    monkeypatch.setattr(sys, 'argv', ['batch_sweep', '--batch_size=32', '--accumulate=%d' % accumulate,
+    monkeypatch.setattr(sys, 'argv', ['batch_sweep', '--batch_size=32',
+        f'--accumulate={accumulate}',
                                       '--model=linear', '--num_examples=64'])
     batch_sweep.main()
     lines.append(json.loads(capsys.readouterr().out))
   for line in lines:
     assert line['examples_per_second'] > 0 and line['peak_bytes'] > 1e7
-    assert '%d' % line['batch_size'] in batch_sweep.format_line(line)
+    assert f"{line['batch_size']}" in batch_sweep.format_line(line)
   assert lines[0]['losses'] == pytest.approx(lines[1]['losses'], abs=1e-4)

@@ -1,4 +1,6 @@
-"""One tower beside two: what the table tells and refuses. The test of docs/speed.md runs the command itself."""
+"""One tower beside two: what the table tells and refuses. The test of docs/speed.md runs the
+command itself.
+"""
 
 import json
 
@@ -6,18 +8,21 @@ import pytest
 
 from benchmarks import mnist
 
-CONTENT = dict(net='lenet', data='sample', steps=30, versions={'TensorFlow': '1.14.0'}, disagreements=[],
-               seconds={'towers': {1: [1.0, 2.0, 3.0], 2: [1.0, 1.0, 1.5]}, 'mirrored': {1: [1.0], 2: [2.0]}})
+CONTENT = dict(
+    net='lenet', data='sample', steps=30, versions={'TensorFlow': '1.14.0'}, disagreements=[],
+    seconds={'towers': {1: [1.0, 2.0, 3.0], 2: [1.0, 1.0, 1.5]}, 'mirrored': {1: [1.0], 2: [2.0]}})
 
 
 def test_the_table_adds_seconds_up_and_calls_data_by_its_name():
   for content in (CONTENT, json.loads(json.dumps(CONTENT))):
     title, _, ours, mirrored, published = mnist.format_table(content).splitlines()
-    assert title == 'lenet on 4,000 images of Fashion-MNIST, 30 steps of 100 examples, TensorFlow 1.14.0'
+    assert title == ('lenet on 4,000 images of Fashion-MNIST, 30 steps of 100 examples, TensorFlow '
+                     '1.14.0')
     assert ' '.join(ours.split()) == 'towers 6.0 s 3.5 s 0.50 (0.50 to 0.75)'
     assert ' '.join(mirrored.split()) == 'mirrored 1.0 s 2.0 s 2.00 (2.00 to 2.00)'
     assert ' '.join(published.split()).startswith('published 68.0 s 90.6 s 1.33,')
-  assert mnist.format_table(dict(CONTENT, disagreements=['mirrored: ...'])).endswith('DISAGREES: mirrored: ...')
+  assert mnist.format_table(dict(CONTENT, disagreements=['mirrored: ...'])).endswith(
+      'DISAGREES: mirrored: ...')
 
 
 @pytest.mark.parametrize('flags, what', [

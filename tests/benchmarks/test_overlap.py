@@ -7,7 +7,8 @@ from benchmarks import overlap
 
 
 def test_every_mode_and_depth_has_a_line(capsys, monkeypatch, tmp_path):
-  monkeypatch.setattr(sys, 'argv', ['overlap', '--milliseconds=1', '--json=%s' % (tmp_path / 'lines.json')])
+  monkeypatch.setattr(sys, 'argv', ['overlap', '--milliseconds=1',
+      f"--json={tmp_path / 'lines.json'}"])
   monkeypatch.setattr(overlap, '_STEPS', 3)
   overlap.main()
   lines = json.loads((tmp_path / 'lines.json').read_text())

@@ -1,4 +1,6 @@
-"""A step beside others': that all compute the same, that what does not is caught, and what the table tells."""
+"""A step beside others': that all compute the same, that what does not is caught, and what the
+table tells.
+"""
 
 import importlib.util
 
@@ -16,8 +18,9 @@ QUICK = dict(rounds=1, seconds=0.01, checked_steps=2, limit_seconds=60)
 
 
 def figures(*milliseconds, losses=(2.0, 1.5), weights=(0.1, 0.05)):
-  return dict(milliseconds=list(milliseconds), cpu_milliseconds=[3.0], setup_seconds=[2.5], peak_bytes=300e6,
-              mean_losses=list(losses), weights={'logits/weights': list(weights)}, settings={}, steps_per_turn=10)
+  return dict(milliseconds=list(milliseconds), cpu_milliseconds=[3.0], setup_seconds=[2.5],
+              peak_bytes=300e6, mean_losses=list(losses), weights={'logits/weights': list(weights)},
+              settings={}, steps_per_turn=10)
 
 
 def recorded(**changes):
@@ -37,7 +40,8 @@ def test_all_kinds_compute_the_same_and_what_is_not_there_is_told():
   assert list(line['kinds']) == kinds + ['tensorpack'] * is_there
   assert is_there or 'not installed' in line['absent']['tensorpack']
   for found in line['kinds'].values():
-    assert len(found['mean_losses']) == 2 and len(found['milliseconds']) == 1 and found['peak_bytes'] > 0
+    assert len(found['mean_losses']) == 2 and len(found['milliseconds']) == 1 and found[
+        'peak_bytes'] > 0
     assert set(found['weights']) == {'logits/weights', 'logits/biases'}
   assert 'agree' in step_table.format_line(line)
 
@@ -46,7 +50,8 @@ def test_a_sum_instead_of_a_mean_is_caught():
   line = step.measure(LINEAR, ['towers', 'by hand'], module='tests.benchmarks.wrong_step', **QUICK)
   assert not line['failed']
   loss, moved = line['disagreements']
-  assert loss.startswith('by hand: the mean loss of 2 steps')  # The first knows nothing of any update.
+  assert loss.startswith(
+      'by hand: the mean loss of 2 steps')  # The first knows nothing of any update.
   assert 'logits/biases has moved' in moved
   assert 'DISAGREES: by hand' in step_table.format_line(line)
 
@@ -69,14 +74,16 @@ def test_weights_are_known_by_their_names_and_told_by_how_far_they_have_moved():
   start = initial_weights('conv1/weights', (3, 3, 1, 8))
   np.testing.assert_array_equal(start, initial_weights('tower1/conv1/weights', (3, 3, 1, 8)))
   assert np.abs(start - initial_weights('conv2/weights', (3, 3, 1, 8))).max() > 0.1
-  told = weigh({'conv1/weights:0': start + 0.5, 'conv_norm/scale:0': np.ones(4), 'conv_norm/offset:0': np.zeros(4)})
+  told = weigh({'conv1/weights:0': start + 0.5, 'conv_norm/scale:0': np.ones(4),
+      'conv_norm/offset:0': np.zeros(4)})
   assert told['conv1/weights'][0] == pytest.approx(0.5 * np.sqrt(72))
   assert told['conv_norm/scale'] == [0.0, 0.0] and told['conv_norm/offset'] == [0.0, 0.0]
 
 
 def test_a_process_that_fails_is_told_and_fails_the_command(monkeypatch, capsys):
-  monkeypatch.setattr(step, 'measure', lambda task, kinds, measure=step.measure, **settings: measure(
-      task, kinds, module='tests.benchmarks.no_such_module', **settings))
+  monkeypatch.setattr(
+      step, 'measure', lambda task, kinds, measure=step.measure, **settings: measure(
+          task, kinds, module='tests.benchmarks.no_such_module', **settings))
   assert step.main(['--models=linear', '--towers=1', '--kinds=towers']) == 1
   assert 'towers              FAILED: towers: exit code 1' in capsys.readouterr().out
 
@@ -104,7 +111,8 @@ def test_the_table_of_a_record(tmp_path, capsys):
   write_figures(path, dict(machine=machine, lines=[alone]))
   assert step.main(['--show=' + path, '--picture=' + str(tmp_path / 'alone.svg')]) == 0
   assert 'svg' not in capsys.readouterr().out
-  write_figures(path, dict(machine=machine, lines=[recorded(disagreements=['mirrored: another loss'])]))
+  write_figures(path, dict(machine=machine, lines=[recorded(disagreements=[
+      'mirrored: another loss'])]))
   assert step.main(['--show=' + path]) == 1
   assert '  DISAGREES: mirrored: another loss' in capsys.readouterr().out.splitlines()
 
@@ -112,11 +120,13 @@ def test_the_table_of_a_record(tmp_path, capsys):
 def test_the_table_tells_what_autotune_has_found():
   line = recorded()
   line['kinds']['towers --autotune'] = dict(figures(0.75, 1.5, 2.0), settings=dict(staging_depth=0))
-  assert 'and 2.00 (2.00 to 2.00) times as long as ours with --staging_depth=0' in step_table.format_line(line)
+  assert ('and 2.00 (2.00 to 2.00) times as long as ours with --staging_depth=0'
+          in step_table.format_line(line))
 
 
 def test_rounds_begin_with_another_kind_each():
-  assert [step.in_turn('abc', number) for number in range(4)] == [list('abc'), list('bca'), list('cab'), list('abc')]
+  assert [step.in_turn('abc', number) for number in range(4)] == [list('abc'), list('bca'), list(
+      'cab'), list('abc')]
 
 
 def test_one_tower_is_measured_beside_several():
@@ -126,7 +136,8 @@ def test_one_tower_is_measured_beside_several():
 
 @pytest.mark.slow
 def test_batch_norm_agrees_by_the_statistics_of_each_tower():
-  line = step.measure(Task('resnet20', num_towers=2, batch_size=2), ['towers', 'by hand', 'mirrored'], **QUICK)
+  line = step.measure(Task('resnet20', num_towers=2, batch_size=2), ['towers', 'by hand',
+      'mirrored'], **QUICK)
   assert not line['failed'] and not line['disagreements']
   assert len(line['kinds']['mirrored']['weights']) == 59
 
@@ -134,7 +145,8 @@ def test_batch_norm_agrees_by_the_statistics_of_each_tower():
 @pytest.mark.slow
 def test_the_command_writes_what_it_measures(tmp_path):
   path = str(tmp_path / 'step.json')
-  assert step.main(['--models=linear', '--towers=2', '--kinds=towers', '--rounds=1', '--seconds=0.01',
+  assert step.main(['--models=linear', '--towers=2', '--kinds=towers', '--rounds=1',
+      '--seconds=0.01',
                     '--setups=2', '--json=' + path]) == 0
   [line] = read_figures(path)['lines']
   assert len(line['kinds']['towers']['setup_seconds']) == 2

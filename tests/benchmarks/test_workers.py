@@ -1,4 +1,6 @@
-"""Workers: the formula and its fit, turns of steps, and what a line says; slow: a tiny run of all kinds."""
+"""Workers: the formula and its fit, turns of steps, and what a line says; slow: a tiny run of all
+kinds.
+"""
 
 import json
 import sys
@@ -8,7 +10,15 @@ import pytest
 
 from benchmarks import workers
 from benchmarks.harness import worker_steps
-from benchmarks.peers.ring import Link, Point, count_sent_bytes, fit_link, on_one_machine, plan, ring_seconds
+from benchmarks.peers.ring import (
+  Link,
+  Point,
+  count_sent_bytes,
+  fit_link,
+  on_one_machine,
+  plan,
+  ring_seconds,
+)
 from tensorflow_v1 import tf
 from towers import build_plan
 
@@ -23,14 +33,22 @@ def test_a_ring_of_one_costs_nothing_and_of_many_twice_the_bytes():
 
 
 def test_the_fit_finds_the_link_that_made_the_points():
-  points = [Point(workers, size, ring_seconds(workers, size, LINK)) for workers in (2, 4) for size in (1e5, 1e6, 1e8)]
+  points = [
+      Point(workers, size, ring_seconds(workers, size, LINK))
+      for workers in (2, 4)
+      for size in (1e5, 1e6, 1e8)
+  ]
   assert fit_link(points) == pytest.approx(LINK)
   shared = on_one_machine(LINK, 2, 4)
   assert ring_seconds(4, 1e8, shared) == pytest.approx(3e-3 + 0.3)
 
 
 def test_a_small_sum_counts_as_much_as_a_large_one():
-  points = [Point(2, size, ring_seconds(2, size, LINK) * factor) for size, factor in ((4, 1.0), (1e8, 1.1), (2e8, 0.9))]
+  points = [
+      Point(2, size,
+            ring_seconds(2, size, LINK) * factor)
+      for size, factor in ((4, 1.0), (1e8, 1.1), (2e8, 0.9))
+  ]
   assert fit_link(points).latency == pytest.approx(LINK.latency, rel=0.02)
 
 
@@ -42,7 +60,8 @@ def test_one_size_fits_no_link():
 def test_the_plan_tells_bytes_and_time_on_each_link():
   head, small, large = plan([('net', 25000000)], [('fast', Link(0.0, 1e9))], [2, 64])
   assert head == ['model', 'workers', 'each sends', 'fast']
-  assert small == ['net', '2', '100.0 MB', '100.0 ms'] and large == ['net', '64', '196.9 MB', '196.9 ms']
+  assert small == ['net', '2', '100.0 MB', '100.0 ms'] and large == ['net', '64', '196.9 MB',
+  '196.9 ms']
   assert 'nasnet_large' in workers.format_plan()
 
 
@@ -57,7 +76,8 @@ def test_the_formula_is_told_beside_what_it_has_not_seen():
 
 def test_turns_wait_for_the_parent_and_tell_the_mean_loss_so_far():
   asked, told, clock = iter(['2\n', '0\n']), [], iter([3.0, 4.0, 6.0, 7.0]).__next__
-  turns = worker_steps.Turns(lambda: next(asked), lambda line: told.append(json.loads(line)), started=1.0, clock=clock)
+  turns = worker_steps.Turns(lambda: next(asked), lambda line: told.append(json.loads(line)),
+                             started=1.0, clock=clock)
   assert turns.end_step(4.0)
   turns.noted['size'] = [1.0]
   assert turns.end_step(2.0)
@@ -72,16 +92,21 @@ def test_a_workers_examples_are_those_that_the_plan_deals_it():
   of_second = worker_steps.examples_of(1, 2)
   np.testing.assert_array_equal(of_second[1], labels[1::2])
   assert of_second[0].shape[1:] == images.shape[1:]
-  shared = build_plan(num_examples=len(labels), batch_size=128, num_towers=1, num_workers=2, worker=1)
+  shared = build_plan(num_examples=len(labels), batch_size=128, num_towers=1, num_workers=2,
+                      worker=1)
   assert shared.shares(128) == [64]
 
 
 def test_a_line_tells_the_ratio_to_the_best_peer():
   def kind(*speeds):
-    return dict(setup_seconds=1.0, mean_loss=2.0, steps_per_second=list(speeds), cpu_milliseconds=[3.0])
+    return dict(setup_seconds=1.0, mean_loss=2.0, steps_per_second=list(speeds),
+                cpu_milliseconds=[3.0])
 
-  line = dict(net='mlp', num_workers=2, batch_size=64, steps_per_turn=10,
-              kinds={'towers': kind(30.0, 20.0, 40.0), 'fit': kind(9.0, 9.0, 9.0), 'loop': kind(10.0, 20.0, 10.0)})
+  line = dict(
+      net='mlp', num_workers=2, batch_size=64, steps_per_turn=10, kinds={
+          'towers': kind(30.0, 20.0, 40.0), 'fit': kind(9.0, 9.0, 9.0),
+          'loop': kind(10.0, 20.0, 10.0)
+      })
   assert workers.best_peer(line) == 'loop'
   assert workers.ratios(line, 'loop') == [3.0, 1.0, 4.0]
   assert 'ours to loop, by rounds: 3.00 (1.00 to 4.00)' in workers.format_line(line)
@@ -90,7 +115,8 @@ def test_a_line_tells_the_ratio_to_the_best_peer():
 def test_what_a_worker_said_last_is_told(monkeypatch):
   monkeypatch.setattr(workers, '_SECONDS_TO_SPEAK', 0.5)
   module = 'benchmarks.harness.worker_steps'
-  with workers.BenchmarkCluster(module, ['nothing', 'mlp', '4'], num_workers=1, limit_seconds=60) as cluster, \
+  with workers.BenchmarkCluster(module, ['nothing', 'mlp', '4'], num_workers=1,
+                                limit_seconds=60) as cluster, \
       pytest.raises(workers.Failed, match='KeyError'):
     cluster.wait()
 
@@ -98,13 +124,15 @@ def test_what_a_worker_said_last_is_told(monkeypatch):
 @pytest.mark.slow
 def test_all_kinds_compute_the_same(monkeypatch, capsys, tmp_path):
   path = str(tmp_path / 'figures.json')
-  monkeypatch.setattr(sys, 'argv', ['workers', '--nets=mlp', '--rounds=1', '--seconds=0.1', '--batch_size=4',
+  monkeypatch.setattr(sys, 'argv', ['workers', '--nets=mlp', '--rounds=1', '--seconds=0.1',
+      '--batch_size=4',
                                     '--limit_seconds=200', '--json=' + path])
   workers.main()
   with open(path, encoding='utf-8') as file:
     content = json.load(file)
   found = content['lines'][0]['kinds']
-  assert list(found) == workers.kinds_of(tf.__version__) and content['versions']['TensorFlow'] == tf.__version__
+  assert list(found) == workers.kinds_of(
+      tf.__version__) and content['versions']['TensorFlow'] == tf.__version__
   for kind in found.values():
     assert kind['mean_loss'] == pytest.approx(found['towers']['mean_loss'], rel=1e-4)
   assert 'ours to' in capsys.readouterr().out

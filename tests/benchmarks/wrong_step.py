@@ -1,4 +1,6 @@
-"""A process of `benchmarks.step` in which towers written by hand add gradients up, and forget to divide them."""
+"""A process of `benchmarks.step` in which towers written by hand add gradients up, and forget to
+divide them.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""The input check finds batches that are lost and towers that take the same one; right programs it lets pass."""
+"""The input check finds batches that are lost and towers that take the same one; right programs it
+lets pass.
+"""
 
 import functools
 
@@ -18,7 +20,8 @@ def graph():
 
 
 def iterator(size=6):
-  return tf.data.make_one_shot_iterator(tf.data.Dataset.range(600).map(tf.to_float).batch(size, drop_remainder=True))
+  return tf.data.make_one_shot_iterator(
+      tf.data.Dataset.range(600).map(tf.to_float).batch(size, drop_remainder=True))
 
 
 def is_validating():
@@ -27,8 +30,9 @@ def is_validating():
 
 def loss(batch, tower=0, use_resource=True, reuse=True):
   """What a tower of a program without towers computes."""
-  with tf.device('/cpu:%d' % tower), tf.name_scope('tower_%d' % tower), \
-      tf.variable_scope('net' if reuse else 'net_%d' % tower, reuse=tf.AUTO_REUSE, use_resource=use_resource):
+  with tf.device(f'/cpu:{tower}'), tf.name_scope(f'tower_{tower}'), \
+      tf.variable_scope('net' if reuse else f'net_{tower}', reuse=tf.AUTO_REUSE,
+                        use_resource=use_resource):
     weights = tf.get_variable('weights', [])
     return tf.reduce_mean(tf.nn.dropout(batch * weights, rate=0.5))
 
@@ -41,9 +45,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize('mode, depth, kind', small.covering_grid(small.MODES, small.DEPTHS, sorted(PROGRAMS)), ids=str)
+@pytest.mark.parametrize('mode, depth, kind',
+                         small.covering_grid(small.MODES, small.DEPTHS, sorted(PROGRAMS)), ids=str)
 def test_every_program_that_main_builds_is_right(mode, depth, kind):
-  with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS, **PROGRAMS[kind]) as run, run.graph.as_default():
+  with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS,
+                 **PROGRAMS[kind]) as run, run.graph.as_default():
     program = run.program
     losses = [tower.loss for tower in program.reduced.towers]
     assert towers.check_inputs(losses, [program.train_op, program.input_wait]) == []
@@ -60,7 +66,8 @@ def switch(takes_both, *, train, validation, validating=None):
 
 
 def split_batch(takes_both):
-  return tf.split(switch(takes_both, train=iterator().get_next, validation=iterator().get_next), NUM_TOWERS)
+  return tf.split(switch(takes_both, train=iterator().get_next, validation=iterator().get_next),
+                  NUM_TOWERS)
 
 
 def staged(takes_both):
@@ -78,8 +85,10 @@ def queued(takes_both):
 def switch_per_tower(takes_both):
   train, validation = iterator(2), iterator(2)
   training = tf.logical_not(is_validating())
-  return [switch(takes_both, train=validation.get_next, validation=train.get_next, validating=training)
-          for _ in range(NUM_TOWERS)]
+  return [
+      switch(takes_both, train=validation.get_next, validation=train.get_next, validating=training)
+      for _ in range(NUM_TOWERS)
+  ]
 
 
 def switch_in_switch(takes_both):
@@ -87,18 +96,21 @@ def switch_in_switch(takes_both):
   validation, test = iterator(), iterator()
   is_testing = tf.placeholder_with_default(False, [], 'is_testing')
   outside = test.get_next()
-  batch = switch(False, train=iterator().get_next, validation=lambda: tf.cond(
-      is_testing, lambda: tf.identity(outside) if takes_both else test.get_next(), validation.get_next))
+  batch = switch(
+      False, train=iterator().get_next,
+      validation=lambda: tf.cond(is_testing, lambda: tf.identity(outside)
+                                 if takes_both else test.get_next(), validation.get_next))
   return tf.split(batch, NUM_TOWERS)
 
 
 def check(batches, **settings):
-  return towers.check_inputs([loss(batch, tower, **settings) for tower, batch in enumerate(batches)])
+  return towers.check_inputs(
+      [loss(batch, tower, **settings) for tower, batch in enumerate(batches)])
 
 
 @pytest.mark.parametrize('kind', ['switch and merge', 'functions'])
-@pytest.mark.parametrize('build, lost', [
-    (split_batch, 2), (staged, 2), (queued, 2), (switch_per_tower, 2 * NUM_TOWERS), (switch_in_switch, 1)])
+@pytest.mark.parametrize('build, lost', [(split_batch, 2), (staged, 2), (queued, 2),
+                                         (switch_per_tower, 2 * NUM_TOWERS), (switch_in_switch, 1)])
 def test_what_is_taken_outside_of_its_branch_is_found(build, lost, kind):
   if kind == 'functions' and not hasattr(tf, 'disable_control_flow_v2'):
     pytest.skip('TensorFlow 1.14 makes them only when asked, and cannot be asked to stop.')
@@ -159,12 +171,16 @@ def slices(batch):
 
 
 def unrolled(batch):
-  """Cut inside of loops that differ in nothing but the row that they add up, deep in their bodies."""
-  return [tf.while_loop(lambda i, _: i < 5, lambda i, total, tower=tower: (i + 1, total + batch[tower]), [0, 0.0])[1]
-          for tower in range(NUM_TOWERS)]
+  """Cut inside of loops that differ in nothing but the row that they add up, deep in their bodies.
+  """
+  return [
+      tf.while_loop(lambda i, _: i < 5, lambda i, total, tower=tower: (i + 1, total + batch[tower]),
+                    [0, 0.0])[1] for tower in range(NUM_TOWERS)
+  ]
 
 
-@pytest.mark.parametrize('cut', [slices, unrolled, lambda batch: tf.split(batch, NUM_TOWERS), tf.unstack])
+@pytest.mark.parametrize('cut',
+                         [slices, unrolled, lambda batch: tf.split(batch, NUM_TOWERS), tf.unstack])
 def test_towers_with_a_cut_of_their_own_are_right(cut):
   batch = iterator().get_next()
   assert check(cut(batch)) == []

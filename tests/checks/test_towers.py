@@ -27,7 +27,7 @@ def check(model, examples=None, **settings):
 def find_line(mark):
   with open(suspects.__file__) as file:
     lines = [number for number, text in enumerate(file, 1) if text.rstrip().endswith(mark)]
-  return ['suspects.py, line %d' % line for line in lines]
+  return [f'suspects.py, line {line}' for line in lines]
 
 
 def find_row(report, name):
@@ -291,5 +291,5 @@ def test_towers_stand_on_a_gpu_each(monkeypatch):
                 batch_norm='first', is_training=True)
   for number in range(3):
     devices = {op.device for op in trial.graph.get_operations()
-               if op.type == 'MatMul' and op.name.startswith('tower_%d/' % number)}
-    assert devices == {'/device:GPU:%d' % number}
+               if op.type == 'MatMul' and op.name.startswith(f'tower_{number}/')}
+    assert devices == {f'/device:GPU:{number}'}

@@ -1,4 +1,6 @@
-"""Pictures for the tests: smooth ones that TensorFlow encodes, so that every pixel of them is known."""
+"""Pictures for the tests: smooth ones that TensorFlow encodes, so that every pixel of them is
+known.
+"""
 
 import functools
 
@@ -15,13 +17,16 @@ def jpegs(count, height=24, width=32):
   with tf.Graph().as_default(), tf.Session() as session:
     pixels = tf.placeholder(tf.uint8, [None, None, 3])
     encoded = tf.image.encode_jpeg(pixels, quality=95)
-    return [session.run(encoded, {pixels: picture(number, height, width)}) for number in range(count)]
+    return [
+        session.run(encoded, {pixels: picture(number, height, width)}) for number in range(count)
+    ]
 
 
 def picture(number, height=24, width=32):
   """Returns the picture of a number, uint8 `[height, width, 3]`."""
   y, x = np.mgrid[:height, :width]
-  return np.stack([y * 255 // height, x * 255 // width, np.full_like(x, number * 37 % 256)], -1).astype(np.uint8)
+  return np.stack([y * 255 // height, x * 255 // width,
+                   np.full_like(x, number * 37 % 256)], -1).astype(np.uint8)
 
 
 def write_tfrecords(folder, split, labels_of_files, images=None, first_label=1):
@@ -29,7 +34,7 @@ def write_tfrecords(folder, split, labels_of_files, images=None, first_label=1):
   images = images or jpegs(sum(map(len, labels_of_files)))
   paths, number = [], 0
   for file, labels in enumerate(labels_of_files):
-    paths.append(folder / ('%s-%05d-of-%05d' % (split, file, len(labels_of_files))))
+    paths.append(folder / (f'{split}-{int(file):05}-of-{len(labels_of_files):05}'))
     with open(str(paths[-1]), 'wb') as stream:
       for label in labels:
         features = {'image/encoded': images[number], 'image/class/label': label + first_label}

@@ -1,4 +1,5 @@
-"""Arrays: every example once and in order, whatever its dtype and layout, and never in the graph."""
+"""Arrays: every example once and in order, whatever its dtype and layout, and never in the graph.
+"""
 
 import re
 import subprocess
@@ -23,9 +24,11 @@ from tensorflow_v1 import tf
 images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
 images[-1, -1] = 7
 images.flush()
-examples = from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape), np.arange(2200))
+examples = from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape),
+                       np.arange(2200))
 fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-batches = examples.elements(*fed).skip(2198).batch(2).map(lambda indices: examples.parse_batch(indices, *fed))
+batches = examples.elements(*fed).skip(2198).batch(2).map(
+    lambda indices: examples.parse_batch(indices, *fed))
 iterator = tf.data.make_initializable_iterator(batches)
 batch = iterator.get_next()
 with tf.Session() as session:
@@ -100,8 +103,11 @@ def test_any_layout_in_memory(tmp_path):
   on_disk[:] = base
   on_disk.flush()
   arrays = [
-      base.astype('>f8'), base.astype('>i2'), np.asfortranarray(base), base[::-1], base[:, ::2], base.T[:, ::-1].T,
-      np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='r', shape=base.shape)]
+      base.astype('>f8'),
+      base.astype('>i2'),
+      np.asfortranarray(base), base[::-1], base[:, ::2], base.T[:, ::-1].T,
+      np.memmap(str(tmp_path / 'rows'), dtype=np.float64, mode='r', shape=base.shape)
+  ]
   examples = from_arrays(*arrays)
   assert all(array.dtype.isnative and array.flags.c_contiguous for array in examples.arrays)
   for got, array in zip(_run_epoch(examples, batch_size=4), arrays):
@@ -110,7 +116,8 @@ def test_any_layout_in_memory(tmp_path):
 
 
 def test_arrays_that_can_be_fed_as_they_are_are_not_copied(tmp_path):
-  for array in (np.zeros([4, 3], np.uint8), np.memmap(str(tmp_path / 'rows'), np.float32, mode='w+', shape=(4, 3))):
+  for array in (np.zeros([4, 3], np.uint8),
+                np.memmap(str(tmp_path / 'rows'), np.float32, mode='w+', shape=(4, 3))):
     assert np.shares_memory(from_arrays(array).arrays[0], array)
 
 
@@ -118,7 +125,8 @@ def test_the_graph_holds_no_example_and_is_as_large_for_any_data_and_pipelines()
   def count_characters(num_examples, num_pipelines):
     with tf.Graph().as_default() as graph:
       for _ in range(num_pipelines):
-        _build(from_arrays(np.full([num_examples, 50], 7, np.uint8), np.arange(num_examples)), batch_size=8)
+        _build(from_arrays(np.full([num_examples, 50], 7, np.uint8), np.arange(num_examples)),
+               batch_size=8)
       # TensorFlow numbers functions on and on, in whatever digits that takes.
       return len(re.sub(r'_\d+', '', str(graph.as_graph_def())))
 
@@ -129,9 +137,11 @@ def test_the_graph_holds_no_example_and_is_as_large_for_any_data_and_pipelines()
 
 
 def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
-  # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a GraphDef.
-  run = subprocess.run([sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=ROOT, text=True,
-                       capture_output=True)
+  # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a
+  # GraphDef.
+  run = subprocess.run(
+      [sys.executable, '-c', _OVER_2_GB, str(tmp_path / 'images')], cwd=ROOT, text=True,
+      capture_output=True)
   assert run.returncode == 0, run.stderr
   values, peak_kilobytes = run.stdout.splitlines()
   assert values == '7 2198 2199'

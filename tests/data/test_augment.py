@@ -1,4 +1,6 @@
-"""Crops lie within the image, shifts are what numpy makes of the same numbers, and draws decide all of it."""
+"""Crops lie within the image, shifts are what numpy makes of the same numbers, and draws decide all
+of it.
+"""
 
 import numpy as np
 import pytest
@@ -23,12 +25,15 @@ def test_random_windows_lie_within_the_image_and_cover_what_they_should():
   random = np.random.RandomState(0)
   with tf.Graph().as_default(), tf.Session() as session:
     size, draws = tf.placeholder(tf.int32, [2]), tf.placeholder(tf.float32, [NUM_DRAWS['imagenet']])
-    choose = session.make_callable(choose_random_windows(size[tf.newaxis], draws[tf.newaxis])[0], [size, draws])
+    choose = session.make_callable(
+        choose_random_windows(size[tf.newaxis], draws[tf.newaxis])[0], [size, draws])
     shares, aspects = [], []
     for _ in range(300):
       height, width = random.randint(30, 600, size=2)
-      y, x, window_height, window_width = choose([height, width], random.uniform(size=NUM_DRAWS['imagenet']))
-      assert y >= 0 and x >= 0 and 1 <= window_height <= height - y and 1 <= window_width <= width - x
+      y, x, window_height, window_width = choose([height, width], random.uniform(size=NUM_DRAWS[
+          'imagenet']))
+      assert y >= 0 and x >= 0
+      assert 1 <= window_height <= height - y and 1 <= window_width <= width - x
       if 0.75 < height / width < 4 / 3:
         shares.append(window_height * window_width / (height * width))
         aspects.append(window_width / window_height)
@@ -59,7 +64,8 @@ def test_the_largest_draws_reach_the_last_row_and_column_and_none_beyond():
 ])
 def test_the_central_window(size, image_size, expected):
   with tf.Graph().as_default(), tf.Session() as session:
-    assert session.run(choose_central_windows(tf.constant([size, size]), image_size)).tolist() == [expected] * 2
+    assert session.run(choose_central_windows(tf.constant([size, size]),
+                                              image_size)).tolist() == [expected] * 2
 
 
 @pytest.mark.parametrize('shape', [(9, 12, 3), (8, 8, 1)])
@@ -92,7 +98,8 @@ def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws
       for _ in range(plan.steps_per_epoch):
         for (some, labels), count in session.run(batches):
           cropped[labels[:count]] = some[:count]
-      draws = draw(tf.range(20, dtype=tf.int64), epoch=tf.constant(epoch, tf.int64), seed=3, count=3)
+      draws = draw(tf.range(20, dtype=tf.int64), epoch=tf.constant(epoch, tf.int64), seed=3,
+                   count=3)
       expected = session.run(pad_crop_mirror(tf.constant(images), draws))
       np.testing.assert_array_equal(cropped, expected)
       taken.append(cropped)
@@ -103,7 +110,8 @@ def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws
 def test_mirroring():
   image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
   with tf.Graph().as_default(), tf.Session() as session:
-    mirrored, same = session.run([mirror(tf.constant(image), tf.constant(number)) for number in (0.49, 0.5)])
+    mirrored, same = session.run(
+        [mirror(tf.constant(image), tf.constant(number)) for number in (0.49, 0.5)])
   np.testing.assert_array_equal(mirrored, image[:, ::-1])
   np.testing.assert_array_equal(same, image)
 

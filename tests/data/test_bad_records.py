@@ -10,7 +10,8 @@ from towers.data.bad_records import BadRecords
 
 def test_fail_names_the_place_and_the_setting_and_remembers_the_first():
   bad_records = BadRecords('fail')
-  with pytest.raises(UsageError, match=r'a/file: record 1,234 at byte 99: torn. .*on_bad_record=skip'):
+  with pytest.raises(UsageError, match=r'a/file: record 1,234 at byte 99: torn. '
+                                       r'.*on_bad_record=skip'):
     bad_records.report('a/file', 99, 'torn', record=1234)
   with pytest.raises(UsageError, match='the end at byte 7'):
     bad_records.report('b', 7, 'cut')
@@ -24,7 +25,8 @@ def test_skip_logs_each_place_once_and_counts_them_by_file():
     bad_records.report('b', 5, 'torn', record=0)
     bad_records.report('a', 5, 'cut', record=2)
     bad_records.report('a', 9, 'cut', record=3)
-  assert stream.getvalue() == ('skipped: b: record 0 at byte 5: torn\nskipped: a: record 2 at byte 5: cut\n'
+  assert stream.getvalue() == ('skipped: b: record 0 at byte 5: torn\nskipped: a: record 2 at byte '
+                               '5: cut\n'
                                'skipped: a: record 3 at byte 9: cut\n')
   assert bad_records.summary() == 'skipped 3 damaged records in 2 files: a (2), b (1)'
   assert bad_records.failure is None
@@ -34,7 +36,8 @@ def test_a_rotten_set_does_not_flood_the_log():
   stream = io.StringIO()
   bad_records = BadRecords('skip', stream)
   for number in range(1000):
-    bad_records.report('file %d' % (number % 50), number, 'torn', record=number)
-  assert stream.getvalue().count('\n') == 20 and 'counted only' in stream.getvalue().splitlines()[-1]
+    bad_records.report(f'file {number % 50}', number, 'torn', record=number)
+  assert stream.getvalue().count(
+      '\n') == 20 and 'counted only' in stream.getvalue().splitlines()[-1]
   assert bad_records.summary().startswith('skipped 1,000 damaged records in 50 files: file 0 (20)')
   assert bad_records.summary().endswith('and 40 files more')

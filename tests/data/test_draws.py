@@ -1,4 +1,6 @@
-"""Draws belong to the example: the same in every batch, others in every epoch and for every seed, and uniform."""
+"""Draws belong to the example: the same in every batch, others in every epoch and for every seed,
+and uniform.
+"""
 
 import numpy as np
 
@@ -17,7 +19,8 @@ def mix(values):
 
 def by_numpy(numbers, epoch, seed, count):
   with np.errstate(over='ignore'):
-    state = mix(mix(np.array([seed], np.uint64) + np.uint64(epoch) * GOLDEN) + np.array(numbers, np.uint64))
+    state = mix(
+        mix(np.array([seed], np.uint64) + np.uint64(epoch) * GOLDEN) + np.array(numbers, np.uint64))
     mixed = mix(state[:, np.newaxis] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
   return (mixed >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
@@ -25,12 +28,14 @@ def by_numpy(numbers, epoch, seed, count):
 def by_tensorflow(cases, count):
   with tf.Graph().as_default(), tf.Session() as session:
     return session.run([
-        draw(tf.constant(list(numbers), tf.int64), epoch=tf.constant(epoch, tf.int64), seed=seed, count=count)
-        for numbers, epoch, seed in cases])
+        draw(tf.constant(list(numbers), tf.int64), epoch=tf.constant(epoch, tf.int64), seed=seed,
+             count=count) for numbers, epoch, seed in cases
+    ])
 
 
 def test_draws_are_splitmix64():
-  cases = [([0, 1, 2, 10**12], epoch, seed) for epoch, seed in ((0, 0), (1, 0), (0, 1), (10**9, 2**63 + 5))]
+  cases = [([0, 1, 2, 10**12], epoch, seed)
+           for epoch, seed in ((0, 0), (1, 0), (0, 1), (10**9, 2**63 + 5))]
   for values, case in zip(by_tensorflow(cases, 7), cases):
     np.testing.assert_array_equal(values, by_numpy(*case, count=7))
     assert values.dtype == np.float32 and values.min() >= 0 and values.max() < 1
@@ -43,7 +48,8 @@ def test_an_examples_draws_do_not_depend_on_its_batch():
 
 
 def test_draws_are_uniform_and_differ_between_epochs_seeds_and_neighbours():
-  first, *others = by_tensorflow([(range(20000), 0, 0), (range(20000), 1, 0), (range(20000), 0, 1)], 4)
+  first, *others = by_tensorflow([(range(20000), 0, 0), (range(20000), 1, 0), (range(20000), 0, 1)],
+                                 4)
   assert abs(first.mean() - 0.5) < 0.005 and abs(first.std() - 12**-0.5) < 0.005
   counts = np.histogram(first, bins=16, range=(0, 1))[0]
   assert counts.min() > 0.95 * first.size / 16 and counts.max() < 1.05 * first.size / 16

@@ -1,4 +1,6 @@
-"""Encoded images: each in its place, the same in every mode and after a resume; a damaged one is lost alone."""
+"""Encoded images: each in its place, the same in every mode and after a resume; a damaged one is
+lost alone.
+"""
 
 import io
 import itertools
@@ -47,18 +49,21 @@ class List:
     self.source = ImageSource(len(contents), read, lambda number: ('file', 100 * number, number))
 
   def take(self, *, format=FORMAT, augment='none', **settings):
-    examples = encoded_examples(self.source, format=format, augment=augment, seed=5, bad_records=self.bad_records,
-                                name='pictures')
+    examples = encoded_examples(self.source, format=format, augment=augment, seed=5,
+                                bad_records=self.bad_records, name='pictures')
     return take(examples, **settings)
 
 
-def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, first_step=0, shuffle=False,
-         parallel_calls=None):
+def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, first_step=0,
+         shuffle=False, parallel_calls=None):
   """Returns for each step {label: image} over all towers."""
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size, num_towers=num_towers)
-    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle, seed=1, parallel_calls=parallel_calls)
-    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
+                             num_towers=num_towers)
+    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle, seed=1,
+                                 parallel_calls=parallel_calls)
+    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
+               for batch in inputs.next_batches()]
     steps = []
     with tf.Session() as session:
       session.run(inputs.initializer, inputs.feed_dict(first_step))
@@ -74,12 +79,14 @@ def take(examples, *, mode='split', num_towers=1, batch_size=8, num_steps=None, 
 
 
 def examples_of(folder, *, policy='fail', augment='none', **changes):
-  files = sorted(folder.glob('train-*')) or write_tfrecords(folder, 'train', [range(9), range(9, 10), range(10, NUM)])
+  files = sorted(folder.glob('train-*')) or write_tfrecords(
+      folder, 'train', [range(9), range(9, 10), range(10, NUM)])
   records = Records([load_index(path) for path in files])
   bad_records = BadRecords(policy, io.StringIO())
   return bad_records, encoded_examples(
-      ImageSource(len(records), lambda numbers: list(map(decode, records.read(numbers))), records.place),
-      format=FORMAT._replace(**changes), augment=augment, seed=5, bad_records=bad_records, name='pictures')
+      ImageSource(len(records), lambda numbers: list(map(decode, records.read(numbers))),
+                  records.place), format=FORMAT._replace(**changes), augment=augment, seed=5,
+      bad_records=bad_records, name='pictures')
 
 
 def assert_same(left, right):
@@ -94,7 +101,9 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
   _, examples = examples_of(tmp_path, policy=policy)
   for calls in (1, 5):
     steps = take(examples, parallel_calls=calls)
-    assert [sorted(step) for step in steps] == [list(range(8)), list(range(8, 16)), list(range(16, NUM))]
+    assert [sorted(step) for step in steps
+           ] == [list(range(8)), list(range(8, 16)),
+                 list(range(16, NUM))]
     for step in steps:
       for label, image in step.items():
         # The blue of a picture tells its number, up to what JPEG makes of it.
@@ -106,7 +115,8 @@ def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume
   _, examples = examples_of(tmp_path, augment=augment)
   expected = take(examples, num_steps=6)
   for mode, num_towers in (('next', 3), ('shard', 3)) if augment == 'imagenet' else (('shard', 2),):
-    assert_same(take(examples, mode=mode, num_towers=num_towers, num_steps=6, parallel_calls=3), expected)
+    assert_same(take(examples, mode=mode, num_towers=num_towers, num_steps=6, parallel_calls=3),
+                expected)
   assert_same(take(examples, first_step=4, num_steps=2), expected[4:])
   # Another epoch is augmented in another way, and so are neighbours.
   first, second = {**expected[0], **expected[1]}, {**expected[3], **expected[4]}
@@ -115,20 +125,24 @@ def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume
 
 def test_a_shuffled_epoch_draws_what_the_sorted_one_does(tmp_path):
   _, examples = examples_of(tmp_path, augment='imagenet')
-  [in_order], [shuffled] = (take(examples, batch_size=NUM, shuffle=shuffle) for shuffle in (False, True))
+  [in_order], [shuffled
+              ] = (take(examples, batch_size=NUM, shuffle=shuffle) for shuffle in (False, True))
   assert list(in_order) != list(shuffled)
   assert_same([in_order], [shuffled])
 
 
 def test_pngs_lose_nothing_and_mix_with_jpegs():
-  pictures = [np.random.RandomState(number).randint(256, size=(16, 16, 3)).astype(np.uint8) for number in range(6)]
+  pictures = [
+      np.random.RandomState(number).randint(256, size=(16, 16, 3)).astype(np.uint8)
+      for number in range(6)
+  ]
   contents = [encode_png(pixels) for pixels in pictures] + list(jpegs(4))
   [taken] = List(contents, labels=np.arange(10, dtype=np.int32)).take(batch_size=10)
   for label, pixels in enumerate(pictures):
     np.testing.assert_array_equal(taken[label], pixels)
   assert sorted(taken) == list(range(10))
-  [taken] = List([encode_png(pixels[..., :1]) for pixels in pictures], labels=np.arange(6, dtype=np.int32)).take(
-      format=FORMAT._replace(channels=1))
+  [taken] = List([encode_png(pixels[..., :1]) for pixels in pictures],
+                 labels=np.arange(6, dtype=np.int32)).take(format=FORMAT._replace(channels=1))
   np.testing.assert_array_equal(taken[3], pictures[3][..., :1])
 
 
@@ -143,7 +157,8 @@ def test_pixels_are_rounded():
 def test_a_jpeg_is_decoded_as_a_whole_decoder_would(tmp_path):
   """Cropping while decoding, and from the middle, is what decoding all of it and cropping gives."""
   content = jpegs(3, 40, 60)[2]
-  [taken] = List([content], labels=np.zeros(1, np.int32)).take(batch_size=1, format=FORMAT._replace(size=35))
+  [taken] = List([content], labels=np.zeros(1, np.int32)).take(batch_size=1,
+                                                               format=FORMAT._replace(size=35))
   with tf.Graph().as_default(), tf.Session() as session:
     whole = session.run(tf.image.decode_jpeg(content, channels=3, dct_method='INTEGER_ACCURATE'))
   np.testing.assert_array_equal(taken[0], whole[2:37, 12:47])
@@ -171,7 +186,8 @@ def example(**features):
 
 # (record, words of the reason)
 BAD = [
-    (example(image=jpegs(1)[0], label=0), ['label 0', '1 to 1000', 'first_label=1', 'num_classes=1000']),
+    (example(image=jpegs(1)[0], label=0), ['label 0', '1 to 1000', 'first_label=1',
+        'num_classes=1000']),
     (example(image=jpegs(1)[0], label=1001), ['label 1001']),
     (example(image=jpegs(1)[0], label=-5), ['label -5']),
     (example(image=jpegs(1)[0]), ['image/class/label', '0 times', 'image/encoded']),
@@ -185,31 +201,43 @@ BAD = [
     (example(image=jpegs(1)[0][:120], label=3), ['ends within its header']),
     (example(image=jpegs(1)[0][:-150], label=3), ['cut off']),
     (example(image=jpegs(1)[0][:30] + b'\x00' * 900 + b'\xff\xd9', label=3), ['JPEG']),
-    (example(image=bomb_jpeg(65500, 65500), label=3), ['65,500 x 65,500', 'max_image_pixels=1,000,000']),
+    (example(image=bomb_jpeg(65500, 65500), label=3), ['65,500 x 65,500',
+        'max_image_pixels=1,000,000']),
     (example(image=bomb_jpeg(0, 10), label=3), ['10 x 0 pixels']),
-    (example(image=png_header(2**31 - 1, 2**31 - 1), label=3), ['2,147,483,647', 'max_image_pixels']),
+    (example(image=png_header(2**31 - 1, 2**31 - 1), label=3), ['2,147,483,647',
+        'max_image_pixels']),
     (example(image=png_header(2**32 - 1, 1), label=3), ['max_image_pixels']),
     (example(image=png_header(10, 10), label=3), ['cut off']),
     (example(image=png_header(10, 10)[:20], label=3), ['PNG without its header']),
 ]
 
 
-@pytest.mark.parametrize('mode, num_towers', [('shard', 2), pytest.param('next', 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'mode, num_towers',
+    [('shard', 2), pytest.param('next', 3, marks=pytest.mark.slow)])
 def test_bad_records_are_lost_alone(mode, num_towers):
-  good = {number: example(image=content, label=number + 1) for number, content in enumerate(jpegs(len(BAD) + 2))}
-  contents = list(itertools.chain(*zip([good[number] for number in range(len(BAD))], [record for record, _ in BAD])))
+  good = {
+      number: example(image=content, label=number + 1)
+      for number, content in enumerate(jpegs(len(BAD) + 2))
+  }
+  contents = list(
+      itertools.chain(
+          *zip([good[number] for number in range(len(BAD))], [record for record, _ in BAD])))
   contents += [good[len(BAD)], good[len(BAD) + 1]]
   given = List(contents)
   steps = given.take(mode=mode, num_towers=num_towers, batch_size=6)
   assert sorted(label for step in steps for label in step) == sorted(good)
   # Each step still holds the elements that it planned, less the bad ones.
   assert [sorted(step) for step in steps] == [
-      sorted(number // 2 if number < 2 * len(BAD) else number - len(BAD) for number in range(begin, min(begin + 6, 42))
-             if number % 2 == 0 or number >= 2 * len(BAD)) for begin in range(0, 42, 6)]
+      sorted(number // 2 if number < 2 * len(BAD) else number - len(BAD)
+             for number in range(begin, min(begin + 6, 42))
+             if number % 2 == 0 or number >= 2 * len(BAD))
+      for begin in range(0, 42, 6)
+  ]
   log = given.bad_records._stream.getvalue()
   for number, (_, words) in enumerate(BAD):
     [line] = [line for line in log.splitlines()
-              if 'file: record %d at byte %d: ' % (2 * number + 1, 200 * number + 100) in line]
+              if f'file: record {2 * number + 1} at byte {200 * number + 100}: ' in line]
     assert all(word in line for word in words), line
   assert given.bad_records.summary() == 'skipped 20 damaged records in 1 file: file (20)'
 
@@ -235,8 +263,11 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
   for calls in (1, 3):
     given = List(contents)
     steps = given.take(batch_size=10, parallel_calls=calls)
-    assert [sorted(step) for step in steps] == [
-        [number for number in range(begin, begin + 10) if number not in bad] for begin in range(0, 70, 10)]
+    assert [sorted(step) for step in steps
+           ] == [[number
+                  for number in range(begin, begin + 10)
+                  if number not in bad]
+                 for begin in range(0, 70, 10)]
     for step in steps:
       for label, image in step.items():
         assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
@@ -244,7 +275,7 @@ def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
   given = List(contents, policy='fail')
   with pytest.raises(tf.errors.OpError):
     given.take(batch_size=10)
-  assert any(given.bad_records.failure.startswith('file: record %d at byte %d: ' % (number, 100 * number))
+  assert any(given.bad_records.failure.startswith(f'file: record {number} at byte {100 * number}: ')
              for number in bad)
 
 
@@ -260,8 +291,8 @@ def call_before_decoding(monkeypatch, function):
   monkeypatch.setattr(encoded_images, '_decode_image', decode)
 
 
-@pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'), ([40], [7], 'skip')],
-                         ids=str)
+@pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'),
+                                                             ([40], [7], 'skip')], ids=str)
 def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):
   """Care costs time, and is taken only where a decoder failed."""
   decoded = []
@@ -276,10 +307,11 @@ def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy,
     record = UNDECODABLE if number in undecodable else UNREADABLE
     contents[number] = decode_labelled(record, num_classes=1000, first_label=1)[0]
   given = List(contents, labels=range(70), policy=policy)
-  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0, bad_records=given.bad_records,
-                              name='pictures')
+  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0,
+                              bad_records=given.bad_records, name='pictures')
   with tf.Graph().as_default(), tf.Session() as session:
-    read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64), parallel_calls=2).batch(70)
+    read = examples.read(tf.data.Dataset.range(70), epoch=tf.zeros([], tf.int64),
+                         parallel_calls=2).batch(70)
     taken = session.run(tf.data.make_one_shot_iterator(read).get_next())
   (images, labels), is_good = taken if examples.marks_bad else (taken, np.ones(70, bool))
   assert len(images) == 70 and np.flatnonzero(~is_good).tolist() == sorted(undecodable + unreadable)
@@ -302,12 +334,15 @@ def test_an_error_that_comes_and_goes_moves_no_record(monkeypatch):
     return content
 
   call_before_decoding(monkeypatch, fail_once)
-  with pytest.raises(tf.errors.InvalidArgumentError, match='pictures: an image could not be decoded, and then could'):
+  with pytest.raises(tf.errors.InvalidArgumentError, match='pictures: an image could not be '
+                                                           'decoded, and then could'):
     List(images, labels=range(40)).take(batch_size=40)
 
 
 def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
-  given = List([BAD[0][0]] * 4 + [example(image=content, label=number + 1) for number, content in enumerate(jpegs(4))])
+  given = List(
+      [BAD[0][0]] * 4 +
+      [example(image=content, label=number + 1) for number, content in enumerate(jpegs(4))])
   assert [sorted(step) for step in given.take(batch_size=4, num_towers=2, num_steps=4)] == [
       [], [0, 1, 2, 3], [], [0, 1, 2, 3]]
 
@@ -319,20 +354,22 @@ def test_damage_in_a_file_is_left_out_where_it_is_skipped_and_named_where_not(tm
   damage(paths[2], offset + 500)
   bad_records, examples = examples_of(tmp_path, policy='skip')
   for mode in ('split', 'shard'):
-    labels = [label for step in take(examples, mode=mode, num_towers=2, shuffle=True) for label in step]
+    labels = [
+        label for step in take(examples, mode=mode, num_towers=2, shuffle=True) for label in step
+    ]
     assert sorted(labels) == [label for label in range(NUM) if label != 14]
   assert bad_records._stream.getvalue().count('\n') == 1
   bad_records, examples = examples_of(tmp_path, policy='fail')
   with pytest.raises(tf.errors.OpError):
     take(examples)
-  for word in (str(paths[2]), 'record 4', 'byte {}'.format(offset), 'checksum', 'on_bad_record=skip'):
+  for word in (str(paths[2]), 'record 4', f'byte {offset}', 'checksum', 'on_bad_record=skip'):
     assert word in bad_records.failure
 
 
 def test_under_fail_shapes_stay_static_and_a_bad_image_names_its_record():
   given = List([example(image=jpegs(1)[0], label=1), BAD[12][0]], policy='fail')
-  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0, bad_records=given.bad_records,
-                              name='pictures')
+  examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0,
+                              bad_records=given.bad_records, name='pictures')
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=2, batch_size=2, num_towers=2)
     [first, _] = towers.build_inputs(examples, plan=plan).next_batches()

@@ -1,6 +1,7 @@
 """Readers against damaged files: no crash, no hang, and never a wrong example.
 
-Damage is drawn from fixed seeds: bytes flipped, cut off, doubled, zeroed, inserted, taken from elsewhere in the file.
+Damage is drawn from fixed seeds: bytes flipped, cut off, doubled, zeroed, inserted, taken from
+elsewhere in the file.
 """
 
 import io
@@ -40,9 +41,11 @@ def mutate(content, source):
     elif kind == 1:
       del content[position:]
     elif kind == 2:
-      content[position:position + source.randrange(1, 9)] = bytes(source.getrandbits(8) for _ in range(8))
+      content[position:position + source.randrange(1, 9)] = bytes(
+          source.getrandbits(8) for _ in range(8))
     elif kind == 3:
-      content[position:position] = bytes(source.getrandbits(8) for _ in range(source.randrange(1, 20)))
+      content[position:position] = bytes(
+          source.getrandbits(8) for _ in range(source.randrange(1, 20)))
     elif kind == 4:
       size = source.randrange(1, 200)
       content[position:position + size] = bytes(min(size, len(content) - position))
@@ -70,14 +73,17 @@ def test_the_index_and_the_records_it_finds(tmp_path):
     records = Records([index])
     assert len(records) * 16 <= path.stat().st_size
     for number, payload in enumerate(records.read(range(len(records)))):
-      # A record that reads well is one that was written: only whole ones may have been doubled or moved.
+      # A record that reads well is one that was written: only whole ones may have been doubled or
+      # moved.
       assert isinstance(payload, BadRecordError) or payload in payloads, (seed, number)
       found += not isinstance(payload, BadRecordError)
   assert found > count  # And damage elsewhere loses none of them.
 
 
 def test_decoding_through_tensorflow():
-  """Payloads whose checksum holds, but whose content was damaged before: those are lost, the others untouched."""
+  """Payloads whose checksum holds, but whose content was damaged before: those are lost, the others
+  untouched.
+  """
   count = COUNTS['decode']
   originals = list(jpegs(3)) + [encode_png(picture(3))]
   originals += list(jpegs(1, 100, 90))
@@ -94,8 +100,11 @@ def test_decoding_through_tensorflow():
     elif seed % 10 == 3:
       contents.append(bytes(source.getrandbits(8) for _ in range(source.randrange(300))))
     else:
-      contents.append(encode_example(dict(example, **{'image/encoded': mutate(originals[number], source)})))
-  given = List([encode_example({'image/encoded': original, 'image/class/label': 1}) for original in originals])
+      contents.append(
+          encode_example(dict(example, **{'image/encoded': mutate(originals[number], source)})))
+  given = List([
+      encode_example({'image/encoded': original, 'image/class/label': 1}) for original in originals
+  ])
   expected = [next(iter(step.values())) for step in given.take(batch_size=1)]
 
   given = List(contents)
@@ -154,7 +163,8 @@ def test_cifar(tmp_path):
     path.write_bytes(mutate(b''.join(records), random.Random(seed)))
     bad_records = BadRecords('skip', io.StringIO())
     images, labels = read_cifar(str(path), CIFARS['cifar10'], bad_records)
-    assert len(images) == len(labels) <= path.stat().st_size // 3073 and images.shape[1:] == (32, 32, 3)
+    assert len(images) == len(labels) <= path.stat().st_size // 3073 and images.shape[1:] == (32,
+                                                                                              32, 3)
     assert ((labels >= 0) & (labels < 10)).all()
     lost = path.stat().st_size // 3073 - len(labels)
     assert lost <= len(bad_records._places)

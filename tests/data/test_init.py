@@ -17,7 +17,8 @@ _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 def test_loading_does_not_import_tensorflow():
   program = ("import sys; from towers import data; data.load('sample'); data.load('synthetic'); "
              "print('tensorflow' in sys.modules)")
-  output = subprocess.check_output([sys.executable, '-c', program], cwd=ROOT, universal_newlines=True)
+  output = subprocess.check_output([sys.executable, '-c', program], cwd=ROOT,
+                                   universal_newlines=True)
   assert output == 'False\n'
 
 
@@ -49,7 +50,8 @@ def test_fashion_mnist_is_found_where_debian_installs_it(is_installed, tmp_path,
   if is_installed:
     assert data.load('fashion_mnist').train.num_examples == 4000
   else:
-    with pytest.raises(UsageError, match='needs a data_dir.*none does not exist.*dataset-fashion-mnist'):
+    with pytest.raises(UsageError, match='needs a data_dir.*none does not '
+                                         'exist.*dataset-fashion-mnist'):
       data.load('fashion_mnist')
 
 

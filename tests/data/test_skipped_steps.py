@@ -1,4 +1,6 @@
-"""Training goes on over skipped examples: a step without any moves no weight, and no number becomes NaN."""
+"""Training goes on over skipped examples: a step without any moves no weight, and no number becomes
+NaN.
+"""
 
 import numpy as np
 import pytest

@@ -10,9 +10,11 @@ from towers.data.synthetic import load_synthetic
 
 
 def _nearest_mean_accuracy(data_set):
-  """Returns how many validation images lie nearest to the mean training image of their class, of 1."""
+  """Returns how many validation images lie nearest to the mean training image of their class, of 1.
+  """
   images, labels = (array.astype(np.float32) for array in data_set.train.arrays)
-  means = np.stack([images[labels == label].mean(axis=0).ravel() for label in range(data_set.num_classes)])
+  means = np.stack(
+      [images[labels == label].mean(axis=0).ravel() for label in range(data_set.num_classes)])
   images, labels = data_set.validation.arrays
   images = images.reshape(len(images), -1).astype(np.float32)
   scores = images @ means.T - 0.5 * np.sum(means**2, axis=1)
@@ -37,7 +39,8 @@ def test_it_can_be_learned_and_from_few_examples_less_well():
 def test_the_seed_determines_every_byte():
   def digest(seed):
     data_set = load_synthetic(num_train=100, num_validation=10, seed=seed)
-    content = b''.join(array.tobytes() for array in data_set.train.arrays + data_set.validation.arrays)
+    content = b''.join(
+        array.tobytes() for array in data_set.train.arrays + data_set.validation.arrays)
     return hashlib.sha256(content).hexdigest()
 
   # The very value, since it must be the same under any version of numpy and on any machine.
@@ -67,7 +70,8 @@ def test_any_shape(image_shape):
 def test_noise_and_pattern_use_the_range_of_a_byte_without_wrapping():
   images, labels = load_synthetic(num_train=4000, num_validation=1, num_classes=2).train.arrays
   assert (images.min(), images.max()) == (0, 255)
-  # Noise of mean 120 and a pattern of 0 to 15: if sums wrapped at 256, all patches would have a mean of 127.5.
+  # Noise of mean 120 and a pattern of 0 to 15: if sums wrapped at 256, all patches would have a
+  # mean of 127.5.
   patch_means = images[labels == 0].mean(axis=0).reshape(4, 8, 4, 8, 3).mean(axis=(1, 3))
   assert 119 < patch_means.min() < 122 and 133 < patch_means.max() < 136
 

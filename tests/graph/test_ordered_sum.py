@@ -1,4 +1,5 @@
-"""Sums: the towers' shares are added in the towers' order, whoever else holds them at that moment."""
+"""Sums: the towers' shares are added in the towers' order, whoever else holds them at that moment.
+"""
 
 import numpy as np
 import pytest
@@ -32,26 +33,33 @@ def test_one_term_is_itself_and_slices_are_made_dense():
   with tf.Graph().as_default(), tf.Session() as session:
     slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([2, 2]), tf.constant([3, 1]))
     assert add_all([slices]) is slices
-    np.testing.assert_array_equal(session.run(add_all([slices, tf.ones([3, 1]), slices])), [[1], [1], [7]])
+    np.testing.assert_array_equal(session.run(add_all([slices, tf.ones([3, 1]), slices])),
+                                  [[1], [1], [7]])
 
 
 def many_sums(batch, is_training):
-  """A tensor with three readers, whose gradients are three terms, and a sum of three in the forward pass."""
+  """A tensor with three readers, whose gradients are three terms, and a sum of three in the forward
+  pass.
+  """
   features, labels = batch
   x = batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm')
   x = tf.add_n([tf.tanh(x), tf.sigmoid(x), x], name='model_sum')
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3, 'logits'))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3,
+      'logits'))
 
 
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
-@pytest.mark.parametrize('settings', [dict(batch_norm='sync'), dict(mode='next', accumulate=2, weight_decay=0.1),
-                                      dict(mode='shard', validation_tower=True, clip_norm=1.0)], ids=str)
+@pytest.mark.parametrize('settings', [
+    dict(batch_norm='sync'),
+    dict(mode='next', accumulate=2, weight_decay=0.1),
+    dict(mode='shard', validation_tower=True, clip_norm=1.0)
+], ids=str)
 def test_every_sum_of_a_program_keeps_its_order(build, settings):
   with Run(model=many_sums, num_towers=4, tower_build=build, **settings) as run:
     sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and len(op.inputs) > 2]
   free = [op.name for op in sums if '_forward_input' not in op.node_def.attr]
   assert not free
-  for part in ['average/'] + ['tower_%d/' % tower for tower in range(4)]:
+  for part in ['average/'] + [f'tower_{tower}/' for tower in range(4)]:
     assert any(op.name.startswith(part) for op in sums), part
   assert sum('model_sum' in op.name for op in sums) >= 4
   assert sum('gradients' in op.name for op in sums) >= 4

@@ -33,8 +33,9 @@ class List(MetricWriter):
     self.validations.append((step, metrics))
 
 
-def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), every=3, total_steps=12, kill_after=None,
-          on_nan='stop', before_step=lambda step: None, **schedule):
+def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), every=3,
+          total_steps=12, kill_after=None, on_nan='stop', before_step=lambda step: None,
+          **schedule):
   """Runs main.py's loop to the end; returns what it wrote to the screen."""
   stream = io.StringIO()
   history = History()
@@ -46,19 +47,22 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     if folder:
       history.read(str(folder), step)
     run.steps.scale_learning_rate(history.rate_factor)
-    progress = Progress(total_steps=total_steps, first_step=step, plan=run.program.train.inputs.plan,
-                        learning_rate=run.steps.learning_rate, stream=stream)
+    progress = Progress(total_steps=total_steps, first_step=step,
+                        plan=run.program.train.inputs.plan, learning_rate=run.steps.learning_rate,
+                        stream=stream)
     told = list(metric_writers)
     if summaries:
       os.makedirs(str(summaries), exist_ok=True)
       told.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'}, graph=run.graph,
                             warn=progress.write))
     if report:
-      told.append(Report(str(report), config=run.config, first_step=step, description='<two> towers', versions={},
-                         read_seconds=progress.seconds, warn=progress.write))
+      told.append(
+          Report(str(report), config=run.config, first_step=step, description='<two> towers',
+                 versions={}, read_seconds=progress.seconds, warn=progress.write))
     if told:
-      samples = MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every, first_step=step,
-                                 metric_writers=told, has_validated=history.has_validated)
+      samples = MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
+                              first_step=step, metric_writers=told,
+                              has_validated=history.has_validated)
       progress.callbacks.append(samples)
     show = progress.step
 
@@ -71,8 +75,11 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     progress.step = step_or_die
     run.steps.start(step)
     try:
-      run_loop(run.steps, session=run.session, progress=progress, history=history, checkpoints=checkpoints,
-               schedule=Schedule(total_steps, on_nan=on_nan, **dict(dict(validate_every=5, save_every=4), **schedule)))
+      run_loop(
+          run.steps, session=run.session, progress=progress, history=history,
+          checkpoints=checkpoints,
+          schedule=Schedule(total_steps, on_nan=on_nan,
+                            **dict(dict(validate_every=5, save_every=4), **schedule)))
     except Killed:
       return stream.getvalue()
     finally:

@@ -1,7 +1,8 @@
-"""A run of main.py on data or a model with a fault: `python -m tests.harness.faulty_run FAULT [flags of main.py]`.
+"""A run of main.py on data or a model with a fault: `python -m tests.harness.faulty_run FAULT
+[flags of main.py]`.
 
-The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at tower 1. Where a test
-waits for a moment, the child writes its name to stdout.
+The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at
+tower 1. Where a test waits for a moment, the child writes its name to stdout.
 """
 
 import os
@@ -21,7 +22,8 @@ from towers.data import DataSet
 from towers.training.saving.checkpoints import Checkpoints
 
 ROW = 5
-FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4', '--schedule=constant', '--model=linear',
+FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4',
+'--schedule=constant', '--model=linear',
          '--validate_every=1000steps', '--checkpoint_every=1000steps', '--steps=100000']
 
 
@@ -39,7 +41,7 @@ def on_row(act):
 
 
 def fail(value):
-  raise ValueError('record %d is damaged' % value)
+  raise ValueError(f'record {value} is damaged')
 
 
 def slowly(moment, seconds):
@@ -105,7 +107,9 @@ def save_slowly():
 
 
 def dying_model(batch, is_training):
-  """Kills the process in its 30th batch, if it is worker 1 and its folder has no checkpoint of a life before."""
+  """Kills the process in its 30th batch, if it is worker 1 and its folder has no checkpoint of a
+  life before.
+  """
   features, labels = batch
   folder = next(flag.split('=')[1] for flag in sys.argv if flag.startswith('--checkpoint_dir='))
   is_first_life = not os.path.exists(os.path.join(folder, 'checkpoint'))
@@ -124,10 +128,12 @@ def dying_model(batch, is_training):
 
 
 def huge_model(batch, is_training):
-  """Asks for 16 GB, where no more than 12 GB of addresses are left; threads take up some of them."""
+  """Asks for 16 GB, where no more than 12 GB of addresses are left; threads take up some of them.
+  """
   faults.limit_memory(12 * 2 ** 30)
   losses, metrics = small.model(batch, is_training)
-  # Known only when it runs: what is known before is computed, and allocated, by the rewriter of graphs.
+  # Known only when it runs: what is known before is computed, and allocated, by the rewriter of
+  # graphs.
   size = tf.cast(tf.minimum(2.0 ** 16, 2.0 ** 16 + tf.abs(losses[0])), tf.int32)
   return losses + tf.reduce_mean(tf.ones([size, size])), metrics
 
@@ -162,7 +168,8 @@ def run(fault, flags):
     model = huge_model
   else:
     assert fault == 'none', fault
-  data_set = DataSet(train, validation, image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
+  data_set = DataSet(train, validation, image_shape=(1, 1, small.NUM_FEATURES),
+                     num_classes=small.NUM_CLASSES)
   data.DATA_SETS['synthetic'] = lambda settings: data_set
   models.build_classifier = lambda *args, **settings: model
   return main.main(['main.py'] + FLAGS + flags)

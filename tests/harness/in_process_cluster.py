@@ -1,4 +1,6 @@
-"""Several workers in one process: each has a server, a graph and a session of its own, and a thread to run it in."""
+"""Several workers in one process: each has a server, a graph and a session of its own, and a thread
+to run it in.
+"""
 
 import concurrent.futures
 import functools
@@ -26,21 +28,21 @@ class _Servers:
   """Those of all workers of a cluster, each of which starts when it is asked for."""
 
   def __init__(self, num_workers):
-    self._addresses = ['127.0.0.1:%d' % port for port in find_ports(num_workers)]
+    self._addresses = [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._servers = {}
 
   def target(self, worker, config):
     if worker not in self._servers:
-      self._servers[worker] = tf.train.Server({'worker': self._addresses}, job_name='worker', task_index=worker,
-                                              config=config)
+      self._servers[worker] = tf.train.Server({'worker': self._addresses}, job_name='worker',
+                                              task_index=worker, config=config)
     return self._servers[worker].target
 
 
 class InProcessCluster:
   """`num_workers` times `Run`; what all of them do at once is done by `each`.
 
-  Servers never end before their process does, each with its threads and 30 MB or more: teams take over what others,
-  that ended well, have left.
+  Servers never end before their process does, each with its threads and 30 MB or more: teams take
+  over what others, that ended well, have left.
   """
 
   _left: Dict[Tuple[int, str], List[_Servers]] = {}
@@ -55,8 +57,10 @@ class InProcessCluster:
         self.servers = self._left_alike.pop() if self._left_alike else _Servers(num_workers)
       return self.servers.target(worker, config)
 
-    self.runs = [Run(worker=worker, num_workers=num_workers, serve=functools.partial(serve, worker), **settings)
-                 for worker in range(num_workers)]
+    self.runs = [
+        Run(worker=worker, num_workers=num_workers, serve=functools.partial(serve, worker),
+            **settings) for worker in range(num_workers)
+    ]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 
   def __enter__(self):

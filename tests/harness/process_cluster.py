@@ -15,16 +15,20 @@ SECONDS = 60
 
 
 class ProcessCluster:
-  """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker; what differs is given by worker."""
+  """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker; what differs is given
+  by worker.
+  """
 
-  def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None, absent=(), addresses=None,
-               prefixes=None):
-    self.addresses = addresses or ['127.0.0.1:%d' % port for port in find_ports(num_workers)]
+  def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None,
+               absent=(), addresses=None, prefixes=None):
+    self.addresses = addresses or [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
         (prefixes or {}).get(worker, []) +
-        [sys.executable, '-m', 'tests.harness.faulty_run', (faults or {}).get(worker, fault)] + list(flags) +
-        list((flags_of or {}).get(worker, ())) for worker in range(num_workers)]
+        [sys.executable, '-m', 'tests.harness.faulty_run',
+         (faults or {}).get(worker, fault)] + list(flags) + list((flags_of or {}).get(worker, ()))
+        for worker in range(num_workers)
+    ]
     self._readers = {}
     self.processes = [None] * num_workers
     for worker in range(num_workers):
@@ -34,8 +38,9 @@ class ProcessCluster:
   def start(self, worker):
     """Starts a worker, perhaps again."""
     environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', worker))
-    self.processes[worker] = process = subprocess.Popen(
-        self._commands[worker], cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    self.processes[worker] = process = subprocess.Popen(self._commands[worker], cwd=ROOT,
+                                                        env=environ, stdout=subprocess.PIPE,
+                                                        stderr=subprocess.STDOUT, text=True)
 
     def read():
       for line in process.stdout:
@@ -72,17 +77,20 @@ class ProcessCluster:
     self.processes[worker].send_signal(number)
 
   def end(self, *workers, seconds=SECONDS):
-    """Returns the exit codes of workers, all of them unless some are named, once they have ended within the time."""
+    """Returns the exit codes of workers, all of them unless some are named, once they have ended
+    within the time.
+    """
     until = time.monotonic() + seconds
     codes = []
     for worker in workers or range(len(self.processes)):
       try:
         codes.append(self.processes[worker].wait(max(0.1, until - time.monotonic())))
       except subprocess.TimeoutExpired:
-        raise AssertionError('worker %d does not end:\n%s' % (worker, self.all_said())) from None
+        raise AssertionError(f'worker {worker} does not end:\n{self.all_said()}') from None
       self._readers[worker].join()
       assert 'Traceback' not in self.said(worker), self.said(worker)
     return codes
 
   def all_said(self):
-    return '\n'.join('---- worker %d\n%s' % (worker, self.said(worker)) for worker in range(len(self.processes)))
+    return '\n'.join(
+        f'---- worker {worker}\n{self.said(worker)}' for worker in range(len(self.processes)))

@@ -1,4 +1,6 @@
-"""A small program for the laws: random features, a model of two layers, every part of the straight line."""
+"""A small program for the laws: random features, a model of two layers, every part of the straight
+line.
+"""
 
 import itertools
 
@@ -24,7 +26,8 @@ NUM_CLASSES = 3
 def covering_grid(*axes):
   """Returns a third of a grid, in which any values of all axes but one meet, whichever that one is.
 
-  Each axis has three values or more. A point is there if the positions of its values add up to a multiple of 3.
+  Each axis has three values or more. A point is there if the positions of its values add up to a
+  multiple of 3.
   """
   assert all(len(axis) >= 3 for axis in axes)
   return [tuple(value for _, value in point) for point in itertools.product(*map(enumerate, axes))
@@ -44,7 +47,8 @@ def slow_but(fast, points):
 
 def id_examples(num_examples, name='train'):
   """Examples that are their own numbers."""
-  return towers.Examples(num_examples=num_examples, elements=lambda: tf.data.Dataset.range(num_examples), name=name)
+  return towers.Examples(num_examples=num_examples,
+                         elements=lambda: tf.data.Dataset.range(num_examples), name=name)
 
 
 def random_examples(num_examples, name='train', seed=0):
@@ -76,22 +80,30 @@ def dense(inputs, size, name):
 
 
 class Run:
-  """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to step."""
+  """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to
+  step.
+  """
 
-  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None, validation=None, model=model,
-               shuffle=False, validation_tower=False, validation_kind=None, worker=0, num_workers=1,
-               serve=None, **settings):
-    """Opens it; `serve` takes a session's config and returns the target to run in, for one of several workers."""
+  def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
+               validation=None, model=model, shuffle=False, validation_tower=False,
+               validation_kind=None, worker=0, num_workers=1, serve=None, **settings):
+    """Opens it; `serve` takes a session's config and returns the target to run in, for one of
+    several workers.
+    """
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
-    self.config = config = Config(input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
-                    validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
-    data_set = DataSet(train or random_examples(13), validation or random_examples(11, 'validation', seed=1),
+    self.config = config = Config(
+        input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
+        validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
+    data_set = DataSet(train or random_examples(13), validation or random_examples(11,
+        'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
     devices = towers.build_devices(num_towers, 'cpu')
     self.graph = tf.Graph()
     with self.graph.as_default():
-      self.program = build_configured(config, model, data_set, devices.names, towers.Workers(num_workers, worker))
-      self.session_config = towers.build_session_config(devices, workers=towers.Workers(num_workers, worker),
+      self.program = build_configured(config, model, data_set, devices.names,
+                                      towers.Workers(num_workers, worker))
+      self.session_config = towers.build_session_config(devices,
+                                                        workers=towers.Workers(num_workers, worker),
                                                         needs_threads=self.program.needs_threads)
       self.target = serve(self.session_config) if serve else ''
       self.session = tf.Session(self.target, config=self.session_config)

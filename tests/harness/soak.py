@@ -1,10 +1,12 @@
-"""Kills runs of main.py at random moments with `kill -9`, and starts them again until they are done.
+"""Kills runs of main.py at random moments with `kill -9`, and starts them again until they are
+done.
 
   python -m tests.harness.soak --kills=54        # about ten minutes
 
-In every input mode and staging depth, what all lives of a run took together must be what one uninterrupted run took:
-the same examples on the same towers in the same steps, the same losses, and to the bit the same weights and history.
-Every run shuffles, drops out, validates and saves while it trains.
+In every input mode and staging depth, what all lives of a run took together must be what one
+uninterrupted run took: the same examples on the same towers in the same steps, the same losses, and
+to the bit the same weights and history. Every run shuffles, drops out, validates and saves while it
+trains.
 """
 
 import argparse
@@ -21,13 +23,16 @@ import time
 from tests import ROOT
 
 RUNS = list(itertools.product(('split', 'next', 'shard'), (0, 1, 2)))
-MOMENTS = {'start': 'warm-up', 'train': 'training', 'loss': 'training', 'validate': 'validation', 'save': 'saving',
+MOMENTS = {'start': 'warm-up', 'train': 'training', 'loss': 'training', 'validate': 'validation',
+'save': 'saving',
            'saved': 'training'}
 SECONDS_PER_STEP = 0.004
 
 
 def live(log_path, flags):
-  """One life: main.py, which writes into a log what it does, a line each: what, step, tower, values."""
+  """One life: main.py, which writes into a log what it does, a line each: what, step, tower,
+  values.
+  """
   import main
   import models
   from tensorflow_v1 import tf
@@ -73,21 +78,25 @@ def live(log_path, flags):
     return wrapper
 
   Steps.start = wrapped(Steps.start, lambda *_: note('start'))
-  Progress.step = wrapped(Progress.step, lambda self, step, loss: note('loss', step, '-', float(loss).hex()))
+  Progress.step = wrapped(Progress.step,
+                          lambda self, step, loss: note('loss', step, '-',
+                                                        float(loss).hex()))
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
-  data_set = DataSet(numbered(small.random_examples(53), 0), numbered(small.random_examples(31, 'validation', 1), 1000),
+  data_set = DataSet(numbered(small.random_examples(53), 0), numbered(small.random_examples(31,
+      'validation', 1), 1000),
                      image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
   data.DATA_SETS['synthetic'] = lambda settings: data_set
   models.build_classifier = lambda *args, **settings: model
-  return main.main(['main.py', '--data=synthetic', '--device=cpu', '--model=linear', '--batch_size=8'] + flags)
+  return main.main(['main.py', '--data=synthetic', '--device=cpu', '--model=linear',
+      '--batch_size=8'] + flags)
 
 
 def start(folder, mode, depth, num_steps):
-  return subprocess.Popen(
-      [sys.executable, '-m', 'tests.harness.soak', '--log=%s.log' % folder, '--', '--input_mode=%s' % mode,
-       '--staging_depth=%d' % depth, '--num_gpus=3', '--steps=%d' % num_steps, '--validate_every=7steps',
-       '--checkpoint_every=5steps', '--checkpoint_dir=' + folder], cwd=ROOT, stdout=subprocess.DEVNULL,
-      stderr=subprocess.PIPE)
+  return subprocess.Popen([
+      sys.executable, '-m', 'tests.harness.soak', f'--log={folder}.log', '--',
+      f'--input_mode={mode}', f'--staging_depth={depth}', '--num_gpus=3', f'--steps={num_steps}',
+      '--validate_every=7steps', '--checkpoint_every=5steps', '--checkpoint_dir=' + folder
+  ], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def finish(process):
@@ -96,7 +105,9 @@ def finish(process):
 
 
 def read(folder):
-  """Returns for each (what, step, tower) all values that the lives of a run noted, its last weights and its history."""
+  """Returns for each (what, step, tower) all values that the lives of a run noted, its last weights
+  and its history.
+  """
   import numpy as np
 
   from tensorflow_v1 import tf
@@ -105,9 +116,13 @@ def read(folder):
     for words in map(str.split, file):
       if words[0] in ('train', 'validate', 'loss'):
         # The batches of one validation stand under one step.
-        taken[tuple(words[:3]) + (() if words[0] != 'validate' else tuple(words[3:4]))].add(tuple(words[3:]))
+        taken[tuple(words[:3]) + (() if words[0] != 'validate' else tuple(words[3:4]))].add(
+            tuple(words[3:]))
   reader = tf.train.load_checkpoint(folder)
-  weights = {name: np.asarray(reader.get_tensor(name)).tobytes() for name in reader.get_variable_to_shape_map()}
+  weights = {
+      name: np.asarray(reader.get_tensor(name)).tobytes()
+      for name in reader.get_variable_to_shape_map()
+  }
   with open(os.path.join(folder, 'history.json')) as file:
     return dict(taken), weights, file.read()
 
@@ -119,23 +134,27 @@ def last_moment(log_path):
 
 
 def soak(kills, runs, num_steps, seed, report=print):
-  """Kills until there were so many kills, over all runs in turn; returns them, counted by moment."""
+  """Kills until there were so many kills, over all runs in turn; returns them, counted by moment.
+  """
   randomness = random.Random(seed)
   moments = collections.Counter()
   lives = collections.Counter()
   with tempfile.TemporaryDirectory() as base:
     for number, (mode, depth) in enumerate(runs):
       due = kills * (number + 1) // len(runs)
-      expected = os.path.join(base, '%s-%d' % (mode, depth))
+      expected = os.path.join(base, f'{mode}-{depth}')
       finish(start(expected, mode, depth, num_steps))
       folder = expected + '-killed'
       # So much is done in a life, on average, that the last one is killed near the end.
-      most_bytes = int(1.8 * os.path.getsize(expected + '.log') / max(1, due - sum(moments.values())))
+      most_bytes = int(1.8 * os.path.getsize(expected + '.log') /
+                       max(1, due - sum(moments.values())))
       while sum(moments.values()) < due:
         process = start(folder, mode, depth, num_steps)
         log = folder + '.log'
         size = os.path.getsize(log) if os.path.exists(log) else 0
-        size += randomness.choice([0, randomness.randint(0, most_bytes), randomness.randint(0, most_bytes)])
+        size += randomness.choice(
+            [0, randomness.randint(0, most_bytes),
+             randomness.randint(0, most_bytes)])
         while process.poll() is None and (not os.path.exists(log) or os.path.getsize(log) <= size):
           time.sleep(0.001)
         time.sleep(randomness.uniform(0, 4 * SECONDS_PER_STEP))
@@ -154,8 +173,8 @@ def soak(kills, runs, num_steps, seed, report=print):
       wrong = [key for key, values in taken.items() if values != expected_taken.get(key)]
       assert not lost and not wrong, (mode, depth, lost[:3], wrong[:3])
       assert weights == expected_weights and history == expected_history, (mode, depth)
-      report('%s, staging depth %d: %d kills survived; %d steps and validations equal, weights and history too'
-             % (mode, depth, lives[mode, depth], len(taken)))
+      report(f'{mode}, staging depth {depth}: {lives[mode, depth]} kills survived; {len(taken)} '
+             'steps and validations equal, weights and history too')
   report('%d kills in all: %s; examples lost: 0'
          % (sum(moments.values()), ', '.join('%s %d' % item for item in moments.most_common())))
   return moments

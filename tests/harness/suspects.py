@@ -204,7 +204,7 @@ def own_variable():
 
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
-    gain = tf.get_variable('gain_%d' % next(calls), [], initializer=tf.ones_initializer())
+    gain = tf.get_variable(f'gain_{next(calls)}', [], initializer=tf.ones_initializer())
     return losses * gain, metrics
 
   return model

@@ -1,4 +1,6 @@
-"""The switch: no example crosses from one split to the other, and none is skipped, whatever the pattern."""
+"""The switch: no example crosses from one split to the other, and none is skipped, whatever the
+pattern.
+"""
 
 import itertools
 
@@ -17,25 +19,30 @@ class Feeds:
   """Both splits behind the switch; validation ids are negative."""
 
   def __init__(self, mode, num_towers, depth):
-    validation = towers.Examples(num_examples=NUM_VALIDATION, name='validation',
-                                 elements=lambda: tf.data.Dataset.range(NUM_VALIDATION).map(lambda number: -1 - number))
+    validation = towers.Examples(
+        num_examples=NUM_VALIDATION, name='validation',
+        elements=lambda: tf.data.Dataset.range(NUM_VALIDATION).map(lambda number: -1 - number))
     with tf.Graph().as_default():
       devices = towers.build_devices(num_towers, 'cpu')
       self.feeds = []
       for examples in (id_examples(NUM_TRAIN), validation):
-        plan = towers.build_plan(num_examples=examples.num_examples, batch_size=BATCH, num_towers=num_towers)
+        plan = towers.build_plan(num_examples=examples.num_examples, batch_size=BATCH,
+                                 num_towers=num_towers)
         inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=False)
         self.feeds.append(towers.build_feed(inputs, devices=devices.names, staging_depth=depth))
       self.is_validating = tf.placeholder(tf.bool, [], 'is_validating')
       batches = towers.build_switched_batches(*self.feeds, is_validating=self.is_validating)
-      self.batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in batches]
+      self.batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in batches
+                     ]
       self.session = tf.Session(config=towers.build_session_config(devices))
 
   def reset(self, split, step=0):
     self.feeds[split].start(self.session, step=step)
 
   def take(self, split):
-    return self.ids(self.session.run([self.batches] + self.feeds[split].put_ops, {self.is_validating: split == 1})[0])
+    return self.ids(
+        self.session.run([self.batches] + self.feeds[split].put_ops,
+                         {self.is_validating: split == 1})[0])
 
   @staticmethod
   def ids(batches):
@@ -51,9 +58,11 @@ def expected_ids(split, step):
   return sorted(-1 - number for number in ids) if split else list(ids)
 
 
-# What a user may do: take a batch of a split (0 training, 1 validation), or start a split anew at some step.
-actions = st.lists(st.one_of(st.sampled_from([0, 1]), st.tuples(st.sampled_from([0, 1]), st.integers(0, 9))),
-                   min_size=1, max_size=25)
+# What a user may do: take a batch of a split (0 training, 1 validation), or start a split anew at
+# some step.
+actions = st.lists(
+    st.one_of(st.sampled_from([0, 1]), st.tuples(st.sampled_from([0, 1]), st.integers(0, 9))),
+    min_size=1, max_size=25)
 
 
 @pytest.mark.parametrize('num_towers, mode, depth', slow_but(
@@ -85,7 +94,9 @@ def test_any_pattern_of_switching_and_resetting(mode, num_towers, depth):
 def test_a_batch_is_taken_inside_its_branch(mode):
   for depth, kind in ((0, 'IteratorGetNext'), (1, 'Unstage')):
     feeds = Feeds(mode, 3, depth)
-    taken = [op for op in feeds.session.graph.get_operations() if op.type == kind and 'switch' in op.name]
+    taken = [
+        op for op in feeds.session.graph.get_operations() if op.type == kind and 'switch' in op.name
+    ]
     assert taken
     for op in taken:
       context = op._get_control_flow_context()
@@ -100,7 +111,7 @@ def test_areas_stand_on_their_towers():
   assert len(stages) == 2 * 3 * 3
   for op in stages:
     tower = int(op.name.split('/')[0].split('_')[-1])
-    assert op.device == '/device:CPU:%d' % tower, op.name
+    assert op.device == f'/device:CPU:{tower}', op.name
     assert op.get_attr('capacity') == 3
   feeds.session.close()
 
@@ -114,7 +125,8 @@ def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):
   areas = {op.get_attr('shared_name'): op for op in graph.get_operations() if op.type == 'Stage'}
   with graph.as_default():
     for op in areas.values():
-      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'container', 'shared_name')}
+      attributes = {name: op.get_attr(name) for name in ('dtypes', 'capacity', 'container',
+          'shared_name')}
       with tf.device(op.device):
         sizes.append(tf.raw_ops.StageSize(**attributes))
   assert len(sizes) == 2 * 3

@@ -16,11 +16,14 @@ from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS
 
 # (examples, global batch, towers): sizes that divide, that do not, and that leave towers empty.
-SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8), (11, 11, 3), (7, 20, 3)]
+SIZES = [(16, 8, 1), (16, 8, 2), (13, 8, 3), (17, 8, 3), (23, 5, 4), (9, 8, 8), (40, 12, 8),
+         (11, 11, 3), (7, 20, 3)]
 
 
 def take(mode, size, *, num_steps, first_step=0, **settings):
-  """Returns for each step a list with the ids of each tower, without the rows that fill an empty batch."""
+  """Returns for each step a list with the ids of each tower, without the rows that fill an empty
+  batch.
+  """
   plan, [steps] = take_runs(mode, size, [(first_step, num_steps)], **settings)
   return plan, steps
 
@@ -30,10 +33,13 @@ def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, 
   """Returns the same of several runs, (first step, number of steps), of one program."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
-                             drop_remainder=drop_remainder, num_workers=num_workers, worker=worker)
-    inputs = towers.build_inputs(make_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle, seed=seed)
-    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in inputs.next_batches()]
+    plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size,
+                             num_towers=num_towers, drop_remainder=drop_remainder,
+                             num_workers=num_workers, worker=worker)
+    inputs = towers.build_inputs(make_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle,
+                                 seed=seed)
+    batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
+               for batch in inputs.next_batches()]
     config = tf.ConfigProto(inter_op_parallelism_threads=num_threads, use_per_session_threads=True)
     with tf.Session(config=config) as session:
       taken = []
@@ -42,7 +48,8 @@ def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, 
         taken.append([session.run(batches) for _ in range(num_steps)])
   # One row fills the batch of a tower that has no example: many kernels take no empty batch.
   assert all(len(ids) == max(count, 1) for steps in taken for step in steps for ids, count in step)
-  return plan, [[[ids[:count].tolist() for ids, count in step] for step in steps] for steps in taken]
+  return plan, [[[ids[:count].tolist() for ids, count in step] for step in steps] for steps in taken
+               ]
 
 
 @pytest.mark.parametrize('mode, size', itertools.product(MODES, SIZES), ids=str)
@@ -56,20 +63,25 @@ def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
     if mode != 'shard':
       assert [len(ids) for ids in by_tower] == plan.shares(plan.size_at(step))
     else:
-      assert all(number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
+      assert all(
+          number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
 
 
 @pytest.mark.parametrize('mode, size', slow_but(
     diagonal(MODES, SIZES), list(itertools.product(MODES, SIZES))), ids=str)
 def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
   plan, steps = take(mode, size, num_steps=3 * -(-size[0] // size[1]), shuffle=True)
-  epochs = [steps[begin:begin + plan.steps_per_epoch] for begin in range(0, len(steps), plan.steps_per_epoch)]
+  epochs = [
+      steps[begin:begin + plan.steps_per_epoch]
+      for begin in range(0, len(steps), plan.steps_per_epoch)
+  ]
   for epoch in epochs:
     assert sorted(sum(sum(epoch, []), [])) == list(range(size[0]))
   assert len({str(epoch) for epoch in epochs}) > 1
 
 
-# (examples, global batch, towers of a worker), workers: even and odd ones, and some that leave a worker without any.
+# (examples, global batch, towers of a worker), workers: even and odd ones, and some that leave a
+# worker without any.
 OF_WORKERS = [(mode, size, num_workers, shuffle) for mode in MODES
               for size, num_workers in (
                   ((16, 8, 2), 2), ((13, 8, 2), 2), ((23, 7, 1), 3), ((17, 8, 2), 3))
@@ -79,7 +91,8 @@ OF_WORKERS = [(mode, size, num_workers, shuffle) for mode in MODES
 @pytest.mark.parametrize('mode, size, num_workers, shuffle', slow_but(
     [point for number, point in enumerate(OF_WORKERS) if (number // 8 + number // 2 + number) % 2],
     OF_WORKERS), ids=str)
-def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, size, num_workers, shuffle):
+def test_workers_share_every_step_and_each_stays_with_its_own_examples(
+    mode, size, num_workers, shuffle):
   num_examples, batch_size, num_towers = size
   steps_per_epoch = -(-num_examples // batch_size)
   of_worker = []
@@ -88,31 +101,41 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(mode, siz
         mode, size, [(0, 2 * steps_per_epoch + 1), (steps_per_epoch - 1, 2)], shuffle=shuffle,
         num_workers=num_workers, worker=worker)
     of_worker.append((plan, steps))
-    assert {id for step in steps for ids in step for id in ids} == set(range(worker, num_examples, num_workers))
+    assert {id for step in steps for ids in step for id in ids
+           } == set(range(worker, num_examples, num_workers))
     assert resumed == steps[steps_per_epoch - 1:steps_per_epoch + 1]
     if mode == 'shard':
       for tower in range(num_towers):
         assert all(id % (num_workers * num_towers) == worker + num_workers * tower
                    for step in steps for id in step[tower])
   for epoch in range(2):
-    taken = [sorted(id for _, steps in of_worker for ids in steps[epoch * steps_per_epoch + step] for id in ids)
-             for step in range(steps_per_epoch)]
-    assert [len(ids) for ids in taken] == [of_worker[0][0].size_at(step) for step in range(steps_per_epoch)]
+    taken = [
+        sorted(id
+               for _, steps in of_worker
+               for ids in steps[epoch * steps_per_epoch + step]
+               for id in ids)
+        for step in range(steps_per_epoch)
+    ]
+    assert [len(ids) for ids in taken
+           ] == [of_worker[0][0].size_at(step) for step in range(steps_per_epoch)]
     assert sorted(sum(taken, [])) == list(range(num_examples))
     if not shuffle:
       assert taken == [list(range(begin, min(begin + batch_size, num_examples)))
                        for begin in range(0, num_examples, batch_size)]
 
 
-@pytest.mark.parametrize('mode, num_workers, num_towers', [('shard', 1, 4), ('split', 4, 1), ('shard', 2, 2)])
+@pytest.mark.parametrize('mode, num_workers, num_towers', [('shard', 1, 4), ('split', 4, 1), (
+    'shard', 2, 2)])
 def test_every_shard_is_shuffled_in_an_order_of_its_own(mode, num_workers, num_towers):
   num_examples, num_shards = 96, num_workers * num_towers
   orders = []
   for worker in range(num_workers):
-    steps = take(mode, (num_examples, 8, num_towers), num_steps=12, shuffle=True, num_workers=num_workers,
-                 worker=worker)[1]
+    steps = take(mode, (num_examples, 8, num_towers), num_steps=12, shuffle=True,
+                 num_workers=num_workers, worker=worker)[1]
     # By their places within the shard, which is every fourth example.
-    orders += [[id // num_shards for step in steps for id in step[tower]] for tower in range(num_towers)]
+    orders += [
+        [id // num_shards for step in steps for id in step[tower]] for tower in range(num_towers)
+    ]
   assert all(sorted(order) == list(range(num_examples // num_shards)) for order in orders)
   assert len(set(map(tuple, orders))) == num_shards
 
@@ -170,8 +193,8 @@ def test_starting_anew_while_prefetching_does_not_hang(mode):
 @pytest.mark.parametrize('mode', MODES)
 def test_dict_and_nested_elements_keep_their_structure(mode):
   examples = towers.Examples(
-      num_examples=11, name='nested',
-      elements=lambda: tf.data.Dataset.range(11).map(lambda number: {'id': number, 'pair': (number, tf.ones([2]))}))
+      num_examples=11, name='nested', elements=lambda: tf.data.Dataset.range(11).map(
+          lambda number: {'id': number, 'pair': (number, tf.ones([2]))}))
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=11, batch_size=4, num_towers=3)
     inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=False)
@@ -224,27 +247,32 @@ def test_gathering_a_batch_wakes_no_other_threads(mode, is_gathered):
 def row_examples(num_examples, *, is_gathered=True, row_size=1):
   """Examples that are their own numbers, in rows of an array."""
   rows = np.repeat(np.arange(num_examples)[:, None], row_size, 1)
-  return towers.Examples(
-      num_examples=num_examples, elements=lambda _: tf.data.Dataset.range(num_examples), arrays=(rows,), name='train',
-      parse_batch=lambda numbers, rows: tf.gather(rows, numbers)[..., 0], is_gathered=is_gathered)
+  return towers.Examples(num_examples=num_examples,
+                         elements=lambda _: tf.data.Dataset.range(num_examples), arrays=(rows,),
+                         name='train',
+                         parse_batch=lambda numbers, rows: tf.gather(rows, numbers)[..., 0],
+                         is_gathered=is_gathered)
 
 
 @pytest.mark.parametrize('shuffle', [False, True])
-@pytest.mark.parametrize('mode, size', itertools.product(MODES, [(16, 8, 1), (48, 8, 2), (40, 12, 3), (40, 8, 8)]),
-                         ids=str)
+@pytest.mark.parametrize(
+    'mode, size', itertools.product(MODES, [(16, 8, 1), (48, 8, 2), (40, 12, 3), (40, 8, 8)]),
+    ids=str)
 def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
   plan, one_by_one = take(mode, size, num_steps=24, shuffle=shuffle,
                           make_examples=functools.partial(row_examples, is_gathered=False))
   first_step = plan.steps_per_epoch // 2
   # One thread, which all iterators share with all that they wait for.
-  at_once = take(mode, size, num_steps=20, first_step=first_step, shuffle=shuffle, make_examples=row_examples,
-                 num_threads=1)[1]
+  at_once = take(mode, size, num_steps=20, first_step=first_step, shuffle=shuffle,
+                 make_examples=row_examples, num_threads=1)[1]
   assert at_once == one_by_one[first_step:first_step + 20]
 
 
 @pytest.mark.parametrize('more', [
-    dict(parse_example=lambda number: number), dict(read=lambda elements, epoch, parallel_calls: elements),
-    dict(takes_epoch=True, parse_batch=lambda numbers, rows, epoch: tf.gather(rows, numbers))])
+    dict(parse_example=lambda number: number),
+    dict(read=lambda elements, epoch, parallel_calls: elements),
+    dict(takes_epoch=True, parse_batch=lambda numbers, rows, epoch: tf.gather(rows, numbers))
+])
 def test_what_does_more_than_gather_is_parsed_by_threads(more):
   plan = towers.build_plan(num_examples=16, batch_size=8, num_towers=2)
   with tf.Graph().as_default() as graph:
@@ -271,9 +299,11 @@ def test_starting_anew_leaves_no_threads_behind(mode):
 
 # Rows of 8 bytes a number; 16 batches at a time, or as many as 64 KiB hold, if all are of one size.
 @pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('num_examples, row_size, at_once', [
-    (48, 0, {1: 16, 8: 16}), (48, 1, {1: 16, 8: 16}), (48, 256, {1: 16, 8: 4}), (48, 768, {1: 10, 8: 1}), (50, 1, {}),
-    (48, 2048, {})])
+@pytest.mark.parametrize('num_examples, row_size, at_once', [(48, 0, {1: 16, 8: 16}),
+                                                             (48, 1, {1: 16, 8: 16}),
+                                                             (48, 256, {1: 16, 8: 4}),
+                                                             (48, 768, {1: 10, 8: 1}), (50, 1, {}),
+                                                             (48, 2048, {})])
 def test_small_batches_are_gathered_several_at_a_time(mode, num_examples, row_size, at_once):
   plan = towers.build_plan(num_examples=num_examples, batch_size=8, num_towers=8)
   sizes = []
@@ -290,7 +320,8 @@ def test_small_batches_are_gathered_several_at_a_time(mode, num_examples, row_si
   assert bool(kinds['IteratorGetNextSync']) == is_small == (not kinds['IteratorGetNext'])
   for size in sizes:
     assert (size[0] if len(size) == 2 else 1) == at_once.get(size[-1], 1)
-  assert sum(count for kind, count in kinds.items() if 'Unbatch' in kind) == sum(len(size) == 2 for size in sizes)
+  assert sum(count for kind, count in kinds.items() if 'Unbatch' in kind) == sum(
+      len(size) == 2 for size in sizes)
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -322,7 +353,8 @@ def test_an_unknown_mode_is_named():
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, shuffle):
   def elements(count):
-    return towers.Examples(num_examples=13, elements=lambda: tf.data.Dataset.range(count), name='mine')
+    return towers.Examples(num_examples=13, elements=lambda: tf.data.Dataset.range(count),
+                           name='mine')
 
   with tf.Graph().as_default(), tf.Session() as session:
     plan = towers.build_plan(num_examples=13, batch_size=4, num_towers=2)
@@ -335,5 +367,8 @@ def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, s
           for _ in range(plan.steps_per_epoch):
             session.run(fetches)
       else:
-        ids = [number for _ in range(plan.steps_per_epoch) for run in session.run(fetches) for number in run]
+        ids = [
+            number for _ in range(plan.steps_per_epoch) for run in session.run(fetches)
+            for number in run
+        ]
         assert sorted(ids) == list(range(13))

@@ -1,4 +1,6 @@
-"""The plan agrees with itself: every count is the number of examples that a plain enumeration deals out."""
+"""The plan agrees with itself: every count is the number of examples that a plain enumeration deals
+out.
+"""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -8,8 +10,9 @@ from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan, dealt
 
 # Examples, examples of a run, towers, whether to drop the remainder, runs of a step.
-sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans(), st.integers(1, 4)).filter(
-    lambda size: size[2] <= min(size[0], size[1]) and (not size[3] or size[1] * size[4] <= size[0]))
+sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans(),
+                  st.integers(1, 4)).filter(lambda size: size[2] <= min(size[0], size[1]) and
+                                            (not size[3] or size[1] * size[4] <= size[0]))
 
 
 def cut(numbers, size):
@@ -37,7 +40,8 @@ def test_steps_cover_an_epoch_once(size):
     size_at = len(steps[step % len(steps)])
     assert plan.size_at(step) == size_at
     assert plan.num_micro_batches(step) == len(runs[step % len(steps)])
-    assert plan.examples_before(step) == sum(len(steps[earlier % len(steps)]) for earlier in range(step))
+    assert plan.examples_before(step) == sum(
+        len(steps[earlier % len(steps)]) for earlier in range(step))
     assert sum(plan.shares(size_at)) == size_at
     assert max(plan.shares(size_at)) - min(plan.shares(size_at)) <= 1
 
@@ -66,7 +70,8 @@ def test_eight_over_three():
     (dict(num_examples=10, batch_size=2, num_towers=3), ['2 examples', '3 towers']),
     (dict(num_examples=2, batch_size=8, num_towers=3), ['2 examples', '3 towers']),
     (dict(num_examples=0, batch_size=8, num_towers=1), ['0 examples', '1 tower']),
-    (dict(num_examples=5, batch_size=8, num_towers=2, drop_remainder=True), ['5 examples', 'batch of 8']),
+    (dict(num_examples=5, batch_size=8, num_towers=2, drop_remainder=True), ['5 examples',
+        'batch of 8']),
     (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
     (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
      ['2 examples', '4 towers of 2 workers', 'at least 16']),

@@ -138,7 +138,8 @@ def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, d
 
 # The kinds in turn, shuffled at every other point but one of each turn.
 MANY = [(KINDS[number % len(KINDS)], (number + number // len(KINDS)) % 2 == 1) + point
-        for number, point in enumerate(small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS, SIZES))]
+        for number, point in enumerate(
+            small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS, SIZES))]
 
 
 @pytest.mark.slow

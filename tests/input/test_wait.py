@@ -1,4 +1,6 @@
-"""The wait for input: what a slow input costs beyond the towers' own work, and nothing of what it does meanwhile."""
+"""The wait for input: what a slow input costs beyond the towers' own work, and nothing of what it
+does meanwhile.
+"""
 
 import time
 
@@ -27,7 +29,8 @@ def slow_examples(seconds_per_batch):
   examples = random_examples(64)
   parse_batch = examples.parse_batch
   return examples._replace(
-      parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays), is_gathered=False)
+      parse_batch=lambda numbers, *arrays: parse_batch(sleep(seconds_per_batch)(numbers), *arrays),
+      is_gathered=False)
 
 
 def slow_model(seconds):
@@ -38,11 +41,14 @@ def slow_model(seconds):
 
 
 def measure(*, input_seconds, compute_seconds, steps=6, **settings):
-  """Returns the share of the time waited, after the steps whose batches were made before they began."""
-  # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the towers would wait for
-  # a thread and not for input.
+  """Returns the share of the time waited, after the steps whose batches were made before they
+  began.
+  """
+  # One batch at a time: sleeping, two would hold both threads of a machine of two cores, and the
+  # towers would wait for a thread and not for input.
   settings = dict(dict(num_towers=1, validation_kind='none', input_threads=1), **settings)
-  with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds), **settings) as run:
+  with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
+           **settings) as run:
     for _ in range(5):
       run.steps.train()
     before, started = run.steps.input_wait_seconds, time.monotonic()
@@ -63,8 +69,11 @@ def test_what_happens_beside_the_towers_is_no_wait(depth):
 
 
 @pytest.mark.parametrize('settings', [
-    dict(num_towers=3, mode='next'), dict(num_towers=2, validation_kind='switch'), dict(accumulate=2, batch_size=16),
-    dict(num_towers=2, depth=0, validation_kind='switch')], ids=str)
+    dict(num_towers=3, mode='next'),
+    dict(num_towers=2, validation_kind='switch'),
+    dict(accumulate=2, batch_size=16),
+    dict(num_towers=2, depth=0, validation_kind='switch')
+], ids=str)
 def test_every_kind_of_step_tells_its_wait(settings):
   share = measure(input_seconds=0.05, compute_seconds=0.0, **settings)
   assert 0.5 < share <= 1.0

@@ -1,4 +1,6 @@
-"""The launcher: what it starts, shows, ends, starts again and leaves behind, with children that train nothing."""
+"""The launcher: what it starts, shows, ends, starts again and leaves behind, with children that
+train nothing.
+"""
 
 import contextlib
 import json
@@ -45,12 +47,14 @@ SLEEP = 'time.sleep(3600)\n'
 class Launcher:
   """`python -m towers.launch` with a child's program, and what came of it."""
 
-  def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+  def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
+               stderr=subprocess.PIPE):
     self.folder = folder
     (folder / 'child.py').write_text(PRELUDE + child)
     self.process = subprocess.Popen(
-        [sys.executable, '-m', 'towers.launch'] + list(flags) + ['--', sys.executable, str(folder / 'child.py')],
-        cwd=ROOT, stdout=stdout, stderr=stderr, env=clean_environment(NOTES=str(folder), **(environment or {})))
+        [sys.executable, '-m', 'towers.launch'] + list(flags) +
+        ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
+        env=clean_environment(NOTES=str(folder), **(environment or {})))
 
   def end(self):
     """Waits for it; returns its exit code."""
@@ -73,7 +77,8 @@ class Launcher:
 
 
 def clean_environment(**more):
-  kept = {name: value for name, value in os.environ.items() if name not in ('TF_CONFIG', 'CUDA_VISIBLE_DEVICES')}
+  kept = {name: value for name, value in os.environ.items() if name not in ('TF_CONFIG',
+      'CUDA_VISIBLE_DEVICES')}
   return dict(kept, **more)
 
 
@@ -86,7 +91,7 @@ def wait_until(holds):
 
 def is_alive(number):
   try:
-    with open('/proc/%d/stat' % number) as file:
+    with open(f'/proc/{number}/stat') as file:
       return file.read().rsplit(')', 1)[1].split()[0] != 'Z'
   except (FileNotFoundError, ProcessLookupError):  # The second if it ends between open and read.
     return False
@@ -107,9 +112,11 @@ def start(tmp_path):
 
 
 def test_lines_of_several_workers_are_whole_and_in_order(start):
-  launcher = start('''
+  launcher = start(
+      '''
 for stream in (1, 2):
-  text = ''.join('%d %d %s\\n' % (worker, number, 'x' * (number % 97)) for number in range(5000)).encode()
+  text = ''.join('%d %d %s\\n' % (worker, number, 'x' * (number % 97))
+                 for number in range(5000)).encode()
   while text:
     text = text[os.write(stream, text[:1009]):]
 os.write(1, b'no end')
@@ -119,7 +126,7 @@ os.write(1, b'no end')
     lines = [re.match(r'worker (\d) │ (.*)$', line).groups() for line in text.splitlines()]
     for worker in '012':
       assert [line for name, line in lines if name == worker] == [
-          '%s %d %s' % (worker, number, 'x' * (number % 97)) for number in range(5000)] + last
+          f"{worker} {number} {'x' * (number % 97)}" for number in range(5000)] + last
 
 
 @settings(deadline=None, derandomize=True)
@@ -150,7 +157,8 @@ def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_at_last(
 
 def test_a_line_without_end_takes_no_memory_without_end():
   lines = Lines()
-  assert sum(len(line) for _ in range(100) for line in lines.add(b'x' * 65536)) + len(b''.join(lines.end())) == 6553600
+  assert sum(len(line) for _ in range(100) for line in lines.add(b'x' * 65536)) + len(b''.join(
+      lines.end())) == 6553600
   assert lines.add(b'x' * 70000) == [b'x' * 70000]
 
 
@@ -199,37 +207,40 @@ def test_ports_are_distinct_and_free():
 @pytest.mark.parametrize('end, code, told', [
     ('os.kill(os.getpid(), signal.SIGKILL)', 137, 'worker 1 was killed by SIGKILL'),
     ('os.kill(os.getpid(), signal.SIGRTMIN + 1)', 128 + signal.SIGRTMIN + 1,
-     'worker 1 was killed by signal %d' % (signal.SIGRTMIN + 1)),
+     f'worker 1 was killed by signal {signal.SIGRTMIN + 1}'),
     ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
 ])
 def test_one_that_fails_ends_all_and_is_named(start, end, code, told):
-  launcher = start('''
+  launcher = start(f'''
 if worker == 1:
   wait_for('asleep')
-  %s
+  {end}
 note('asleep')
-''' % end + SLEEP, '--workers=3', '--evaluator', '--restarts=0')
+''' + SLEEP, '--workers=3', '--evaluator', '--restarts=0')
   assert launcher.end() == code
   said = launcher.said()
   assert said[0] == 'launch: ' + told
-  assert {'launch: %s was killed by SIGTERM' % name for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
-  assert said[-1] == 'launch: error: %s; restarts: 0 of 0.' % told
+  assert {f'launch: {name} was killed by SIGTERM' for name in ('worker 0', 'worker 2',
+      'evaluator')} < set(said)
+  assert said[-1] == f'launch: error: {told}; restarts: 0 of 0.'
 
 
-@pytest.mark.parametrize('late, code, named', [('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
-                                               ('sys.exit(75)', 75, 'worker 0 ended with exit code 75')])
+@pytest.mark.parametrize('late, code, named', [('sys.exit(3)', 3,
+    'worker 1 ended with exit code 3'),
+                                               ('sys.exit(75)', 75,
+                                                   'worker 0 ended with exit code 75')])
 def test_who_ends_because_another_is_gone_is_not_the_cause(start, late, code, named):
-  launcher = start('''
+  launcher = start(f'''
 if worker == 0:
   note('gone')
   sys.exit(75)
 if worker == 1:
   wait_for('gone')
   time.sleep(0.3)
-  %s
-''' % late + SLEEP, '--workers=3', '--restarts=0')
+  {late}
+''' + SLEEP, '--workers=3', '--restarts=0')
   assert launcher.end() == code
-  assert launcher.said()[-1] == 'launch: error: %s; restarts: 0 of 0.' % named
+  assert launcher.said()[-1] == f'launch: error: {named}; restarts: 0 of 0.'
 
 
 def test_all_start_again_on_other_ports_as_often_as_asked_for(start):
@@ -260,10 +271,12 @@ if worker == 0 and not os.path.exists(os.path.join(os.environ['NOTES'], 'aborted
 
 
 def test_a_mistake_is_not_tried_again(start):
-  launcher = start('wait_for_all(2)\nsys.exit(2) if worker == 1 else %s' % SLEEP, '--workers=2', '--restarts=3')
+  launcher = start(f'wait_for_all(2)\nsys.exit(2) if worker == 1 else {SLEEP}', '--workers=2',
+      '--restarts=3')
   assert launcher.end() == 2
   assert len(launcher.notes('starts')) == 2
-  assert launcher.said()[-1] == ('launch: error: worker 1 ended with exit code 2; a mistake to correct, which no '
+  assert launcher.said()[-1] == ('launch: error: worker 1 ended with exit code 2; a mistake to '
+                                 'correct, which no '
                                  'restart mends.')
 
 
@@ -280,7 +293,8 @@ note('left')
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_sent_on_once_and_all_leave_by_themselves(start, number):
-  launcher = start(PATIENT + 'sys.exit(128 + %d)' % number, '--workers=2', '--evaluator', '--restarts=3',
+  launcher = start(PATIENT + f'sys.exit(128 + {number})', '--workers=2', '--evaluator',
+      '--restarts=3',
                    '--grace_seconds=0')
   launcher.wait_for('ready', 3)
   launcher.process.send_signal(number)
@@ -290,11 +304,13 @@ def test_a_signal_is_sent_on_once_and_all_leave_by_themselves(start, number):
 
 
 def test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again(start):
-  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + PATIENT, '--workers=2', '--restarts=3')
+  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + PATIENT,
+      '--workers=2', '--restarts=3')
   launcher.wait_for('signals')
   launcher.process.send_signal(signal.SIGTERM)
   assert launcher.end() == 143
-  assert launcher.notes('signals') == ['15'] and launcher.notes('left') and len(launcher.notes('starts')) == 2
+  assert launcher.notes('signals') == ['15'] and launcher.notes('left') and len(launcher.notes(
+      'starts')) == 2
 
 
 def test_a_signal_in_the_pause_before_a_restart_ends_it(start):
@@ -324,7 +340,8 @@ def test_a_second_signal_kills_all_at_once(start):
 
 
 def test_who_takes_no_sigterm_is_killed_after_the_grace(start):
-  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP, '--workers=2',
+  launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP,
+      '--workers=2',
                    '--restarts=0', '--grace_seconds=0.3')
   assert launcher.end() == 3
   assert 'launch: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
@@ -346,12 +363,13 @@ else:
   assert 'launch: worker 0 ended with exit code 143' in launcher.said()
 
 
-# A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a reason to leave; only if
-# its parent is gone before it is up does it end, without a word.
+# A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a
+# reason to leave; only if its parent is gone before it is up does it end, without a word.
 PARENT = '''
 grandchild = subprocess.Popen([sys.executable, '-c', 'import signal, time; '
                                'signal.signal(signal.SIGPIPE, signal.SIG_DFL); '
-                               'signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); '
+                               'signal.signal(signal.SIGTERM, signal.SIG_IGN); '
+                               'print("up", flush=True); '
                                'time.sleep(3600)'], stdout=subprocess.PIPE%s)
 grandchild.stdout.readline()
 note('pid', os.getpid())
@@ -378,7 +396,8 @@ def test_what_a_worker_has_started_ends_with_it(start, end):
 
 
 def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
-  launcher = start(PARENT.replace('PIPE%s', 'PIPE, start_new_session=True') + 'print("last")', '--workers=1')
+  launcher = start(PARENT.replace('PIPE%s', 'PIPE, start_new_session=True') + 'print("last")',
+      '--workers=1')
   try:
     assert launcher.end() == 0 and launcher.stdout == 'worker 0 │ last\n'
   finally:
@@ -386,12 +405,15 @@ def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
 
 
 def test_what_a_child_has_written_last_is_shown_before_it_has_ended(tmp_path):
-  with open(str(tmp_path / 'output'), 'w', encoding='utf-8') as file, open(os.devnull, 'wb') as orphans:
-    child = ChildProcess('worker 0', [sys.executable, '-c', 'print("last " * 10000)'], environment=dict(os.environ),
-                         cores=[], number=0, orphans=orphans, outputs=[Output(file), Output(file)])
-    wait_until(lambda: child.poll() or child.returncode is not None)  # Nothing has been read until then.
+  with open(str(tmp_path / 'output'), 'w', encoding='utf-8') as file, open(os.devnull,
+                                                                           'wb') as orphans:
+    child = ChildProcess('worker 0', [sys.executable, '-c', 'print("last " * 10000)'],
+                         environment=dict(os.environ), cores=[], number=0, orphans=orphans,
+                         outputs=[Output(file), Output(file)])
+    wait_until(
+        lambda: child.poll() or child.returncode is not None)  # Nothing has been read until then.
     assert child.returncode == 0 and child.descriptors == []
-  assert (tmp_path / 'output').read_text(encoding='utf-8') == 'worker 0 │ %s\n' % ('last ' * 10000)
+  assert (tmp_path / 'output').read_text(encoding='utf-8') == f"worker 0 │ {'last ' * 10000}\n"
 
 
 def test_groups_that_have_ended_are_not_killed():
@@ -399,23 +421,28 @@ def test_groups_that_have_ended_are_not_killed():
 
 
 def test_the_evaluator_ends_after_the_workers(start):
-  launcher = start('if worker == "evaluator":\n  wait_for("0")\n  wait_for("1")\n  time.sleep(0.5)\n'
+  launcher = start('if worker == "evaluator":\n  wait_for("0")\n  wait_for("1")\n  '
+                   'time.sleep(0.5)\n'
                    'note(str(worker))\n', '--workers=2', '--evaluator')
   assert launcher.end() == 0 and launcher.notes('evaluator')
-  assert launcher.said() == ['launch: the workers are done; waiting for the evaluator, which ends by itself after '
+  assert launcher.said() == ['launch: the workers are done; waiting for the evaluator, which ends '
+                             'by itself after '
                              'the last checkpoint']
 
 
 def test_an_evaluator_that_fails_ends_no_training_and_is_told_in_the_end(start):
   launcher = start('if worker == "evaluator":\n  note("failed")\n  sys.exit(4)\n'
-                   'wait_for("failed")\ntime.sleep(0.5)\nnote("trained")', '--workers=2', '--evaluator')
+                   'wait_for("failed")\ntime.sleep(0.5)\nnote("trained")', '--workers=2',
+                   '--evaluator')
   assert launcher.end() == 4 and len(launcher.notes('trained')) == 2
   assert launcher.said() == ['launch: evaluator ended with exit code 4',
-                             'launch: error: evaluator ended with exit code 4; the workers are done.']
+                             'launch: error: evaluator ended with exit code 4; the workers are '
+                             'done.']
 
 
 def test_the_evaluator_starts_again_with_the_workers(start):
-  launcher = start('wait_for_all(2)\nif worker == 0:\n  sys.exit(3)\n' + SLEEP, '--workers=1', '--evaluator',
+  launcher = start('wait_for_all(2)\nif worker == 0:\n  sys.exit(3)\n' + SLEEP, '--workers=1',
+      '--evaluator',
                    '--restarts=1')
   assert launcher.end() == 3
   assert sorted(launcher.notes('starts')) == ['0', '0', 'evaluator', 'evaluator']
@@ -430,26 +457,30 @@ def test_gpus_and_cores_are_shared_out(monkeypatch):
 
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   assert [member.gpus for member in plan('--workers=2')] == [None, None]
-  assert [member.gpus for member in plan('--workers=2', '--gpus_per_worker=2')] == [['0', '1'], ['2', '3']]
+  assert [member.gpus for member in plan('--workers=2', '--gpus_per_worker=2')] == [['0', '1'], [
+      '2', '3']]
   assert [member.gpus for member in plan('--workers=1', '--gpus_per_worker=0')] == [[]]
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,GPU-8932f937,6')
   assert [member.gpus for member in plan('--workers=2', '--evaluator', '--gpus_per_worker=1')] == [
       ['4'], ['GPU-8932f937'], ['6']]
-  assert [member.cores for member in plan('--workers=2', '--evaluator', '--cores_per_worker=2')] == [
-      [2, 3], [5, 7], [11, 13]]
+  assert [member.cores for member in plan('--workers=2', '--evaluator', '--cores_per_worker=2')
+         ] == [[2, 3], [5, 7], [11, 13]]
   assert [member.cores for member in plan('--workers=2')] == [[], []]
-  with pytest.raises(UsageError, match='gpus_per_worker=2 takes 4 for 2 processes, and CUDA_VISIBLE_DEVICES has 3: '
+  with pytest.raises(UsageError, match='gpus_per_worker=2 takes 4 for 2 processes, and '
+                                       'CUDA_VISIBLE_DEVICES has 3: '
                                        'use at most 1'):
     plan('--workers=2', '--gpus_per_worker=2')
-  with pytest.raises(UsageError, match='cores_per_worker=4 takes 8 for 2 processes, and this process may use 6: use '
+  with pytest.raises(UsageError, match='cores_per_worker=4 takes 8 for 2 processes, and this '
+                                       'process may use 6: use '
                                        'at most 3'):
     plan('--workers=2', '--cores_per_worker=4')
 
 
 def test_a_worker_gets_the_gpus_and_cores_that_are_its_own(start):
   cores = sorted(os.sched_getaffinity(0))[:2]
-  launcher = start('note("own", "%d %s %s" % (worker, os.environ["CUDA_VISIBLE_DEVICES"], os.sched_getaffinity(0)))',
-                   '--workers=%d' % len(cores), '--gpus_per_worker=1', '--cores_per_worker=1',
+  launcher = start('note("own", "%d %s %s" % (worker, os.environ["CUDA_VISIBLE_DEVICES"], '
+                   'os.sched_getaffinity(0)))',
+                   f'--workers={len(cores)}', '--gpus_per_worker=1', '--cores_per_worker=1',
                    environment={'CUDA_VISIBLE_DEVICES': '3,4,5'})
   assert launcher.end() == 0
   assert sorted(launcher.notes('own')) == [
@@ -460,8 +491,7 @@ COMMAND = ['--', sys.executable, '-c', '']
 
 
 @pytest.mark.parametrize('flags, message', [
-    (COMMAND, '--workers'),
-    (['--workers=0'] + COMMAND, 'workers=0 must be at least 1'),
+    (COMMAND, '--workers'), (['--workers=0'] + COMMAND, 'workers=0 must be at least 1'),
     (['--workers=two'] + COMMAND, "argument --workers: invalid int value: 'two'"),
     (['--workers=1', '--restarts=-1'] + COMMAND, 'restarts=-1 must be at least 0'),
     (['--workers=1', '--grace_seconds=nan'] + COMMAND, 'grace_seconds=nan must be at least 0'),
@@ -469,14 +499,16 @@ COMMAND = ['--', sys.executable, '-c', '']
     (['--workers=1', '--cores_per_worker=99999'] + COMMAND, 'use at most'),
     (['--workers=1'], 'there is no command to start: give it after --'),
     (['--workers=1', '--'], 'there is no command to start: give it after --'),
-    (['--workers=1', 'python', 'main.py'], 'python is no flag of launch: the command and its flags stand after --'),
+    (['--workers=1', 'python', 'main.py'], 'python is no flag of launch: the command and its flags '
+     'stand after --'),
     (['--workers=1', '--wokers=2'] + COMMAND, '--wokers=2 is no flag of launch'),
     (['--workers=1', '--', 'no-such-program'], 'the command no-such-program is not found'),
-    (['--workers=1', '--', './README.md'], 'the command ./README.md is not found, or is no program'),
+    (['--workers=1', '--', './README.md'
+     ], 'the command ./README.md is not found, or is no program'),
 ])
 def test_mistakes_are_one_line_and_exit_code_2(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'towers.launch'] + flags, cwd=ROOT, env=clean_environment(),
-                        capture_output=True, text=True, timeout=60)
+  done = subprocess.run([sys.executable, '-m', 'towers.launch'] + flags, cwd=ROOT,
+                        env=clean_environment(), capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()
   assert line.startswith('launch: error: ') and message in line
@@ -486,10 +518,12 @@ def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)], cwd=ROOT,
-                        env=clean_environment(), stderr=subprocess.PIPE, text=True, timeout=60)
+  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--',
+                         str(program)], cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE,
+                        text=True, timeout=60)
   assert done.returncode == 2
-  assert done.stderr == 'launch: error: the command %s cannot be executed: Exec format error.\n' % program
+  assert done.stderr == (f'launch: error: the command {program} cannot be executed: Exec format '
+                         'error.\n')
 
 
 def test_a_cluster_in_a_cluster_is_refused(start):
@@ -512,8 +546,8 @@ def test_nothing_heavy_is_imported():
     (['--index=0', '--port=2222'], 'HOST'),
 ])
 def test_mistakes_in_a_tf_config(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'towers.launch.tf_config'] + flags, cwd=ROOT, capture_output=True,
-                        text=True, timeout=60)
+  done = subprocess.run([sys.executable, '-m', 'towers.launch.tf_config'] + flags, cwd=ROOT,
+                        capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and done.stdout == ''
   [line] = done.stderr.splitlines()
   assert line.startswith('tf_config.py: error: ') and message in line

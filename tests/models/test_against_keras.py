@@ -1,5 +1,6 @@
-"""With the weights of tf.keras.applications, models give what it gives: the same layers in the same order, not only as
-many weights."""
+"""With the weights of tf.keras.applications, models give what it gives: the same layers in the same
+order, not only as many weights.
+"""
 
 import re
 import sys
@@ -12,12 +13,20 @@ from models.layers import Layers
 from tensorflow_v1 import load_keras, tf
 from tests.models.test_models import TINY_NASNET
 
-# Of a NASNet with two normal cells a stage: its cells, and the places of separable convolutions in both kinds of cells.
-CELLS = {1: 'stem_1', 2: 'stem_2', 3: '0', 4: '1', 5: 'reduce_2', 6: '3', 7: '4', 8: 'reduce_4', 9: '5', 10: '6'}
+# Of a NASNet with two normal cells a stage: its cells, and the places of separable convolutions in
+# both kinds of cells.
+CELLS = {
+    1: 'stem_1', 2: 'stem_2', 3: '0', 4: '1', 5: 'reduce_2', 6: '3', 7: '4', 8: 'reduce_4', 9: '5',
+    10: '6'
+}
 NORMAL = dict(a_left='left1', a_right='right1', b_left='left2', b_right='right2', e_left='left5')
-REDUCTION = dict(a_left='left1', a_right='right1', b_right='right2', c_right='right3', e_left='left4')
-WEIGHTS = {'weights': 'kernel', 'biases': 'bias', 'depthwise': 'depthwise_kernel', 'pointwise': 'pointwise_kernel',
-           'scale': 'gamma', 'offset': 'beta', 'moving_mean': 'moving_mean', 'moving_variance': 'moving_variance'}
+REDUCTION = dict(a_left='left1', a_right='right1', b_right='right2', c_right='right3',
+                 e_left='left4')
+WEIGHTS = {
+    'weights': 'kernel', 'biases': 'bias', 'depthwise': 'depthwise_kernel',
+    'pointwise': 'pointwise_kernel', 'scale': 'gamma', 'offset': 'beta',
+    'moving_mean': 'moving_mean', 'moving_variance': 'moving_variance'
+}
 
 
 def name_in_nasnet(name):
@@ -31,18 +40,21 @@ def name_in_nasnet(name):
     kind, sides = ('normal', NORMAL) if cell.isdigit() else ('reduction', REDUCTION)
     match = re.match(r'(\w_\w+)/(conv|norm)(\d)$', place)
     if match:
-      layer = 'separable_conv_%s%s_%s_%s_%s' % (match.group(3), '_bn' * (match.group(2) == 'norm'), kind,
-                                                sides[match.group(1)], cell)
+      side, op, index = match.groups()
+      norm = '_bn' if op == 'norm' else ''
+      layer = f'separable_conv_{index}{norm}_{kind}_{sides[side]}_{cell}'
     else:
-      layer = {'h': kind + '_conv_1_', 'h_norm': kind + '_bn_1_', 'p': 'adjust_conv_projection_',
-               'p_even': 'adjust_conv_1_', 'p_odd': 'adjust_conv_2_', 'p_norm': 'adjust_bn_'}[place] + cell
-  return '%s/%s' % (layer, WEIGHTS[weight])
+      layer = {
+          'h': kind + '_conv_1_', 'h_norm': kind + '_bn_1_', 'p': 'adjust_conv_projection_',
+          'p_even': 'adjust_conv_1_', 'p_odd': 'adjust_conv_2_', 'p_norm': 'adjust_bn_'
+      }[place] + cell
+  return f'{layer}/{WEIGHTS[weight]}'
 
 
 def name_in_vgg(name):
   layer, weight = name.rsplit('/', 1)
   layer = {'dense1': 'fc1', 'dense2': 'fc2', 'logits': 'predictions'}.get(layer, layer)
-  return '%s/%s' % (re.sub(r'^conv(\d)_', r'block\1_conv', layer), WEIGHTS[weight])
+  return '{}/{}'.format(re.sub(r'^conv(\d)_', r'block\1_conv', layer), WEIGHTS[weight])
 
 
 def compare(build_logits, make, name_in_keras, **settings):
@@ -54,8 +66,10 @@ def compare(build_logits, make, name_in_keras, **settings):
       ours = build_logits(tf.constant(images), False, 10, **settings)
     variables = {variable.op.name[len('ours/'):]: variable for variable in tf.global_variables()}
     theirs = make()
-    theirs.layers[-1].activation = load_keras().activations.linear  # Softmax would hide what differs.
-    expected = theirs(tf.constant(images if build_logits is vgg.build_logits else 2 * images - 1), training=False)
+    theirs.layers[-1].activation = load_keras(
+    ).activations.linear  # Softmax would hide what differs.
+    expected = theirs(tf.constant(images if build_logits is vgg.build_logits else 2 * images - 1),
+                      training=False)
     by_name = {'/'.join(variable.op.name.split('/')[-2:]): variable for variable in theirs.weights}
     assert {name_in_keras(name) for name in variables} == set(by_name)
     feed = {}
@@ -76,7 +90,9 @@ def compare(build_logits, make, name_in_keras, **settings):
 
 
 def pool_like_keras(pool):
-  """Where it halves the image, Keras pads with zeros that count as pixels; the authors' program, as here, does not."""
+  """Where it halves the image, Keras pads with zeros that count as pixels; the authors' program, as
+  here, does not.
+  """
   def padded(self, x, size, stride):
     if stride == 1:
       return pool(self, x, size, stride)
@@ -86,7 +102,8 @@ def pool_like_keras(pool):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='1.14 has no function for other sizes of NASNet')
+@pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='1.14 has no function for other '
+                                                                   'sizes of NASNet')
 def test_nasnet_gives_what_keras_gives(monkeypatch):
   # With one normal cell a stage Keras would leave out a convolution where channels happen to fit.
   monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET._replace(num_normal=2))
@@ -95,13 +112,15 @@ def test_nasnet_gives_what_keras_gives(monkeypatch):
   module = sys.modules[load_keras().applications.NASNetMobile.__module__]
 
   def make():
-    return module.NASNet(input_shape=(32, 32, 3), penultimate_filters=24 * TINY_NASNET.channels, num_blocks=2,
-                         stem_block_filters=TINY_NASNET.stem_channels, skip_reduction=True, weights=None, classes=10,
-                         default_size=32)
+    return module.NASNet(input_shape=(32, 32, 3), penultimate_filters=24 * TINY_NASNET.channels,
+                         num_blocks=2, stem_block_filters=TINY_NASNET.stem_channels,
+                         skip_reduction=True, weights=None, classes=10, default_size=32)
   compare(nasnet.build_logits, make, name_in_nasnet, variant='mobile')
 
 
 @pytest.mark.slow
 def test_vgg_gives_what_keras_gives():
-  compare(vgg.build_logits, lambda: load_keras().applications.VGG16(weights=None, input_shape=(32, 32, 3), classes=10),
-          name_in_vgg, depth=16)
+  compare(
+      vgg.build_logits,
+      lambda: load_keras().applications.VGG16(weights=None, input_shape=(32, 32, 3), classes=10),
+      name_in_vgg, depth=16)

@@ -1,7 +1,8 @@
 """NCHW is NHWC with other strides in memory: the same weights, checkpoints and logits.
 
-TensorFlow 1.14 convolves in NCHW on no CPU. So the graph is built as for a GPU, and then every op that works in NCHW is
-put between two transposes: what is run is what the graph says, but for the kernels.
+TensorFlow 1.14 convolves in NCHW on no CPU. So the graph is built as for a GPU, and then every op
+that works in NCHW is put between two transposes: what is run is what the graph says, but for the
+kernels.
 """
 
 import numpy as np
@@ -15,9 +16,12 @@ from towers.base.usage_error import UsageError
 from towers.command_line import main
 from towers.training.settings.config import Config
 
-# With whether to train: a deep net that normalises a few positions of three images makes much of rounding.
-MODELS = {'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
-          'nasnet_cifar': False}
+# With whether to train: a deep net that normalises a few positions of three images makes much of
+# rounding.
+MODELS = {
+    'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
+    'nasnet_cifar': False
+}
 SLOW = ('resnet50', 'nasnet_cifar')
 # Of [batch, height, width, channels] in what is [batch, channels, height, width], and back.
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -25,7 +29,8 @@ TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
 def run_in_nhwc(graph_def):
   """Puts what works in NCHW between transposes to NHWC and back; returns how many ops that were."""
-  converted = [node for node in graph_def.node if 'data_format' in node.attr and node.attr['data_format'].s == b'NCHW']
+  converted = [node for node in graph_def.node if 'data_format' in node.attr and node.attr[
+      'data_format'].s == b'NCHW']
   names = {node.name for node in converted}
 
   def transpose(name, tensor, order):
@@ -65,7 +70,8 @@ def build(name, data_format, is_training):
 @pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
                                   for name in sorted(MODELS)])
 def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monkeypatch):
-  monkeypatch.setitem(nasnet._VARIANTS, 'cifar', nasnet._VARIANTS['cifar']._replace(num_normal=1, channels=4))
+  monkeypatch.setitem(nasnet._VARIANTS, 'cifar',
+                      nasnet._VARIANTS['cifar']._replace(num_normal=1, channels=4))
   is_training = MODELS[name]
   with tf.Graph().as_default(), tf.Session() as session:
     logits, saver = build(name, 'NHWC', is_training)
@@ -75,10 +81,12 @@ def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monke
     saver.save(session, str(tmp_path / 'nhwc'))
   with tf.Graph().as_default() as graph:
     _, saver = build(name, 'NCHW', is_training)
-    assert {variable.op.name: variable.shape.as_list() for variable in tf.global_variables()} == nhwc
+    nchw = {variable.op.name: variable.shape.as_list() for variable in tf.global_variables()}
+    assert nchw == nhwc
     for op in graph.get_operations():
       if 'data_format' in op.node_def.attr:
-        assert op.get_attr('data_format') == b'NCHW' or op.type == 'BiasAdd' and op.inputs[0].shape.ndims == 2
+        assert op.get_attr(
+            'data_format') == b'NCHW' or op.type == 'BiasAdd' and op.inputs[0].shape.ndims == 2
     graph_def = graph.as_graph_def()
   # Biases of dense layers have no positions.
   for node in graph_def.node:
@@ -87,8 +95,10 @@ def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monke
   assert run_in_nhwc(graph_def) > 3
   with tf.Graph().as_default(), tf.Session() as session:
     tf.import_graph_def(graph_def, name='')
-    session.run(saver.saver_def.restore_op_name, {saver.saver_def.filename_tensor_name: str(tmp_path / 'nhwc')})
-    np.testing.assert_allclose(session.run('result:0'), expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    session.run(saver.saver_def.restore_op_name,
+                {saver.saver_def.filename_tensor_name: str(tmp_path / 'nhwc')})
+    np.testing.assert_allclose(session.run('result:0'), expected, rtol=1e-3,
+                               atol=1e-4 * np.abs(expected).max())
 
 
 def test_nchw_without_a_gpu_is_refused_before_anything_is_built(capsys):

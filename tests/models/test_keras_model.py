@@ -1,4 +1,6 @@
-"""Any Keras model: N towers are one, and what Keras keeps in its layers reaches the training step, once."""
+"""Any Keras model: N towers are one, and what Keras keeps in its layers reaches the training step,
+once.
+"""
 
 import os
 import subprocess
@@ -29,7 +31,8 @@ def collect_outputs(labels, outputs):
 def make_functional(penalty=None):
   inputs = keras.layers.Input([small.NUM_FEATURES])
   x = keras.layers.Dense(4, activation='tanh', kernel_regularizer=penalty, name='hidden')(inputs)
-  return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')(x))
+  return keras.Model(inputs,
+                     keras.layers.Dense(small.NUM_CLASSES, activation='softmax', name='logits')(x))
 
 
 def make_sequential(*layers):
@@ -46,7 +49,8 @@ def plain_model(batch, is_training):
   kernel = tf.get_variable('hidden/kernel', [small.NUM_FEATURES, 4], initializer=initializer)
   x = tf.tanh(tf.matmul(features, kernel) + tf.get_variable('hidden/bias', [4], initializer=zeros))
   tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.reduce_sum(tf.square(kernel)))
-  logits = tf.matmul(x, tf.get_variable('logits/kernel', [4, small.NUM_CLASSES], initializer=initializer))
+  logits = tf.matmul(
+      x, tf.get_variable('logits/kernel', [4, small.NUM_CLASSES], initializer=initializer))
   logits += tf.get_variable('logits/bias', [small.NUM_CLASSES], initializer=zeros)
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
@@ -72,7 +76,8 @@ def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, pl
 
 def test_a_penalty_on_activations_is_a_mean_over_examples():
   def losses(num_towers, penalty=None):
-    model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')))
+    model = KerasModel(
+        make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')))
     with Run(model=model, num_towers=num_towers) as run:
       return np.array([run.steps.train() for _ in range(3)])  # 8, 5 and 8 examples.
 
@@ -83,11 +88,13 @@ def test_a_penalty_on_activations_is_a_mean_over_examples():
 
 def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validation():
   examples = small.random_examples(8)
-  model = KerasModel(make_sequential(lambda: keras.layers.BatchNormalization(momentum=0.75, name='norm')))
+  model = KerasModel(
+      make_sequential(lambda: keras.layers.BatchNormalization(momentum=0.75, name='norm')))
 
   def averages(run):
     with run.graph.as_default():
-      return run.session.run([variable for variable in tf.global_variables() if 'moving_mean' in variable.op.name])[0]
+      return run.session.run(
+          [variable for variable in tf.global_variables() if 'moving_mean' in variable.op.name])[0]
 
   def train():
     with Run(model=model, num_towers=2, train=examples) as run:
@@ -113,10 +120,11 @@ def test_dropout_masks_differ_per_tower_and_step_and_repeat():
     return x
 
   def draw():
-    model = KerasModel(make_sequential(lambda: keras.layers.Dense(64, 'relu', kernel_initializer='ones'),
-                                       lambda: keras.layers.Lambda(tf.ones_like),
-                                       lambda: keras.layers.Dropout(0.5, name='dropout'),
-                                       lambda: keras.layers.Lambda(keep)))
+    model = KerasModel(
+        make_sequential(lambda: keras.layers.Dense(64, 'relu', kernel_initializer='ones'),
+                        lambda: keras.layers.Lambda(tf.ones_like),
+                        lambda: keras.layers.Dropout(0.5, name='dropout'),
+                        lambda: keras.layers.Lambda(keep)))
     with Run(model=model, num_towers=3, train=small.random_examples(16)) as run:
       masks = run.graph.get_collection(OUTPUTS)
       assert len(masks) == 3
@@ -155,8 +163,10 @@ def test_learning_phase_follows_is_training():
       towers.build_towers(KerasModel(make, metrics={'outputs': collect_outputs}), batches,
                           devices=['/device:CPU:0'] * 2, store=store, is_training=is_training)
       session.run(tf.global_variables_initializer())
-      return [np.sum(tower, 1).round(4).tolist()
-              for tower in session.run(graph.get_collection(OUTPUTS), {is_training: feed} if feed is not None else {})]
+      return [
+          np.sum(tower, 1).round(4).tolist() for tower in session.run(graph.get_collection(
+              OUTPUTS), {is_training: feed} if feed is not None else {})
+      ]
 
   trained, measured = [[4, 4]] * 2, [[1, 1]] * 2
   for make in (Phases, TakesTraining):
@@ -167,7 +177,9 @@ def test_learning_phase_follows_is_training():
 
 def test_frozen_layers_are_not_trained_and_their_averages_rest():
   def make():
-    base = keras.Sequential([keras.layers.Dense(4, name='base'), keras.layers.BatchNormalization(name='norm')])
+    base = keras.Sequential(
+        [keras.layers.Dense(4, name='base'),
+         keras.layers.BatchNormalization(name='norm')])
     base.trainable = False
     inputs = keras.layers.Input([small.NUM_FEATURES])
     x = base(inputs, training=False)
@@ -179,7 +191,11 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
       run.steps.train()
       after = dict(zip([variable.op.name for variable in tf.global_variables()],
                        run.session.run(tf.global_variables())))
-    changed = {name.split('/')[-1] for (name, value), old in zip(after.items(), before) if (value != old).any()}
+    changed = {
+        name.split('/')[-1]
+        for (name, value), old in zip(after.items(), before)
+        if (value != old).any()
+    }
     assert len(run.weights()) == 2 and 'moving_mean' not in changed
     assert not any(name.startswith('base/') and 'Momentum' in name for name in after)
 
@@ -188,18 +204,20 @@ def test_weights_can_be_loaded_into_the_session():
   model = KerasModel(make_functional)
   with Run(model=model, num_towers=2) as run, run.graph.as_default():
     keras.backend.set_session(run.session)
-    model.layers.set_weights([np.full(variable.shape.as_list(), 0.5, np.float32) for variable in model.layers.weights])
+    model.layers.set_weights(
+        [np.full(variable.shape.as_list(), 0.5, np.float32) for variable in model.layers.weights])
     assert all((value == 0.5).all() for value in run.weights().values())
     keras.backend.set_session(None)
 
 
 @pytest.mark.slow
 def test_an_application_trains_and_validates_on_two_towers():
-  model = KerasModel(lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(32, 32, 3)),
-                     metrics={'accuracy': 'sparse_categorical_accuracy'})
+  model = KerasModel(
+      lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(
+          32, 32, 3)), metrics={'accuracy': 'sparse_categorical_accuracy'})
   data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=4, num_train=8, num_validation=3)
-  with Run(model=model, num_towers=2, batch_size=4, train=data_set.train, validation=data_set.validation,
-           learning_rate=1e-3) as run:
+  with Run(model=model, num_towers=2, batch_size=4, train=data_set.train,
+           validation=data_set.validation, learning_rate=1e-3) as run:
     assert len(run.weights()) == len(model.layers.trainable_weights) == 83
     losses = [run.steps.train() for _ in range(2)]
     assert np.isfinite(losses).all() and run.validate()[1] == 3
@@ -237,7 +255,8 @@ def test_an_application_starts_from_its_file(tmp_path):
 
 
 def test_mistakes_are_told():
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the model'):
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='takes a function that makes the '
+                                                                'model'):
     KerasModel(keras.layers.Dense(3))
   with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
     Run(model=KerasModel(lambda: 'no model'))
@@ -245,11 +264,12 @@ def test_mistakes_are_told():
     Run(model=KerasModel(make_functional), num_towers=3, validation_tower=True)
 
 
-@pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='TensorFlow 1.14 has Keras 2 inside')
+@pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='TensorFlow 1.14 has Keras 2 '
+                                                                   'inside')
 def test_keras_3_is_refused_by_name():
   code = ('from models.keras_model import KerasModel\n'
           'try: KerasModel(lambda: None)\n'
           'except ValueError as error: print(error)')
-  done = subprocess.run([sys.executable, '-c', code], env=dict(os.environ, TF_USE_LEGACY_KERAS='0'), timeout=60,
-                        stdout=subprocess.PIPE, text=True, check=True)
+  done = subprocess.run([sys.executable, '-c', code], env=dict(os.environ, TF_USE_LEGACY_KERAS='0'),
+                        timeout=60, stdout=subprocess.PIPE, text=True, check=True)
   assert 'pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 before' in done.stdout

@@ -1,4 +1,5 @@
-"""Models: as many weights as published, all train on towers, and dropout is off where it must be."""
+"""Models: as many weights as published, all train on towers, and dropout is off where it must be.
+"""
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from towers.training.build import build_configured
 from towers.training.settings.config import Config
 from towers.training.stepping.steps import Steps
 
-# (images, classes, weights that gradients train, others). Counts are those of papers or other programs, see the
-# modules, and so are the classes; where convolutions have the same weights for any size, images are small.
+# (images, classes, weights that gradients train, others). Counts are those of papers or other
+# programs, see the modules, and so are the classes; where convolutions have the same weights for
+# any size, images are small.
 PUBLISHED = {
     'linear': ((28, 28, 1), 10, 7850, 0),
     'lenet': ((28, 28, 1), 10, 61706, 0),
@@ -35,12 +37,15 @@ PUBLISHED = {
     'nasnet_mobile': ((32, 32, 3), 1000, 5326716 - 36738, 36738),
     'nasnet_large': ((32, 32, 3), 1000, 84720150 + 4033 * 1000, 84916818 - 84720150),
 }
-# What is trained is smaller than what is counted: the dense layers above convolutions for a small image, or, of
-# NASNets, one normal cell a stage.
-SMALLER = {'alexnet': ((63, 63, 3), 10), 'vgg16': ((32, 32, 3), 10), 'nasnet_cifar': ((8, 8, 3), 10),
-           'nasnet_mobile': ((32, 32, 3), 10)}
+# What is trained is smaller than what is counted: the dense layers above convolutions for a small
+# image, or, of NASNets, one normal cell a stage.
+SMALLER = {
+    'alexnet': ((63, 63, 3), 10), 'vgg16': ((32, 32, 3), 10), 'nasnet_cifar': ((8, 8, 3), 10),
+    'nasnet_mobile': ((32, 32, 3), 10)
+}
 # These differ in the numbers of their blocks alone from one that is trained, and are counted.
-COUNTED = ('vgg19', 'resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152', 'nasnet_cifar_large', 'nasnet_large')
+COUNTED = ('vgg19', 'resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152',
+    'nasnet_cifar_large', 'nasnet_large')
 SLOW = COUNTED + ('resnet50', 'nasnet_cifar', 'nasnet_mobile')
 
 
@@ -74,11 +79,14 @@ def test_two_towers_train_all_weights(name, monkeypatch):
   shape, num_classes = SMALLER.get(name, PUBLISHED[name][:2])
   for variant in ('cifar', 'mobile'):
     monkeypatch.setitem(nasnet._VARIANTS, variant, nasnet._VARIANTS[variant]._replace(num_normal=1))
-  data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4, num_validation=2)
-  config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none', staging_depth=0)
+  data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4,
+                            num_validation=2)
+  config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none',
+                  staging_depth=0)
   with tf.Graph().as_default():
     devices = towers.build_devices(2, 'cpu')
-    program = build_configured(config, models.build_classifier(name, num_classes=num_classes), data_set, devices.names)
+    program = build_configured(config, models.build_classifier(name, num_classes=num_classes),
+                               data_set, devices.names)
     weights = tf.trainable_variables()
     assert [variable for _, variable in program.reduced.gradients] == weights
     with tf.Session(config=towers.build_session_config(devices)) as session:
@@ -87,12 +95,14 @@ def test_two_towers_train_all_weights(name, monkeypatch):
       steps.start(0)
       before = session.run(weights)
       assert np.isfinite(steps.train())
-      changed = [(new != old).any() and np.isfinite(new).all() for new, old in zip(session.run(weights), before)]
+      changed = [(new != old).any() and np.isfinite(new).all()
+                 for new, old in zip(session.run(weights), before)]
       assert np.mean(changed) > 0.9  # Where a ReLU is dead for all four images, nothing moves.
 
 
 # With one normal cell a stage: 7 cells.
-TINY_NASNET = nasnet._VARIANTS['mobile']._replace(num_normal=1, channels=8, stem_channels=6, skips_reduction=True)
+TINY_NASNET = nasnet._VARIANTS['mobile']._replace(num_normal=1, channels=8, stem_channels=6,
+                                                  skips_reduction=True)
 
 
 def test_nasnets_drop_paths_only_while_training_and_more_of_them_in_later_cells(monkeypatch):
@@ -106,11 +116,20 @@ def test_nasnets_drop_paths_only_while_training_and_more_of_them_in_later_cells(
     session.run(tf.global_variables_initializer())
     off, expected = session.run([dropped, plain], {is_training: False, rate: 0.9})
     np.testing.assert_allclose(off, expected, atol=1e-5 * np.abs(expected).max())
-    floors = {cell: [op.outputs[0] for op in graph.get_operations()
-                     if op.type == 'Floor' and op.name.startswith('cell%d/' % cell)] for cell in range(1, 8)}
+    floors = {
+        cell: [
+            op.outputs[0]
+            for op in graph.get_operations()
+            if op.type == 'Floor' and op.name.startswith(f'cell{cell}/')
+        ] for cell in range(1, 8)
+    }
     # All operations but 'same' of a normal cell, or of one that reduces.
-    assert {cell: len(ops) for cell, ops in floors.items()} == {1: 9, 2: 9, 3: 8, 4: 9, 5: 8, 6: 9, 7: 8}
-    kept = [{cell: np.mean(masks) for cell, masks in session.run(floors, {is_training: True, rate: 0.9}).items()}
+    assert {cell: len(ops) for cell, ops in floors.items()
+           } == {1: 9, 2: 9, 3: 8, 4: 9, 5: 8, 6: 9, 7: 8}
+    kept = [{
+        cell: np.mean(masks)
+        for cell, masks in session.run(floors, {is_training: True, rate: 0.9}).items()
+    }
             for _ in range(20)]
     for cell in floors:
       assert np.mean([means[cell] for means in kept]) == pytest.approx(1 - 0.9 * cell / 7, abs=0.08)
@@ -125,7 +144,8 @@ def test_dropout_only_while_training(name):
       plain, _ = build(name, False)
     session.run(tf.global_variables_initializer())
     np.testing.assert_array_equal(*session.run([switched, plain], {is_training: False}))
-    assert (session.run(switched, {is_training: True}) != session.run(switched, {is_training: True})).any()
+    assert (session.run(switched, {is_training: True}) != session.run(switched,
+                                                                      {is_training: True})).any()
 
 
 def test_bytes_and_floats_mean_the_same_image():
@@ -134,7 +154,8 @@ def test_bytes_and_floats_mean_the_same_image():
       from_bytes, _ = build('linear', False)
       labels = tf.constant(np.arange(3, dtype=np.int32))
       images = np.random.RandomState(0).randint(256, size=[3, 28, 28, 1]).astype(np.float32) / 255
-      from_floats, _ = models.build_classifier('linear', num_classes=10)((tf.constant(images), labels), False)
+      from_floats, _ = models.build_classifier('linear',
+                                               num_classes=10)((tf.constant(images), labels), False)
     session.run(tf.global_variables_initializer())
     np.testing.assert_allclose(*session.run([from_bytes, from_floats]), rtol=1e-5)
 
@@ -147,7 +168,9 @@ def test_accuracy_counts_right_answers():
         biases = variable
       else:
         weights = variable
-    session.run([weights.assign(tf.zeros_like(weights)), biases.assign([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])])
+    session.run(
+        [weights.assign(tf.zeros_like(weights)),
+         biases.assign([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])])
     np.testing.assert_array_equal(session.run(metrics['accuracy']), [False, False, True])
 
 
@@ -155,15 +178,18 @@ def test_top_5_counts_answers_among_the_five_likeliest():
   with tf.Graph().as_default(), tf.Session() as session:
     _, metrics = build('linear', False, batch=8)
     weights, biases = tf.trainable_variables()
-    session.run([weights.assign(tf.zeros_like(weights)), biases.assign([0, 9, 8, 0, 7, 0, 6, 5, 0, 0])])
-    np.testing.assert_array_equal(session.run(metrics['top_5']), [False, True, True, False, True, False, True, True])
+    session.run(
+        [weights.assign(tf.zeros_like(weights)),
+         biases.assign([0, 9, 8, 0, 7, 0, 6, 5, 0, 0])])
+    np.testing.assert_array_equal(session.run(metrics['top_5']),
+                                  [False, True, True, False, True, False, True, True])
 
 
 @pytest.mark.slow
 def test_a_deep_net_with_sync_is_one_tower():
   train = load_synthetic(num_train=100, num_validation=10).train
-  report = towers.check(models.build_classifier('resnet20', num_classes=10), train, num_towers=3, batch_size=7,
-                        batch_norm='sync', num_steps=2)
+  report = towers.check(models.build_classifier('resnet20', num_classes=10), train, num_towers=3,
+                        batch_size=7, batch_norm='sync', num_steps=2)
   assert report.agrees, report.format()
 
 

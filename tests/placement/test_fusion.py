@@ -1,4 +1,6 @@
-"""Parcels: what is small and alike travels together, and no bit of it is another than if each had travelled alone."""
+"""Parcels: what is small and alike travels together, and no bit of it is another than if each had
+travelled alone.
+"""
 
 import itertools
 
@@ -14,16 +16,20 @@ from towers.placement.fusion import group_alike, join, part
 
 def outcome(**settings):
   settings = dict(dict(model=rich_model), **settings)
-  with Run(batch_norm='first', train=small.random_examples(16), validation=small.random_examples(8), **settings) as run:
+  with Run(batch_norm='first', train=small.random_examples(16), validation=small.random_examples(8),
+           **settings) as run:
     losses = [run.steps.train() for _ in range(3)]
     with run.graph.as_default():
       values = run.session.run(tf.global_variables())
-    sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('average/')]
+    sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith(
+        'average/')]
     return losses, values, len(sums)
 
 
 def count_sums_saved(monkeypatch, **settings):
-  """Returns how many sums parcels leave out, after all losses and weights were found to be the same bits."""
+  """Returns how many sums parcels leave out, after all losses and weights were found to be the same
+  bits.
+  """
   losses, values, num_sums = outcome(**settings)
   monkeypatch.setattr('towers.placement.fusion._LARGEST_BYTES', -1)
   losses_apart, values_apart, num_sums_apart = outcome(**settings)
@@ -39,8 +45,9 @@ AXES = ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']
 @pytest.mark.parametrize('build, num_towers, placement', small.slow_but(
     small.diagonal(*AXES) + [('clone', 3, 'host')], list(itertools.product(*AXES))))
 def test_no_bit_changes(num_towers, placement, build, monkeypatch):
-  saved = count_sums_saved(monkeypatch, num_towers=num_towers, placement=placement, tower_build=build,
-                           mode=small.MODES[num_towers % 3], depth=num_towers % 3)
+  saved = count_sums_saved(monkeypatch, num_towers=num_towers, placement=placement,
+                           tower_build=build, mode=small.MODES[num_towers % 3],
+                           depth=num_towers % 3)
   # Two biases, offset and scale: four sums less, and one more.
   assert saved == (0 if num_towers == 1 else 3) or placement == 'balanced'
 
@@ -49,9 +56,10 @@ def two_kernels(batch, is_training):
   """A model with two kernels that are alike."""
   del is_training
   features, labels = batch
-  hidden = [tf.matmul(features, tf.get_variable('%s/kernel' % name, [small.NUM_FEATURES, units]))
+  hidden = [tf.matmul(features, tf.get_variable(f'{name}/kernel', [small.NUM_FEATURES, units]))
             for name, units in (('first', 6), ('second', 9))]
-  logits = tf.matmul(tf.concat(hidden, 1), tf.get_variable('logits/kernel', [15, small.NUM_CLASSES]))
+  logits = tf.matmul(tf.concat(hidden, 1), tf.get_variable('logits/kernel',
+                                                           [15, small.NUM_CLASSES]))
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
@@ -62,9 +70,18 @@ def test_no_bit_changes_of_kernels_that_are_alike(build, monkeypatch):
 
 def test_what_is_large_sparse_missing_or_of_another_kind_travels_alone():
   with tf.Graph().as_default():
-    vectors = [tf.zeros([3]), None, tf.zeros([20480]), tf.zeros([20481]), tf.zeros([3], tf.float64), tf.zeros([2, 2]),
-               tf.IndexedSlices(tf.zeros([3]), tf.zeros([3], tf.int32)), tf.zeros([]), tf.zeros([4]), tf.zeros([5]),
-               tf.placeholder(tf.float32, [None])]
+    vectors = [
+        tf.zeros([3]), None,
+        tf.zeros([20480]),
+        tf.zeros([20481]),
+        tf.zeros([3], tf.float64),
+        tf.zeros([2, 2]),
+        tf.IndexedSlices(tf.zeros([3]), tf.zeros([3], tf.int32)),
+        tf.zeros([]),
+        tf.zeros([4]),
+        tf.zeros([5]),
+        tf.placeholder(tf.float32, [None])
+    ]
     devices = ['/device:CPU:0'] * len(vectors)
     assert group_alike(vectors, devices) == [[0, 2, 8, 9]]
     devices[8:10] = ['/device:CPU:1'] * 2
@@ -74,15 +91,20 @@ def test_what_is_large_sparse_missing_or_of_another_kind_travels_alone():
 
 
 def test_alike_is_what_differs_along_its_longest_axis_alone():
-  shapes = [(3, 3, 8, 1), (3, 3, 40, 1), (5, 5, 8, 1), (8, 3), (3, 8), (9, 3), (3, 3, 9, 2), (1, 1, 8, 8), (1, 1, 8, 4),
-            (1, 1, 16, 8), (2, 2), (2, 2)]
+  shapes = [(3, 3, 8, 1), (3, 3, 40, 1), (5, 5, 8, 1), (8, 3), (3, 8), (9, 3), (3, 3, 9, 2),
+            (1, 1, 8, 8), (1, 1, 8, 4), (1, 1, 16, 8), (2, 2), (2, 2)]
   with tf.Graph().as_default():
-    assert group_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes)) == [[0, 1], [3, 5], [7, 9], [10, 11]]
+    assert group_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes)) == [[0,
+                                                                                       1], [3, 5],
+                                                                                      [7, 9],
+                                                                                      [10, 11]]
 
 
-@pytest.mark.parametrize('shapes', [
-    [(3,), (5,), (0,), (1,)], [(2, 3, 7, 1), (2, 3, 4, 1), (2, 3, 70, 1)], [(4, 4), (4, 4)], [(1, 6, 2), (1, 3, 2)]],
-    ids=str)
+@pytest.mark.parametrize('shapes', [[(3,), (5,), (0,),
+                                     (1,)], [(2, 3, 7, 1), (2, 3, 4, 1),
+                                             (2, 3, 70, 1)], [(4, 4), (4, 4)], [(1, 6, 2),
+                                                                                (1, 3, 2)]],
+                         ids=str)
 def test_what_was_joined_is_taken_apart(shapes):
   random = np.random.RandomState(0)
   tensors = [random.standard_normal(shape) for shape in shapes]

@@ -1,4 +1,5 @@
-"""Memory that a step is done with is kept for the next one, and not fetched from the system again."""
+"""Memory that a step is done with is kept for the next one, and not fetched from the system again.
+"""
 
 import json
 import os
@@ -15,7 +16,8 @@ _IS_1 = tf.__version__.startswith('1.')
 _POOL, _LIMIT = 'TF_CPU_ALLOCATOR_USE_BFC', 'TF_CPU_BFC_MEM_LIMIT_IN_MB'
 _STEPS = 20
 
-# Takes steps of two towers of a net, and tells the pages fetched by them and the settings of the process.
+# Takes steps of two towers of a net, and tells the pages fetched by them and the settings of the
+# process.
 _PROGRAM = '''
 import json, os, resource, sys
 from benchmarks.peers.ours import build_config
@@ -24,7 +26,8 @@ from benchmarks.harness.task import Task
 
 net, batch_size, num_steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 task = Task(net, 2, batch_size)
-with open_program(build_config(task, {}), task.load(), num_towers=2, model=task.build_model()) as steps:
+config = build_config(task, {})
+with open_program(config, task.load(), num_towers=2, model=task.build_model()) as steps:
   steps.start(0)
   for _ in range(num_steps):
     steps.train()
@@ -37,14 +40,17 @@ print(json.dumps(dict(pages=pages, pool=os.environ.get('TF_CPU_ALLOCATOR_USE_BFC
 
 
 def _take_steps(net, batch_size, **environ):
-  environ = dict({name: value for name, value in os.environ.items() if name not in (_POOL, _LIMIT)}, **environ)
-  told = subprocess.run([sys.executable, '-c', _PROGRAM, net, str(batch_size), str(_STEPS)], cwd=ROOT, env=environ,
-                        check=True, stdout=subprocess.PIPE)
+  environ = dict({name: value for name, value in os.environ.items() if name not in (_POOL, _LIMIT)},
+                 **environ)
+  told = subprocess.run(
+      [sys.executable, '-c', _PROGRAM, net,
+       str(batch_size), str(_STEPS)], cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE)
   return json.loads(told.stdout.decode().splitlines()[-1])
 
 
 def _unset(monkeypatch):
-  """Takes the settings out of the environment, and whatever is set afterwards when the test ends."""
+  """Takes the settings out of the environment, and whatever is set afterwards when the test ends.
+  """
   for name in (_POOL, _LIMIT):
     monkeypatch.setenv(name, '')  # Else there may be nothing to undo.
     monkeypatch.delenv(name)
@@ -82,10 +88,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(_IS_1 or sys.platform != 'linux', reason='2.x has malloc keep blocks, on Linux')
-@pytest.mark.parametrize('environ, is_kept', [({}, True), (dict(MALLOC_MMAP_THRESHOLD_='131072'), False)])
+@pytest.mark.parametrize('environ, is_kept', [({}, True),
+                                              (dict(MALLOC_MMAP_THRESHOLD_='131072'), False)])
 def test_malloc_keeps_large_blocks_unless_the_user_set_another_size(environ, is_kept):
-  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_BLOCKS], cwd=ROOT, env=dict(os.environ, **environ),
-                        check=True, stdout=subprocess.PIPE)
+  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_BLOCKS], cwd=ROOT,
+                        env=dict(os.environ, **environ), check=True, stdout=subprocess.PIPE)
   assert (int(told.stdout) < 1000) == is_kept
 
 
@@ -99,11 +106,14 @@ def test_what_the_user_set_wins():
   assert _take_steps('lenet', 32, **{_POOL: '0'})['pool'] == '0'
 
 
-@pytest.mark.parametrize('shape, dtype, is_large', [
-    ([32768], tf.float32, True), ([32767], tf.float32, False), ([65536], tf.float16, True), ([131072], tf.uint8, True),
-    ([65535], tf.float16, False), ([None, 2], tf.float32, True), (None, tf.float32, True), ([], tf.float32, False),
-    (None, tf.string, False)])
-def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(shape, dtype, is_large, monkeypatch):
+@pytest.mark.parametrize('shape, dtype, is_large',
+                         [([32768], tf.float32, True), ([32767], tf.float32, False),
+                          ([65536], tf.float16, True), ([131072], tf.uint8, True),
+                          ([65535], tf.float16, False), ([None, 2], tf.float32, True),
+                          (None, tf.float32, True), ([], tf.float32, False),
+                          (None, tf.string, False)])
+def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(
+    shape, dtype, is_large, monkeypatch):
   _unset(monkeypatch)
   with tf.Graph().as_default():
     # What is fed is no memory of a step.
@@ -117,7 +127,8 @@ def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(shape, d
 
 def test_deep_graphs_and_gpus_are_not_searched(monkeypatch):
   _unset(monkeypatch)
-  monkeypatch.setattr('towers.placement.devices._has_large_tensors', lambda: pytest.fail('searched'))
+  monkeypatch.setattr('towers.placement.devices._has_large_tensors', lambda: pytest.fail(
+      'searched'))
   with tf.Graph().as_default():
     monkeypatch.setattr('towers.placement.devices._DEEP_OPS', 0)
     tf.constant(1)

@@ -26,9 +26,10 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
       # A variable is read where it stands; its value then crosses to the tower.
       if op.name.startswith('tower_') and op.type != 'ReadVariableOp':
         tower = int(op.name.split('/')[0][len('tower_'):])
-        assert op.device == '/device:CPU:%d' % tower, op.name
+        assert op.device == f'/device:CPU:{tower}', op.name
         gradient_ops += '/gradients/' in op.name
-      if op.type.startswith('Iterator') or op.type.endswith('Dataset') or op.type.endswith('DatasetV2'):
+      if op.type.startswith('Iterator') or op.type.endswith('Dataset') or op.type.endswith(
+          'DatasetV2'):
         assert op.device == HOST, op.name
     assert gradient_ops > 4 * 10
 
@@ -42,7 +43,8 @@ def test_variables_and_their_slots_stand_where_the_placement_says(placement, opt
     device_of = {variable.op.name: variable.device for variable in tf.global_variables()}
     trainable = {variable.op.name: variable.device for variable in tf.trainable_variables()}
     if placement == 'balanced':
-      # Greedy by bytes in the order of creation: 5×4 weights, 4 biases, 4×3 weights, 3 biases over four towers.
+      # Greedy by bytes in the order of creation: 5×4 weights, 4 biases, 4×3 weights, 3 biases over
+      # four towers.
       assert trainable == {'hidden/weights': '/device:CPU:0', 'hidden/biases': '/device:CPU:1',
                            'logits/weights': '/device:CPU:2', 'logits/biases': '/device:CPU:3'}
     else:
@@ -65,7 +67,8 @@ def test_balancing_is_by_bytes():
 
 def test_the_first_tower_is_where_first_says():
   with tf.Graph().as_default():
-    store = towers.build_variable_store(placement='first', devices=['/device:GPU:0', '/device:GPU:1'], seed=0)
+    store = towers.build_variable_store(placement='first', devices=['/device:GPU:0',
+        '/device:GPU:1'], seed=0)
     with tf.variable_creator_scope(store.creator):
       assert [tf.get_variable(name, [3]).device for name in 'ab'] == ['/device:GPU:0'] * 2
     store = towers.build_variable_store(placement='host', devices=['/device:GPU:0'], seed=0)
@@ -126,7 +129,7 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
     assert threads(8) == (4, 1)
     tf.constant(1)
     assert threads(8) == (8, 1) and threads(2) == (4, 1)
-  gpus = towers.Devices('GPU', ['/device:GPU:%d' % tower for tower in range(8)], '')
+  gpus = towers.Devices('GPU', [f'/device:GPU:{tower}' for tower in range(8)], '')
   assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(1))
   assert threads(1) == (2, 1)
@@ -185,11 +188,14 @@ def test_a_tower_whose_input_is_not_staged_has_threads():
     assert run.session_config.inter_op_parallelism_threads > 0
 
 
-@pytest.mark.parametrize('num_workers, needs_threads, sleeps', [
-    (1, True, not tf.__version__.startswith('1.')), (1, False, False), (2, True, True), (2, False, True)])
-def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, needs_threads, sleeps):
-  config = towers.build_session_config(towers.build_devices(2, 'cpu'), workers=towers.Workers(num_workers, 0),
-                                       needs_threads=needs_threads)
+@pytest.mark.parametrize('num_workers, needs_threads, sleeps',
+                         [(1, True, not tf.__version__.startswith('1.')), (1, False, False),
+                          (2, True, True), (2, False, True)])
+def test_idle_threads_sleep_at_once_where_others_need_their_core(num_workers, needs_threads,
+                                                                 sleeps):
+  config = towers.build_session_config(towers.build_devices(2, 'cpu'),
+                                       workers=towers.Workers(num_workers,
+                                                              0), needs_threads=needs_threads)
   assert config.experimental.disable_thread_spinning == sleeps
 
 
@@ -211,18 +217,20 @@ def _count_threads(count, **environ):
   """Returns how many a process has whose session asks for so many inside of an op."""
   environ = dict({name: value for name, value in os.environ.items() if name not in (
       'TF_OVERRIDE_GLOBAL_THREADPOOL', 'TF_NUM_INTRAOP_THREADS')}, **environ)
-  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS, str(count)], cwd=ROOT, env=environ, check=True,
-                        stdout=subprocess.PIPE)
+  told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS,
+                         str(count)], cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE)
   return int(told.stdout.decode().split()[-1])
 
 
-@pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
+@pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
+                    reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_session_says():
   # On 1.14 all devices share them.
   assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
 
 
-@pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='this system does not list threads')
+@pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
+                    reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():
   few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
   # On 2.x eager mode has a device as well.
@@ -240,7 +248,8 @@ def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
         tf.fill([rows, 1024], 0.0)
       for _ in range(unknown):
         tf.negative(given)
-      return towers.build_session_config(towers.build_devices(num_towers, 'cpu')).intra_op_parallelism_threads
+      return towers.build_session_config(towers.build_devices(num_towers,
+                                                              'cpu')).intra_op_parallelism_threads
 
   monkeypatch.setattr('towers.placement.devices._MANY_OPS', 50)
   # Each has a tensor of so many times 4 KiB, and two small ones that it is made from.
@@ -259,24 +268,29 @@ def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
     ('auto', 20, True), ('auto', 30, False), ('off', 30, False), ('on', 30, True)])
-def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops, is_simplified, monkeypatch):
+def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops, is_simplified,
+                                                               monkeypatch):
   monkeypatch.setattr('towers.placement.devices._DEEP_OPS', 20)
   with tf.Graph().as_default():
     for _ in range(num_ops):
       tf.constant(1)
-    options = towers.build_session_config(towers.build_devices(2, 'cpu'), graph_rewriter=rewriter).graph_options
+    options = towers.build_session_config(towers.build_devices(2, 'cpu'),
+                                          graph_rewriter=rewriter).graph_options
   assert options.rewrite_options.disable_meta_optimizer == (rewriter != 'on')
   assert (options.optimizer_options.opt_level == tf.OptimizerOptions.L1) == is_simplified
 
 
 @pytest.mark.parametrize('flags, is_rewritten', [
-    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', True), ('--tf_xla_cpu_global_jit=true --tf_xla_auto_jit=1', True),
+    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', True), (
+        '--tf_xla_cpu_global_jit=true --tf_xla_auto_jit=1', True),
     ('--tf_xla_auto_jit=2', False), ('--tf_xla_auto_jit=-1 --tf_xla_cpu_global_jit', False),
-    ('--tf_xla_auto_jit=0 --tf_xla_cpu_global_jit', False), ('--tf_xla_clustering_fuel=0', False), ('', False),
+    ('--tf_xla_auto_jit=0 --tf_xla_cpu_global_jit', False), ('--tf_xla_clustering_fuel=0', False), (
+        '', False),
     ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit=false', False)])
 def test_what_xla_compiles_on_cpus_is_rewritten_before(flags, is_rewritten, monkeypatch):
   monkeypatch.setenv('TF_XLA_FLAGS', flags)
-  options = towers.build_session_config(towers.build_devices(2, 'cpu')).graph_options.rewrite_options
+  options = towers.build_session_config(towers.build_devices(2,
+                                                             'cpu')).graph_options.rewrite_options
   assert options.disable_meta_optimizer != is_rewritten
 
 
@@ -296,7 +310,7 @@ def test_fewer_gpus_than_asked_for_is_an_error_before_anything_is_built(monkeypa
   assert towers.build_devices(2, 'auto').notice == ''
   assert towers.build_devices(2, 'cpu').kind == 'CPU'
   for kind, count in itertools.product(('auto', 'gpu'), (3, 4)):
-    with pytest.raises(UsageError, match='num_gpus is %d.*sees 2.*--num_gpus=2' % count):
+    with pytest.raises(UsageError, match=f'num_gpus is {count}.*sees 2.*--num_gpus=2'):
       towers.build_devices(count, kind)
 
 

@@ -59,12 +59,14 @@ def test_a_resumed_run_draws_what_the_uninterrupted_run_had_drawn():
 def test_a_random_op_in_a_branch_is_tied_to_the_step_too():
   def branching(batch, is_training):
     losses, metrics = small.model(batch, is_training)
-    noise = tf.cond(tf.greater(tf.reduce_sum(batch[0]), -1e9), lambda: tf.random.normal([8]), lambda: tf.zeros([8]))
+    noise = tf.cond(tf.greater(tf.reduce_sum(batch[0]), -1e9), lambda: tf.random.normal([8]),
+                    lambda: tf.zeros([8]))
     tf.add_to_collection(MASKS, noise)
     return losses + tf.reduce_sum(noise), metrics
 
   with Run(model=branching, num_towers=2, depth=0) as run:
-    first, second = run.session.run(run.graph.get_collection(MASKS)), run.session.run(run.graph.get_collection(MASKS))
+    first, second = run.session.run(run.graph.get_collection(MASKS)), run.session.run(
+        run.graph.get_collection(MASKS))
     np.testing.assert_array_equal(first, second)
     assert (first[0] != first[1]).all() and np.abs(first).min() > 0
 

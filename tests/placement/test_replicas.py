@@ -1,4 +1,5 @@
-"""Replicated variables: every law of shared ones holds, no tower reads another's weights, and all copies are the same.
+"""Replicated variables: every law of shared ones holds, no tower reads another's weights, and all
+copies are the same.
 
 That N towers are one tower with them as well is one of the placements in `test_exactness`.
 """
@@ -28,7 +29,8 @@ def assert_same_replicas(run):
   copies = run.program.replicas
   values = test_guard.everything(run)
   for name, tower in zip(copies.names, copies.towers):
-    np.testing.assert_array_equal(values['copies/tower_%d/%s' % (tower, name)], values[name], err_msg=name)
+    np.testing.assert_array_equal(values[f'copies/tower_{tower}/{name}'], values[name],
+                                  err_msg=name)
   run.steps.check_replicas()
 
 
@@ -37,27 +39,32 @@ def embedded(batch, is_training):
   features, labels = batch
   table = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES])
   both = tf.Variable(tf.ones([small.NUM_FEATURES, 2]), name='both')
-  looked_up = tf.gather(table, labels) * tf.reduce_sum(tf.gather(both, [0, 1])) * tf.reduce_sum(both)
+  looked_up = tf.gather(table, labels) * tf.reduce_sum(tf.gather(both,
+                                                                 [0, 1])) * tf.reduce_sum(both)
   return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
 
 
 CASES = {
-    'momentum': dict(),
-    'adam': dict(optimizer='adam', learning_rate=0.01),
-    'clipped, decayed, accumulated': dict(batch_size=12, accumulate=2, clip_norm=0.3, weight_decay=0.01,
-                                          train=small.random_examples(29)),
-    'sparse': dict(model=embedded, batch_norm='sync'),
-    'sparse, clipped, accumulated': dict(model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
-                                         train=small.random_examples(24)),
-    'batch norm, synchronous': dict(model=test_batch_norm.model, batch_norm='sync', depth=0),
-    'batch norm, mean': dict(model=test_batch_norm.model, batch_norm='mean', mode='next'),
-    'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2),
-    'beside a validation tower': dict(model=test_batch_norm.model, validation_tower=True, num_towers=4),
+    'momentum':
+        dict(), 'adam':
+            dict(optimizer='adam', learning_rate=0.01), 'clipped, decayed, accumulated':
+                dict(batch_size=12, accumulate=2, clip_norm=0.3, weight_decay=0.01,
+                     train=small.random_examples(29)), 'sparse':
+                         dict(model=embedded, batch_norm='sync'), 'sparse, clipped, accumulated':
+                             dict(model=embedded, batch_norm='sync', batch_size=12, accumulate=3,
+                                  clip_norm=0.3, train=small.random_examples(24)),
+    'batch norm, synchronous':
+        dict(model=test_batch_norm.model, batch_norm='sync', depth=0), 'batch norm, mean':
+            dict(model=test_batch_norm.model, batch_norm='mean', mode='next'), 'batch norm, first':
+                dict(model=test_batch_norm.model, mode='shard',
+                     depth=2), 'beside a validation tower':
+                         dict(model=test_batch_norm.model, validation_tower=True, num_towers=4),
 }
 
 
 def take_steps(**settings):
-  settings = dict(dict(num_towers=3, learning_rate=0.05, train=small.random_examples(13)), **settings)
+  settings = dict(dict(num_towers=3, learning_rate=0.05, train=small.random_examples(13)),
+                  **settings)
   with Run(**settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
     means, count = run.validate()
@@ -87,8 +94,11 @@ def test_they_train_as_shared_variables_do(case, build):
 
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
 def test_no_tower_reads_what_another_has(build):
-  with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build, optimizer='adam') as run:
-    device_of = {op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'}
+  with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
+           optimizer='adam') as run:
+    device_of = {
+        op.name: op.device for op in run.graph.get_operations() if op.type == 'VarHandleOp'
+    }
     copied = set(run.program.replicas.names)
     towers_read = set()
     for op in run.graph.get_operations():
@@ -99,14 +109,19 @@ def test_no_tower_reads_what_another_has(build):
             name = tensor.op.name
             if name in copied or name.startswith('copies/'):
               # Without a device of its own an op that reads stands with the variable.
-              assert device_of[name] == (op.device or device_of[name]) == '/device:CPU:' + tower[-1], op.name
-              assert name.startswith('copies/%s/' % tower) or tower == 'tower_0', op.name
+              assert device_of[name] == (op.device or
+                                         device_of[name]) == '/device:CPU:' + tower[-1], op.name
+              assert name.startswith(f'copies/{tower}/') or tower == 'tower_0', op.name
               towers_read.add(tower)
     assert towers_read == {'tower_0', 'tower_1', 'tower_2'}
     updates = [op.name for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
-    updated = [re.search(r'/update_(copies/tower_\d/)?(.*)/ResourceApply', name).groups() for name in updates]
+    updated = [
+        re.search(r'/update_(copies/tower_\d/)?(.*)/ResourceApply', name).groups()
+        for name in updates
+    ]
     for tower in ('copies/tower_1/', 'copies/tower_2/'):
-      assert [name for copy, name in updated if copy == tower] == [name for copy, name in updated if copy is None] != []
+      assert [name for copy, name in updated if copy == tower
+             ] == [name for copy, name in updated if copy is None] != []
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
@@ -129,10 +144,12 @@ def test_a_step_that_is_not_finite_changes_no_copy(value):
 def repeat(times, num_towers):
   results = set()
   for _ in range(times):
-    with Run(mode='next', num_towers=num_towers, depth=2, placement='replicated', model=embedded, shuffle=True,
-             batch_norm='sync', fusion_megabytes=0.0001, train=small.random_examples(50)) as run:
+    with Run(mode='next', num_towers=num_towers, depth=2, placement='replicated', model=embedded,
+             shuffle=True, batch_norm='sync', fusion_megabytes=0.0001,
+             train=small.random_examples(50)) as run:
       losses = [run.steps.train() for _ in range(NUM_STEPS)]
-      results.add((tuple(losses),) + tuple(sorted((name, value.tobytes()) for name, value in run.weights().items())))
+      results.add((tuple(losses),) +
+                  tuple(sorted((name, value.tobytes()) for name, value in run.weights().items())))
   return results
 
 
@@ -146,7 +163,8 @@ def test_three_repeats_of_eight_towers_are_bit_identical():
 
 
 @pytest.mark.parametrize('ours, other', [
-    (('replicated', 3), ('replicated', 2)), (('replicated', 2), ('balanced', 2)), (('host', 1), ('replicated', 3))])
+    (('replicated', 3), ('replicated', 2)), (('replicated', 2), ('balanced', 2)), (('host', 1), (
+        'replicated', 3))])
 def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_path):
   settings = dict(optimizer='adam', learning_rate=0.01, train=small.random_examples(13))
 
@@ -173,10 +191,14 @@ def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     run.steps.check_replicas()
-    [copy] = [variable for variable in tf.get_collection(REPLICAS) if variable.op.name == 'copies/tower_2/hidden/biases']
+    [copy] = [
+        variable for variable in tf.get_collection(REPLICAS)
+        if variable.op.name == 'copies/tower_2/hidden/biases'
+    ]
     value = run.session.run(copy)
     copy.load(np.nextafter(value, 10), run.session)
-    with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower 0 .1 of 16 copies'):
+    with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower '
+                                       '0 .1 of 16 copies'):
       run.steps.check_replicas()
     # No number is equal to nan, but its bits are.
     for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
@@ -186,7 +208,8 @@ def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
     run.steps.check_replicas()
 
 
-@pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 wait for ever for a '
+@pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 '
+                                                            'wait for ever for a '
                     'tower that has failed, which a run leaves to its watchdog')
 def test_what_fails_in_one_tower_ends_the_step_and_does_not_wait_for_ever():
   def model(batch, is_training):
@@ -220,7 +243,8 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
     features, labels = batch
     held[:] = held[:] if held and held[0].graph is tf.get_default_graph() else [
         tf.get_variable('held', [small.NUM_FEATURES, small.NUM_CLASSES])]
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(features, held[0]))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
+                                                          logits=tf.matmul(features, held[0]))
 
   with pytest.raises(UsageError, match='op tower_1.*variable held itself.*use variables=host'):
     Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16))
@@ -237,7 +261,8 @@ def test_one_tower_has_no_copies_and_no_collectives():
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
 
 
-VALUES = {'hidden/weights': [5, 4], 'hidden/biases': [4], 'logits/weights': [4, 3], 'logits/biases': [3]}
+VALUES = {'hidden/weights': [5, 4], 'hidden/biases': [4], 'logits/weights': [4, 3],
+'logits/biases': [3]}
 
 
 def other_weights():
@@ -248,7 +273,9 @@ def other_weights():
 def save_other_weights(folder):
   """Writes a checkpoint of these weights in another graph; returns its path."""
   with tf.Graph().as_default(), tf.Session() as session:
-    variables = [tf.get_variable(name, initializer=value) for name, value in other_weights().items()]
+    variables = [
+        tf.get_variable(name, initializer=value) for name, value in other_weights().items()
+    ]
     session.run(tf.global_variables_initializer())
     return tf.train.Saver(variables).save(session, str(folder / 'other'))
 
@@ -274,7 +301,8 @@ def assign(run, variables, path):
 
 def add(run, variables, path):
   before = run.session.run(variables)
-  run.session.run([variables[name].assign_add(value - before[name]) for name, value in other_weights().items()])
+  run.session.run(
+      [variables[name].assign_add(value - before[name]) for name, value in other_weights().items()])
 
 
 def scatter(run, variables, path):
@@ -283,7 +311,8 @@ def scatter(run, variables, path):
 
 
 def initialize_with_copies(run, variables, path):
-  """Runs all initializers once more, in a run with the assignments' own, and the local ones last."""
+  """Runs all initializers once more, in a run with the assignments' own, and the local ones last.
+  """
   assign(run, variables, path)
   run.session.run(tf.local_variables_initializer())
 
@@ -328,7 +357,8 @@ def test_a_write_that_copies_cannot_follow_fails_and_changes_nothing():
     before = test_guard.everything(run)
     biases = tf.trainable_variables()[-1]
     in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
-    with pytest.raises(tf.errors.InvalidArgumentError, match='logits/biases, of which every tower has a copy'):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='logits/biases, of which every tower '
+                                                             'has a copy'):
       run.session.run(in_branch)
     test_guard.assert_unchanged(test_guard.everything(run), before)
     run.steps.train()

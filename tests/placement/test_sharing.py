@@ -1,4 +1,5 @@
-"""However a model makes its variables, towers share them, or an error names what they do not share."""
+"""However a model makes its variables, towers share them, or an error names what they do not share.
+"""
 
 import functools
 
@@ -74,7 +75,10 @@ def test_plain_variables_and_a_validation_tower():
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_keras_layers_made_once_are_shared(num_towers):
   def run(num_towers):
-    layers = [keras.layers.Dense(4, activation='tanh', name='hidden'), keras.layers.Dense(3, name='logits')]
+    layers = [
+        keras.layers.Dense(4, activation='tanh', name='hidden'),
+        keras.layers.Dense(3, name='logits')
+    ]
 
     def model(batch, is_training):
       del is_training
@@ -83,7 +87,8 @@ def test_keras_layers_made_once_are_shared(num_towers):
     return Run(model=model, num_towers=num_towers, placement='host')
 
   with run(num_towers) as ours, run(1) as one:
-    assert sorted(ours.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
+    assert sorted(ours.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias',
+    'logits/kernel']
     assert_same_weights(ours.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
       assert ours.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
@@ -105,7 +110,7 @@ def test_layers_with_variables_from_before_the_towers_start_from_the_seed():
         del is_training
         return losses_of(layers(batch[0]), batch[1])
 
-      devices = ['/device:CPU:%d' % tower for tower in range(num_towers)]
+      devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
       size = 4 // num_towers
       batches = [towers.Batch((tf.ones([size, 5]), tf.zeros([size], tf.int32)), size)] * num_towers
       store = towers.build_variable_store(devices=devices, seed=seed)
@@ -127,7 +132,8 @@ def test_keras_layers_made_in_every_tower_are_refused_by_name():
 
   with pytest.raises(UsageError) as error:
     Run(model=model, num_towers=2)
-  assert 'dense_1/kernel' in str(error.value) and 'once, outside of the model function' in str(error.value)
+  assert 'dense_1/kernel' in str(error.value) and 'once, outside of the model function' in str(
+      error.value)
 
 
 def test_a_validation_tower_refuses_layers_that_hold_their_variables():

@@ -1,4 +1,6 @@
-"""Accumulation: A runs × N towers are one tower on one big batch, counters, schedule, clipping and masks included."""
+"""Accumulation: A runs × N towers are one tower on one big batch, counters, schedule, clipping and
+masks included.
+"""
 
 import functools
 
@@ -15,7 +17,11 @@ from towers.tower.batch_norm_layer import batch_norm
 from towers.training.saving.checkpoints import Checkpoints
 
 NUM_STEPS = 7
-GRID = [point + (accumulate,) for point in small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS) for accumulate in (2, 4)]
+GRID = [
+    point + (accumulate,)
+    for point in small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)
+    for accumulate in (2, 4)
+]
 # 29 in batches of 12 leaves 5: with four runs of 3 the last step has two runs, of 3 and 2 examples.
 SIZES = (29, 24)
 # Of the grid, with every value of every setting.
@@ -26,11 +32,13 @@ OPTIMIZERS = ('momentum', 'adam', 'sgd')
 @functools.lru_cache(maxsize=None)
 def one_tower(optimizer, clip_norm, num_train):
   """The reference: one tower on the whole batch, in one run."""
-  return train(num_towers=1, depth=0, optimizer=optimizer, clip_norm=clip_norm, **schedule(num_train))
+  return train(num_towers=1, depth=0, optimizer=optimizer, clip_norm=clip_norm,
+               **schedule(num_train))
 
 
 def schedule(num_train):
-  return dict(weight_decay=0.01, train=small.random_examples(num_train), schedule='cosine', warmup_epochs=0.5)
+  return dict(weight_decay=0.01, train=small.random_examples(num_train), schedule='cosine',
+              warmup_epochs=0.5)
 
 
 def train(**settings):
@@ -42,16 +50,20 @@ def train(**settings):
 
 
 @pytest.mark.parametrize('index', [
-    pytest.param(index, id='-'.join(map(str, point)), marks=() if index in FAST else pytest.mark.slow)
-    for index, point in enumerate(GRID)])
+    pytest.param(index, id='-'.join(map(str, point)),
+                 marks=() if index in FAST else pytest.mark.slow)
+    for index, point in enumerate(GRID)
+])
 def test_runs_and_towers_equal_one_big_batch(index):
   mode, num_towers, depth, accumulate = GRID[index]
-  optimizer, clip_norm, num_train = OPTIMIZERS[index % 3], (None, 0.3)[index // 2 % 2], SIZES[index // 3 % 2]
-  losses, (means, count), weights, counters = train(
-      mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate, optimizer=optimizer, clip_norm=clip_norm,
-      **schedule(num_train))
-  expected_losses, (expected_means, expected_count), expected_weights, expected_counters = one_tower(
-      optimizer, clip_norm, num_train)
+  optimizer, clip_norm, num_train = OPTIMIZERS[index % 3], (None, 0.3)[index // 2 %
+                                                                       2], SIZES[index // 3 % 2]
+  losses, (means, count), weights, counters = train(mode=mode, num_towers=num_towers, depth=depth,
+                                                    accumulate=accumulate, optimizer=optimizer,
+                                                    clip_norm=clip_norm, **schedule(num_train))
+  expected_losses, (expected_means,
+                    expected_count), expected_weights, expected_counters = one_tower(
+                        optimizer, clip_norm, num_train)
   np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
   assert_same_weights(weights, expected_weights)
   assert counters == expected_counters and counters[0] == NUM_STEPS
@@ -66,7 +78,8 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
     table = tf.get_variable('table', [small.NUM_CLASSES + 2, 4])
     return tf.reduce_sum(tf.square(tf.gather(table, labels) - features[:, :4]), 1)
 
-  settings = dict(model=model, optimizer=optimizer, learning_rate=0.02, train=small.random_examples(29))
+  settings = dict(model=model, optimizer=optimizer, learning_rate=0.02,
+                  train=small.random_examples(29))
   with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
     [(gradient, _)] = run.program.reduced.gradients
     assert isinstance(gradient, tf.IndexedSlices)
@@ -80,17 +93,21 @@ def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
   def model(batch, is_training):
     features, labels = batch
     x = batch_norm(features, is_training, name='norm', momentum=0.75)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3, 'logits'))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=small.dense(x, 3,
+        'logits'))
 
   train = small.random_examples(12)
   parts = np.split(train.arrays[0], 3)
-  with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync', train=train) as run:
+  with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
+           train=train) as run:
     run.steps.train()
     with run.graph.as_default():
       moving = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
-  np.testing.assert_allclose(moving['norm/moving_mean'], 0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
+  np.testing.assert_allclose(moving['norm/moving_mean'],
+                             0.25 * np.mean([part.mean(0) for part in parts], 0), atol=1e-6)
   np.testing.assert_allclose(moving['norm/moving_variance'],
-                             0.75 + 0.25 * np.mean([part.var(0, ddof=1) for part in parts], 0), atol=1e-6)
+                             0.75 + 0.25 * np.mean([part.var(0, ddof=1) for part in parts], 0),
+                             atol=1e-6)
 
 
 def test_every_run_draws_masks_of_its_own():
@@ -102,7 +119,8 @@ def test_every_run_draws_masks_of_its_own():
     masks.append(mask)
     return losses * tf.reduce_mean(mask), metrics
 
-  with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3, train=small.random_examples(24)) as run:
+  with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3,
+           train=small.random_examples(24)) as run:
     reduced, drawn = run.program.reduced, []
     for last_op in [reduced.add_op, reduced.add_op, run.program.train_op] * 2:
       drawn += run.session.run([masks, last_op])[0]
@@ -142,8 +160,12 @@ def test_sums_are_cleared_behind_the_update():
 
 
 def test_sums_stand_with_their_variables():
-  with Run(num_towers=3, placement='balanced', batch_size=12, accumulate=2) as run, run.graph.as_default():
-    devices = {variable.op.name: variable.device for variable in tf.global_variables() + tf.local_variables()}
+  with Run(num_towers=3, placement='balanced', batch_size=12,
+           accumulate=2) as run, run.graph.as_default():
+    devices = {
+        variable.op.name: variable.device
+        for variable in tf.global_variables() + tf.local_variables()
+    }
     for variable in tf.trainable_variables():
       assert devices['accumulated/' + variable.op.name] == variable.device
 
@@ -175,7 +197,8 @@ def test_towers_and_their_average_must_be_of_as_many_micro_batches():
 
 @pytest.mark.parametrize('settings, words', [
     (dict(batch_size=12, accumulate=5), 'accumulate=5 runs of equal size'),
-    (dict(batch_size=12, accumulate=6, num_towers=3), 'leaves 2 examples a run for 3 towers.*at least 18'),
+    (dict(batch_size=12, accumulate=6, num_towers=3),
+        'leaves 2 examples a run for 3 towers.*at least 18'),
 ])
 def test_batches_that_cannot_be_cut_are_refused(settings, words):
   with pytest.raises(UsageError, match=words):

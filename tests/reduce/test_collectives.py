@@ -1,4 +1,6 @@
-"""Packing: every gradient travels once, few fused_groups do, and what comes out is the sum, whatever was fused with what."""
+"""Packing: every gradient travels once, few fused_groups do, and what comes out is the sum,
+whatever was fused with what.
+"""
 
 import itertools
 
@@ -25,7 +27,8 @@ def test_small_and_large_gradients_are_fused_the_last_first():
 @pytest.mark.parametrize('seed', range(5))
 def test_every_gradient_is_fused_once_with_its_dtype_below_the_limit(seed):
   random = np.random.RandomState(seed)
-  sizes = [(('float16', 'float32', 'float64')[random.randint(3)], int(random.randint(1, 1000))) for _ in range(40)]
+  sizes = [(('float16', 'float32', 'float64')[random.randint(3)], int(random.randint(1, 1000)))
+           for _ in range(40)]
   fused_groups = plan_fusion(sizes, 1500)
   assert sorted(itertools.chain(*fused_groups)) == list(range(40))
   for fused_group in fused_groups:
@@ -42,7 +45,7 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_byte
   dtypes = [np.float32, np.float32, np.float64, np.float32, np.float32, np.float64]
   values = [[np.asarray(random.randn(*shape), dtype) for shape, dtype in zip(shapes, dtypes)]
             for _ in range(num_towers)]
-  devices = ['/device:CPU:%d' % tower for tower in range(num_towers)]
+  devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
   with tf.Graph().as_default():
     shares = [[tf.constant(value) for value in of_tower] for of_tower in values]
     # Twice in one graph, as for two sets of gradients: the keys of the sums must differ.
@@ -65,24 +68,28 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_byte
 
 @pytest.mark.parametrize('fusion_megabytes', [0.0, 0.0001, 4.0])
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
-  with Run(num_towers=3, placement='replicated', fusion_megabytes=fusion_megabytes) as run, Run(num_towers=1) as one:
-    assert run.program.reduced.all_reduce.num_collectives == {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]
-    assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]) == (
-        3 * run.program.reduced.all_reduce.num_collectives)
+  with Run(num_towers=3, placement='replicated',
+           fusion_megabytes=fusion_megabytes) as run, Run(num_towers=1) as one:
+    assert run.program.reduced.all_reduce.num_collectives == {0.0: 4, 0.0001: 2,
+                                                              4.0: 1}[fusion_megabytes]
+    assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')
+               ]) == (3 * run.program.reduced.all_reduce.num_collectives)
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
     assert_same_weights(run.weights(), one.weights())
     if fusion_megabytes == 4.0:
       assert describe_all_reduce(run.program.reduced.all_reduce) == (
-          'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average (ring)')
+          'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average '
+          '(ring)')
 
 
 def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
   def keys_of(num_devices, shapes, twice=False):
-    devices = ['/device:CPU:%d' % number for number in range(num_devices)]
+    devices = [f'/device:CPU:{number}' for number in range(num_devices)]
     with tf.Graph().as_default() as graph:
       for _ in range(2 if twice else 1):
-        sum_fused([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices, kind='ring', fusion_bytes=0)
+        sum_fused([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices,
+                  kind='ring', fusion_bytes=0)
       ops = [op for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
       return [(op.get_attr('group_key'), op.get_attr('instance_key')) for op in ops]
 
@@ -100,14 +107,17 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
 def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
   monkeypatch.setattr('zlib.crc32', lambda content: 2 ** 32 - 1)
   with tf.Graph().as_default() as graph:
-    sum_fused([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring', fusion_bytes=0)
-    keys = [op.get_attr('instance_key') for op in graph.get_operations() if op.type.startswith('CollectiveReduce')]
+    sum_fused([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring',
+              fusion_bytes=0)
+    keys = [op.get_attr('instance_key') for op in graph.get_operations() if op.type.startswith(
+        'CollectiveReduce')]
   assert len(keys) == 6 and len(set(keys)) == 3 and all(2 ** 30 <= key < 2 ** 31 for key in keys)
 
 
 def test_the_collective_follows_the_devices():
   cpus, gpus = ['/device:CPU:0', '/device:CPU:1'], ['/device:GPU:0', '/device:GPU:1']
-  assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective('ring', gpus) == 'ring'
+  assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective(
+      'ring', gpus) == 'ring'
   assert choose_collective('auto', gpus) == choose_collective('nccl', gpus) == 'nccl'
   with pytest.raises(UsageError, match='nccl, which runs on GPUs alone.*CPU:0.*collective=ring'):
     choose_collective('nccl', cpus)

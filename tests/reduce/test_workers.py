@@ -1,4 +1,5 @@
-"""W workers of N towers are one tower on the whole batch, and all workers are the same to the bit."""
+"""W workers of N towers are one tower on the whole batch, and all workers are the same to the bit.
+"""
 
 import itertools
 
@@ -20,7 +21,8 @@ from towers.training.faults.run_error import RunError
 from towers.training.stepping.not_finite import NotFinite
 
 SHAPES = [(1, 4), (2, 2), (4, 1), (3, 1)]
-# Of 13 examples in batches of 8 the last batch is of 5; of 16 none is smaller; batches of 7 are never shared evenly.
+# Of 13 examples in batches of 8 the last batch is of 5; of 16 none is smaller; batches of 7 are
+# never shared evenly.
 SIZES = [(13, 8), (16, 8), (23, 7)]
 STEPS = 7
 
@@ -61,7 +63,8 @@ def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
                              ((2, 2), 'next', 0, (13, 8), placement)
                              for placement in ('host', 'replicated')]), ids=str)
 def test_they_are_one_tower(shape, mode, depth, size, placement):
-  settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5, weight_decay=0.01)
+  settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5,
+                  weight_decay=0.01)
   with make_team(shape, mode=mode, depth=depth, placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
     assert_one_tower(cluster, one)
@@ -86,18 +89,21 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
 @pytest.mark.parametrize('num_train, shape', small.slow_but(
     [(17, (3, 1)), (16, (2, 2))], list(itertools.product([17, 16], [(2, 2), (3, 1)]))), ids=str)
 def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
-  settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02, train=small.random_examples(num_train))
+  settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02,
+                  train=small.random_examples(num_train))
   with make_team(shape, **settings) as cluster, Run(num_towers=1, **settings) as one:
     assert_one_tower(cluster, one, tolerance=2e-5)
     for run in cluster.runs:
       assert_same_weights(averages(run), averages(one), 2e-5)
-    assert cluster.each(lambda run: run.validate())[1][0] == pytest.approx(one.validate()[0], abs=2e-5)
+    assert cluster.each(lambda run: run.validate())[1][0] == pytest.approx(
+        one.validate()[0], abs=2e-5)
 
 
 @pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers are dealt to in turn: 0 2 | 1 3.
-  settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard', train=small.random_examples(16))
+  settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',
+                  train=small.random_examples(16))
   with make_team((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
     assert_one_tower(cluster, one, tolerance=1e-5)
     means = [means for means, _ in cluster.each(lambda run: run.validate())]
@@ -109,16 +115,19 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
-  with make_team((2, 2), placement=placement, accumulate=3, **settings) as cluster, Run(num_towers=1, **settings) as one:
+  with make_team((2, 2), placement=placement, accumulate=3,
+                 **settings) as cluster, Run(num_towers=1, **settings) as one:
     assert cluster.runs[0].program.reduced.all_reduce.num_collectives == 1
     assert_one_tower(cluster, one, steps=5)
     ops = cluster.runs[0].graph.get_operations()
-    assert len([op for op in ops if op.type == 'CollectiveReduce' and op.name.startswith('all_reduce')]) == (
+    assert len([op for op in ops if op.type == 'CollectiveReduce' and op.name.startswith(
+        'all_reduce')]) == (
         2 if placement == 'replicated' else 1)
 
 
 # Adam does not see the size of a gradient, momentum sees whether one is counted twice.
-@pytest.mark.parametrize('placement, optimizer', [('host', 'adam'), ('replicated', 'adam'), ('replicated', 'momentum')])
+@pytest.mark.parametrize('placement, optimizer', [('host', 'adam'), ('replicated', 'adam'), (
+    'replicated', 'momentum')])
 def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimizer):
   def model(batch, is_training):
     features, labels = batch
@@ -127,9 +136,14 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
     logits = small.dense(tf.nn.embedding_lookup(table, rows), small.NUM_CLASSES, 'logits')
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), {}
 
-  settings = dict(model=model, optimizer=optimizer, learning_rate=0.05, train=small.random_examples(13))
-  with make_team((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1, **settings) as one:
-    gradients = {variable.op.name: gradient for gradient, variable in cluster.runs[0].program.reduced.gradients}
+  settings = dict(model=model, optimizer=optimizer, learning_rate=0.05,
+                  train=small.random_examples(13))
+  with make_team((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1,
+                                                                          **settings) as one:
+    gradients = {
+        variable.op.name: gradient
+        for gradient, variable in cluster.runs[0].program.reduced.gradients
+    }
     assert isinstance(gradients['table'], tf.IndexedSlices)
     assert_one_tower(cluster, one, tolerance=1e-5)
     for run in cluster.runs:
@@ -142,7 +156,8 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
   # Of the second list, worker 1 has nothing left in the first step.
   train = examples_without(bad)
-  with make_team((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0, train=train) as one:
+  with make_team((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0,
+                                                                   train=train) as one:
     assert_one_tower(cluster, one, steps=4)
     assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
@@ -165,7 +180,9 @@ def test_a_servers_next_session_finds_nothing_of_the_one_before():
     cluster.train()
     run = cluster.runs[0]
     with run.graph.as_default():
-      unset, names = tf.report_uninitialized_variables(), {variable.op.name for variable in tf.global_variables()}
+      unset, names = tf.report_uninitialized_variables(), {
+          variable.op.name for variable in tf.global_variables()
+      }
     assert len(run.session.run(unset)) == 0
     run.session.close()
     with tf.Session(run.target, graph=run.graph, config=run.session_config) as session:
@@ -180,7 +197,8 @@ def test_no_two_towers_of_all_workers_draw_the_same():
     return losses * tf.reduce_mean(mask), metrics
 
   with make_team((2, 2), model=model, seed=5) as cluster:
-    masks = [mask for run in cluster.runs for mask in run.session.run(run.graph.get_collection('masks'))]
+    masks = [mask for run in cluster.runs for mask in run.session.run(run.graph.get_collection(
+        'masks'))]
   assert len({mask.tobytes() for mask in masks}) == 4
 
 
@@ -223,7 +241,8 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
     before = [run.weights() for run in cluster.runs]
 
     def refused(run):
-      with pytest.raises(RunError, match='not at the same step: this one has done 1.*start all of them again'):
+      with pytest.raises(RunError, match='not at the same step: this one has done 1.*start all of '
+                                         'them again'):
         run.steps.train()
 
     cluster.each(refused)
@@ -233,9 +252,11 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
 
 def test_what_one_asks_for_all_know_after_the_next_step_and_once():
   with make_team((3, 1)) as cluster:
-    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)] == [False] * 3
+    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)
+           ] == [False] * 3
     cluster.train()
-    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)] == [True] * 3
+    assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)
+           ] == [True] * 3
     cluster.train()
     assert [run.steps.agree('save', False) for run in cluster.runs] == [False] * 3
     assert [run.steps.agree('leave', False) for run in cluster.runs] == [False] * 3
@@ -252,13 +273,17 @@ def test_the_chiefs_state_becomes_that_of_all():
     cluster.each(lambda run: run.steps.broadcast())
     for run in cluster.runs:
       found = everything(run)
-      assert sorted(found) == sorted(expected) and 'global_step' in found and 'hidden/weights/Momentum' in found
+      assert sorted(found) == sorted(
+          expected) and 'global_step' in found and 'hidden/weights/Momentum' in found
       assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
 
 
 def everything(run):
   with run.graph.as_default():
-    return {variable.op.name: np.asarray(run.session.run(variable)) for variable in tf.global_variables()}
+    return {
+        variable.op.name: np.asarray(run.session.run(variable))
+        for variable in tf.global_variables()
+    }
 
 
 def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():

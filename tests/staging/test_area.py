@@ -1,4 +1,6 @@
-"""Staging in balance: what puts by itself, and that no order of fetches blocks or loses a batch silently."""
+"""Staging in balance: what puts by itself, and that no order of fetches blocks or loses a batch
+silently.
+"""
 
 import threading
 
@@ -19,8 +21,9 @@ SECONDS = 5
 def numbered(num_examples, name, sign):
   """Examples whose only feature is their own number, from 1 on, times `sign`."""
   numbers = sign * np.arange(1, num_examples + 1, dtype=np.float32)
-  return small.random_examples(num_examples, name)._replace(
-      arrays=(np.tile(numbers[:, np.newaxis], [1, small.NUM_FEATURES]), np.zeros(num_examples, np.int32)))
+  return small.random_examples(
+      num_examples, name)._replace(arrays=(np.tile(numbers[:, np.newaxis], [1, small.NUM_FEATURES]),
+                                           np.zeros(num_examples, np.int32)))
 
 
 def count(batch, is_training):
@@ -47,7 +50,9 @@ def follow(pattern, run):
   program, position = run.program, [0, 0]
   validation = program.validation
   loss, update, puts = program.reduced.loss, program.train_op, program.train.put_ops
-  fetches = {'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts}
+  fetches = {
+      'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts
+  }
   for name in pattern:
     if name in fetches:
       found = run.session.run(fetches[name])[0]
@@ -60,11 +65,13 @@ def follow(pattern, run):
     position[name.startswith('validation')] += 1
 
 
-names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'validation', 'validation with puts']),
+names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'validation',
+    'validation with puts']),
                  min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth', small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
+@pytest.mark.parametrize('mode, num_towers, depth',
+                         small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
   with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
 
@@ -90,7 +97,8 @@ def test_every_micro_batch_puts_by_itself(placement):
 
 
 def answer(run, fetches, feed):
-  """Returns what a run of the session gives, or the error that it raises; fails if it does neither."""
+  """Returns what a run of the session gives, or the error that it raises; fails if it does neither.
+  """
   answers = []
 
   def ask():
@@ -106,16 +114,22 @@ def answer(run, fetches, feed):
   return answers[0]
 
 
-@pytest.mark.parametrize('num_towers, depth', [(1, 1), (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('num_towers, depth',
+                         [(1, 1),
+                          (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
 def test_no_sequence_of_fetches_blocks(num_towers, depth):
   with open_run(num_towers=num_towers, depth=depth) as run:
     program = run.program
-    feeds, is_validating = [program.train, program.validation.feed], program.validation.is_validating
+    feeds, is_validating = [program.train,
+                            program.validation.feed], program.validation.is_validating
     fetches = {
-        'a tower': program.reduced.towers[-1].loss, 'a metric': program.reduced.towers[0].sums['number'],
-        'train puts': feeds[0].put_ops, 'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
-        'loss': program.reduced.loss, 'update': program.train_op, 'sums': program.validation.sums}
-    actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1, max_size=8)
+        'a tower': program.reduced.towers[-1].loss,
+        'a metric': program.reduced.towers[0].sums['number'], 'train puts': feeds[0].put_ops,
+        'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
+        'loss': program.reduced.loss, 'update': program.train_op, 'sums': program.validation.sums
+    }
+    actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1,
+                       max_size=8)
 
     @hypothesis.settings(max_examples=10, deadline=None, derandomize=True,
                          suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -12,7 +12,8 @@ def test_nodes_are_imported_as_by_tensorflow_itself(around):
     with tf.device('/device:CPU:1'):
       first = tf.add(given, tf.constant([1.0, 2.0]), 'first')
     with tf.control_dependencies([first]):
-      tf.while_loop(lambda number: number < 3, lambda number: number + 1, [tf.constant(0)], name='counting')
+      tf.while_loop(lambda number: number < 3, lambda number: number + 1, [tf.constant(0)],
+                    name='counting')
       tf.multiply(first, 2.0, 'twice')
 
   def build(importing):
@@ -21,7 +22,8 @@ def test_nodes_are_imported_as_by_tensorflow_itself(around):
       value = tf.constant([3.0, 4.0], name='value')
 
       def imported():
-        twice, = importing(nodes.as_graph_def(), name='clone', input_map={'given': value}, return_elements=['twice:0'])
+        twice, = importing(nodes.as_graph_def(), name='clone', input_map={'given': value},
+                           return_elements=['twice:0'])
         has_stack.append(bool(twice.op.traceback))
         return twice
 

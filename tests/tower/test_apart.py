@@ -1,4 +1,6 @@
-"""A tower's results come from its own batch, and penalties count once, however a model finds its losses."""
+"""A tower's results come from its own batch, and penalties count once, however a model finds its
+losses.
+"""
 
 import pytest
 
@@ -83,7 +85,7 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
   with pytest.raises(UsageError) as error:
     Run(model=make(), num_towers=num_towers, **SETTINGS)
   message = str(error.value)
-  assert message.startswith('The %s of tower 1 is computed from the op tower_0/' % what), message
+  assert message.startswith(f'The {what} of tower 1 is computed from the op tower_0/'), message
   assert fix in message
 
 
@@ -96,9 +98,13 @@ def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside
 
 
 @pytest.mark.parametrize('settings', [
-    dict(num_towers=2), dict(num_towers=3, placement='replicated'), dict(num_towers=4, mode='shard'),
-    dict(num_towers=12, depth=0), dict(num_towers=3, validation_tower=True),
-    dict(num_towers=3, tower_build='clone')])
+    dict(num_towers=2),
+    dict(num_towers=3, placement='replicated'),
+    dict(num_towers=4, mode='shard'),
+    dict(num_towers=12, depth=0),
+    dict(num_towers=3, validation_tower=True),
+    dict(num_towers=3, tower_build='clone')
+])
 def test_what_the_message_advises_equals_one_tower(settings):
   def model(batch, is_training):
     scope = own_scope()
@@ -123,7 +129,9 @@ def test_clones_hold_their_own_losses_alone():
 
 
 def harmless():
-  """A model that shares what is the same in every tower, and looks at other towers beside its results."""
+  """A model that shares what is the same in every tower, and looks at other towers beside its
+  results.
+  """
   kept = []
 
   def model(batch, is_training):
@@ -133,7 +141,8 @@ def harmless():
       table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
       kept.extend([tf.constant([0.5]) * 2.0, table])
     tf.add_to_collection('losses', losses)
-    tf.summary.scalar('all', tf.add_n([tf.reduce_mean(value) for value in tf.get_collection('losses')]))
+    tf.summary.scalar('all', tf.add_n([tf.reduce_mean(value) for value in tf.get_collection(
+        'losses')]))
     with tf.name_scope('tower_0/layer/'):  # As a layer does that keeps the scope of its first call.
       found = kept[1].lookup(tf.zeros([1], tf.int64))
       return losses * kept[0] + tf.cast(found, tf.float32), metrics
@@ -142,7 +151,8 @@ def harmless():
 
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
-  with Run(model=harmless(), num_towers=num_towers, **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
+  with Run(model=harmless(), num_towers=num_towers,
+           **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
     assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
 
@@ -157,13 +167,17 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
   with tf.Graph().as_default() as graph:
     store = towers.build_variable_store(devices=DEVICES)
     towers.build_towers(first, [towers.Batch(tf.ones([4]), 4)] * 2, devices=DEVICES, store=store)
-    crossed = [towers.Batch(graph.get_tensor_by_name('tower_%d/out:0' % tower), 4) for tower in (1, 0)]
+    crossed = [
+        towers.Batch(graph.get_tensor_by_name(f'tower_{tower}/out:0'), 4) for tower in (1, 0)
+    ]
     built = towers.build_towers(second, crossed, devices=DEVICES, store=store)
     assert [tower.scope for tower in built] == ['tower_0_1/', 'tower_1_1/']
 
 
 def regularized(losses_of):
-  """The small model with a penalty of 0.5 w² on every variable, and its loss from `losses_of(losses)`."""
+  """The small model with a penalty of 0.5 w² on every variable, and its loss from
+  `losses_of(losses)`.
+  """
   def model(batch, is_training):
     with tf.variable_scope('', regularizer=lambda weights: 0.5 * tf.reduce_sum(tf.square(weights))):
       losses, metrics = small.model(batch, is_training)
@@ -185,25 +199,30 @@ def explicit(losses_of):
 @pytest.mark.parametrize('num_towers', [1, 2])
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss() if own_scope() == 'tower_0/' else losses,
-    lambda losses: losses + tf.losses.get_regularization_loss(),
-    lambda losses: tf.reduce_mean(losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))])
-@pytest.mark.parametrize('make, name', [(regularized, 'that of hidden/biases'), (explicit, 'tower_0/decay')])
+    lambda losses: losses + tf.losses.get_regularization_loss(), lambda losses: tf.reduce_mean(
+        losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))
+])
+@pytest.mark.parametrize('make, name', [(regularized, 'that of hidden/biases'), (explicit,
+    'tower_0/decay')])
 def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_towers):
   with pytest.raises(UsageError) as error:
     Run(model=make(losses_of), num_towers=num_towers, **SETTINGS)
   message = str(error.value)
-  assert 'REGULARIZATION_LOSSES, %s, ' % name in message and 'add_regularization_losses=False' in message
+  assert f'REGULARIZATION_LOSSES, {name}, ' in message
+  assert 'add_regularization_losses=False' in message
 
 
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss(add_regularization_losses=False),
     lambda losses: with_print(losses, tf.losses.get_regularization_loss())])
 def test_penalties_beside_the_loss_count_once_at_one_tower(losses_of):
-  with Run(model=regularized(losses_of), num_towers=1, **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as plain:
+  with Run(model=regularized(losses_of), num_towers=1,
+           **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as plain:
     weights = run.weights()['hidden/weights']
     run.steps.train(), plain.steps.train()
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
-    assert moved == pytest.approx(-0.1 * weights, abs=1e-5)  # The gradient of 0.5 w² is w; the rate is 0.1.
+    assert moved == pytest.approx(-0.1 * weights,
+                                  abs=1e-5)  # The gradient of 0.5 w² is w; the rate is 0.1.
 
 
 def with_print(losses, penalty):

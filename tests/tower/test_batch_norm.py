@@ -1,4 +1,6 @@
-"""Batch normalisation over towers: with sync N towers are one tower; every kind updates its averages once a step."""
+"""Batch normalisation over towers: with sync N towers are one tower; every kind updates its
+averages once a step.
+"""
 
 import functools
 import itertools
@@ -61,8 +63,10 @@ def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   # Every size meets every mode, number of towers and depth.
   num_train = SIZES[(small.MODES.index(mode) + 2 * small.TOWERS.index(num_towers)) % 3]
   losses, (means, num_examples), weights, moving = train_and_validate(
-      mode=mode, num_towers=num_towers, depth=depth, batch_norm='sync', train=small.random_examples(num_train))
-  expected_losses, (expected_means, expected_examples), expected_weights, expected_moving = one_tower(num_train)
+      mode=mode, num_towers=num_towers, depth=depth, batch_norm='sync',
+      train=small.random_examples(num_train))
+  expected_losses, (expected_means,
+                    expected_examples), expected_weights, expected_moving = one_tower(num_train)
   np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=2e-5)
   assert num_examples == expected_examples
   for name, mean in means.items():
@@ -86,7 +90,8 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
   variance = np.average([part.var(0, ddof=1) for part in parts], 0, [len(part) for part in parts])
   with Run(model=one_layer, num_towers=num_towers, batch_norm=kind, train=train) as run:
     run.validate()
-    assert_same_weights(averages(run), {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
+    assert_same_weights(averages(run),
+                        {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
     run.steps.train()
     after = {'norm/moving_mean': 0.25 * mean, 'norm/moving_variance': 0.75 + 0.25 * variance}
     assert_same_weights(averages(run), after, tolerance=1e-6)
@@ -107,8 +112,11 @@ def test_empty_towers_have_no_part(mode, kind):
            train=small.random_examples(11)) as run:
     losses = [run.steps.train() for _ in range(9)]
     assert np.isfinite(losses).all()
-    assert all(np.isfinite(value).all() for value in list(run.weights().values()) + list(averages(run).values()))
-    assert all((value >= 0).all() for name, value in averages(run).items() if name.endswith('variance'))
+    assert all(
+        np.isfinite(value).all()
+        for value in list(run.weights().values()) + list(averages(run).values()))
+    assert all((value >= 0).all() for name, value in averages(run).items() if name.endswith(
+        'variance'))
 
 
 # The third step deals 2, 3 and 3 of 24 examples to three shards; of 11, one to the third of four.
@@ -140,12 +148,14 @@ def test_large_means_do_not_cancel():
   x = (1000 + np.random.RandomState(0).randn(64, 3)).astype(np.float32)
   with tf.Graph().as_default(), tf.Session() as session:
     y = batch_norm(tf.constant(x), True, name='norm')
-    [moving_mean] = [variable for variable in tf.global_variables() if variable.op.name.endswith('moving_mean')]
+    [moving_mean] = [variable for variable in tf.global_variables() if variable.op.name.endswith(
+        'moving_mean')]
     session.run(tf.global_variables_initializer())
     for _ in range(100):
       session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
     np.testing.assert_allclose(session.run(moving_mean), x.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(session.run(y), (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), atol=2e-3)
+    np.testing.assert_allclose(session.run(y), (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5),
+                               atol=2e-3)
 
 
 def stale(batch, is_training):
@@ -182,4 +192,5 @@ def test_an_unknown_kind_is_refused():
   with tf.Graph().as_default(), pytest.raises(UsageError, match='global.*first, mean, sync'):
     store = towers.build_variable_store(devices=['/device:CPU:0'])
     batch = towers.Batch((tf.ones([2, 5]), tf.zeros([2], tf.int32)), 2)
-    towers.build_towers(small.model, [batch], devices=['/device:CPU:0'], store=store, batch_norm='global')
+    towers.build_towers(small.model, [batch], devices=['/device:CPU:0'], store=store,
+                        batch_norm='global')

@@ -1,4 +1,6 @@
-"""Batch normalisation: the fused kernel and the layer that is made of sums are one layer, and what numpy says."""
+"""Batch normalisation: the fused kernel and the layer that is made of sums are one layer, and what
+numpy says.
+"""
 
 import contextlib
 
@@ -27,13 +29,15 @@ def run_layer(x, is_training, *, joined, fed=None, scale=True):
     values = session.run([y] + gradients, feeds)
     if fed is not False:  # What validation would do to them nobody runs.
       session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS), feeds)
-    return values, session.run([variable for variable in tf.global_variables() if 'moving' in variable.name])
+    return values, session.run(
+        [variable for variable in tf.global_variables() if 'moving' in variable.name])
 
 
 X = (3 + 2 * np.random.RandomState(0).randn(4, 5, 2, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize('is_training, fed', [(True, None), (False, None), ('fed', True), ('fed', False)])
+@pytest.mark.parametrize('is_training, fed', [(True, None), (False, None), ('fed', True),
+                                              ('fed', False)])
 @pytest.mark.parametrize('scale', [True, False])
 def test_kernel_and_sums_are_one_layer(is_training, fed, scale):
   left, left_averages = run_layer(X, is_training, joined=False, fed=fed, scale=scale)
@@ -48,9 +52,11 @@ def test_a_layer_is_what_numpy_says(joined):
   (y, *_), (mean, variance) = run_layer(X, True, joined=joined)
   rows = X.reshape(-1, 3)
   offset, scale = np.linspace(0.5, 1.5, 3), np.linspace(0.5, 2.5, 3)
-  np.testing.assert_allclose(y, (X - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * scale + offset, atol=1e-4)
+  np.testing.assert_allclose(y, (X - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5) * scale + offset,
+                             atol=1e-4)
   np.testing.assert_allclose(mean, 0.9 * np.linspace(0.5, 3.5, 3) + 0.1 * rows.mean(0), atol=1e-5)
-  np.testing.assert_allclose(variance, 0.9 * np.linspace(0.5, 4.5, 3) + 0.1 * rows.var(0, ddof=1), atol=1e-5)
+  np.testing.assert_allclose(variance, 0.9 * np.linspace(0.5, 4.5, 3) + 0.1 * rows.var(0, ddof=1),
+                             atol=1e-5)
 
 
 def test_channels_first_is_the_same_layer():

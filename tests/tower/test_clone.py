@@ -1,4 +1,6 @@
-"""Clones: a cloned tower is the tower that the model would have built, to the bit, in every graph it is part of."""
+"""Clones: a cloned tower is the tower that the model would have built, to the bit, in every graph
+it is part of.
+"""
 
 import functools
 
@@ -16,16 +18,20 @@ NUM_STEPS = 3
 
 
 def rich_model(batch, is_training):
-  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op that is kept on the host."""
+  """Batch norm, dropout, an embedding, a loop, a branch, a penalty, and an op that is kept on the
+  host.
+  """
   features, labels = batch
-  with tf.variable_scope('words', regularizer=lambda weights: 1e-2 * tf.reduce_sum(tf.square(weights))):
+  with tf.variable_scope('words',
+                         regularizer=lambda weights: 1e-2 * tf.reduce_sum(tf.square(weights))):
     table = tf.get_variable('table', [7, 4])
   with tf.device('/cpu:0'):
     rows = tf.cast(tf.abs(features[:, 0]) * 3, tf.int32, name='rows') % 7
   x = tf.concat([features, tf.nn.embedding_lookup(table, rows)], 1)
   x = tf.nn.relu(batch_norm(small.dense(x, 6, 'hidden'), is_training, name='norm'))
   x = tf.nn.dropout(x, rate=tf.where(is_training, 0.5, 0.0))
-  _, x = tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, tf.tanh(x) + tf.cast(i, tf.float32)), (0, x),
+  _, x = tf.while_loop(lambda i, _: i < 3, lambda i, x:
+                       (i + 1, tf.tanh(x) + tf.cast(i, tf.float32)), (0, x),
                        shape_invariants=(tf.TensorShape([]), x.shape))
   x = tf.cond(tf.reduce_sum(features) > 0, lambda: x * 2, lambda: -x)
   logits = small.dense(x, small.NUM_CLASSES, 'logits')
@@ -35,7 +41,8 @@ def rich_model(batch, is_training):
 
 
 def outcome(build, **settings):
-  """Returns all that a run shows: losses, metrics, weights of all kinds, and the ops of each tower."""
+  """Returns all that a run shows: losses, metrics, weights of all kinds, and the ops of each tower.
+  """
   with Run(model=settings.pop('model', rich_model), tower_build=build, **settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
@@ -56,8 +63,8 @@ def assert_same(left, right):
 
 def towers_of(graph, num_towers):
   """Returns for each tower its ops by name, without the tower."""
-  return [{op.name.replace('tower_%d/' % tower, ''): op for op in graph.get_operations()
-           if op.name.startswith('tower_%d/' % tower)} for tower in range(num_towers)]
+  return [{op.name.replace(f'tower_{tower}/', ''): op for op in graph.get_operations()
+           if op.name.startswith(f'tower_{tower}/')} for tower in range(num_towers)]
 
 
 GRID = small.covering_grid(small.MODES, small.TOWERS, ('first', 'mean', 'sync'))
@@ -67,14 +74,16 @@ def points():
   """The grid; without the slow ones every mode, number of towers and kind is there."""
   for index, point in enumerate(GRID):
     is_quick = index % 2 == 1 and point[1] > 1
-    yield pytest.param(index, id='-'.join(map(str, point)), marks=[] if is_quick else [pytest.mark.slow])
+    yield pytest.param(index, id='-'.join(map(str, point)),
+                       marks=[] if is_quick else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize('index', points())
 def test_clones_are_the_towers_that_the_model_would_build(index):
   mode, num_towers, kind = GRID[index]
   settings = dict(mode=mode, num_towers=num_towers, batch_norm=kind, depth=index % 3,
-                  train=small.random_examples((13, 16, 17)[index % 3]), placement=small.PLACEMENTS[index % 3],
+                  train=small.random_examples(
+                      (13, 16, 17)[index % 3]), placement=small.PLACEMENTS[index % 3],
                   accumulate=2 if index % 4 in (1, 2) and num_towers < 8 else 1)
   cloned, built = outcome('clone', **settings), outcome('reuse', **settings)
   assert_same(cloned, built)
@@ -103,21 +112,25 @@ def test_clones_leave_out_what_would_be_there_twice(placement):
   # But for those of loops and branches, and those that stand where another op does.
   built, constants = [[op for op in tower.values() if op.type == 'Const' and not op.control_inputs
                        and '_class' not in op.node_def.attr] for tower in (built, clone)]
-  values = {(op.device, op.node_def.attr['value'].SerializeToString(deterministic=True)) for op in constants}
+  values = {(op.device, op.node_def.attr['value'].SerializeToString(deterministic=True))
+            for op in constants}
   assert 5 < len(values) == len(constants) < len(built)
   # The first tower's moments alone move the averages, as all sizes are equal.
   assert not [name for name in clone if name.endswith('batch_mean')]
 
 
 def test_a_tower_is_cloned_from_one_of_its_own_sizes():
-  """8 over 3 towers is 3, 3 and 2, and shapes are static: the model is called for the first 3 and for the 2."""
+  """8 over 3 towers is 3, 3 and 2, and shapes are static: the model is called for the first 3 and
+  for the 2.
+  """
   calls = []
 
   def model(batch, is_training):
     calls.append(batch[0].shape.as_list()[0])
     return rich_model(batch, is_training)
 
-  settings = dict(num_towers=3, train=small.random_examples(16), validation=small.random_examples(8))
+  settings = dict(num_towers=3, train=small.random_examples(16),
+                  validation=small.random_examples(8))
   cloned = outcome('clone', model=model, **settings)
   assert calls == [3, 2]
   assert_same(cloned, outcome('reuse', **settings))
@@ -127,8 +140,9 @@ def test_a_tower_is_cloned_from_one_of_its_own_sizes():
 def image_run(name, build):
   from towers.data import load_synthetic
   data_set = load_synthetic(num_train=10, num_validation=6)
-  with Run(model=models.build_classifier(name, num_classes=10), num_towers=2, train=data_set.train, batch_size=4,
-           validation=data_set.validation, tower_build=build, learning_rate=0.01) as run:
+  with Run(model=models.build_classifier(name, num_classes=10), num_towers=2, train=data_set.train,
+           batch_size=4, validation=data_set.validation, tower_build=build,
+           learning_rate=0.01) as run:
     losses = [run.steps.train() for _ in range(3)]
     return losses, run.validate(), run.weights(), len(run.graph.get_operations())
 
@@ -139,7 +153,8 @@ def test_models_of_the_project_clone(name):
 
 
 def test_auto_clones_deep_models_alone():
-  assert image_run('resnet20', 'auto')[3] == image_run('resnet20', 'clone')[3] < image_run('resnet20', 'reuse')[3]
+  assert image_run('resnet20', 'auto')[3] == image_run('resnet20', 'clone')[3] < image_run(
+      'resnet20', 'reuse')[3]
   assert image_run('lenet', 'auto')[3] == image_run('lenet', 'reuse')[3]
 
 

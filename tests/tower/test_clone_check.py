@@ -191,7 +191,7 @@ def kinds(layers):
   for index, layer in enumerate(layers):
     for number, placement in enumerate(('host', 'replicated')):
       is_quick = layer in QUICK and (index + number) % 2
-      yield pytest.param(layer, placement, id='%s-%s' % (layer.__name__, placement),
+      yield pytest.param(layer, placement, id=f'{layer.__name__}-{placement}',
                          marks=[] if is_quick else [pytest.mark.slow])
 
 
@@ -206,7 +206,7 @@ def test_what_can_be_cloned_is_the_same_to_the_bit(layer, placement):
 @pytest.mark.parametrize('layer, placement', kinds(REFUSED))
 def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, monkeypatch, caplog):
   settings = dict(num_towers=2, placement=placement)
-  message = 'tower_build=clone: The op tower_0/.*%s.*tower_build=reuse' % REFUSED[layer]
+  message = f'tower_build=clone: The op tower_0/.*{REFUSED[layer]}.*tower_build=reuse'
   with pytest.raises(UsageError, match=message):
     outcome('clone', layer, **settings)
   monkeypatch.setattr('towers.tower.tower._OPS_WORTH_CLONING', 10)

@@ -1,4 +1,5 @@
-"""A loss or metric of more or fewer values than its batch has examples is refused, never clipped."""
+"""A loss or metric of more or fewer values than its batch has examples is refused, never clipped.
+"""
 
 import re
 
@@ -39,52 +40,63 @@ def forget_shape(values):
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
-@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model', 'tf.reshape(loss, [])'),
-                                             (with_metric, 'The metric right', 'one value per example')])
+@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
+    'tf.reshape(loss, [])'),
+                                             (with_metric, 'The metric right',
+                                                 'one value per example')])
 def test_one_value_for_a_batch_of_any_size_is_refused(make, what, fix, num_towers):
   with pytest.raises(UsageError) as error:
     Run(model=make(one_value), num_towers=num_towers)
-  assert str(error.value).startswith(what + ' has 1 values for every batch') and fix in str(error.value)
+  assert str(error.value).startswith(what + ' has 1 values for every batch') and fix in str(
+      error.value)
 
 
 @pytest.mark.parametrize('num_towers, rows', [(1, 8), (2, 4), (4, 2)])
-@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model', 'tf.reshape(loss, [])'),
-                                             (with_metric, 'The metric right', 'one value per example')])
+@pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
+    'tf.reshape(loss, [])'),
+                                             (with_metric, 'The metric right',
+                                                 'one value per example')])
 def test_one_value_for_a_batch_of_several_is_refused(make, what, fix, num_towers, rows):
   with pytest.raises(UsageError) as error:
     Run(model=make(one_value), num_towers=num_towers, **EVEN)
-  assert str(error.value).startswith('%s has 1 values for a batch of %d examples' % (what, rows))
+  assert str(error.value).startswith(f'{what} has 1 values for a batch of {rows} examples')
   assert fix in str(error.value)
 
 
 def test_rows_beyond_the_number_of_examples_are_refused():
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='has 4 values for a batch of 3 examples'):
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='has 4 values for a batch of 3 '
+                                                                'examples'):
     batch = towers.Batch((tf.zeros([4, small.NUM_FEATURES]), tf.zeros([4], tf.int32)), 3)
     towers.build_towers(small.model, [batch], devices=['/device:CPU:0'],
                         store=towers.build_variable_store(devices=['/device:CPU:0']))
 
 
-@pytest.mark.parametrize('examples, num_towers, settings', [
-    (13, 1, {}), (13, 2, dict(placement='replicated')), (16, 4, dict(placement='first', tower_build='clone')),
-    (13, 3, dict(placement='balanced', tower_build='clone')), (16, 2, dict(accumulate=2))])
-def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(examples, num_towers, settings):
+@pytest.mark.parametrize('examples, num_towers, settings',
+                         [(13, 1, {}), (13, 2, dict(placement='replicated')),
+                          (16, 4, dict(placement='first', tower_build='clone')),
+                          (13, 3, dict(placement='balanced', tower_build='clone')),
+                          (16, 2, dict(accumulate=2))])
+def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(
+    examples, num_towers, settings):
   model = with_loss(lambda losses: forget_shape(one_value(losses)))
-  with Run(model=model, num_towers=num_towers, train=small.random_examples(examples), **settings) as run:
+  with Run(model=model, num_towers=num_towers, train=small.random_examples(examples),
+           **settings) as run:
     with run.graph.as_default():
       variables = tf.global_variables()
     before = run.session.run(variables)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
       run.steps.train()
     rows = 8 // num_towers // settings.get('accumulate', 1)
-    assert re.search(r'The loss of the model has another number of values .*one value per example.*'
-                     r' two numbers:\] \[1\] \[(%d|%d)\]' % (rows, rows + 1), str(error.value))
+    assert re.search(r'The loss of the model has another number of values .*one value per '
+                     rf'example.* two numbers:\] \[1\] \[({rows}|{rows + 1})\]', str(error.value))
     for variable, old, new in zip(variables, before, run.session.run(variables)):
       np.testing.assert_array_equal(old, new, err_msg=variable.op.name)
 
 
 def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
   # An epoch of 13 is 8 and 5 examples.
-  model = with_loss(lambda losses: tf.cond(tf.equal(tf.size(losses), 8), lambda: losses, lambda: losses[:2]))
+  model = with_loss(
+      lambda losses: tf.cond(tf.equal(tf.size(losses), 8), lambda: losses, lambda: losses[:2]))
   with Run(model=model, num_towers=1) as run:
     run.steps.train()
     weights = run.weights()
@@ -114,11 +126,14 @@ def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accu
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
 @pytest.mark.parametrize('examples, checks_per_tower', [(13, 2), (16, 0)])
 def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower, build):
-  settings = dict(EVEN, train=small.random_examples(examples), validation=small.random_examples(examples, 'validation'))
+  settings = dict(EVEN, train=small.random_examples(examples),
+                  validation=small.random_examples(examples, 'validation'))
   with Run(num_towers=2, tower_build=build, **settings) as run:
-    checks = [op for op in run.graph.get_operations() if op.type == 'Assert' and op.name.startswith('tower_')]
+    checks = [op for op in run.graph.get_operations() if op.type == 'Assert' and op.name.startswith(
+        'tower_')]
     assert len(checks) == 2 * checks_per_tower
     for op in checks:
       tower = int(op.name[len('tower_')])
-      assert op.device == '/device:CPU:%d' % tower and op._get_control_flow_context() is None
-      assert op.inputs[1].device in ('', towers.input.pipeline.HOST) or op.inputs[1].dtype == tf.string
+      assert op.device == f'/device:CPU:{tower}' and op._get_control_flow_context() is None
+      assert op.inputs[1].device in ('',
+                                     towers.input.pipeline.HOST) or op.inputs[1].dtype == tf.string

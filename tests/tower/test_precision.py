@@ -1,4 +1,6 @@
-"""Mixed precision: half inside of the towers, float32 where something is kept; a scale saves what would be lost."""
+"""Mixed precision: half inside of the towers, float32 where something is kept; a scale saves what
+would be lost.
+"""
 
 import numpy as np
 import pytest
@@ -41,11 +43,13 @@ def get_scale(run):
 
 
 @pytest.mark.parametrize('mode, num_towers, placement, build', [
-    ('split', 3, 'replicated', 'reuse'), ('next', 2, 'replicated', 'clone'), ('shard', 4, 'balanced', 'clone')])
+    ('split', 3, 'replicated', 'reuse'), ('next', 2, 'replicated', 'clone'), ('shard', 4,
+        'balanced', 'clone')])
 def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, placement, build):
   settings = dict(model=normed, batch_norm='sync', weight_decay=0.01)
-  losses, means, weights, initial = take_steps(
-      mode=mode, num_towers=num_towers, placement=placement, tower_build=build, **dict(MIXED, **settings))
+  losses, means, weights, initial = take_steps(mode=mode, num_towers=num_towers,
+                                               placement=placement, tower_build=build,
+                                               **dict(MIXED, **settings))
   expected_losses, expected_means, expected_weights, expected_initial = take_steps(
       num_towers=1, train=TRAIN, **settings)
   assert_same_weights(initial, expected_initial, tolerance=0)
@@ -57,11 +61,17 @@ def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, pl
 
 
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
-  with Run(num_towers=2, placement='replicated', model=normed, **MIXED) as run, run.graph.as_default():
-    kept = [variable for variable in tf.global_variables() + tf.local_variables() + tf.get_collection(REPLICAS)
-            if variable.dtype.base_dtype != tf.int64]
+  with Run(num_towers=2, placement='replicated', model=normed,
+           **MIXED) as run, run.graph.as_default():
+    kept = [
+        variable for variable in tf.global_variables() + tf.local_variables() +
+        tf.get_collection(REPLICAS) if variable.dtype.base_dtype != tf.int64
+    ]
     assert kept and {variable.dtype.base_dtype for variable in kept} == {tf.float32}
-    products = [op for op in run.graph.get_operations() if op.type == 'MatMul' and op.name.startswith('tower_')]
+    products = [
+        op for op in run.graph.get_operations()
+        if op.type == 'MatMul' and op.name.startswith('tower_')
+    ]
     assert len(products) >= 2 * 2 * 3 and {op.outputs[0].dtype for op in products} == {tf.float16}
     assert {gradient.dtype for gradient, _ in run.program.reduced.gradients} == {tf.float32}
     assert {tower.loss.dtype for tower in run.program.reduced.towers} == {tf.float32}
@@ -71,7 +81,8 @@ def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
         'precision: float16, on weights of float32; loss scale adapted')
 
 
-@pytest.mark.parametrize('loss_scale, clip_norm', [(1.0, None), (1024.0, None), (1.0, 0.3), (None, 0.3)])
+@pytest.mark.parametrize('loss_scale, clip_norm', [(1.0, None), (1024.0, None), (1.0, 0.3),
+                                                   (None, 0.3)])
 def test_a_scale_changes_nothing_but_what_would_be_lost(loss_scale, clip_norm):
   _, _, weights, _ = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=loss_scale, **MIXED)
   _, _, expected, _ = take_steps(num_towers=2, clip_norm=clip_norm, loss_scale=256.0, **MIXED)
@@ -88,7 +99,9 @@ def faint(batch, is_training):
 def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
   with Run(num_towers=2, model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
     run.steps.train()
-    changes = [np.abs(value - run.initial_weights[name]).max() for name, value in run.weights().items()]
+    changes = [
+        np.abs(value - run.initial_weights[name]).max() for name, value in run.weights().items()
+    ]
   assert (max(changes) > 1e-3) == learns
 
 
@@ -148,20 +161,29 @@ def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
 
 
 def squared(batch, is_training):
-  """A finite loss of features as large as 300, whose gradients are too large for half when scaled by 2**15."""
+  """A finite loss of features as large as 300, whose gradients are too large for half when scaled
+  by 2**15.
+  """
   del is_training
   return tf.reduce_sum(tf.square(tf.cast(small.dense(batch[0] / 8, 2, 'squared'), tf.float32)), 1)
 
 
-CASES = [dict(), dict(placement='replicated', optimizer='adam'), dict(placement='replicated', tower_build='clone'),
-         dict(validation_tower=True, num_towers=4), dict(depth=0, accumulate=2)]
+CASES = [
+    dict(),
+    dict(placement='replicated', optimizer='adam'),
+    dict(placement='replicated', tower_build='clone'),
+    dict(validation_tower=True, num_towers=4),
+    dict(depth=0, accumulate=2)
+]
 
 
 @pytest.mark.parametrize('settings', CASES, ids=range(len(CASES)))
 def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings):
   # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.
   train = faults.poison(TRAIN, test_guard.ROW, 300.0)
-  settings = dict(dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed', train=train), **settings)
+  settings = dict(
+      dict(num_towers=3, model=squared, learning_rate=1e-4, precision='mixed', train=train),
+      **settings)
   with Run(**settings) as run:
     run.steps.train()
     assert get_scale(run) == (2 ** 15, 1)
@@ -205,7 +227,8 @@ def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
     for _ in range(7):
       run.steps.train()
       scales.append(get_scale(run))
-  assert scales == [(2 ** 15, 1), (2 ** 15, 2), (2 ** 16, 0), (2 ** 16, 1), (2 ** 16, 2), (2 ** 16, 0), (2 ** 16, 1)]
+  assert scales == [(2**15, 1), (2**15, 2), (2**16, 0), (2**16, 1), (2**16, 2), (2**16, 0),
+                    (2**16, 1)]
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, monkeypatch):
@@ -228,9 +251,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, monkeypatch):
 
 def test_the_half_follows_the_devices(monkeypatch):
   gpus = ['/device:GPU:0', '/device:GPU:1']
-  for capabilities, devices, expected in [
-      ([(8, 0), (9, 0)], gpus, tf.bfloat16), ([(7, 0), (8, 0)], gpus, tf.float16), ([], gpus, tf.float16),
-      ([(8, 0)], ['/device:CPU:0'], tf.float16)]:
+  for capabilities, devices, expected in [([(8, 0), (9, 0)], gpus, tf.bfloat16),
+                                          ([(7, 0), (8, 0)], gpus, tf.float16),
+                                          ([], gpus, tf.float16),
+                                          ([(8, 0)], ['/device:CPU:0'], tf.float16)]:
     monkeypatch.setattr('towers.tower.precision.get_compute_capabilities',
                         lambda capabilities=capabilities: capabilities)
     with tf.Graph().as_default():
@@ -253,16 +277,17 @@ def test_weights_that_are_half_themselves_are_refused():
 
 
 @pytest.mark.parametrize('name, batch_norm_kind', [
-    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow), ('resnet20', 'sync')])
+    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow), ('resnet20',
+        'sync')])
 def test_models_compute_in_half(name, batch_norm_kind):
   import models
   with tf.Graph().as_default() as graph:
     precision = towers.build_precision('mixed', devices=['/device:CPU:0'] * 2)
     store = towers.build_variable_store(devices=['/device:CPU:0', '/device:CPU:1'])
     batch = towers.Batch((tf.zeros([2, 32, 32, 3], tf.uint8), tf.zeros([2], tf.int32)), 2)
-    built = towers.build_towers(models.build_classifier(name, num_classes=10), [batch] * 2, store=store,
-                                devices=['/device:CPU:0', '/device:CPU:1'], batch_norm=batch_norm_kind,
-                                precision=precision)
+    built = towers.build_towers(models.build_classifier(name, num_classes=10), [batch] * 2,
+                                store=store, devices=['/device:CPU:0', '/device:CPU:1'],
+                                batch_norm=batch_norm_kind, precision=precision)
     convolutions = [op for op in graph.get_operations() if op.type.startswith('Conv2D')]
     assert convolutions and {op.outputs[0].dtype for op in convolutions} == {tf.float16}
     assert {variable.dtype.base_dtype for variable in tf.trainable_variables()} == {tf.float32}

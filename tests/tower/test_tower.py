@@ -29,7 +29,8 @@ def train(num_steps=6, **settings):
 def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
   examples = small.random_examples(num_train)
   losses, weights, (means, count) = train(model=scalar_model, num_towers=num_towers, train=examples)
-  expected_losses, expected_weights, (expected_means, expected_count) = train(num_towers=1, train=examples)
+  expected_losses, expected_weights, (expected_means,
+                                      expected_count) = train(num_towers=1, train=examples)
   np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
   assert_same_weights(weights, expected_weights)
   assert count == expected_count
@@ -58,23 +59,28 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
     losses, metrics = small.model(batch, is_training)
     with tf.variable_scope('', reuse=True):
       weights = tf.get_variable('hidden/weights')
-    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.05 * tf.reduce_sum(tf.square(weights)))
+    tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES,
+                         0.05 * tf.reduce_sum(tf.square(weights)))
     return losses, metrics
 
-  with Run(model=model, num_towers=num_towers, optimizer='sgd') as run, Run(num_towers=1, optimizer='sgd') as plain:
+  with Run(model=model, num_towers=num_towers,
+           optimizer='sgd') as run, Run(num_towers=1, optimizer='sgd') as plain:
     run.steps.train(), plain.steps.train()
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
-    np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'], atol=1e-6)
+    np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'],
+                               atol=1e-6)
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 4])
 def test_a_regularizer_counts_once(num_towers):
   def model(batch, is_training):
-    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+    with tf.variable_scope('',
+                           regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
       return small.model(batch, is_training)
 
   # The gradient of 0.05 w² is 0.1 w: weight decay of 0.1, on biases too, which start at zero.
-  with Run(model=model, num_towers=num_towers) as run, Run(num_towers=1, weight_decay=0.1) as expected:
+  with Run(model=model, num_towers=num_towers) as run, Run(num_towers=1,
+                                                           weight_decay=0.1) as expected:
     run.steps.train(), expected.steps.train()
     assert_same_weights(run.weights(), expected.weights())
 
@@ -86,11 +92,13 @@ def test_initial_values_depend_on_seed_and_name_alone():
       tf.get_variable('unused', [2])
     return small.model(batch, is_training)
 
-  with Run(seed=3) as plain, Run(seed=3, model=model, num_towers=3, mode='shard') as more, Run(seed=4) as other:
+  with Run(seed=3) as plain, Run(seed=3, model=model, num_towers=3,
+                                 mode='shard') as more, Run(seed=4) as other:
     for name, value in plain.initial_weights.items():
       np.testing.assert_array_equal(value, more.initial_weights[name])
       assert 'biases' in name or (value != other.initial_weights[name]).all()
-    assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights['logits/weights']).all()
+    assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights[
+        'logits/weights']).all()
 
 
 def test_an_initial_value_that_a_model_draws_itself_depends_on_seed_and_name_alone():
@@ -117,15 +125,17 @@ def test_a_model_that_does_not_share_its_variables_is_refused():
   def model(batch, is_training):
     built.append(batch)
     losses, metrics = small.model(batch, is_training)
-    return losses * tf.Variable(1.0, name='gain_%d' % len(built)), metrics
+    return losses * tf.Variable(1.0, name=f'gain_{len(built)}'), metrics
 
   with pytest.raises(UsageError) as error:
     Run(model=model, num_towers=2)
-  assert 'gain' in str(error.value) and 'Tower 1' in str(error.value) and 'tf.get_variable' in str(error.value)
+  assert 'gain' in str(error.value) and 'Tower 1' in str(error.value) and 'tf.get_variable' in str(
+      error.value)
 
 
 @pytest.mark.parametrize('break_model, message', [
-    (lambda losses, metrics: (losses[:, tf.newaxis], metrics), r'loss has the shape \(\?, 1\)|\(None, 1\)'),
+    (lambda losses, metrics: (losses[:, tf.newaxis], metrics),
+        r'loss has the shape \(\?, 1\)|\(None, 1\)'),
     (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), "metric 'mean'"),
     (lambda losses, metrics: (losses, {'loss': losses}), 'called "loss"'),
 ])
@@ -136,8 +146,9 @@ def test_losses_and_metrics_of_the_wrong_shape_are_refused(break_model, message)
 
 def test_a_loss_of_another_length_than_the_batch_is_refused():
   with pytest.raises(UsageError, match='3 values for a batch of 4'):
-    Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0), num_towers=2,
-        train=small.random_examples(16), validation=small.random_examples(16, 'validation'))
+    Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0),
+        num_towers=2, train=small.random_examples(16),
+        validation=small.random_examples(16, 'validation'))
 
 
 def test_a_model_without_variables_is_refused():
@@ -166,7 +177,8 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     return (losses + gain if len(built) == 1 else losses), metrics
 
   with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
-    assert [variable.op.name for variable in run.program.reduced.partly_without_gradient] == ['gain']
+    assert [variable.op.name for variable in run.program.reduced.partly_without_gradient] == [
+        'gain']
     assert run.program.reduced.without_gradient == []
     run.steps.train()
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
@@ -184,7 +196,8 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
     return embed(batch, tf.gather)
 
   def dense(batch, is_training):
-    return embed(batch, lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
+    return embed(batch,
+                 lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
 
   settings = dict(optimizer='sgd', learning_rate=0.05)
   with Run(model=sparse, num_towers=num_towers, **settings) as run, \
@@ -209,7 +222,8 @@ def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build):
   train.arrays[1][:] = np.arange(17) % 3
   train.arrays[1][16] = 1
   settings = dict(model=model, train=train, learning_rate=0.02)
-  with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1, **settings) as one:
+  with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1,
+                                                                    **settings) as one:
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-4)
     assert_same_weights(run.weights(), one.weights())
@@ -248,8 +262,10 @@ def train_on_directions(scalar, **settings):
   """Trains on what is 0 / 0 for a row of zeros; 11 examples in batches of 5 leave one."""
   def model(batch, is_training):
     features, labels = batch
-    with tf.variable_scope('', regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
-      losses, metrics = small.model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
+    with tf.variable_scope('',
+                           regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
+      losses, metrics = small.model((features / tf.norm(features, axis=1, keepdims=True), labels),
+                                    is_training)
     return (tf.reduce_mean(losses) if scalar else losses), metrics
 
   return train(model=model, batch_size=5, train=small.random_examples(11), **settings)
@@ -284,12 +300,16 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
   settings = dict(optimizer='sgd', learning_rate=1.0)
-  with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1, **settings) as plain:
+  with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1,
+                                                                          **settings) as plain:
     for current in (run, plain):
       current.steps.train()
-    moved = [{name: value - current.initial_weights[name] for name, value in current.weights().items()}
-             for current in (run, plain)]
-    norms = [np.sqrt(sum(np.square(value).sum() for value in weights.values())) for weights in moved]
+    moved = [{
+        name: value - current.initial_weights[name] for name, value in current.weights().items()
+    } for current in (run, plain)]
+    norms = [
+        np.sqrt(sum(np.square(value).sum() for value in weights.values())) for weights in moved
+    ]
     assert norms[0] == pytest.approx(0.01, rel=1e-4) and norms[1] > 0.1
     for name, value in moved[0].items():
       np.testing.assert_allclose(value, moved[1][name] * 0.01 / norms[1], atol=1e-6)
@@ -310,7 +330,8 @@ def looped(batch, is_training):
   return small.model((state, labels), is_training)
 
 
-@pytest.mark.parametrize('placement, build', [('host', 'reuse'), ('balanced', 'clone'), ('replicated', 'auto')])
+@pytest.mark.parametrize('placement, build', [('host', 'reuse'), ('balanced', 'clone'), (
+    'replicated', 'auto')])
 def test_towers_that_read_a_weight_in_a_loop_equal_one_tower(placement, build):
   with Run(model=looped, num_towers=1) as one, \
       Run(model=looped, num_towers=3, placement=placement, tower_build=build) as run:

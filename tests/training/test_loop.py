@@ -30,7 +30,9 @@ class Killed(Exception):
 
 
 class Recorder:
-  """Stands in for the progress, and for signals: interrupts or, as `kill -9` would, ends after a given step."""
+  """Stands in for the progress, and for signals: interrupts or, as `kill -9` would, ends after a
+  given step.
+  """
 
   def __init__(self, interrupt_after=None, kill_after=None):
     self.losses, self.validations, self.lines, self.pauses = [], [], [], 0
@@ -53,7 +55,7 @@ class Recorder:
     self.answers.append('has saved')
 
   def rewind(self, step):
-    self.lines.append('rewind to %d' % step)
+    self.lines.append(f'rewind to {step}')
 
   def validation(self, *, step, metrics, examples):
     self.validations.append((step, metrics['loss'], examples))
@@ -73,15 +75,17 @@ class Recorder:
     return Pause()
 
 
-def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop', folder=None,
-         interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None, stop_on_full_disk=False,
-         clock=time.monotonic):
-  """Runs to the end, from the newest checkpoint in `folder`; returns the outcome and what was recorded."""
+def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop',
+         folder=None, interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None,
+         stop_on_full_disk=False, clock=time.monotonic):
+  """Runs to the end, from the newest checkpoint in `folder`; returns the outcome and what was
+  recorded.
+  """
   recorder = Recorder(interrupt_after, kill_after)
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
-    checkpoints = folder and Checkpoints(str(folder), keep=keep, stop_on_full_disk=stop_on_full_disk,
-                                         warn=recorder.write)
+    checkpoints = folder and Checkpoints(str(folder), keep=keep,
+                                         stop_on_full_disk=stop_on_full_disk, warn=recorder.write)
     if checkpoints:
       checkpoints.restore(run.session)
     step = int(run.counters()[0])
@@ -91,9 +95,10 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.steps.start(step)
     outcome = None
     with contextlib.suppress(Interrupted, Killed):
-      outcome = run_loop(run.steps, session=run.session, checkpoints=checkpoints, progress=recorder, history=history,
-                         schedule=Schedule(total_steps, validate_every, save_every, save_seconds, on_nan),
-                         signals=recorder, clock=clock)
+      outcome = run_loop(
+          run.steps, session=run.session, checkpoints=checkpoints, progress=recorder,
+          history=history, schedule=Schedule(total_steps, validate_every, save_every, save_seconds,
+                                             on_nan), signals=recorder, clock=clock)
   return outcome, recorder
 
 
@@ -105,10 +110,12 @@ def saved_steps(folder):
 def test_validation_is_when_due_and_at_the_end(depth):
   with Run(depth=depth) as run:
     outcome, recorder = loop(run)
-  assert [(step, examples) for step, _, examples in recorder.validations] == [(4, 11), (8, 11), (9, 11)]
+  assert [(step, examples) for step, _, examples in recorder.validations] == [(4, 11), (8, 11),
+                                                                              (9, 11)]
   assert [step for step, _ in recorder.losses] == list(range(1, 10))
   assert outcome.step == 9 and outcome.validation_examples == 11
-  assert outcome.train_loss == recorder.losses[-1][1] and outcome.validation['loss'] == recorder.validations[-1][1]
+  assert outcome.train_loss == recorder.losses[-1][1] and outcome.validation[
+      'loss'] == recorder.validations[-1][1]
 
 
 @pytest.mark.parametrize('validate_every', [1, 3, 4])
@@ -116,7 +123,8 @@ def test_a_validation_tower_gives_the_loop_the_same_numbers(validate_every):
   with Run(num_towers=2) as run, Run(num_towers=3, validation_tower=True) as aside:
     _, expected = loop(run, validate_every=validate_every)
     outcome, recorder = loop(aside, validate_every=validate_every)
-  assert [loss for _, loss in recorder.losses] == pytest.approx([loss for _, loss in expected.losses], abs=1e-6)
+  assert [loss for _, loss in recorder.losses
+         ] == pytest.approx([loss for _, loss in expected.losses], abs=1e-6)
   # A pass takes two steps beside training, so that passes that would overlap are left out.
   ours = {step: (loss, examples) for step, loss, examples in recorder.validations}
   theirs = {step: (loss, examples) for step, loss, examples in expected.validations}
@@ -129,7 +137,8 @@ def test_a_validation_tower_gives_the_loop_the_same_numbers(validate_every):
 def test_without_validation_there_is_none():
   with Run(validation_kind='none') as run:
     outcome, recorder = loop(run)
-  assert recorder.validations == [] and outcome.validation == {} and outcome.validation_examples == 0
+  assert recorder.validations == [] and outcome.validation == {}
+  assert outcome.validation_examples == 0
 
 
 @pytest.mark.parametrize('mode, depth', small.slow_but(
@@ -168,7 +177,8 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     weights = run.weights()
   with Run() as run:
     outcome, first = loop(run, folder=tmp_path / 'parts', interrupt_after=4)
-    # Step 4 is when validation is due: the signal came before it, so it is left to the run that resumes.
+    # Step 4 is when validation is due: the signal came before it, so it is left to the run that
+    # resumes.
     assert outcome is None and first.validations == [] and first.answers == ['answer', 'has saved']
   with Run() as run:
     train, sums = run.steps.validate, []
@@ -199,7 +209,8 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     _, first = loop(run, folder=tmp_path / 'killed', save_every=4, kill_after=6)
   with Run() as run:
     _, second = loop(run, folder=tmp_path / 'killed', save_every=4)
-    assert first.validations + second.validations == recorded.validations and second.losses[0][0] == 5
+    assert first.validations + second.validations == recorded.validations and second.losses[0][
+        0] == 5
   histories = [(tmp_path / name / 'history.json').read_text() for name in ('whole', 'parts')]
   assert histories[0] == histories[1]
 
@@ -215,7 +226,8 @@ def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
   assert saved_steps(tmp_path / 'whole') == [best, 12]
   for interrupt_after in (best + 1, 11, None):
     with Run(**settings) as run:
-      loop(run, total_steps=12, validate_every=1, folder=tmp_path / 'parts', keep=1, interrupt_after=interrupt_after)
+      loop(run, total_steps=12, validate_every=1, folder=tmp_path / 'parts', keep=1,
+           interrupt_after=interrupt_after)
   assert saved_steps(tmp_path / 'parts') == [best, 12]
 
 
@@ -247,7 +259,8 @@ def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   with Run(**settings) as run:
     expected, recorded = loop(run, folder=tmp_path / 'whole', **options)
   assert expected.step < 40 and 'stopped early' in recorded.lines[-1]
-  # Killed after the checkpoint of step 3, while a validation tower measures step 2; then interrupted.
+  # Killed after the checkpoint of step 3, while a validation tower measures step 2; then
+  # interrupted.
   for ending in (dict(kill_after=4), dict(interrupt_after=expected.step // 2 // 3 * 3)):
     with Run(**settings) as run:
       loop(run, folder=tmp_path / 'parts', **ending, **options)
@@ -274,7 +287,8 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
     run.steps.train()
     weights = run.weights()
   with Run(num_towers=2, train=BAD) as run:
-    with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the loss is nan'):
+    with pytest.raises(RunError, match='Step 2 .batch 2 of epoch 1. is not finite: in tower 1 the '
+                                       'loss is nan'):
       loop(run, folder=tmp_path)
     assert_same_weights(run.weights(), weights, tolerance=0)
   assert saved_steps(tmp_path) == [1]
@@ -296,7 +310,8 @@ def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_fini
     assert_same_weights(run.weights(), weights, tolerance=0)
   nothing = small.random_examples(8)
   nothing.arrays[0][:] = np.inf
-  with Run(num_towers=1, train=nothing) as run, pytest.raises(RunError, match='so were the 9 before it'):
+  with Run(num_towers=1, train=nothing) as run, pytest.raises(RunError, match='so were the 9 '
+                                                                              'before it'):
     loop(run, on_nan='skip', total_steps=2 * MOST_SKIPPED_IN_A_ROW)
 
 
@@ -307,8 +322,9 @@ def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_la
       loop(run, on_nan='rollback', folder=tmp_path, validate_every=100)
     assert run.steps.learning_rate() == pytest.approx(0.1 * 0.5 ** MOST_ROLLBACKS)
     assert run.counters() == [1, 8]
-  assert [(entry['step'], entry['to']) for entry in json.loads((tmp_path / 'history.json').read_text())['rollbacks']
-          ] == [(1, 0)] * MOST_ROLLBACKS
+  assert [(entry['step'], entry['to'])
+          for entry in json.loads((tmp_path / 'history.json').read_text())['rollbacks']
+         ] == [(1, 0)] * MOST_ROLLBACKS
   # What it knows of going back outlives the process.
   with Run(**settings) as run, pytest.raises(RunError, match='has not helped'):
     loop(run, on_nan='rollback', folder=tmp_path)
@@ -325,8 +341,10 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
       return train()
 
     run.steps.train = fail_once
-    run.steps.retry = lambda: Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
-    outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback', folder=tmp_path)
+    run.steps.retry = lambda: Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool),
+                                      ['w'])
+    outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback',
+                             folder=tmp_path)
   assert outcome.step == 12 and 'rewind to 5' in recorder.lines
   assert [step for step, *_ in recorder.validations] == [4, 8, 8, 12]
   assert saved_steps(tmp_path)[-2:] == [10, 12]
@@ -339,7 +357,7 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     loop(run, total_steps=2, **options)
   before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
   with Run() as run, faults.full_disk():
-    with pytest.raises(RunError, match='come to step %d, but' % (4 if stop else 6)):
+    with pytest.raises(RunError, match=f'come to step {4 if stop else 6}, but'):
       recorder = loop(run, total_steps=6, **options)[1]
     assert run.counters()[0] == (4 if stop else 6)
   after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -356,7 +374,8 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   bad_records = BadRecords('fail')
   with contextlib.suppress(UsageError):
     bad_records.report('a/file', 12, 'torn', record=3)
-  with pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn'), watch_records(bad_records, recorder):
+  with pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn'), watch_records(
+      bad_records, recorder):
     raise tf.errors.UnknownError(None, None, 'in a thread')
   for nothing_bad in (None, BadRecords('fail')):
     with pytest.raises(tf.errors.UnknownError), watch_records(nothing_bad, recorder):

@@ -1,4 +1,6 @@
-"""A short soak: a run killed at random moments ends as the run that nobody killed. The long one is a script."""
+"""A short soak: a run killed at random moments ends as the run that nobody killed. The long one is
+a script.
+"""
 
 import os
 

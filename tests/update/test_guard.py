@@ -1,4 +1,6 @@
-"""The guard: a step that is not finite changes nothing at all, the one to blame is named, and nothing else differs."""
+"""The guard: a step that is not finite changes nothing at all, the one to blame is named, and
+nothing else differs.
+"""
 
 import functools
 import itertools
@@ -52,15 +54,18 @@ def assert_unchanged(left, right):
 
 
 CASES = {
-    'momentum': dict(),
-    'adam, batch norm': dict(optimizer='adam', model=normed),
-    'synchronous batch norm': dict(model=normed, batch_norm='sync', depth=0),
-    'mean batch norm': dict(model=normed, batch_norm='mean', mode='next', depth=2),
-    'accumulated': dict(accumulate=2, model=normed),
-    'sparse': dict(model=looked_up, optimizer='adam', mode='shard'),
-    'sparse, accumulated, clipped': dict(model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'),
-    'clipped, decayed': dict(clip_norm=0.1, weight_decay=0.01, placement='balanced'),
-    'beside a validation tower': dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
+    'momentum':
+        dict(), 'adam, batch norm':
+            dict(optimizer='adam', model=normed), 'synchronous batch norm':
+                dict(model=normed, batch_norm='sync', depth=0), 'mean batch norm':
+                    dict(model=normed, batch_norm='mean', mode='next', depth=2), 'accumulated':
+                        dict(accumulate=2, model=normed), 'sparse':
+                            dict(model=looked_up, optimizer='adam', mode='shard'),
+    'sparse, accumulated, clipped':
+        dict(model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'), 'clipped, decayed':
+            dict(clip_norm=0.1, weight_decay=0.01,
+                 placement='balanced'), 'beside a validation tower':
+                     dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
 }
 SLOW = ('clipped, decayed', 'mean batch norm', 'sparse')
 
@@ -119,16 +124,19 @@ def test_the_tower_and_the_first_variable_are_named():
     with pytest.raises(NotFinite):
       run.steps.train()
     assert run.steps.retry().describe() == (
-        'in tower 2 the loss is nan and the gradient of hidden/weights is not finite (the first of 4 variables out of '
+        'in tower 2 the loss is nan and the gradient of hidden/weights is not finite (the first of '
+        '4 variables out of '
         '4)')
-  with Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero, accumulate=2) as run:
+  with Run(num_towers=3, train=faults.poison(TRAIN, ROW, 0.0), model=faults.root_of_zero,
+           accumulate=2) as run:
     run.steps.train()
     with pytest.raises(NotFinite):
       run.steps.train()
     finding = run.steps.retry()
     # The second run of the step holds rows 12 to 15: 12 and 13 on tower 0.
     assert finding.describe() == (
-        'in tower 1 the gradient of logits/weights is not finite (the first of 1 variables out of 4)')
+        'in tower 1 the gradient of logits/weights is not finite (the first of 1 variables out of '
+        '4)')
     assert finding.losses.shape == (2, 3) and np.isfinite(finding.losses).all()
     assert finding.finite[0].all() and not finding.finite[1].all()
 
@@ -156,7 +164,8 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
 def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   results = []
   for guard in (True, False):
-    monkeypatch.setattr(towers, 'build_train_op', functools.partial(towers.update.apply.build_train_op, guard=guard))
+    monkeypatch.setattr(towers, 'build_train_op',
+                        functools.partial(towers.update.apply.build_train_op, guard=guard))
     with Run(num_towers=3, **settings) as run:
       losses = [run.steps.train() for _ in range(5)]
       results.append((losses, everything(run)))
@@ -166,7 +175,8 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
 
 def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
   with Run(num_towers=3, placement='balanced') as run:
-    checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith('apply/guard/')]
+    checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith(
+        'apply/guard/')]
     found = {}
     for gradient, variable in run.program.reduced.gradients:
       # What travelled together is checked together.
@@ -175,7 +185,8 @@ def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
       assert found[checked.name].device == variable.device
     assert set(checks) == set(found.values())
     assert len(found) < len(run.program.reduced.gradients)
-    [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith('apply/guard/')]
+    [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith(
+        'apply/guard/')]
     assert set(total.inputs) == {run.program.reduced.loss} | {check.outputs[0] for check in checks}
 
 

@@ -1,11 +1,14 @@
-"""Garbage: not looked for while TensorFlow is imported and a graph is built, since all that is made stays.
+"""Garbage: not looked for while TensorFlow is imported and a graph is built, since all that is made
+stays.
 
-Python looks through the young objects every 700 new ones, and through all of them whenever their number has grown by a
-quarter. TensorFlow's modules are 120,000 to 270,000 objects, towers of a deep net millions: looking through them takes
-a fifth of the import of 2.21, and an eighth of the time to the first step of 8 towers of NASNet-Large.
+Python looks through the young objects every 700 new ones, and through all of them whenever their
+number has grown by a quarter. TensorFlow's modules are 120,000 to 270,000 objects, towers of a deep
+net millions: looking through them takes a fifth of the import of 2.21, and an eighth of the time to
+the first step of 8 towers of NASNet-Large.
 
-What was made meanwhile is left out of every later look but one: a graph refers to itself in circles, and where one
-program is built after another, those before must go, with the arrays that they were fed.
+What was made meanwhile is left out of every later look but one: a graph refers to itself in
+circles, and where one program is built after another, those before must go, with the arrays that
+they were fed.
 """
 
 import contextlib
@@ -20,7 +23,9 @@ _held_bytes: Optional[int] = None  # After the last look, or before the first pr
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-  """Within, nothing is collected; afterwards as before, but without a look at what is there by then."""
+  """Within, nothing is collected; afterwards as before, but without a look at what is there by
+  then.
+  """
   was_enabled = gc.isenabled()
   gc.disable()
   try:
@@ -40,11 +45,14 @@ def read_held_bytes() -> int:
     if sys.platform == 'win32':
       return 0
     import resource  # Windows has none.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+    return resource.getrusage(
+        resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 
 def collect_former() -> None:
-  """Frees the graphs of programs before, if this process has come to need much more memory since the last look."""
+  """Frees the graphs of programs before, if this process has come to need much more memory since
+  the last look.
+  """
   global _held_bytes
   if _held_bytes is None:
     _held_bytes = read_held_bytes()

@@ -1,7 +1,9 @@
-"""Local paths: a path that names another file system is refused before anything takes it for a folder.
+"""Local paths: a path that names another file system is refused before anything takes it for a
+folder.
 
-Python's own `open` and `os.makedirs` take `hdfs://nn/logs` for the folder `hdfs:` beside the program, and TensorFlow
-takes it for what it says: one part of a run would write here and another part there.
+Python's own `open` and `os.makedirs` take `hdfs://nn/logs` for the folder `hdfs:` beside the
+program, and TensorFlow takes it for what it says: one part of a run would write here and another
+part there.
 """
 
 import os
@@ -10,7 +12,8 @@ from typing import Any
 
 from towers.base.usage_error import UsageError
 
-# Two letters at least: C:\data and C:/data are drives. One slash is enough, since pathlib leaves no more.
+# Two letters at least: C:\data and C:/data are drives. One slash is enough, since pathlib leaves no
+# more.
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]+):/')
 _LOCAL_FILE = re.compile(r'file:(?://(?:localhost)?)?(/(?!/).*)', re.IGNORECASE | re.DOTALL)
 
@@ -32,5 +35,7 @@ def check_local_path(name: str, path: Any) -> None:
   local = _LOCAL_FILE.match(text)
   if local:
     raise UsageError(f'{name}={text} is a URL, and a path is needed: use {name}={local.group(1)}.')
-  raise UsageError(f'{name}={text} names another file system ({scheme.group(1)}), and only local files are read and '
-                   'written: use a local folder, or mount that file system and give the path where it is mounted.')
+  raise UsageError(f'{name}={text} names another file system ({scheme.group(1)}), and only local '
+                   'files are read and '
+                   'written: use a local folder, or mount that file system and give the path where '
+                   'it is mounted.')

@@ -5,7 +5,8 @@ import tempfile
 
 
 def write_whole(path: str, content: bytes) -> None:
-  """Writes a file under another name in the same folder, then renames it; a link of that name is not followed.
+  """Writes a file under another name in the same folder, then renames it; a link of that name is
+  not followed.
 
   Raises:
     OSError: what was there before stays as it was.

@@ -2,14 +2,18 @@
 
 No loss shows either of them, and both run. So the graph is looked at, any graph, whoever built it:
 
-  1. What takes a batch (`get_next`, the `get` of a staging area, a queue's `dequeue`) must stand inside of the branch
-     of `tf.cond` that uses it. For each switch and both of its values it is followed which ops run, and from which of
-     them the run's results are made. What takes a batch and is not among the latter loses it.
-  2. Towers must compute on examples of their own. Two tensors are the same function of the input if the same ops make
-     them from the same batches; variables count as the same if they have the same shape, and random numbers always,
-     since neither makes another example of one.
+  1. What takes a batch (`get_next`, the `get` of a staging area, a queue's `dequeue`) must stand
+     inside of the branch
+     of `tf.cond` that uses it. For each switch and both of its values it is followed which ops run,
+     and from which of them the run's results are made. What takes a batch and is not among the
+     latter loses it.
+  2. Towers must compute on examples of their own. Two tensors are the same function of the input if
+     the same ops make
+     them from the same batches; variables count as the same if they have the same shape, and random
+     numbers always, since neither makes another example of one.
 
-Towers that take the same examples from iterators of their own are not found, since that is no matter of the graph.
+Towers that take the same examples from iterators of their own are not found, since that is no
+matter of the graph.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
@@ -20,7 +24,8 @@ from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
 
 _TAKES = GET_NEXTS + (
-    'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2', 'QueueDequeueManyV2',
+    'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2',
+    'QueueDequeueManyV2',
     'QueueDequeueUpToV2', 'ReaderReadV2')
 # What is put in one of these is taken out by a later run.
 _PUTS = ('Stage', 'MapStage', 'OrderedMapStage', 'QueueEnqueueV2', 'QueueEnqueueManyV2')
@@ -29,7 +34,8 @@ _MERGES = ('Merge', 'RefMerge')
 _IFS = ('If', 'StatelessIf')
 _VARIABLES = ('VarHandleOp', 'VariableV2')
 # What says where an op stands or which random numbers it draws, not what it computes.
-_OTHER_ATTRIBUTES = ('_class', '_output_shapes', 'seed', 'seed2', 'shared_name', 'container', 'debug_name',
+_OTHER_ATTRIBUTES = ('_class', '_output_shapes', 'seed', 'seed2', 'shared_name', 'container',
+    'debug_name',
                      'frame_name')
 
 
@@ -40,16 +46,21 @@ class _Case(NamedTuple):
 
 
 def check_inputs(towers: Sequence[Any], fetches: Any = ()) -> List[str]:
-  """Looks for batches that are lost at a switch, and for towers that compute on the same examples; runs nothing.
+  """Looks for batches that are lost at a switch, and for towers that compute on the same examples;
+  runs nothing.
 
   Args:
-    towers: for each tower a tensor that it computes from its batch, as its loss. Not what is made of several towers.
+    towers: for each tower a tensor that it computes from its batch, as its loss. Not what is made
+      of several towers.
     fetches: what a run fetches besides: the update, the put ops of staging areas.
 
   Returns:
-    A sentence for each fault, with the line of the program and the fix; an empty list where there is none.
+    A sentence for each fault, with the line of the program and the fix; an empty list where there
+    is none.
   """
-  roots = [_get_op(value) for value in tf.nest.flatten([list(towers), fetches]) if value is not None]
+  roots = [
+      _get_op(value) for value in tf.nest.flatten([list(towers), fetches]) if value is not None
+  ]
   ops = _reach_back(roots)
   takes = [op for op in ops if op.type in _TAKES]
   made_of = _follow(ops, takes)
@@ -93,9 +104,9 @@ def _find_lost(ops, roots, takes, made_of):
     for take in takes:
       if take in ran and take not in used:
         found.setdefault(take, case)
-  return ['%s, takes a batch also where %s is %s, and nothing is made of it: the batch is lost. Make it inside of the '
-          'branch that needs it: tf.cond(…, lambda: iterator.get_next(), …).'
-          % (format_op(take), case.pred.op.name, case.value) for take, case in found.items()]
+  return [f'{format_op(take)}, takes a batch also where {case.pred.op.name} is {case.value}, and '
+          'nothing is made of it: the batch is lost. Make it inside of the branch that needs '
+          'it: tf.cond(…, lambda: iterator.get_next(), …).' for take, case in found.items()]
 
 
 def _find_cases(ops, made_of):
@@ -135,8 +146,9 @@ def _decide(pred, case):
 
 
 def _run(ops, case):
-  """Returns the names of the tensors that are computed in a case, and the ops that run: any but those that wait for
-  an input in vain."""
+  """Returns the names of the tensors that are computed in a case, and the ops that run: any but
+  those that wait for an input in vain.
+  """
   live: Set[str] = set()
   ran: Set[Any] = set()
   waiting = {op: set(op.control_inputs) | {tensor.name for tensor in op.inputs} for op in ops}
@@ -179,9 +191,14 @@ def _use(roots, live, ran, case):
 
 
 def _used_by_branch(op, branch):
-  """Returns the inputs that one branch of control flow of 2.x, which is a function, makes anything of."""
+  """Returns the inputs that one branch of control flow of 2.x, which is a function, makes anything
+  of.
+  """
   name = op.get_attr(branch).name
-  [function] = [function for function in op.graph.as_graph_def().library.function if function.signature.name == name]
+  [function] = [
+      function for function in op.graph.as_graph_def().library.function
+      if function.signature.name == name
+  ]
   named = {source.lstrip('^').split(':')[0] for node in function.node_def for source in node.input}
   named.update(source.split(':')[0] for source in function.ret.values())
   return [tensor for tensor, argument in zip(list(op.inputs)[1:], function.signature.input_arg)
@@ -196,17 +213,17 @@ def _find_shared(ops, towers, made_of):
   for tower, tensor in enumerate(tensors):
     if tensor.op in made_of:
       groups.setdefault((numbers[tensor.op], tensor.value_index), []).append(tower)
-  return ['Towers %s and %d compute on the same examples, taken by %s: they do the work of one. Cut the batch with '
-          'tf.split, or call get_next once for each tower.'
-          % (', '.join(map(str, group[:-1])), group[-1], format_op(made_of[tensors[group[0]].op]))
+  return [f"Towers {', '.join(map(str, group[:-1]))} and {group[-1]} compute on the same examples, "
+          f"taken by {format_op(made_of[tensors[group[0]].op])}: they do the work of one. Cut "
+          "the batch with tf.split, or call get_next once for each tower."
           for group in groups.values() if len(group) > 1]
 
 
 def _number(ops):
   """Returns numbers for ops, the same for two that compute the same function of the input.
 
-  In the graph's order an input may stand behind what takes it, in loops above all. Ops with such inputs are taken for
-  the same if the others are, until these inputs are seen to differ.
+  In the graph's order an input may stand behind what takes it, in loops above all. Ops with such
+  inputs are taken for the same if the others are, until these inputs are seen to differ.
   """
   apart: Dict[Any, int] = {}
   while True:
@@ -216,7 +233,8 @@ def _number(ops):
     for op in ops:
       # Nothing else has what such an op has, not even one that looks the same.
       is_itself = op.type in _TAKES or (not op.inputs and op.type not in ('Const',) + _VARIABLES)
-      inputs = tuple((numbers[tensor.op], tensor.value_index) for tensor in op.inputs if tensor.op in numbers)
+      inputs = tuple(
+          (numbers[tensor.op], tensor.value_index) for tensor in op.inputs if tensor.op in numbers)
       key: Any = op if is_itself else (op.type, _describe(op), inputs, apart.get(op))
       numbers[op] = known.setdefault(key, len(known))
       if len(inputs) < len(op.inputs):

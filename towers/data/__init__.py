@@ -1,11 +1,12 @@
 """Data: from files and arrays to the splits that the input modes read.
 
   from towers import data
-  data_set = data.load('sample')                          # or any name in data.DATA_SETS
-  data_set.train, data_set.validation                     # Examples: elements to shard, and how to parse them
+  data_set = data.load('sample')              # or any name in data.DATA_SETS
+  data_set.train, data_set.validation         # Examples: elements to shard, and how to parse them
   examples = data.from_arrays(images, labels, name='mine')
 
-Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file is told at once.
+Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file is told
+at once.
 """
 
 import os
@@ -25,7 +26,8 @@ from towers.data.folders.tfrecord_folder import load_tfrecord_folder
 from towers.data.synthetic import load_synthetic
 
 __all__ = [
-    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays', 'load', 'load_cifar',
+    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays', 'load',
+    'load_cifar',
     'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic', 'load_tfrecord_folder',
 ]
 
@@ -63,21 +65,22 @@ def load(name: str, **settings: Any) -> DataSet:
     **settings: fields of `LoadSettings`.
 
   Returns:
-    DataSet with batches of images `[batch, height, width, channels]` and labels `[batch]` int32. Images are uint8, but
-    for .npy files of float32.
+    DataSet with batches of images `[batch, height, width, channels]` and labels `[batch]` int32.
+    Images are uint8, but for .npy files of float32.
 
   Raises:
-    UsageError: an unknown name, a setting that is missing or that the data set has no use for, or files that cannot
-      be what they should be.
+    UsageError: an unknown name, a setting that is missing or that the data set has no use for, or
+      files that cannot be what they should be.
   """
   if name not in DATA_SETS:
-    raise UsageError("There is no data set '{}'; choose one of {}.".format(name, ', '.join(DATA_SETS)))
+    raise UsageError(f"There is no data set '{name}'; choose one of {', '.join(DATA_SETS)}.")
   given = LoadSettings(**settings)
   for setting, names in _ONLY_FOR.items():
     value = getattr(given, setting)
     if value is not None and name not in names:
-      raise UsageError("Data set '{}' has no use for {}, but {} is '{}'; leave {} out, or choose a data set that has "
-                       'one: {}.'.format(name, setting, setting, value, setting, ', '.join(names)))
+      raise UsageError(f"Data set '{name}' has no use for {setting}, but {setting} is '{value}'; "
+                       f"leave {setting} out, or choose a data set that has one: "
+                       f"{', '.join(names)}.")
   if given.data_dir is not None:
     check_local_path('data_dir', given.data_dir)
   return DATA_SETS[name](given)
@@ -93,15 +96,16 @@ def _load_fashion_mnist(settings: LoadSettings) -> DataSet:
     data_dir = DEBIAN_FASHION_MNIST_DIR
   if data_dir is None:
     raise UsageError(
-        "Data set 'fashion_mnist' needs a data_dir, the folder of its four idx files, since {} does not exist. On "
-        'Debian, "apt-get install dataset-fashion-mnist" puts them there, and data_dir can then be left out.'.format(
-            DEBIAN_FASHION_MNIST_DIR))
+        "Data set 'fashion_mnist' needs a data_dir, the folder of its four idx files, since "
+        f"{DEBIAN_FASHION_MNIST_DIR} does not exist. On Debian, \"apt-get install "
+        "dataset-fashion-mnist\" puts them there, and data_dir can then be left out.")
   return _augmented(load_idx_folder(data_dir, name='fashion_mnist'), settings)
 
 
 def _load_mnist(settings: LoadSettings) -> DataSet:
   if settings.data_dir is None:
-    raise UsageError("Data set 'mnist' needs a data_dir: the folder of its four idx files, train-images-idx3-ubyte.gz "
+    raise UsageError("Data set 'mnist' needs a data_dir: the folder of its four idx files, "
+                     "train-images-idx3-ubyte.gz "
                      'and so on. Data sets that need none: sample, synthetic.')
   return _augmented(load_idx_folder(settings.data_dir, name='mnist'), settings)
 
@@ -121,14 +125,15 @@ def _load_cifar100(settings: LoadSettings) -> DataSet:
 
 
 def _load_npy(settings: LoadSettings) -> DataSet:
-  return load_npy(settings.data_dir, num_classes=settings.num_classes, augment=settings.augment, seed=settings.seed,
-                  bad_records=BadRecords(settings.on_bad_record))
+  return load_npy(settings.data_dir, num_classes=settings.num_classes, augment=settings.augment,
+                  seed=settings.seed, bad_records=BadRecords(settings.on_bad_record))
 
 
 def _load_images(settings: LoadSettings) -> DataSet:
-  return load_image_folder(
-      settings.data_dir, image_size=settings.image_size, augment=settings.augment, seed=settings.seed,
-      max_image_pixels=settings.max_image_pixels, bad_records=BadRecords(settings.on_bad_record))
+  return load_image_folder(settings.data_dir, image_size=settings.image_size,
+                           augment=settings.augment, seed=settings.seed,
+                           max_image_pixels=settings.max_image_pixels,
+                           bad_records=BadRecords(settings.on_bad_record))
 
 
 def _load_tfrecord(settings: LoadSettings) -> DataSet:
@@ -139,7 +144,8 @@ def _load_tfrecord(settings: LoadSettings) -> DataSet:
 
 
 def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
-  return data_set._replace(train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
+  return data_set._replace(
+      train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
 
 
 DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {

@@ -1,15 +1,18 @@
 """Arrays: numpy arrays as a split of a data set.
 
-The elements are the numbers 0 … n-1, so that sharding, shuffling and skipping move eight bytes an example, whatever
-an example weighs, and a shuffle buffer as long as the split costs next to nothing. A whole batch of them becomes images
-and labels by one `tf.gather` for each array, on the CPU: an example is copied once, into its batch, where
-`Dataset.from_tensor_slices` copies it twice. The arrays themselves are fed when iterators are initialised. As graph
-constants they would stand in the GraphDef once for every dataset made of them, and fail beyond its 2 GB.
+The elements are the numbers 0 … n-1, so that sharding, shuffling and skipping move eight bytes an
+example, whatever an example weighs, and a shuffle buffer as long as the split costs next to
+nothing. A whole batch of them becomes images and labels by one `tf.gather` for each array, on the
+CPU: an example is copied once, into its batch, where `Dataset.from_tensor_slices` copies it twice.
+The arrays themselves are fed when iterators are initialised. As graph constants they would stand in
+the GraphDef once for every dataset made of them, and fail beyond its 2 GB.
 
-  examples = from_arrays(images, labels, name='train')          # images [n, height, width, channels], labels [n]
+  # images [n, height, width, channels], labels [n]
+  examples = from_arrays(images, labels, name='train')
   fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
   batches = examples.elements(*fed).shuffle(examples.num_examples).batch(64)
-  batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))   # ([64, height, width, channels], [64])
+  # ([64, height, width, channels], [64])
+  batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))
 """
 
 import re
@@ -22,69 +25,78 @@ from towers.data.examples import Examples
 
 # What both a numpy array and a tensor can hold, and tf.gather has kernels for on both targets.
 DTYPES = (
-    'bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64', 'float16', 'float32', 'float64',
+    'bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64', 'float16',
+    'float32', 'float64',
     'complex64', 'complex128')
 
 
 def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   """Makes a split of arrays whose first dimension counts the examples.
 
-  Dtypes stay what they are: uint8 images cross to the devices as uint8, a quarter of the bytes of float32. Arrays in
-  native byte order and C order are not copied, so a `np.memmap` is read from disk only where TensorFlow touches it.
+  Dtypes stay what they are: uint8 images cross to the devices as uint8, a quarter of the bytes of
+  float32. Arrays in native byte order and C order are not copied, so a `np.memmap` is read from
+  disk only where TensorFlow touches it.
 
   Args:
     *arrays: each `[num_examples, ...]`, e.g. images and labels.
     name: what messages and name scopes call the split: letters, digits and underscores.
 
   Returns:
-    Examples. Its batches are tuples of as many tensors as there are arrays, each `[batch, ...]`, in the same order.
+    Examples. Its batches are tuples of as many tensors as there are arrays, each `[batch, ...]`, in
+    the same order.
 
   Raises:
     UsageError: no arrays, none or an unequal number of examples, 0-d arrays, strings or another
       dtype outside `DTYPES`, or a name that cannot be a name scope.
   """
   if not re.match(r'[A-Za-z0-9_]+\Z', name):
-    raise UsageError("The name of a split is '{}'; use letters, digits and underscores, as in 'my_train'.".format(name))
+    raise UsageError(f"The name of a split is '{name}'; use letters, digits and underscores, as in "
+                     "'my_train'.")
   if not arrays:
-    raise UsageError('{}: no arrays; give at least one, e.g. from_arrays(images, labels).'.format(name))
+    raise UsageError(f'{name}: no arrays; give at least one, e.g. from_arrays(images, labels).')
   fed = tuple(_feedable(array, position, name) for position, array in enumerate(arrays))
   num_examples = len(fed[0])
   for position, array in enumerate(fed):
     if len(array) != num_examples:
       raise UsageError(
-          '{}: array 0 of shape {} has {} examples, and array {} of shape {} has {}; every array needs one row for '
-          'each example.'.format(name, fed[0].shape, num_examples, position, array.shape, len(array)))
+          f'{name}: array 0 of shape {fed[0].shape} has {num_examples} examples, and array '
+          f'{position} of shape {array.shape} has {len(array)}; every array needs one row for '
+          'each example.')
   if num_examples == 0:
     raise UsageError(
-        '{}: array 0 of shape {} has 0 examples; give at least 1.'.format(name, fed[0].shape))
+        f'{name}: array 0 of shape {fed[0].shape} has 0 examples; give at least 1.')
 
-  # TensorFlow is imported only where a graph is built, so that a wrong path or array is told within a moment, and
-  # not after the seconds that importing TensorFlow takes.
+  # TensorFlow is imported only where a graph is built, so that a wrong path or array is told within
+  # a moment, and not after the seconds that importing TensorFlow takes.
   def elements(*_) -> Any:
     from tensorflow_v1 import tf
-    # Left on, the rewriting of pipelines when iterators start writes a copy of the fed arrays into the pipeline's
-    # GraphDef: TensorFlow 1.14 aborts the process when they exceed 2 GB, 2.x takes as much memory again.
+    # Left on, the rewriting of pipelines when iterators start writes a copy of the fed arrays into
+    # the pipeline's GraphDef: TensorFlow 1.14 aborts the process when they exceed 2 GB, 2.x takes
+    # as much memory again.
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     return tf.data.Dataset.range(num_examples).with_options(options)
 
   def parse_batch(indices: Any, *tensors: Any) -> Tuple[Any, ...]:
     from tensorflow_v1 import tf
-    # Beside the arrays: a tower's device scope around this call must not send all of them to its GPU.
+    # Beside the arrays: a tower's device scope around this call must not send all of them to its
+    # GPU.
     with tf.device('/cpu:0'):
       return tuple(tf.gather(tensor, indices) for tensor in tensors)
 
-  return Examples(num_examples=num_examples, elements=elements, parse_batch=parse_batch, arrays=fed, name=name,
-                  is_gathered=True)
+  return Examples(num_examples=num_examples, elements=elements, parse_batch=parse_batch, arrays=fed,
+                  name=name, is_gathered=True)
 
 
 def _feedable(array: Any, position: int, name: str) -> np.ndarray:
-  """Returns the array as TensorFlow can be fed it: native byte order, C order, no copy where it already is so."""
+  """Returns the array as TensorFlow can be fed it: native byte order, C order, no copy where it
+  already is so.
+  """
   array = np.asarray(array)
   if array.ndim == 0:
     raise UsageError(
-        '{}: array {} is a single value of dtype {} with 0 dimensions; it needs at least 1, the first of which counts '
-        'the examples.'.format(name, position, array.dtype))
+        f'{name}: array {position} is a single value of dtype {array.dtype} with 0 dimensions; it '
+        'needs at least 1, the first of which counts the examples.')
   if _holds_strings(array):
     raise UsageError(
         f'{name}: array {position} of shape {array.shape} holds strings (dtype {array.dtype}), '
@@ -93,9 +105,9 @@ def _feedable(array: Any, position: int, name: str) -> np.ndarray:
         'parse_example may give string tensors.')
   if array.dtype.name not in DTYPES:
     raise UsageError(
-        '{}: array {} of shape {} has dtype {}, which cannot be fed; convert it with .astype() to one of {}. (A list '
-        'of rows of unequal length becomes dtype object: pad it.)'.format(
-            name, position, array.shape, array.dtype, ', '.join(DTYPES)))
+        f"{name}: array {position} of shape {array.shape} has dtype {array.dtype}, which cannot be "
+        f"fed; convert it with .astype() to one of {', '.join(DTYPES)}. (A list of rows of "
+        "unequal length becomes dtype object: pad it.)")
   return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder('='))
 
 

@@ -1,9 +1,10 @@
 """Augment: where to crop, and what to mirror, from numbers that were drawn before (see `draws`).
 
   none       the middle of the image
-  cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time (He et al. 2016, section 4.2)
-  imagenet   a random part of 8 to 100 % of the area and an aspect of 3/4 to 4/3, resized, mirrored half of the time
-             (Szegedy et al. 2015, "Going deeper with convolutions", section 6)
+  cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time
+             (He et al. 2016, section 4.2)
+  imagenet   a random part of 8 to 100 % of the area and an aspect of 3/4 to 4/3, resized, mirrored
+             half of the time (Szegedy et al. 2015, "Going deeper with convolutions", section 6)
 
 Validation always takes the middle.
 """
@@ -41,14 +42,16 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
   if kind == 'none':
     return examples
   if kind != 'cifar':
-    raise UsageError('{}: augment={} crops images of any size before they are resized, and these arrays have one size '
-                     'already: use augment=cifar, which shifts and mirrors them.'.format(examples.name, kind))
+    raise UsageError(f'{examples.name}: augment={kind} crops images of any size before they are '
+                     'resized, and these arrays have one size already: use augment=cifar, which '
+                     'shifts and mirrors them.')
   gather = examples.parse_batch
   assert gather is not None, 'arrays are gathered batch by batch'
 
   def parse_batch(numbers, *tensors, epoch):
     images, labels = gather(numbers, *tensors)
-    return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])), labels
+    return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed,
+                                        count=NUM_DRAWS[kind])), labels
 
   return examples._replace(parse_batch=parse_batch, takes_epoch=True)
 
@@ -56,8 +59,8 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
 def choose_central_windows(sizes: Any, image_size: int) -> Any:
   """Returns the squares in the middle, each as `[y, x, height, width]`: int32 `[images, 4]`.
 
-  They are 0.875 of the shorter side, but no smaller than `image_size` if the image has so many pixels: an image of
-  exactly that size is taken as it is.
+  They are 0.875 of the shorter side, but no smaller than `image_size` if the image has so many
+  pixels: an image of exactly that size is taken as it is.
 
   Args:
     sizes: heights and widths, int32 `[images, 2]`.
@@ -73,7 +76,8 @@ def choose_central_windows(sizes: Any, image_size: int) -> Any:
 def choose_random_windows(sizes: Any, draws: Any) -> Any:
   """Returns a random part of each image, as `[y, x, height, width]`: int32 `[images, 4]`.
 
-  Ten parts are tried; if none of them fits, as in very long images, it is the largest square in the middle.
+  Ten parts are tried; if none of them fits, as in very long images, it is the largest square in the
+  middle.
 
   Args:
     sizes: heights and widths, int32 `[images, 2]`.
@@ -86,11 +90,14 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
   aspect = tf.exp((2 * aspect - 1) * math.log(_MAX_ASPECT))
   tried = tf.cast(tf.round(tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 2)), tf.int32)
   fits = tf.reduce_all(tf.logical_and(tried >= 1, tried <= sizes[:, tf.newaxis]), 2)
-  first = tf.stack([tf.range(tf.shape(sizes)[0]), tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)], 1)
+  first = tf.stack(
+      [tf.range(tf.shape(sizes)[0]),
+       tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)], 1)
   chosen = tf.gather_nd(tried, first)
   room = sizes - chosen
   # The largest draw is 1 - 2^-24: in float32 no product with it is rounded up to the other factor.
-  corners = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1) * tf.cast(room + 1, tf.float32)
+  corners = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1) * tf.cast(
+      room + 1, tf.float32)
   corners = tf.cast(corners, tf.int32)
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
   middle = tf.concat([(sizes - shorter) // 2, shorter, shorter], 1)
@@ -98,13 +105,16 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
 
 
 def mirror(image: Any, number: Any) -> Any:
-  """Returns an image `[height, width, channels]`, mirrored if `number`, drawn from [0, 1), is below a half."""
+  """Returns an image `[height, width, channels]`, mirrored if `number`, drawn from [0, 1), is below
+  a half.
+  """
   from tensorflow_v1 import tf
   return tf.cond(number < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def pad_crop_mirror(images: Any, draws: Any) -> Any:
-  """Returns images of the same shape and dtype, each shifted by up to 4 pixels into zeros, half of them mirrored.
+  """Returns images of the same shape and dtype, each shifted by up to 4 pixels into zeros, half of
+  them mirrored.
 
   Args:
     images: `[batch, height, width, channels]`, of which height, width and channels are known.
@@ -116,7 +126,8 @@ def pad_crop_mirror(images: Any, draws: Any) -> Any:
   padded_height, padded_width = height + 2 * _PADDING, width + 2 * _PADDING
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
   columns = tf.range(width)[tf.newaxis]
-  columns = tf.where(tf.tile(draws[:, 2:] < 0.5, [1, width]), tf.tile(width - 1 - columns, [tf.shape(draws)[0], 1]),
+  columns = tf.where(tf.tile(draws[:, 2:] < 0.5, [1, width]),
+                     tf.tile(width - 1 - columns, [tf.shape(draws)[0], 1]),
                      tf.tile(columns, [tf.shape(draws)[0], 1])) + shifts[:, 1:]
   rows = tf.range(height)[tf.newaxis] + shifts[:, :1]
   # One index for each pixel of the whole batch: a gather of rows of `channels`.

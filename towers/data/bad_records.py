@@ -3,8 +3,8 @@
   fail   the first one ends the run with an error that names its file, offset and number
   skip   it is left out and logged; the step that planned it takes one example less
 
-The plan of a run counts every record of the index, damaged or not, so that positions, modes and resumed runs stay exact
-under both. The log is written to from the threads of input pipelines.
+The plan of a run counts every record of the index, damaged or not, so that positions, modes and
+resumed runs stay exact under both. The log is written to from the threads of input pipelines.
 """
 
 import sys
@@ -37,7 +37,8 @@ class BadRecords:
       UsageError: an unknown policy.
     """
     if policy not in POLICIES:
-      raise UsageError('on_bad_record is %r: choose one of %s.' % (policy, ', '.join(POLICIES)))
+      raise UsageError('on_bad_record is {!r}: choose one of {}.'.format(
+          policy, ', '.join(POLICIES)))
     self.policy = policy
     self.failure: Optional[str] = None
     self._stream = stream
@@ -57,20 +58,24 @@ class BadRecords:
       UsageError: the policy is 'fail'; names all of this, and the setting.
     """
     place = '%s: %s at byte %d: %s' % (
-        path, 'the end' if record is None else 'record {:,}'.format(record), offset, reason)
+        path, 'the end' if record is None else f'record {record:,}', offset, reason)
     with self._lock:
       if self.policy == 'fail':
-        message = place + '. Repair or remove it, or leave such records out with on_bad_record=skip.'
+        message = place + ('. Repair or remove it, or leave such records out with '
+                           'on_bad_record=skip.')
         self.failure = self.failure or message
         raise UsageError(message)
       is_known = (path, offset) in self._places
       self._places.add((path, offset))
       if not is_known and len(self._places) <= _MAX_LINES:
-        print('skipped: %s%s' % (place, ' (further ones are counted only)' * (len(self._places) == _MAX_LINES)),
-              file=self._stream or sys.stderr, flush=True)
+        print(
+            'skipped: {}{}'.format(
+                place, ' (further ones are counted only)' * (len(self._places) == _MAX_LINES)),
+            file=self._stream or sys.stderr, flush=True)
 
   def summary(self) -> str:
-    """Returns a sentence with the number of damaged places in each file, or '' if there was none."""
+    """Returns a sentence with the number of damaged places in each file, or '' if there was none.
+    """
     with self._lock:
       by_file: Dict[str, int] = {}
       for path, _ in self._places:
@@ -82,4 +87,5 @@ class BadRecords:
     if len(files) > _MAX_FILES_IN_SUMMARY:
       files[_MAX_FILES_IN_SUMMARY:] = ['and %d files more' % (len(files) - _MAX_FILES_IN_SUMMARY)]
     return 'skipped {:,} damaged record{} in {:,} file{}: {}'.format(
-        total, '' if total == 1 else 's', len(by_file), '' if len(by_file) == 1 else 's', ', '.join(files))
+        total, '' if total == 1 else 's', len(by_file), '' if len(by_file) == 1 else 's',
+        ', '.join(files))

@@ -1,11 +1,12 @@
-"""Draws: random numbers that belong to an example, not to the order in which examples are worked on.
+"""Draws: random numbers that belong to an example, not to the order in which examples are worked
+on.
 
-Each is a function of (seed, epoch, example number, position) alone, so that augmentation is the same in every input
-mode, for any number of towers and threads, and after a resume. A stateful random op in a pipeline that runs in parallel
-draws in the order in which threads happen to ask.
+Each is a function of (seed, epoch, example number, position) alone, so that augmentation is the
+same in every input mode, for any number of towers and threads, and after a resume. A stateful
+random op in a pipeline that runs in parallel draws in the order in which threads happen to ask.
 
-The function is SplitMix64's (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"), on int64
-tensors, whose products wrap around: a whole batch takes a dozen ops.
+The function is SplitMix64's (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+generators"), on int64 tensors, whose products wrap around: a whole batch takes a dozen ops.
 """
 
 from typing import Any

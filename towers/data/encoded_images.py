@@ -1,27 +1,37 @@
 """Encoded images: JPEGs and PNGs from files, as a split whose elements are numbers.
 
-  numbers ──► 32 at a time: read, check, parse, choose windows ──► one by one: crop and decode ──► (image, label)
-              (threads wait for disks)                             (a chunk of 32 on each core)
+  numbers ──► 32 at a time: read, check, parse, choose windows    (threads wait for disks)
+          ──► one by one: crop and decode                         (a chunk of 32 on each core)
+          ──► (image, label)
 
-Windows are chosen from the sizes in the headers before anything is decoded, so that a JPEG is decoded only where it is
-needed, and a header that declares more pixels than allowed is refused before they are allocated.
+Windows are chosen from the sizes in the headers before anything is decoded, so that a JPEG is
+decoded only where it is needed, and a header that declares more pixels than allowed is refused
+before they are allocated.
 
-A record that cannot be read or decoded becomes a row that is marked, in its place. What cannot be read is known before
-anything is decoded. An error of a decoder would take its record out of the row, and all that follow would move up; so a
-chunk is decoded up to the first error, and its rest with care:
+A record that cannot be read or decoded becomes a row that is marked, in its place. What cannot be
+read is known before anything is decoded. An error of a decoder would take its record out of the
+row, and all that follow would move up; so a chunk is decoded up to the first error, and its rest
+with care:
 
   records ──► decode ──► up to the first gap ──┬──► as many as there are records
   records behind the gap, each a data set of   │
   its own, whose error ends it alone ──────────┘
 
-A data set for each record would cost a tenth of what decoding costs; few chunks, or none, have need of it.
+A data set for each record would cost a tenth of what decoding costs; few chunks, or none, have need
+of it.
 """
 
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from towers.data.augment import NUM_DRAWS, choose_central_windows, choose_random_windows, mirror, pad_crop_mirror
+from towers.data.augment import (
+  NUM_DRAWS,
+  choose_central_windows,
+  choose_random_windows,
+  mirror,
+  pad_crop_mirror,
+)
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.draws import draw
 from towers.data.examples import Examples
@@ -39,8 +49,10 @@ class ImageSource(NamedTuple):
 
   Attributes:
     num_examples: how many.
-    read: `read(numbers)` returns for each number its image as bytes and its label from 0, or a BadRecordError.
-    place: `place(number)` returns the file, the offset in it in bytes, and the record's number in it.
+    read: `read(numbers)` returns for each number its image as bytes and its label from 0, or a
+      BadRecordError.
+    place: `place(number)` returns the file, the offset in it in bytes, and the record's number in
+      it.
   """
   num_examples: int
   read: Callable[[Sequence[int]], List[Any]]
@@ -60,8 +72,8 @@ class ImageFormat(NamedTuple):
   max_pixels: int
 
 
-def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, seed: int, bad_records: BadRecords,
-                     name: str) -> Examples:
+def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, seed: int,
+                     bad_records: BadRecords, name: str) -> Examples:
   """Makes a split of encoded images.
 
   Args:
@@ -78,7 +90,9 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   skips = bad_records.policy == 'skip'
 
   def read_chunk(numbers):
-    """Returns images, labels, sizes, and whether each could be read; what is left to fail is decoding it."""
+    """Returns images, labels, sizes, and whether each could be read; what is left to fail is
+    decoding it.
+    """
     images, labels = [], np.zeros(len(numbers), np.int32)
     sizes, is_read = np.ones([len(numbers), 2], np.int32), np.zeros(len(numbers), bool)
     for position, result in enumerate(source.read(numbers.tolist())):
@@ -120,10 +134,12 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))
       windows = (choose_random_windows(sizes, draws) if augment == 'imagenet'
                  else choose_central_windows(sizes, format.size))
-      return tf.range(tf.size(numbers, out_type=tf.int64)), numbers, images, labels, is_read, windows, draws
+      return tf.range(tf.size(numbers,
+                              out_type=tf.int64)), numbers, images, labels, is_read, windows, draws
 
     def decode(position, number, image, label, is_read, window, draws):
-      return position, as_element(_decode_image(image, window, format, augment, draws), label, is_read)
+      return position, as_element(_decode_image(image, window, format, augment, draws), label,
+                                  is_read)
 
     def stand_in(position, number, image, *_):
       is_good = tf.numpy_function(report_undecoded, [number, image], tf.bool)
@@ -132,7 +148,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
 
     def refuse(*_):
       # A chunk with fewer rows would move all that follow, silently.
-      message = '%s: an image could not be decoded, and then could: a lack of memory?' % name
+      message = f'{name}: an image could not be decoded, and then could: a lack of memory?'
       with tf.control_dependencies([tf.Assert(False, [message])]):
         return as_blank(tf.zeros([], tf.bool))
 
@@ -145,15 +161,18 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
 
     def decode_chunk(*chunk):
       records = tf.data.Dataset.from_tensor_slices(chunk)
-      decoded = tf.data.Dataset.zip((tf.data.Dataset.range(_CHUNK), _decode_what_can_be(records, decode)))
-      decoded = decoded.apply(tf.data.experimental.take_while(lambda position, row: tf.equal(position, row[0])))
+      decoded = tf.data.Dataset.zip(
+          (tf.data.Dataset.range(_CHUNK), _decode_what_can_be(records, decode)))
+      decoded = decoded.apply(
+          tf.data.experimental.take_while(lambda position, row: tf.equal(position, row[0])))
       decoded = decoded.map(lambda position, row: row[1])
 
-      # Asked for when that ends early, which it seldom does. No reduce: TensorFlow 1.14 may crash where a session that
-      # runs one is closed.
+      # Asked for when that ends early, which it seldom does. No reduce: TensorFlow 1.14 may crash
+      # where a session that runs one is closed.
       positions = _decode_what_can_be(records, decode).map(lambda position, _: position)
       positions = positions.concatenate(tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))
-      gap = tf.data.Dataset.zip((tf.data.Dataset.range(_CHUNK), positions)).filter(tf.not_equal).take(1)
+      gap = tf.data.Dataset.zip(
+          (tf.data.Dataset.range(_CHUNK), positions)).filter(tf.not_equal).take(1)
       rest = gap.flat_map(lambda position, _: records.skip(position).flat_map(decode_alone))
       rows = decoded.concatenate(rest).concatenate(records.map(refuse))
       return rows.take(tf.size(chunk[0], out_type=tf.int64))
@@ -163,11 +182,13 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
       rows = _decode_what_can_be(alone, decode).concatenate(alone.map(stand_in)).take(1)
       return rows.map(lambda position, element: element)
 
-    chunks = numbers.batch(_CHUNK).map(begin, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls)).prefetch(1)
-    return chunks.interleave(
-        decode_chunk, cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
+    chunks = numbers.batch(_CHUNK).map(begin, num_parallel_calls=min(_PARALLEL_CHUNKS,
+                                                                     parallel_calls)).prefetch(1)
+    return chunks.interleave(decode_chunk, cycle_length=parallel_calls, block_length=_CHUNK,
+                             num_parallel_calls=parallel_calls)
 
-  return Examples(num_examples=source.num_examples, elements=elements, read=read, marks_bad=skips, name=name)
+  return Examples(num_examples=source.num_examples, elements=elements, read=read, marks_bad=skips,
+                  name=name)
 
 
 def _decode_what_can_be(records, decode):
@@ -177,7 +198,8 @@ def _decode_what_can_be(records, decode):
 
 
 def _decode_image(content, window, format, augment, draws):
-  """Returns the window of an encoded image, `[size, size, channels]` uint8; fails if there is none."""
+  """Returns the window of an encoded image, `[size, size, channels]` uint8; fails if there is none.
+  """
   from tensorflow_v1 import tf
 
   def decode_png():
@@ -186,8 +208,9 @@ def _decode_image(content, window, format, augment, draws):
 
   # The accurate transform gives the same pixels in every version of libjpeg, the fast one need not.
   image = tf.cond(
-      tf.equal(tf.strings.substr(content, 0, 4), b'\x89PNG'), decode_png, lambda: tf.image.decode_and_crop_jpeg(
-          content, window, channels=format.channels, dct_method='INTEGER_ACCURATE'))
+      tf.equal(tf.strings.substr(content, 0, 4),
+               b'\x89PNG'), decode_png, lambda: tf.image.decode_and_crop_jpeg(
+                   content, window, channels=format.channels, dct_method='INTEGER_ACCURATE'))
   image = tf.image.resize_bilinear(image[tf.newaxis], [format.size] * 2, half_pixel_centers=True)
   image = tf.cast(image + 0.5, tf.uint8)
   image.set_shape([1, format.size, format.size, format.channels])
@@ -197,14 +220,16 @@ def _decode_image(content, window, format, augment, draws):
 
 
 def _check_size(content: bytes, max_pixels: int) -> Tuple[int, int]:
-  """Returns height and width of an encoded image; raises a BadRecordError if it has none, or too many pixels."""
+  """Returns height and width of an encoded image; raises a BadRecordError if it has none, or too
+  many pixels.
+  """
   try:
     header = read_image_header(content)
   except ValueError as error:
     raise BadRecordError(str(error)) from None
   if not 1 <= header.height * header.width <= max_pixels:
-    raise BadRecordError('an image of {:,} x {:,} pixels, and 1 to max_image_pixels={:,} are allowed'.format(
-        header.width, header.height, max_pixels))
+    raise BadRecordError(f'an image of {header.width:,} x {header.height:,} pixels, and 1 to '
+                         f'max_image_pixels={max_pixels:,} are allowed')
   return header.height, header.width
 
 

@@ -1,10 +1,12 @@
 """Synthetic: images that need no files, are of any shape and can be learned.
 
-Each class has a coarse coloured pattern, and each example is its class's pattern under noise fifteen times as strong.
-So accuracy climbs over the first epoch (for the default shape and softmax regression: 47 % after 6 steps of 64, 93 %
-after 156) and shows that a net learns, where clean patterns would be known after a few steps.
+Each class has a coarse coloured pattern, and each example is its class's pattern under noise
+fifteen times as strong. So accuracy climbs over the first epoch (for the default shape and softmax
+regression: 47 % after 6 steps of 64, 93 % after 156) and shows that a net learns, where clean
+patterns would be known after a few steps.
 
-  data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=10, num_train=10000, num_validation=1000, seed=0)
+  data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=10, num_train=10000,
+  num_validation=1000, seed=0)
 """
 
 from typing import Tuple
@@ -22,34 +24,35 @@ _PATTERN_VALUES = 16
 _MAX_SEED = 2**32 - 1
 
 
-def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_classes: int = 10, num_train: int = 10000,
-                   num_validation: int = 1000, seed: int = 0) -> DataSet:
+def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_classes: int = 10,
+                   num_train: int = 10000, num_validation: int = 1000, seed: int = 0) -> DataSet:
   """Makes a synthetic data set, CIFAR-shaped by default.
 
   Args:
     image_shape: `[height, width, channels]`.
     num_classes: at least 2. Every class is as frequent as the others, up to one example.
     num_train: examples to learn from.
-    num_validation: examples to measure on, of the same patterns under other noise. They do not depend on `num_train`.
+    num_validation: examples to measure on, of the same patterns under other noise. They do not
+      depend on `num_train`.
     seed: 0 to 2^32 - 1. Arguments and seed determine every byte, under any version of numpy.
 
   Returns:
-    DataSet with batches of images `[batch, height, width, channels]` uint8 and labels `[batch]` int32. Its arrays take
-    one byte for each value of an image.
+    DataSet with batches of images `[batch, height, width, channels]` uint8 and labels `[batch]`
+    int32. Its arrays take one byte for each value of an image.
 
   Raises:
     UsageError: an argument out of its range.
   """
   image_shape = tuple(image_shape)  # type: ignore[assignment]
   if len(image_shape) != 3 or min(image_shape) < 1:
-    raise UsageError('image_shape is {}; it needs 3 numbers of 1 or more: height, width, channels.'.format(
-        list(image_shape)))
-  for argument, value, least in (
-      ('num_classes', num_classes, 2), ('num_train', num_train, 1), ('num_validation', num_validation, 1)):
+    raise UsageError(f'image_shape is {list(image_shape)}; it needs 3 numbers of 1 or more: '
+                     'height, width, channels.')
+  for argument, value, least in (('num_classes', num_classes, 2), ('num_train', num_train, 1),
+                                 ('num_validation', num_validation, 1)):
     if value < least:
-      raise UsageError('{} is {}; give {} or more.'.format(argument, value, least))
+      raise UsageError(f'{argument} is {value}; give {least} or more.')
   if not 0 <= seed <= _MAX_SEED:
-    raise UsageError('seed is {}; synthetic data needs 0 to {}.'.format(seed, _MAX_SEED))
+    raise UsageError(f'seed is {seed}; synthetic data needs 0 to {_MAX_SEED}.')
 
   patterns = _patterns(image_shape, num_classes, np.random.RandomState([seed, 0]))
   # A stream of random numbers for each split: the length of one doesn't change the other.
@@ -62,23 +65,27 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
       num_classes=num_classes)
 
 
-def _patterns(image_shape: Tuple[int, int, int], num_classes: int, random: np.random.RandomState) -> np.ndarray:
+def _patterns(image_shape: Tuple[int, int, int], num_classes: int,
+              random: np.random.RandomState) -> np.ndarray:
   """Returns one pattern for each class, [num_classes, height, width, channels] uint8."""
   height, width, channels = image_shape
   coarse = random.randint(
-      _PATTERN_VALUES, size=(num_classes, -(-height // _PATCH_PIXELS), -(-width // _PATCH_PIXELS), channels))
+      _PATTERN_VALUES,
+      size=(num_classes, -(-height // _PATCH_PIXELS), -(-width // _PATCH_PIXELS), channels))
   fine = coarse.astype(np.uint8).repeat(_PATCH_PIXELS, axis=1).repeat(_PATCH_PIXELS, axis=2)
   return fine[:, :height, :width]
 
 
 def _images_and_labels(patterns: np.ndarray, num_examples: int, random: np.random.RandomState
                        ) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns images [num_examples, height, width, channels] uint8 and labels [num_examples] int32."""
+  """Returns images [num_examples, height, width, channels] uint8 and labels [num_examples] int32.
+  """
   num_classes = len(patterns)
   labels = random.permutation(np.arange(num_examples, dtype=np.int32) % num_classes)
   shape = (num_examples,) + patterns.shape[1:]
   # Raw bytes are the fastest random numbers that numpy has, several times as fast as normal ones.
-  images = np.frombuffer(bytearray(random.bytes(int(np.prod(shape)))), dtype=np.uint8).reshape(shape)
+  images = np.frombuffer(bytearray(random.bytes(int(np.prod(shape)))),
+                         dtype=np.uint8).reshape(shape)
   # 0 to 255 becomes 0 to 240, in place and without a detour through floats.
   images -= images // _PATTERN_VALUES
   for label in range(num_classes):

@@ -11,9 +11,8 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _OURS = tuple(os.path.join(folder, '') for folder in (
     os.path.join(_ROOT, 'towers'), os.path.join(_ROOT, 'staging'), tf.sysconfig.get_lib()))
 # Python's own, installed packages, and what AutoGraph makes of a function.
-_LIBRARIES = re.compile(
-    r'%s|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{8}\.py$'
-    % re.escape(os.path.join(os.path.dirname(os.path.abspath(os.__file__)), '')))
+_LIBRARIES = re.compile(r'{}|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{{8}}\.py$'.format(
+    re.escape(os.path.join(os.path.dirname(os.path.abspath(os.__file__)), ''))))
 
 
 def format_op(op: Any) -> str:

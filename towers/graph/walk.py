@@ -26,7 +26,9 @@ def find_needed(roots: Iterable[tf.Operation], within: Optional[Container[Any]] 
 
 
 def find_dependents(ops: Iterable[tf.Operation], by_control: bool = True) -> Set[Any]:
-  """Returns the ops that wait for any of `ops`, or only those that compute with them; these included."""
+  """Returns the ops that wait for any of `ops`, or only those that compute with them; these
+  included.
+  """
   dependents: Set[Any] = set()
   pending = list(ops)
   while pending:

@@ -159,7 +159,8 @@ def check_measuring(losses: Iterable[Any], is_validating: Any) -> None:
     if not _is_switched(write.op, is_validating):
       raise UsageError(
           f'The op {write.op.name} changes the variable {write.variables[0].name} whenever the '
-          'loss is computed, in validation too: make it inside of tf.cond(is_training, ...), or put '
+          'loss is computed, in validation too: make it inside of tf.cond(is_training, ...), or '
+          'put '
           'it into tf.GraphKeys.UPDATE_OPS and let the loss not wait for it.')
 
 

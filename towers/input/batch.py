@@ -1,7 +1,8 @@
 """A tower's batch: the tensors of its examples, and how many of them count.
 
-The number of examples is a Python int where every batch has the same size, so that the graph spends no op on it;
-otherwise it is a scalar tensor that travels with the batch through switch and staging area.
+The number of examples is a Python int where every batch has the same size, so that the graph spends
+no op on it; otherwise it is a scalar tensor that travels with the batch through switch and staging
+area.
 """
 
 from typing import Any, List, NamedTuple, Optional, Union
@@ -14,8 +15,9 @@ class Batch(NamedTuple):
 
   Attributes:
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
-    num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got no example holds
-      one row of zeros, since many kernels do not take an empty batch, and counts 0.
+    num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got
+      no example holds one row of zeros, since many kernels do not take an empty batch, and counts
+      0.
     may_be_empty: whether the number of examples can be 0.
     put_op: puts the tower's next training batch into its staging area, or None where there is none.
   """
@@ -31,7 +33,9 @@ class Batch(NamedTuple):
 
   @property
   def num_rows(self) -> Optional[int]:
-    """How many values per example belong to the batch, its filler included; None where only a run tells."""
+    """How many values per example belong to the batch, its filler included; None where only a run
+    tells.
+    """
     if self.is_static:
       return self.num_examples
     shape = tf.nest.flatten(self.tensors)[0].shape
@@ -56,4 +60,5 @@ class Batch(NamedTuple):
 
   def replace(self, flat: List[Any]) -> 'Batch':
     """Returns a batch of this one's structure from values as `flatten` orders them."""
-    return self._replace(tensors=tf.nest.pack_sequence_as(self.tensors, flat[:-1]), num_examples=flat[-1])
+    return self._replace(tensors=tf.nest.pack_sequence_as(self.tensors, flat[:-1]),
+                         num_examples=flat[-1])

@@ -4,13 +4,13 @@
   next     one iterator over tower-sized batches, one get_next per tower
   shard    one iterator per tower over Dataset.shard, sharded before it is shuffled
 
-With several workers, each of which builds the inputs of its own towers, all of this is done over the worker's shard of
-the examples; `shard` divides that further.
+With several workers, each of which builds the inputs of its own towers, all of this is done over
+the worker's shard of the examples; `shard` divides that further.
 
-In every mode step s of an epoch takes the same global batch (see `plan`), so the modes differ in speed alone; only when
-a split is shuffled, `shard` draws each tower's examples from its own shard. Epochs repeat for ever, each shuffled by
-(seed, epoch): a get_next never meets the end of the data, and a resumed run enters at any step by skipping elements
-before they are parsed.
+In every mode step s of an epoch takes the same global batch (see `plan`), so the modes differ in
+speed alone; only when a split is shuffled, `shard` draws each tower's examples from its own shard.
+Epochs repeat for ever, each shuffled by (seed, epoch): a get_next never meets the end of the data,
+and a resumed run enters at any step by skipping elements before they are parsed.
 
   examples = data.from_arrays(images, labels)
   inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
@@ -42,7 +42,8 @@ INPUT_MODES = ('split', 'next', 'shard')
 # The types of the ops that take an element from an iterator.
 GET_NEXTS = ('IteratorGetNext', 'IteratorGetNextSync')
 _PREFETCHED_BATCHES = 2
-# Batches of rows that are no larger are gathered several at a time: to wake a thread takes longer than to copy one.
+# Batches of rows that are no larger are gathered several at a time: to wake a thread takes longer
+# than to copy one.
 _SMALL_BYTES = 2 ** 16
 _MOST_AT_ONCE = 16
 _PARALLEL_BATCHES = 4  # Whole batches in the making at a time, at most: they take memory.
@@ -55,8 +56,8 @@ class Inputs(NamedTuple):
   Attributes:
     name: of the split.
     plan: which examples each step takes.
-    next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for instance) and returns one
-      `Batch` per tower.
+    next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for
+      instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
     feed_dict: `feed_dict(step)` is the feed of `initializer` that makes `step` the next one.
     needs_threads: whether a batch is so much work that several threads should share it.
@@ -79,14 +80,15 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     mode: 'split', 'next' or 'shard'.
     shuffle: shuffle every epoch anew, by (seed, epoch).
     seed: of the shuffling.
-    parallel_calls: examples that are parsed at a time, by all iterators together; None for one on each core.
+    parallel_calls: examples that are parsed at a time, by all iterators together; None for one on
+      each core.
 
   Raises:
     UsageError: an unknown mode.
   """
   if mode not in INPUT_MODES:
-    raise UsageError('input_mode is %r: choose one of %s.' % (mode, ', '.join(INPUT_MODES)))
-  with tf.device(HOST), tf.name_scope('inputs_%s' % examples.name):
+    raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
+  with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
     start_epoch = tf.placeholder(tf.int64, [], 'start_epoch')
     start_micro_batch = tf.placeholder(tf.int64, [], 'start_micro_batch')
@@ -94,19 +96,23 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     num_iterators = plan.num_towers if mode == 'shard' else 1
     num_shards = plan.num_workers * num_iterators
     calls = -(-(parallel_calls or count_cores()) // num_iterators)
-    cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and plan.micro_batch_size % plan.num_towers == 0
-    is_gathered = examples.is_gathered and not (examples.parse_example or examples.read or examples.takes_epoch)
+    cuts_evenly = (mode == 'next' and num_shards == 1 and plan.is_even and
+                   plan.micro_batch_size % plan.num_towers == 0)
+    is_gathered = examples.is_gathered and not (examples.parse_example or examples.read or
+                                                examples.takes_epoch)
     is_small = is_gathered and _count_bytes(examples.arrays, plan.micro_batch_size) <= _SMALL_BYTES
     get_nexts = []
     initializer = None
     # Sharded by worker, then by tower.
     for shard in range(plan.worker, num_shards, plan.num_workers):
       def epoch(number, shard=shard):
-        first_micro_batch = tf.where(tf.equal(number, start_epoch), start_micro_batch, tf.zeros_like(start_micro_batch))
-        elements = _order_elements(
-            examples.elements(*arrays), plan, name=examples.name, shard=shard, num_shards=num_shards,
-            first_micro_batch=first_micro_batch, buffer_size=examples.shuffle_buffer,
-            seed=_epoch_seed(seed, shard, number) if shuffle else None)
+        first_micro_batch = tf.where(tf.equal(number, start_epoch), start_micro_batch,
+                                     tf.zeros_like(start_micro_batch))
+        elements = _order_elements(examples.elements(*arrays), plan, name=examples.name,
+                                   shard=shard, num_shards=num_shards,
+                                   first_micro_batch=first_micro_batch,
+                                   buffer_size=examples.shuffle_buffer,
+                                   seed=_epoch_seed(seed, shard, number) if shuffle else None)
         if examples.read:
           elements = examples.read(elements, epoch=number, parallel_calls=calls)
         elif examples.parse_example:
@@ -114,7 +120,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         if num_shards > 1:
           batches = _deal_batches(elements, plan, shard, num_shards, first_micro_batch)
         elif cuts_evenly:
-          # A data set for each batch, which cutting takes, would cost more than gathering small examples does.
+          # A data set for each batch, which cutting takes, would cost more than gathering small
+          # examples does.
           batches = elements.batch(plan.micro_batch_size // plan.num_towers, drop_remainder=True)
         else:
           batches = elements.batch(plan.micro_batch_size, drop_remainder=plan.is_even)
@@ -129,9 +136,11 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       if at_once > 1:
         dataset = dataset.batch(at_once, drop_remainder=True)
       if examples.parse_batch:
-        # Behind the epochs, so that one is begun while the last batches of the one before are parsed.
+        # Behind the epochs, so that one is begun while the last batches of the one before are
+        # parsed.
         parse = as_written(_parse_batch_with(examples, arrays))
-        # Gathering is left to the thread that fetches ahead: to wake another for it takes longer than most batches do.
+        # Gathering is left to the thread that fetches ahead: to wake another for it takes longer
+        # than most batches do.
         dataset = (map_by_reader(dataset, parse) if is_gathered
                    else dataset.map(parse, num_parallel_calls=min(calls, _PARALLEL_BATCHES)))
       dataset = dataset.prefetch(_PREFETCHED_BATCHES * (plan.num_towers if mode == 'next' else 1))
@@ -142,33 +151,41 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
         dataset = with_own_thread(dataset)
       iterator = tf.data.Iterator.from_structure(
           tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset))
-      get_nexts.append(functools.partial(get_next_by_reader, iterator) if is_small else iterator.get_next)
-      # One after another: starting an iterator anew blocks a thread until its prefetching has stopped, which needs
-      # threads itself. Two at once hang on two cores (seen on TensorFlow 1.14).
+      get_nexts.append(
+          functools.partial(get_next_by_reader, iterator) if is_small else iterator.get_next)
+      # One after another: starting an iterator anew blocks a thread until its prefetching has
+      # stopped, which needs threads itself. Two at once hang on two cores (seen on TensorFlow
+      # 1.14).
       with tf.control_dependencies([initializer] if initializer is not None else []):
         initializer = iterator.make_initializer(dataset)
 
   def next_batches():
-    with tf.device(HOST), tf.name_scope('next_%s' % examples.name):
+    with tf.device(HOST), tf.name_scope(f'next_{examples.name}'):
       return [_count_examples(tensors, plan, mode, tower, marks_bad=examples.marks_bad)
               for tower, tensors in enumerate(_TAKE[mode](get_nexts, plan))]
 
   def feed_dict(step):
     epoch_number, step_in_epoch = plan.position(step)
     micro_batch_in_epoch = step_in_epoch * plan.accumulate
-    return {**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number, start_micro_batch: micro_batch_in_epoch}
+    return {
+        **dict(zip(arrays, examples.arrays)), start_epoch: epoch_number,
+        start_micro_batch: micro_batch_in_epoch
+    }
 
-  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer, feed_dict=feed_dict,
-                needs_threads=not is_gathered)
+  return Inputs(name=examples.name, plan=plan, next_batches=next_batches, initializer=initializer,
+                feed_dict=feed_dict, needs_threads=not is_gathered)
 
 
 def _parse_batch_with(examples, arrays):
-  """Returns the function that makes a batch of a batch of elements, whose structure it is handed taken apart."""
+  """Returns the function that makes a batch of a batch of elements, whose structure it is handed
+  taken apart.
+  """
   if not examples.takes_epoch:
     return lambda *elements: examples.parse_batch(*elements, *arrays)
 
   def parse(elements, epoch):
-    return examples.parse_batch(*(elements if isinstance(elements, tuple) else [elements]), *arrays, epoch=epoch)
+    return examples.parse_batch(*(elements if isinstance(elements, tuple) else [elements]), *arrays,
+                                epoch=epoch)
 
   return parse
 
@@ -179,35 +196,45 @@ def _count_bytes(arrays, num_rows):
 
 
 def _count_at_once(batches, arrays):
-  """Returns how many batches of indices shall be gathered at a time: of one size, since they are put together."""
+  """Returns how many batches of indices shall be gathered at a time: of one size, since they are
+  put together.
+  """
   size, = tf.data.get_output_shapes(batches).as_list()
   return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if size else 1
 
 
 def _epoch_seed(seed, shard, epoch):
-  """Returns the shuffle seed of one shard's epoch, an int64 tensor; distinct for the first billions of epochs."""
+  """Returns the shuffle seed of one shard's epoch, an int64 tensor; distinct for the first billions
+  of epochs.
+  """
   return (epoch * 1000003 + shard * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
-def _order_elements(elements, plan, *, name, shard, num_shards, first_micro_batch, buffer_size, seed):
-  """Returns the elements that one iterator takes in one epoch from `first_micro_batch` on: sharded, shuffled, then skipped."""
+def _order_elements(elements, plan, *, name, shard, num_shards, first_micro_batch, buffer_size,
+                    seed):
+  """Returns the elements that one iterator takes in one epoch from `first_micro_batch` on: sharded,
+  shuffled, then skipped.
+  """
   elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
   if num_shards > 1:
     elements = elements.shard(num_shards, shard)
   if seed is not None:
-    elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, num_shards), seed=seed,
-                                reshuffle_each_iteration=False)
+    elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, num_shards),
+                                seed=seed, reshuffle_each_iteration=False)
   elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))
   return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, shard, num_shards))
 
 
 def _missing_elements(elements, plan, name):
-  """Returns what follows the elements, of the same structure: an error whenever there were fewer than promised.
+  """Returns what follows the elements, of the same structure: an error whenever there were fewer
+  than promised.
 
-  An epoch that ends early would put all modes and staging areas out of step, and take examples twice, silently.
+  An epoch that ends early would put all modes and staging areas out of step, and take examples
+  twice, silently.
   """
   def fail(_):
-    message = '%s promised num_examples=%d, but its elements ended before that.' % (name, plan.num_examples)
+    message = (f'{name} promised num_examples={plan.num_examples}, but its elements ended before '
+               'that.')
     with tf.control_dependencies([tf.Assert(False, [message])]):
       return _zeros(elements, first_size=None)
 
@@ -215,16 +242,21 @@ def _missing_elements(elements, plan, name):
 
 
 def _zeros(data_set, first_size):
-  """Returns an element of a data set's structure, all zeros, whose first dimension is `first_size` unless None."""
+  """Returns an element of a data set's structure, all zeros, whose first dimension is `first_size`
+  unless None.
+  """
   def zeros(dtype, shape):
     sizes = [size or 0 for size in shape.as_list()]
     return tf.zeros(sizes if first_size is None else [first_size] + sizes[1:], dtype)
 
-  return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set), tf.data.get_output_shapes(data_set))
+  return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set),
+                               tf.data.get_output_shapes(data_set))
 
 
 def _cut_batches(batches, boundaries):
-  """Cuts every batch into several: element i of `boundaries(size)` to element i + 1, for all of them in order."""
+  """Cuts every batch into several: element i of `boundaries(size)` to element i + 1, for all of
+  them in order.
+  """
   is_tuple = isinstance(tf.data.get_output_types(batches), tuple)
 
   def cut(*batch):
@@ -247,13 +279,16 @@ def _share_batches(batches, num_towers):
 
 
 def _deal_batches(elements, plan, shard, num_shards, first_micro_batch):
-  """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step with all shards."""
+  """Batches a shard so that its step s holds the examples dealt to it from global batch s, in step
+  with all shards.
+  """
   batch_size = plan.micro_batch_size
   if batch_size % num_shards == 0:
     batches = elements.batch(batch_size // num_shards, drop_remainder=plan.is_even)
   else:
-    # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt to a shard in as
-    # many steps as there are shards is one global batch, whatever the first of those steps is.
+    # 8 examples over 3 shards are 3, 3 and 2 in one step and 3, 2 and 3 in the next. What is dealt
+    # to a shard in as many steps as there are shards is one global batch, whatever the first of
+    # those steps is.
     runs = first_micro_batch + tf.range(num_shards + 1, dtype=tf.int64)
     dealt_before = dealt(runs * batch_size, shard, num_shards)
     edges = dealt_before - dealt_before[0]
@@ -284,9 +319,11 @@ def _split_one_batch(get_nexts, plan):
 
 
 def _get_one_batch_per_tower(get_nexts, plan):
-  """`next`: as many get_next as towers, in a fixed order, so that a tower's batch does not depend on timing.
+  """`next`: as many get_next as towers, in a fixed order, so that a tower's batch does not depend
+  on timing.
 
-  The iterator serves one get_next at a time anyhow: the order costs nothing and makes runs repeatable.
+  The iterator serves one get_next at a time anyhow: the order costs nothing and makes runs
+  repeatable.
   """
   batches: List[Any] = []
   for _ in range(plan.num_towers):
@@ -301,16 +338,21 @@ def _get_from_every_shard(get_nexts, plan):
   return [get_next() for get_next in get_nexts]
 
 
-_TAKE = {'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard}
+_TAKE = {
+    'split': _split_one_batch, 'next': _get_one_batch_per_tower, 'shard': _get_from_every_shard
+}
 
 
 def _count_examples(tensors, plan, mode, tower, marks_bad):
-  """Returns a tower's tensors as a `Batch`: counted, of static shape where sizes are even, never without a row."""
+  """Returns a tower's tensors as a `Batch`: counted, of static shape where sizes are even, never
+  without a row.
+  """
   may_be_empty = plan.may_leave_a_tower_empty or marks_bad
   if marks_bad:
     tensors, is_good = tensors
     tensors = tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
-  elif plan.is_even and plan.micro_batch_size % (plan.num_workers * (plan.num_towers if mode == 'shard' else 1)) == 0:
+  elif plan.is_even and plan.micro_batch_size % (plan.num_workers *
+                                                 (plan.num_towers if mode == 'shard' else 1)) == 0:
     size = plan.shares(plan.micro_batch_size)[tower]
     for tensor in tf.nest.flatten(tensors):
       tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
@@ -322,7 +364,8 @@ def _count_examples(tensors, plan, mode, tower, marks_bad):
 
     def fill(tensor):
       row_shape = tf.shape(tensor)[1:]
-      filled = tf.concat([tensor, tf.zeros(tf.concat([[num_missing], row_shape], 0), tensor.dtype)], 0)
+      filled = tf.concat(
+          [tensor, tf.zeros(tf.concat([[num_missing], row_shape], 0), tensor.dtype)], 0)
       filled.set_shape([None] + tensor.shape.as_list()[1:])
       return filled
 
@@ -335,5 +378,7 @@ def _leading_size(batch, dtype):
 
 
 def _share_sizes(size, num_towers):
-  """Returns the smaller run of a batch cut over the towers, and how many towers get one example more."""
+  """Returns the smaller run of a batch cut over the towers, and how many towers get one example
+  more.
+  """
   return size // num_towers, size % num_towers

@@ -1,19 +1,22 @@
 """The plan: which examples each step and each tower takes, in plain Python, before anything runs.
 
-Everything that must agree between the input pipeline, the staging areas, a resumed run and the progress bar is counted
-here once. An epoch is cut in order into global batches, and a global batch over the towers:
+Everything that must agree between the input pipeline, the staging areas, a resumed run and the
+progress bar is counted here once. An epoch is cut in order into global batches, and a global batch
+over the towers:
 
-  epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12          13 examples, global batches of 8
-  split, next    012 345 67      │ 89 1011 12            cut in parts of 3/3/2, then 2/2/1
-  shard          036 147 25      │ 912 10 811            dealt out in turn, so that tower i reads only its shard
+  epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12    13 examples, global batches of 8
+  split, next    012 345 67      │ 89 1011 12      cut in parts of 3/3/2, then 2/2/1
+  shard          036 147 25      │ 912 10 811      dealt out in turn: tower i reads only its shard
 
-The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get nothing.
+The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
+nothing.
 
-Several workers, processes with towers of their own, share every global batch as the towers of `shard` do: example i of
-an epoch goes to worker i modulo their number, and there to a tower by the input mode.
+Several workers, processes with towers of their own, share every global batch as the towers of
+`shard` do: example i of an epoch goes to worker i modulo their number, and there to a tower by the
+input mode.
 
-A *step* is one weight update, from one global batch. It takes one *run* of the session, unless gradients are
-accumulated: then its global batch is taken in several runs, each over all towers.
+A *step* is one weight update, from one global batch. It takes one *run* of the session, unless
+gradients are accumulated: then its global batch is taken in several runs, each over all towers.
 """
 
 from typing import List, NamedTuple, Tuple
@@ -91,49 +94,59 @@ class Plan(NamedTuple):
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
 
   def shares(self, size: int) -> List[int]:
-    """Returns this worker's towers' shares of `size` examples, which all workers deal out among them from its first.
+    """Returns this worker's towers' shares of `size` examples, which all workers deal out among
+    them from its first.
 
     8 over 3 towers of one worker is [3, 3, 2].
     """
     size = dealt(size, self.worker, self.num_workers)
-    return [size // self.num_towers + (tower < size % self.num_towers) for tower in range(self.num_towers)]
+    return [
+        size // self.num_towers + (tower < size % self.num_towers)
+        for tower in range(self.num_towers)
+    ]
 
 
 def dealt(count, shard: int, num_shards: int):
-  """Returns how many of the first `count` examples are dealt to `shard`; `count` is an int or an integer tensor."""
+  """Returns how many of the first `count` examples are dealt to `shard`; `count` is an int or an
+  integer tensor.
+  """
   return (count - shard + num_shards - 1) // num_shards
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
-               accumulate: int = 1, num_workers: int = 1, worker: int = 0, name: str = 'examples') -> Plan:
+               accumulate: int = 1, num_workers: int = 1, worker: int = 0,
+               name: str = 'examples') -> Plan:
   """Returns the plan of a split, or says why there is none.
 
   Raises:
-    UsageError: fewer examples than towers, a global batch that cannot be shared by the towers or cut into runs, or
-      nothing left when the remainder is dropped.
+    UsageError: fewer examples than towers, a global batch that cannot be shared by the towers or
+      cut into runs, or nothing left when the remainder is dropped.
   """
   if num_towers < 1:
-    raise UsageError('num_towers is %d: at least 1 tower is needed.' % num_towers)
+    raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
   if not 0 <= worker < num_workers:
-    raise UsageError('worker is %d: of %d workers the numbers are 0 to %d.' % (worker, num_workers, num_workers - 1))
+    raise UsageError(f'worker is {worker}: of {num_workers} workers the numbers are 0 to '
+                     f'{num_workers - 1}.')
   all_towers = num_workers * num_towers
-  towers = '%d towers' % all_towers + (' of %d workers' % num_workers if num_workers > 1 else '')
+  towers = f'{all_towers} towers' + (f' of {num_workers} workers' if num_workers > 1 else '')
   if batch_size < all_towers:
-    raise UsageError('The global batch of %d examples is smaller than the %s that share it: use a batch_size of '
-                     'at least %d, or at most %d towers.' % (batch_size, towers, all_towers, max(batch_size, 1)))
+    raise UsageError(f'The global batch of {batch_size} examples is smaller than the {towers} that '
+                     f'share it: use a batch_size of at least {all_towers}, or at most '
+                     f'{max(batch_size, 1)} towers.')
   if accumulate < 1 or batch_size % accumulate:
-    raise UsageError('The global batch of %d examples cannot be taken in accumulate=%d runs of equal size: use a '
-                     'batch_size that %d divides.' % (batch_size, accumulate, max(accumulate, 1)))
+    raise UsageError(f'The global batch of {batch_size} examples cannot be taken in '
+                     f'accumulate={accumulate} runs of equal size: use a batch_size that '
+                     f'{max(accumulate, 1)} divides.')
   if batch_size // accumulate < all_towers:
-    raise UsageError('The global batch of %d examples in accumulate=%d runs leaves %d examples a run for %s: '
-                     'use a batch_size of at least %d, or fewer runs.'
-                     % (batch_size, accumulate, batch_size // accumulate, towers, accumulate * all_towers))
+    raise UsageError(f'The global batch of {batch_size} examples in accumulate={accumulate} runs '
+                     f'leaves {int(batch_size // accumulate)} examples a run for {towers}: use a '
+                     f'batch_size of at least {accumulate * all_towers}, or fewer runs.')
   if num_examples < all_towers:
-    raise UsageError('%s has %d examples for %s: every tower needs at least one; use at most %d towers, or more '
-                     'data.' % (name, num_examples, towers, max(num_examples, 1)))
+    raise UsageError(f'{name} has {num_examples} examples for {towers}: every tower needs at least '
+                     f'one; use at most {max(num_examples, 1)} towers, or more data.')
   plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, worker)
   if plan.steps_per_epoch == 0:
-    raise UsageError('%s has %d examples, fewer than one global batch of %d, and drop_remainder leaves out the rest: '
-                     'use a batch_size of at most %d, or keep the remainder.'
-                     % (name, num_examples, batch_size, num_examples))
+    raise UsageError(f'{name} has {num_examples} examples, fewer than one global batch of '
+                     f'{batch_size}, and drop_remainder leaves out the rest: use a batch_size of '
+                     f'at most {num_examples}, or keep the remainder.')
   return plan

@@ -1,1 +1,3 @@
-"""Launch: several workers on one machine, started, told apart and ended together; without TensorFlow."""
+"""Launch: several workers on one machine, started, told apart and ended together; without
+TensorFlow.
+"""

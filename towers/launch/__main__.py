@@ -1,4 +1,5 @@
-"""Launch: starts a command once for each worker on this machine, and again from the checkpoint when one fails.
+"""Launch: starts a command once for each worker on this machine, and again from the checkpoint when
+one fails.
 
   python -m towers.launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
 
@@ -7,13 +8,14 @@
            └─► evaluator   TF_CONFIG: evaluator 0, beside the same workers
 
   all end with 0            waits for the evaluator, ends with 0
-  one fails                 SIGTERM to the others, SIGKILL after the grace; all start again, on other ports
+  one fails                 SIGTERM to the others, SIGKILL after the grace; all start again,
+                            on other ports
   one ends with 2           the same, but nothing starts again: a mistake stays one
-  Ctrl-C, SIGTERM           sent on once, and all leave by themselves; the second one is SIGKILL to all
+  Ctrl-C, SIGTERM           sent on once, and all leave by themselves; a second is SIGKILL to all
   launch itself is killed   `towers/launch/orphans.py` kills all
 
-The exit code is that of the first worker that failed by itself; 130 and 143 after Ctrl-C and SIGTERM.
-`towers/launch/child_process.py` is one child, `towers/launch/children.py` waits for all.
+The exit code is that of the first worker that failed by itself; 130 and 143 after Ctrl-C and
+SIGTERM. `towers/launch/child_process.py` is one child, `towers/launch/children.py` waits for all.
 """
 
 import argparse
@@ -59,24 +61,32 @@ class Member(NamedTuple):
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-  """Returns the flags, and the command's words as `command`; raises UsageError, and SystemExit for --help."""
+  """Returns the flags, and the command's words as `command`; raises UsageError, and SystemExit for
+  --help.
+  """
   parser = Parser(
       prog='launch', usage='python -m towers.launch --workers=N [flags] -- COMMAND [its flags]',
-      description='Starts COMMAND once for each worker, with its TF_CONFIG, and all again from the checkpoint when one '
+      description='Starts COMMAND once for each worker, with its TF_CONFIG, and all again from the '
+                  'checkpoint when one '
       'fails.', allow_abbrev=False)
   parser.add_argument('--workers', type=int, required=True, help='how many; the first is the chief')
-  parser.add_argument('--evaluator', action='store_true', help='one more process, which follows the checkpoints')
-  parser.add_argument('--restarts', type=int, default=3, help='how often all are started again (default: %(default)s)')
+  parser.add_argument('--evaluator', action='store_true', help='one more process, which follows '
+                                                               'the checkpoints')
+  parser.add_argument('--restarts', type=int, default=3, help='how often all are started again '
+                                                              '(default: %(default)s)')
   parser.add_argument('--grace_seconds', type=float, default=30.0,
-                      help='from SIGTERM to SIGKILL when another worker has failed (default: %(default)s)')
+                      help='from SIGTERM to SIGKILL when another worker has failed (default: '
+                           '%(default)s)')
   parser.add_argument('--gpus_per_worker', type=int,
                       help='of those in CUDA_VISIBLE_DEVICES, or from 0; the evaluator comes last')
-  parser.add_argument('--cores_per_worker', type=int, help='to pin each worker to; the evaluator comes last')
+  parser.add_argument('--cores_per_worker', type=int, help='to pin each worker to; the evaluator '
+                                                           'comes last')
   words = [*arguments, '--']
   flags, command = words[:words.index('--')], words[words.index('--') + 1:-1]
   given, unknown = parser.parse_known_args(flags)
   if unknown:
-    raise UsageError('%s is no flag of launch: the command and its flags stand after --. See --help.' % unknown[0])
+    raise UsageError(f'{unknown[0]} is no flag of launch: the command and its flags stand after '
+                     '--. See --help.')
   given.command = command
   _check(given)
   return given
@@ -87,20 +97,24 @@ def _check(given):
                       ('cores_per_worker', 1)):
     value = getattr(given, name)
     if value is not None and not value >= least:
-      raise UsageError('%s=%s must be at least %d.' % (name, value, least))
+      raise UsageError(f'{name}={value} must be at least {least}.')
   if not given.command:
-    raise UsageError('there is no command to start: give it after --, as in --workers=2 -- python main.py.')
+    raise UsageError('there is no command to start: give it after --, as in --workers=2 -- python '
+                     'main.py.')
   if shutil.which(given.command[0]) is None:
-    raise UsageError('the command %s is not found, or is no program: give its path, or put its folder on PATH.'
-                     % given.command[0])
+    raise UsageError(f'the command {given.command[0]} is not found, or is no program: give its '
+                     'path, or put its folder on PATH.')
   if 'TF_CONFIG' in os.environ:
-    raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch would start another '
+    raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch '
+                     'would start another '
                      'cluster inside of it. Start the command itself, or unset TF_CONFIG.')
 
 
 def plan_members(given: argparse.Namespace) -> List[Member]:
-  """Returns the workers, then the evaluator; raises UsageError if there are too few GPUs or cores for them."""
-  tasks = [('worker %d' % index, 'worker', index) for index in range(given.workers)]
+  """Returns the workers, then the evaluator; raises UsageError if there are too few GPUs or cores
+  for them.
+  """
+  tasks = [(f'worker {index}', 'worker', index) for index in range(given.workers)]
   tasks += [(_EVALUATOR, _EVALUATOR, 0)] * given.evaluator
   gpus: List[Optional[Sequence[str]]] = [None] * len(tasks)
   cores: List[Sequence[int]] = [[]] * len(tasks)
@@ -110,24 +124,29 @@ def plan_members(given: argparse.Namespace) -> List[Member]:
       names = [str(number) for number in range(given.gpus_per_worker * len(tasks))]
     else:
       names = [name for name in visible.split(',') if name]
-    gpus = _share('gpus_per_worker', given.gpus_per_worker, names, len(tasks), 'CUDA_VISIBLE_DEVICES has')
+    gpus = _share('gpus_per_worker', given.gpus_per_worker, names, len(tasks),
+        'CUDA_VISIBLE_DEVICES has')
   if given.cores_per_worker is not None:
     if not hasattr(os, 'sched_setaffinity'):
       raise UsageError('cores_per_worker needs Linux: leave it out.')
-    cores = _share('cores_per_worker', given.cores_per_worker, list_cores(), len(tasks), 'this process may use')
-  return [Member(*task, gpus=gpus[number], cores=cores[number]) for number, task in enumerate(tasks)]
+    cores = _share('cores_per_worker', given.cores_per_worker, list_cores(), len(tasks),
+        'this process may use')
+  return [
+      Member(*task, gpus=gpus[number], cores=cores[number]) for number, task in enumerate(tasks)
+  ]
 
 
 def _share(flag, each, things, num_members, which_has):
   """Returns `each` of the things for each member."""
   if each * num_members > len(things):
-    raise UsageError('%s=%d takes %d for %d processes, and %s %d: use at most %d, or fewer processes.'
-                     % (flag, each, each * num_members, num_members, which_has, len(things),
-                        len(things) // num_members))
+    raise UsageError(f'{flag}={each} takes {each * num_members} for {num_members} processes, and '
+                     f'{which_has} {len(things)}: use at most {int(len(things) // num_members)}, '
+                     'or fewer processes.')
   return [things[number * each:(number + 1) * each] for number in range(num_members)]
 
 
-def run_once(children: Children, given: argparse.Namespace, members: Sequence[Member]) -> Optional[ChildProcess]:
+def run_once(children: Children, given: argparse.Namespace,
+             members: Sequence[Member]) -> Optional[ChildProcess]:
   """Starts all members, and returns when all are gone.
 
   Args:
@@ -135,12 +154,16 @@ def run_once(children: Children, given: argparse.Namespace, members: Sequence[Me
     given: the flags.
     members: of `plan_members`.
   Returns:
-    The worker that was the first to fail by itself, or an evaluator that has failed beside workers that are done.
+    The worker that was the first to fail by itself, or an evaluator that has failed beside workers
+    that are done.
   Raises:
     UsageError: the command cannot be executed.
   """
-  addresses = ['127.0.0.1:%d' % port for port in find_free_ports(given.workers)]
-  started = [_start(children, number, member, given.command, addresses) for number, member in enumerate(members)]
+  addresses = [f'127.0.0.1:{port}' for port in find_free_ports(given.workers)]
+  started = [
+      _start(children, number, member, given.command, addresses)
+      for number, member in enumerate(members)
+  ]
   workers, evaluators = started[:given.workers], started[given.workers:]
 
   def have_ended():
@@ -157,26 +180,31 @@ def run_once(children: Children, given: argparse.Namespace, members: Sequence[Me
     children.wait(lambda: causes() or have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
     cause = (causes() or failed())[0]
     if not children.have_ended():
-      say('%s has failed; all others get SIGTERM, and %g s to leave' % (cause.name, given.grace_seconds))
+      say(f'{cause.name} has failed; all others get SIGTERM, and {given.grace_seconds:g} s to leave'
+         )
     children.leave(given.grace_seconds)
     return cause
 
   if have_ended() and not children.have_ended():
-    say('the workers are done; waiting for the evaluator, which ends by itself after the last checkpoint')
+    say('the workers are done; waiting for the evaluator, which ends by itself after the last '
+        'checkpoint')
   children.wait(children.have_ended)
   return next((child for child in evaluators if child.has_failed), None)
 
 
 def _start(children, number, member, command, addresses):
-  environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, member.task_type, member.task_index))
-  # Into a pipe Python writes only when it has much to write; what a worker says should be seen when it says it.
+  environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, member.task_type,
+                                                            member.task_index))
+  # Into a pipe Python writes only when it has much to write; what a worker says should be seen when
+  # it says it.
   environment.setdefault('PYTHONUNBUFFERED', '1')
   if member.gpus is not None:
     environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
   try:
-    return children.start(member.name, command, environment=environment, cores=member.cores, number=number)
+    return children.start(member.name, command, environment=environment, cores=member.cores,
+                          number=number)
   except OSError as error:
-    raise UsageError('the command %s cannot be executed: %s.' % (command[0], error.strerror)) from error
+    raise UsageError(f'the command {command[0]} cannot be executed: {error.strerror}.') from error
 
 
 def run(given: argparse.Namespace, members: Sequence[Member]) -> int:
@@ -191,11 +219,11 @@ def run(given: argparse.Namespace, members: Sequence[Member]) -> int:
         return 0
       end = _why_it_ends(failed, num_restarts, given.restarts)
       if end:
-        say('error: %s; %s.' % (failed.describe_end(), end))
+        say(f'error: {failed.describe_end()}; {end}.')
         return failed.shell_code
       seconds = min(_FIRST_PAUSE_SECONDS * 2 ** num_restarts, _LONGEST_PAUSE_SECONDS)
       num_restarts += 1
-      say('restart %d of %d in %g s' % (num_restarts, given.restarts, seconds))
+      say(f'restart {num_restarts} of {given.restarts} in {seconds:g} s')
       children.wait(lambda: children.interrupted_by, seconds)
       if children.interrupted_by:
         return exit_code(children.interrupted_by)
@@ -207,7 +235,7 @@ def _why_it_ends(failed, num_restarts, most_restarts):
     return 'the workers are done'
   if failed.returncode == _MISTAKE:
     return 'a mistake to correct, which no restart mends'
-  return 'restarts: %d of %d' % (num_restarts, most_restarts) if num_restarts == most_restarts else ''
+  return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -216,7 +244,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     return run(given, plan_members(given))
   except UsageError as error:
-    say('error: %s' % error)
+    say(f'error: {error}')
     return 2
 
 

@@ -28,7 +28,8 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 class Lines:
   """Cuts what comes from a pipe into whole lines.
 
-  A line that is drawn again and again, with `\\r`, is shown as it stands every few seconds, and as it was last.
+  A line that is drawn again and again, with `\\r`, is shown as it stands every few seconds, and as
+  it was last.
   """
 
   def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -44,7 +45,8 @@ class Lines:
     if len(self._rest) > _LONGEST_LINE:  # What never ends a line must not fill the memory either.
       lines += self.end()
     # A \r at the very end may be the first half of an end of line.
-    elif b'\r' in self._rest[:-1] and self._clock() - self._shown_at >= _SECONDS_BETWEEN_REDRAWN_LINES:
+    elif b'\r' in self._rest[:-1] and self._clock(
+    ) - self._shown_at >= _SECONDS_BETWEEN_REDRAWN_LINES:
       self._shown_at = self._clock()
       lines.append(_last_drawn(self._rest))
     return lines
@@ -66,14 +68,15 @@ class Output:
     """Prepares; tags are coloured where `stream` is a terminal and NO_COLOR is not set."""
     self._descriptor = stream.fileno()
     self._encoding = stream.encoding or 'ascii'
-    self._is_coloured = stream.isatty() and not os.environ.get('NO_COLOR') and os.environ.get('TERM') != 'dumb'
+    self._is_coloured = stream.isatty() and not os.environ.get('NO_COLOR') and os.environ.get(
+        'TERM') != 'dumb'
 
   def format_tag(self, name: str, number: int) -> bytes:
     """Returns what stands before each line of a child."""
     bar = '│' if 'utf' in self._encoding.lower() else '|'
-    tag = '%s %s ' % (name, bar)
+    tag = f'{name} {bar} '
     if self._is_coloured:
-      tag = '\x1b[%dm%s\x1b[0m' % (_COLOURS[number % len(_COLOURS)], tag)
+      tag = f'\x1b[{_COLOURS[number % len(_COLOURS)]}m{tag}\x1b[0m'
     return tag.encode(self._encoding)
 
   def write(self, tag: bytes, lines: Sequence[bytes]) -> None:
@@ -100,8 +103,8 @@ class ChildProcess:
     returncode: its exit code, or minus the number of the signal that ended it; None while it runs.
   """
 
-  def __init__(self, name: str, command: Sequence[str], *, environment: Dict[str, str], cores: Sequence[int],
-               number: int, orphans: IO[bytes], outputs: Sequence[Output]):
+  def __init__(self, name: str, command: Sequence[str], *, environment: Dict[str, str],
+               cores: Sequence[int], number: int, orphans: IO[bytes], outputs: Sequence[Output]):
     """Starts the command.
 
     Args:
@@ -116,7 +119,8 @@ class ChildProcess:
       OSError: the command cannot be executed.
     """
     def prepare():
-      # Told by the child itself, before it becomes the command: at no moment is it there and not known.
+      # Told by the child itself, before it becomes the command: at no moment is it there and not
+      # known.
       _tell(orphans, b'+%d\n' % os.getpid())
       if cores:
         os.sched_setaffinity(0, cores)
@@ -124,10 +128,11 @@ class ChildProcess:
     self.name = name
     self.returncode: Optional[int] = None
     self._orphans = orphans
-    # A session is also a group, and takes no Ctrl-C from the terminal: the launcher alone says when to leave. No
-    # thread runs in the launcher, so that it may prepare the child in Python.
-    self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, start_new_session=True, preexec_fn=prepare)
+    # A session is also a group, and takes no Ctrl-C from the terminal: the launcher alone says when
+    # to leave. No thread runs in the launcher, so that it may prepare the child in Python.
+    self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                     start_new_session=True, preexec_fn=prepare)
     pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
     self._streams = {pipe.fileno(): _Stream(pipe, Lines(), output, output.format_tag(name, number))
                      for pipe, output in zip(pipes, outputs)}
@@ -161,7 +166,9 @@ class ChildProcess:
     stream.pipe.close()
 
   def poll(self) -> None:
-    """Sees whether it has ended; if so, ends what is left of its group and shows what it has written last."""
+    """Sees whether it has ended; if so, ends what is left of its group and shows what it has
+    written last.
+    """
     if self.returncode is not None or not os.waitid(os.P_PID, self._process.pid,
                                                     os.WEXITED | os.WNOHANG | os.WNOWAIT):
       return
@@ -191,8 +198,9 @@ class ChildProcess:
     assert self.returncode is not None
     if self.returncode < 0:
       number = -self.returncode
-      return '%s was killed by %s' % (self.name, _SIGNAL_NAMES.get(number, 'signal %d' % number))
-    return '%s ended with exit code %d' % (self.name, self.returncode)
+      return '{} was killed by {}'.format(self.name,
+                                          _SIGNAL_NAMES.get(number, 'signal %d' % number))
+    return f'{self.name} ended with exit code {self.returncode}'
 
   @property
   def shell_code(self) -> int:

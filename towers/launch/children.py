@@ -1,7 +1,8 @@
 """Children: several child processes, the signals of the user, and the one loop that waits for both.
 
-Everything happens in one thread: it reads all pipes, so that lines of different children never mix, and it is woken by
-each end of a child and each signal (`signal.set_wakeup_fd`), so that it hears of ends in the order in which they come.
+Everything happens in one thread: it reads all pipes, so that lines of different children never mix,
+and it is woken by each end of a child and each signal (`signal.set_wakeup_fd`), so that it hears of
+ends in the order in which they come.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ def say(text: str) -> None:
   """Writes a line of the launcher's own."""
   # A terminal that is gone is no reason to end a run.
   with contextlib.suppress(OSError):
-    print('launch: %s' % text, file=sys.stderr, flush=True)
+    print(f'launch: {text}', file=sys.stderr, flush=True)
 
 
 class Children:
@@ -45,12 +46,14 @@ class Children:
   def __enter__(self) -> 'Children':
     """Takes signals from now on; for the rest of the process, which ends soon after."""
     self._outputs = [Output(stream) for stream in (sys.stdout, sys.stderr)]
-    self._orphans = subprocess.Popen([sys.executable, '-I', _ORPHANS], stdin=subprocess.PIPE, start_new_session=True)
+    self._orphans = subprocess.Popen([sys.executable, '-I', _ORPHANS], stdin=subprocess.PIPE,
+                                     start_new_session=True)
     self._wakes, waker = os.pipe()
     for end in (self._wakes, waker):
       os.set_blocking(end, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # Without a handler nothing would be written to the pipe.
+    signal.signal(signal.SIGCHLD,
+                  lambda *_: None)  # Without a handler nothing would be written to the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, lambda number, _: self._signals.append(number))
     return self
@@ -60,8 +63,8 @@ class Children:
     self.wait(self.have_ended)
     self._orphans.communicate()
 
-  def start(self, name: str, command: Sequence[str], *, environment: Dict[str, str], cores: Sequence[int],
-            number: int) -> ChildProcess:
+  def start(self, name: str, command: Sequence[str], *, environment: Dict[str, str],
+            cores: Sequence[int], number: int) -> ChildProcess:
     """Starts one; the arguments are those of ChildProcess, which may raise OSError."""
     assert self._orphans.stdin is not None
     child = ChildProcess(name, command, environment=environment, cores=cores, number=number,
@@ -89,7 +92,7 @@ class Children:
     self._send(signal.SIGTERM)
     self.wait(self.have_ended, grace_seconds)
     for child in self._running:
-      say('%s has not ended within %g s of SIGTERM, and is killed' % (child.name, grace_seconds))
+      say(f'{child.name} has not ended within {grace_seconds:g} s of SIGTERM, and is killed')
     self._send(signal.SIGKILL)
     self.wait(self.have_ended)
     self._are_leaving = False
@@ -119,15 +122,15 @@ class Children:
       number = self._signals.pop(0)
       name = signal.Signals(number).name
       if self.interrupted_by is not None:
-        say('%s: all are killed' % name)
+        say(f'{name}: all are killed')
         self._send(signal.SIGKILL)
         continue
       self.interrupted_by = number
       # Who was asked to leave already would take another signal for the second one.
       if self._are_leaving:
-        say('%s: nothing starts again; once more kills all at once' % name)
+        say(f'{name}: nothing starts again; once more kills all at once')
       else:
-        say('%s: sent on to all, which leave by themselves; once more kills all at once' % name)
+        say(f'{name}: sent on to all, which leave by themselves; once more kills all at once')
         self._send(number)
 
   def _send(self, number):

@@ -1,13 +1,14 @@
 """Orphans: kills the process groups that a launcher leaves behind when it is itself killed.
 
-A program of its own, started as a file. It reads from stdin which groups there are, and which have ended:
+A program of its own, started as a file. It reads from stdin which groups there are, and which have
+ended:
 
   +4711      group 4711 has started
   -4711      group 4711 has ended
 
-The launcher alone keeps the other end of that pipe. The kernel closes it however the launcher ends, also by `kill -9`,
-and then every group that is left gets SIGKILL, with all the processes in it. `PR_SET_PDEATHSIG` would reach each
-group's first process alone, and not what that has started.
+The launcher alone keeps the other end of that pipe. The kernel closes it however the launcher ends,
+also by `kill -9`, and then every group that is left gets SIGKILL, with all the processes in it.
+`PR_SET_PDEATHSIG` would reach each group's first process alone, and not what that has started.
 """
 
 import contextlib

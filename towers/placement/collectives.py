@@ -1,16 +1,18 @@
-"""Collectives: gradients of towers and workers summed by TensorFlow's own all-reduce, fused into few of them.
+"""Collectives: gradients of towers and workers summed by TensorFlow's own all-reduce, fused into
+few of them.
 
-  tower 0   logits/biases logits/weights │ hidden/biases hidden/weights     the last layer first: it is known first,
-  tower 1   logits/biases logits/weights │ hidden/biases hidden/weights     and travels while others are computed
-                       one all-reduce    │  another
+  tower 0   logits/biases logits/weights │ hidden/biases hidden/weights   the last layer first:
+  tower 1   logits/biases logits/weights │ hidden/biases hidden/weights   known first, it travels
+                       one all-reduce    │  another                        while others are computed
 
-Neighbours are fused, large or small, up to a limit; a gradient that reaches the limit alone is not copied. A ring adds
-up every part of a sum once, in the order of the towers, and passes it on: all towers get the same bits, and the same in
-every run.
+Neighbours are fused, large or small, up to a limit; a gradient that reaches the limit alone is not
+copied. A ring adds up every part of a sum once, in the order of the towers, and passes it on: all
+towers get the same bits, and the same in every run.
 
-TensorFlow tells by keys which collectives of different devices and workers belong together, so the graphs of all
-workers must have the same. A worker's server remembers group and shape of every key for as long as it lives: keys are
-made of these, so that one program after another can be trained on it.
+TensorFlow tells by keys which collectives of different devices and workers belong together, so the
+graphs of all workers must have the same. A worker's server remembers group and shape of every key
+for as long as it lives: keys are made of these, so that one program after another can be trained on
+it.
 """
 
 import zlib
@@ -21,8 +23,8 @@ from towers.base.usage_error import UsageError
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 FUSION_BYTES = 4000000
-# The keys of two kinds of groups: one device of every worker, and, with its size added, all devices that gradients are
-# exchanged between.
+# The keys of two kinds of groups: one device of every worker, and, with its size added, all devices
+# that gradients are exchanged between.
 _WORKERS, _TOWERS = 1, 2
 # The lowest key of a program; those below are for graphs beside it.
 _LOWEST_KEY = 1 << 30
@@ -54,11 +56,11 @@ def choose_collective(kind: str, devices: Sequence[str]) -> str:
     UsageError: an unknown kind, or nccl without GPUs.
   """
   if kind not in COLLECTIVES:
-    raise UsageError('collective is %r: choose one of %s.' % (kind, ', '.join(COLLECTIVES)))
+    raise UsageError(f"collective is {kind!r}: choose one of {', '.join(COLLECTIVES)}.")
   has_gpus = all('GPU' in device for device in devices)
   if kind == 'nccl' and not has_gpus:
-    raise UsageError('collective is nccl, which runs on GPUs alone, and the towers stand on %s: use collective=ring.'
-                     % ', '.join(devices))
+    raise UsageError("collective is nccl, which runs on GPUs alone, and the towers stand on "
+                     f"{', '.join(devices)}: use collective=ring.")
   return 'nccl' if has_gpus and kind == 'auto' else 'ring' if kind == 'auto' else kind
 
 
@@ -83,7 +85,9 @@ def plan_fusion(sizes: Sequence[Tuple[Any, int]], fusion_bytes: int) -> List[Lis
 
 
 def _make_key(*facts):
-  """Returns a key that no other collective of the graph has, and of other graphs only one with the same facts."""
+  """Returns a key that no other collective of the graph has, and of other graphs only one with the
+  same facts.
+  """
   keys = tf.get_collection_ref(_KEYS)
   key = zlib.crc32(repr((len(keys), facts)).encode())
   while _LOWEST_KEY + key % _LOWEST_KEY in keys:
@@ -94,15 +98,18 @@ def _make_key(*facts):
 
 def fuse(values: Sequence[Any]) -> Any:
   """Returns tensors of one dtype as one vector; one alone as it is."""
-  return values[0] if len(values) == 1 else tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+  return values[0] if len(values) == 1 else tf.concat([tf.reshape(value, [-1]) for value in values],
+                                                      0)
 
 
 def split_fused(fused: Any, shapes: Sequence[Any]) -> List[Any]:
   """Returns the tensors of the static `shapes` that `fuse` has joined."""
   if len(shapes) == 1:
     return [fused]
-  return [tf.reshape(part, shape)
-          for part, shape in zip(tf.split(fused, [shape.num_elements() for shape in shapes]), shapes)]
+  return [
+      tf.reshape(part, shape)
+      for part, shape in zip(tf.split(fused, [shape.num_elements() for shape in shapes]), shapes)
+  ]
 
 
 def sizes_of(values: Sequence[Any]) -> List[Tuple[Any, int]]:
@@ -110,11 +117,14 @@ def sizes_of(values: Sequence[Any]) -> List[Tuple[Any, int]]:
   return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
 
 
-def sum_fused(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str, fusion_bytes: int = FUSION_BYTES,
+def sum_fused(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: str,
+              fusion_bytes: int = FUSION_BYTES,
               num_workers: int = 1) -> Tuple[List[List[Any]], AllReduce]:
-  """Sums tensors of several devices; returns the sums as they are found on each device, and what was exchanged.
+  """Sums tensors of several devices; returns the sums as they are found on each device, and what
+  was exchanged.
 
-  Whoever asks for a sum on the first device runs the collectives of all of them: one alone would wait for ever.
+  Whoever asks for a sum on the first device runs the collectives of all of them: one alone would
+  wait for ever.
 
   Args:
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
@@ -128,26 +138,31 @@ def sum_fused(shares: Sequence[Sequence[Any]], *, devices: Sequence[str], kind: 
   """
   for share in shares[0]:
     if share.dtype not in _DTYPES:
-      raise UsageError('%s is of %s, which no all-reduce can sum: use variables=host, first or balanced, and one '
-                       'worker.' % (share.op.name, share.dtype.name))
+      raise UsageError(f'{share.op.name} is of {share.dtype.name}, which no all-reduce can sum: '
+                       'use variables=host, first or balanced, and one worker.')
   sizes = sizes_of(shares[0])
   fused_groups = plan_fusion(sizes, fusion_bytes)
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = len(devices) * num_workers
   for count, numbers in enumerate(fused_groups, 1):
-    key = _make_key('sum', [(shares[0][number].dtype, shares[0][number].shape) for number in numbers], group_size)
+    key = _make_key('sum',
+                    [(shares[0][number].dtype, shares[0][number].shape) for number in numbers],
+                    group_size)
     fused = []
     for of_device, device in zip(shares, devices):
-      with tf.device(device), tf.name_scope('all_reduce_%d' % count):
+      with tf.device(device), tf.name_scope(f'all_reduce_{count}'):
         value = tf.identity(fuse([of_device[number] for number in numbers]))
-        fused.append(all_reduce(value, group_size=group_size, group_key=_TOWERS + group_size, instance_key=key,
-                                kind=kind))
+        fused.append(
+            all_reduce(value, group_size=group_size, group_key=_TOWERS + group_size,
+                       instance_key=key, kind=kind))
     for place, (total, device) in enumerate(zip(fused, devices)):
-      with tf.device(device), tf.name_scope('split_%d' % count):
+      with tf.device(device), tf.name_scope(f'split_{count}'):
         if place == 0:
           with tf.control_dependencies([other.op for other in fused]):
             total = tf.identity(total)
-        for number, part in zip(numbers, split_fused(total, [shares[0][number].shape for number in numbers])):
+        for number, part in zip(numbers,
+                                split_fused(total,
+                                            [shares[0][number].shape for number in numbers])):
           sums[place][number] = part
   return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes))
 
@@ -161,10 +176,14 @@ def sum_of_workers(value: Any, *, num_workers: int, key: Optional[int] = None) -
     key: in a graph beside that of the program, one below 2 ** 30 that no other graph has.
   """
   key = key or _make_key('sum of workers', value.shape, value.dtype, num_workers)
-  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS, instance_key=key, kind='ring')
+  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS,
+                    instance_key=key, kind='ring')
 
 
 def broadcast_value(value: Any, *, num_workers: int, is_source: bool) -> Any:
-  """Returns the value of the one worker that is the source; the others' tells static shape and dtype."""
+  """Returns the value of the one worker that is the source; the others' tells static shape and
+  dtype.
+  """
   key = _make_key('hand out', value.shape, value.dtype, num_workers)
-  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS, instance_key=key)
+  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS,
+                   instance_key=key)

@@ -1,7 +1,7 @@
 """Devices: where towers stand, and a session that has them.
 
-Without a GPU the same towers stand on virtual CPU devices, so that a program is tried anywhere; but never silently:
-`auto` says so, and fewer GPUs than asked for is an error before anything is built.
+Without a GPU the same towers stand on virtual CPU devices, so that a program is tried anywhere; but
+never silently: `auto` says so, and fewer GPUs than asked for is an error before anything is built.
 """
 
 import os
@@ -15,13 +15,16 @@ from towers.placement.workers import ALONE, Workers
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
 GRAPH_REWRITERS = ('auto', 'on', 'off')
 _TOWERS_WITHOUT_GPU = 2
-# Of deep nets, whose steps do not notice what TensorFlow's simplifying saves, and whose gradients fill the memory.
+# Of deep nets, whose steps do not notice what TensorFlow's simplifying saves, and whose gradients
+# fill the memory.
 _DEEP_OPS = 10000
 # From which size on malloc takes memory from the system and gives it back.
 _LARGE_BYTES = 128 * 1024
-# What TensorFlow understands as: no threads, the caller's own. It has that for graphs on one device.
+# What TensorFlow understands as: no threads, the caller's own. It has that for graphs on one
+# device.
 _CALLERS_THREAD = -1
-# What is fed, which TensorFlow does not allocate, and numbers of axes, whose count gradients do not tell.
+# What is fed, which TensorFlow does not allocate, and numbers of axes, whose count gradients do not
+# tell.
 _NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
 _INTRA_THREADS = 'TF_NUM_INTRAOP_THREADS'
 # Beyond this many ops, two at a time are there to be run in most of a step ...
@@ -61,96 +64,116 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
     UsageError: fewer GPUs than towers, none with 'gpu', or an unknown kind.
   """
   if kind not in DEVICE_KINDS:
-    raise UsageError('device is %r: choose one of %s.' % (kind, ', '.join(DEVICE_KINDS)))
+    raise UsageError(f"device is {kind!r}: choose one of {', '.join(DEVICE_KINDS)}.")
   num_gpus = 0 if kind == 'cpu' else count_gpus()
   if num_towers is None:
     num_towers = num_gpus or (1 if kind == 'gpu' else _TOWERS_WITHOUT_GPU)
   if num_towers < 1:
-    raise UsageError('num_gpus is %d: at least 1 tower is needed.' % num_towers)
+    raise UsageError(f'num_gpus is {num_towers}: at least 1 tower is needed.')
   if kind == 'gpu' or num_gpus:
     if num_gpus == 0:
-      raise UsageError('device is gpu, but TensorFlow %s sees 0: see whether nvidia-smi lists any and whether the CUDA '
-                       'libraries of this TensorFlow are installed, or use virtual CPU devices with --device=cpu.'
-                       % tf.__version__)
+      raise UsageError(f'device is gpu, but TensorFlow {tf.__version__} sees 0: see whether '
+                       'nvidia-smi lists any and whether the CUDA libraries of this TensorFlow '
+                       'are installed, or use virtual CPU devices with --device=cpu.')
     if num_gpus < num_towers:
-      raise UsageError('num_gpus is %d, but TensorFlow %s sees %d: use --num_gpus=%d, make the others visible '
-                       '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with --device=cpu.'
-                       % (num_towers, tf.__version__, num_gpus, num_gpus))
-    return Devices('GPU', ['/device:GPU:%d' % tower for tower in range(num_towers)], '')
+      raise UsageError(f'num_gpus is {num_towers}, but TensorFlow {tf.__version__} sees '
+                       f'{num_gpus}: use --num_gpus={num_gpus}, make the others visible '
+                       '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
+                       '--device=cpu.')
+    return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '')
   give_sessions_threads()
-  notice = '' if kind == 'cpu' else ('no GPU is visible to TensorFlow %s: the %d towers stand on virtual CPU devices'
-                                     % (tf.__version__, num_towers))
-  return Devices('CPU', ['/device:CPU:%d' % tower for tower in range(num_towers)], notice)
+  notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
+                                     f'{num_towers} towers stand on virtual CPU devices')
+  return Devices('CPU', [f'/device:CPU:{tower}' for tower in range(num_towers)], notice)
 
 
-def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto', collective: str = 'auto',
-                         inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
-                         workers: Workers = ALONE, needs_threads: bool = True) -> Any:
-  """Returns the `tf.ConfigProto` of a session, or of a worker's server, that has all towers' devices.
+def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
+                         collective: str = 'auto', inter_threads: Optional[int] = None,
+                         intra_threads: Optional[int] = None, workers: Workers = ALONE,
+                         needs_threads: bool = True) -> Any:
+  """Returns the `tf.ConfigProto` of a session, or of a worker's server, that has all towers'
+  devices.
 
-  Call it when the graph is built, and before the process has any session: a deep graph is left as it is where the
-  rewriter is off, and where tensors on CPUs are large, their memory is kept from step to step.
+  Call it when the graph is built, and before the process has any session: a deep graph is left as
+  it is where the rewriter is off, and where tensors on CPUs are large, their memory is kept from
+  step to step.
 
   Args:
     devices: where towers stand.
-    graph_rewriter: 'on', 'off', or 'auto': whether TensorFlow rewrites the graph before its first run. On GPUs it
-      chooses layouts, and mixed precision rests on it. On CPUs it made no step faster where it was measured, and
-      the first step of a deep net several times slower: 'auto' leaves it out there, unless XLA compiles. XLA takes
-      constants that are still to be folded for the first device's, and fails with towers on others.
+    graph_rewriter: 'on', 'off', or 'auto': whether TensorFlow rewrites the graph before its first
+      run. On GPUs it chooses layouts, and mixed precision rests on it. On CPUs it made no step
+      faster where it was measured, and the first step of a deep net several times slower: 'auto'
+      leaves it out there, unless XLA compiles. XLA takes constants that are still to be folded for
+      the first device's, and fails with towers on others.
     collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
-    inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each core; with GPUs, or
-      a deep graph, one for each tower if these are more: then all get on at the same pace, so that gradients meet, and
-      their memory is free, early (0.7 GB of 8 towers of NASNet-Large). Small graphs lose more by changing threads, one
-      tower on a CPU whose tensors are all small the most: unless its input `needs_threads`, the step's caller runs it.
-    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on each core with GPUs.
-      On virtual CPU devices it is a tower's part of the cores, one at least, since towers compute side by side; and
-      half of that part for a graph of many ops with little to do each, of which two compute side by side.
+    inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each
+      core; with GPUs, or a deep graph, one for each tower if these are more: then all get on at the
+      same pace, so that gradients meet, and their memory is free, early (0.7 GB of 8 towers of
+      NASNet-Large). Small graphs lose more by changing threads, one tower on a CPU whose tensors
+      are all small the most: unless its input `needs_threads`, the step's caller runs it.
+    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on
+      each core with GPUs. On virtual CPU devices it is a tower's part of the cores, one at least,
+      since towers compute side by side; and half of that part for a graph of many ops with little
+      to do each, of which two compute side by side.
     workers: of which this is one.
-    needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which makes one batch after
-      the other. Where it does, on 2.x, threads of the session that have nothing to do sleep at once.
+    needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which
+      makes one batch after the other. Where it does, on 2.x, threads of the session that have
+      nothing to do sleep at once.
 
   Raises:
     UsageError: an unknown value.
   """
   if graph_rewriter not in GRAPH_REWRITERS:
-    raise UsageError('graph_rewriter is %r: choose one of %s.' % (graph_rewriter, ', '.join(GRAPH_REWRITERS)))
+    raise UsageError(f"graph_rewriter is {graph_rewriter!r}: choose one of "
+                     f"{', '.join(GRAPH_REWRITERS)}.")
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
   config = tf.ConfigProto()
   config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices, is_deep)
   is_small = devices.kind == 'CPU' and not is_deep and not _has_large_tensors()
-  # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until the other is done.
+  # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until
+  # the other is done.
   config.inter_op_parallelism_threads = inter_threads or (
-      0 if 'TF_NUM_INTEROP_THREADS' in os.environ
-      else _CALLERS_THREAD if is_small and len(devices.names) * workers.num_workers == 1 and not needs_threads
-      else max(count_cores(), len(devices.names) if devices.kind == 'GPU' or is_deep else 2))
+      0 if 'TF_NUM_INTEROP_THREADS' in os.environ else
+      _CALLERS_THREAD if is_small and len(devices.names) * workers.num_workers == 1 and
+      not needs_threads else max(count_cores(),
+                                 len(devices.names) if devices.kind == 'GPU' or is_deep else 2))
   # On CPUs it ends the process, asked for or not.
   config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
   if devices.kind == 'CPU':
     config.device_count['CPU'] = len(devices.names)
     if not is_small:
       keep_memory()
-    # An idle thread looks for work for a while before it sleeps, on a core that another worker could use, or the input.
-    config.experimental.disable_thread_spinning = (SPINNING_HINDERS and needs_threads) or workers.num_workers > 1
-  # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were counted before.
+    # An idle thread looks for work for a while before it sleeps, on a core that another worker
+    # could use, or the input.
+    config.experimental.disable_thread_spinning = (SPINNING_HINDERS and
+                                                   needs_threads) or workers.num_workers > 1
+  # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were
+  # counted before.
   config.allow_soft_placement = devices.kind == 'GPU'
-  if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and not compiles_on_cpus()):
+  if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and
+                                 not compiles_on_cpus()):
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    # Its older part folds constants and joins ops that are equal: a twentieth of a step of a linear model, and 25
-    # microseconds for every op before the first step.
+    # Its older part folds constants and joins ops that are equal: a twentieth of a step of a linear
+    # model, and 25 microseconds for every op before the first step.
     if is_deep:
       config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
   if workers.num_workers > 1:
-    # A server outlives its sessions: without this, so would their variables, and iterators that fetch ahead.
+    # A server outlives its sessions: without this, so would their variables, and iterators that
+    # fetch ahead.
     config.isolate_session_state = True
-    # A worker's session sees its own devices alone; with others the first run would wait for their sessions.
-    config.device_filters.append('/job:worker/task:%d' % workers.worker)
-    # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait for ever.
+    # A worker's session sees its own devices alone; with others the first run would wait for their
+    # sessions.
+    config.device_filters.append(f'/job:worker/task:{workers.worker}')
+    # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait
+    # for ever.
     config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
   return config
 
 
 def _count_intra_threads(devices, is_deep):
-  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on each core."""
+  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on
+  each core.
+  """
   if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
     return 0
   count = count_cores_of_each(len(devices.names))
@@ -158,7 +181,8 @@ def _count_intra_threads(devices, is_deep):
 
 
 def _has_large_tensors():
-  """Whether the graph makes tensors whose memory is worth keeping; one of unknown size may be large.
+  """Whether the graph makes tensors whose memory is worth keeping; one of unknown size may be
+  large.
 
   A pool for small ones is slower than malloc: 5 % of a step of a linear model.
   """

@@ -1,10 +1,10 @@
 """Randomness that depends on the seed and on names, never on the order in which a graph was built.
 
-TensorFlow seeds a random op by the number of ops that were built before it: one more op, tower or input mode, and all
-weights and dropout masks are others. Here an initial value depends on (seed, variable name) alone. A random op of a
-model depends on (seed, tower, its name in the tower, run, which is the step unless
-gradients are accumulated): towers draw different masks, a repeated or resumed run
-draws the same.
+TensorFlow seeds a random op by the number of ops that were built before it: one more op, tower or
+input mode, and all weights and dropout masks are others. Here an initial value depends on (seed,
+variable name) alone. A random op of a model depends on (seed, tower, its name in the tower, run,
+which is the step unless gradients are accumulated): towers draw different masks, a repeated or
+resumed run draws the same.
 
 A stateless op, as initializer objects of TensorFlow 2 use, draws by a tensor. In an
 initial value that tensor becomes a constant of (seed, name). In a model it stays what
@@ -42,19 +42,22 @@ _CALLS = ('PartitionedCall', 'StatefulPartitionedCall', 'SymbolicGradient', 'Rem
 
 def name_seeds(seed: int, name: str) -> Tuple[int, int]:
   """Returns two seeds in 1 … 2**31 - 1 that depend on `seed` and `name` alone."""
-  digest = hashlib.sha256(('%d %s' % (seed, name)).encode()).digest()
-  first, second = (int.from_bytes(digest[begin:begin + 4], 'little') % (2 ** 31 - 1) + 1 for begin in (0, 4))
+  digest = hashlib.sha256(f'{seed} {name}'.encode()).digest()
+  first, second = (
+      int.from_bytes(digest[begin:begin + 4], 'little') % (2**31 - 1) + 1 for begin in (0, 4))
   return first, second
 
 
 def get_micro_batch_in_step() -> Any:
-  """Returns the int64 variable that counts the runs of a step with accumulated gradients; no part of checkpoints."""
+  """Returns the int64 variable that counts the runs of a step with accumulated gradients; no part
+  of checkpoints.
+  """
   for variable in tf.local_variables():
     if variable.op.name == 'micro_batch_in_step':
       return variable
   with tf.name_scope(None), tf.init_scope():
-    return tf.Variable(tf.zeros([], tf.int64), name='micro_batch_in_step', trainable=False, use_resource=True,
-                       collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    return tf.Variable(tf.zeros([], tf.int64), name='micro_batch_in_step', trainable=False,
+                       use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
 
 def find_random_ops(value: Any) -> List[Any]:
@@ -93,7 +96,7 @@ def seed_initial_value(value: Any, seed: int, name: str, seeded: Collection[Any]
           f'The initial value of the variable {name} is drawn by {unseedable}, so that it cannot '
           'depend on the seed and the variable\'s name alone: draw it by an initializer such as '
           'tf.glorot_uniform_initializer(), or by tf.random.normal, outside of any tf.function.')
-    seeds = name_seeds(seed, '%s %d' % (name, number))
+    seeds = name_seeds(seed, f'{name} {number}')
     if _is_random(op):
       _set_seeds(op, *seeds)
     for index in _find_seed_inputs(op):
@@ -112,13 +115,14 @@ def _make_constant(op, given, seeds):
     return tf.constant(np.resize(seeds, size), given.dtype, name=op.name + '_seeded')
 
 
-def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str, run: Callable[[], Any]) -> None:
+def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str,
+               run: Callable[[], Any]) -> None:
   """Ties the random ops of a tower's model to (seed, tower, name, run).
 
-  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced by its stateless
-  twin, whose key is the run, so that a resumed run draws what the uninterrupted run had drawn. Inside a while loop,
-  and for the rarer distributions, the op keeps its state and is only seeded.
-  Stateless ops are left as they are.
+  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced
+  by its stateless twin, whose key is the run, so that a resumed run draws what the uninterrupted
+  run had drawn. Inside a while loop, and for the rarer distributions, the op keeps its state and is
+  only seeded. Stateless ops are left as they are.
 
   Args:
     ops: those of the tower's forward pass, without what initial values are computed from.
@@ -169,7 +173,7 @@ def _replace_by_stateless(op, key, run, context):
 
 
 def _tower_seeds(seed, tower, name):
-  return name_seeds(seed, 'tower %d %s' % (tower, name))
+  return name_seeds(seed, f'tower {tower} {name}')
 
 
 def find_random_nodes(nodes: Iterable[Any]) -> List[Any]:
@@ -178,7 +182,9 @@ def find_random_nodes(nodes: Iterable[Any]) -> List[Any]:
 
 
 def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
-  """Gives what `find_random_nodes` found, named without the tower's scope, the seeds that `tower` would have."""
+  """Gives what `find_random_nodes` found, named without the tower's scope, the seeds that `tower`
+  would have.
+  """
   for node in nodes:
     if node.op == 'Const':
       key, _ = _tower_seeds(seed, tower, node.name[:-len(_TWIN + _KEY)])

@@ -6,8 +6,8 @@
   gradient      own ─► all-reduce ─► apply         own ─► all-reduce ─► apply
 
 The first tower's are the program's variables, which checkpoints hold under names without a tower.
-Every step does the same to all copies. Whatever else writes a first tower's variable, an initializer,
-a restore or an assignment of one's own, writes its copies too:
+Every step does the same to all copies. Whatever else writes a first tower's variable, an
+initializer, a restore or an assignment of one's own, writes its copies too:
 
   RestoreV2 ─┬─► assign copies/tower_1/hidden/weights ─┐ (first)
              └─► assign hidden/weights ◄───────────────┘
@@ -50,23 +50,28 @@ class Replicas(NamedTuple):
 
 
 def rounding_alike(is_needed: bool) -> Any:
-  """Returns a context for ops that must give the same bits on every tower and worker: XLA leaves them alone.
+  """Returns a context for ops that must give the same bits on every tower and worker: XLA leaves
+  them alone.
 
-  What it compiles it rounds less often, and it compiles a tower's ops together with whatever stands beside them there.
+  What it compiles it rounds less often, and it compiles a tower's ops together with whatever stands
+  beside them there.
   """
   return tf.xla.experimental.jit_scope(compile_ops=False) if is_needed else contextlib.nullcontext()
 
 
-def make_replica(next_creator: Callable[..., Any], settings: Dict[str, Any], variable: Any, *, tower: int,
-                 device: str) -> Any:
+def make_replica(next_creator: Callable[..., Any], settings: Dict[str, Any], variable: Any, *,
+                 tower: int, device: str) -> Any:
   """Makes a copy of a variable; for a variable creator, which got `next_creator` and `settings`."""
   with tf.device(device), tf.name_scope(None):
-    return next_creator(**dict(settings, name=_COPY % tower + variable.op.name, initial_value=variable.initial_value,
+    return next_creator(**dict(settings, name=_COPY % tower +
+                               variable.op.name, initial_value=variable.initial_value,
                                trainable=False, collections=[REPLICAS]))
 
 
 def slot_creator(next_creator: Callable[..., Any], **settings: Any) -> Any:
-  """Makes an optimizer's variable; what it keeps for a copy is a copy too. For `tf.variable_creator_scope`."""
+  """Makes an optimizer's variable; what it keeps for a copy is a copy too. For
+  `tf.variable_creator_scope`.
+  """
   if _IS_COPY.match(settings.get('name') or ''):
     settings['collections'] = [REPLICAS]
   return next_creator(**settings)
@@ -96,9 +101,11 @@ def _split_name(copy):
 
 
 def follow_writes(step_ops: Iterable[Any]) -> None:
-  """Has every write to a variable that has copies write these too; call it once all copies are made.
+  """Has every write to a variable that has copies write these too; call it once all copies are
+  made.
 
-  A write that cannot be repeated for the copies, in a branch, a loop or a function, fails when it runs.
+  A write that cannot be repeated for the copies, in a branch, a loop or a function, fails when it
+  runs.
 
   Args:
     step_ops: the ops of a step, which write variables and copies alike.
@@ -152,8 +159,10 @@ class _Followed:
     is_plain = not op.outputs and op._get_control_flow_context() is None and any(
         value is handle for value in op.inputs)
     if not is_plain:
-      message = (f'The op {op.name} writes the variable {first.name}, of which every tower has a copy, in a branch, '
-                 'a loop or a function, where the copies cannot follow: assign it outside, or use variables=host, '
+      message = (f'The op {op.name} writes the variable {first.name}, of which every tower has a '
+                 'copy, in a branch, '
+                 'a loop or a function, where the copies cannot follow: assign it outside, or use '
+                 'variables=host, '
                  'first or balanced.')
       with tf.device(HOST):
         write.wait_for(tf.raw_ops.Assert(condition=tf.constant(False), data=[message]))
@@ -167,4 +176,5 @@ class _Followed:
 
 
 def _bits(value):
-  return value if value.dtype.is_integer or value.dtype.is_bool else tf.bitcast(value, _WHOLE[value.dtype.size])
+  return value if value.dtype.is_integer or value.dtype.is_bool else tf.bitcast(
+      value, _WHOLE[value.dtype.size])

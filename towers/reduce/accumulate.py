@@ -1,11 +1,12 @@
-"""Accumulation: a global batch larger than the towers' memory, taken in several runs of the session.
+"""Accumulation: a global batch larger than the towers' memory, taken in several runs of the
+session.
 
-  run 1      towers ──► gradients ──► add        sums hold the gradients times the examples they are the mean of
-  run 2      towers ──► gradients ──► add
+  run 1      towers ──► gradients ──► add        sums hold the gradients times the
+  run 2      towers ──► gradients ──► add        examples they are the mean of
   run 3      towers ──► gradients ──► add ──► divide by all examples ──► apply ──► clear
 
-The step, its counters, its schedule, clipping and decay are those of one big batch. Sums stand with their variables,
-and are no part of checkpoints, which fall between two steps.
+The step, its counters, its schedule, clipping and decay are those of one big batch. Sums stand with
+their variables, and are no part of checkpoints, which fall between two steps.
 """
 
 from typing import Any, List, NamedTuple
@@ -60,7 +61,8 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
     accumulated = reduced.map_gradients(accumulate)
     for number, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
       if moments.op.name.startswith(reduced.towers[0].scope):
-        mean = add(moments.op.inputs[0], reduced.towers[0].device, 'moments_%d' % number) / num_examples
+        mean = add(moments.op.inputs[0], reduced.towers[0].device,
+                   f'moments_{number}') / num_examples
         moments.op._update_input(0, mean)
     with tf.device(HOST):
       run = get_micro_batch_in_step()
@@ -71,13 +73,16 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
   def clear():
     clears = [run.assign(0, read_value=False)]
     for total in sums:
-      # A step that is not done does not ask for every sum: what nothing waits for might still be added afterwards.
+      # A step that is not done does not ask for every sum: what nothing waits for might still be
+      # added afterwards.
       with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):
-        clears.append(total.variable.assign(tf.zeros(total.variable.shape, total.variable.dtype.base_dtype),
-                                            read_value=False))
+        clears.append(
+            total.variable.assign(tf.zeros(total.variable.shape, total.variable.dtype.base_dtype),
+                                  read_value=False))
     return tf.group(*clears, name='clear')
 
-  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op, clear=clear)
+  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op,
+                              clear=clear)
 
 
 def _add_rows(slices, variable, weight, sums, num_examples):
@@ -86,9 +91,10 @@ def _add_rows(slices, variable, weight, sums, num_examples):
     total = _make_sum(variable.shape, slices.values.dtype, variable.op.name)
     touched = _make_sum(variable.shape[:1], tf.int32, variable.op.name + '_touched')
     added = tf.group(
-        total.scatter_add(tf.IndexedSlices(
-            slices.values * tf.cast(weight, slices.values.dtype), slices.indices)),
-        touched.scatter_update(tf.IndexedSlices(tf.ones_like(slices.indices, tf.int32), slices.indices)))
+        total.scatter_add(
+            tf.IndexedSlices(slices.values * tf.cast(weight, slices.values.dtype), slices.indices)),
+        touched.scatter_update(
+            tf.IndexedSlices(tf.ones_like(slices.indices, tf.int32), slices.indices)))
     with tf.control_dependencies([added]):
       indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])
       values = total.sparse_read(indices) / tf.cast(num_examples, slices.values.dtype)
@@ -98,5 +104,6 @@ def _add_rows(slices, variable, weight, sums, num_examples):
 
 def _make_sum(shape, dtype, name):
   with tf.name_scope(None):
-    return tf.Variable(tf.zeros(shape, dtype.base_dtype), name='accumulated/' + name, trainable=False,
+    return tf.Variable(tf.zeros(shape,
+                                dtype.base_dtype), name='accumulated/' + name, trainable=False,
                        use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])

@@ -1,6 +1,7 @@
 """Average: from the towers of a step to its mean loss and gradients, over towers, runs and workers.
 
-  towers ──► sum ──► accumulate over runs ──► exchange between copies and workers ──► mean over the global batch
+  towers ──► sum ──► accumulate over runs ──► exchange between copies and workers
+         ──► mean over the global batch
 """
 
 from typing import Sequence
@@ -17,15 +18,16 @@ from towers.tower.tower import Tower
 
 @uncollected()
 def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
-                      collective: str = 'auto', fusion_bytes: int = FUSION_BYTES) -> ReducedGradients:
+                      collective: str = 'auto',
+                      fusion_bytes: int = FUSION_BYTES) -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
   Args:
     towers: all of this worker.
     accumulate: runs that a full step is taken in. What is exchanged is exchanged once a step.
     workers: that share the global batch, of which this is one.
-    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the variables, and
-      between workers.
+    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the
+      variables, and between workers.
     fusion_bytes: of gradients that are summed together there.
 
   Raises:
@@ -37,4 +39,5 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
   reduced = sum_towers(towers)
   if accumulate > 1:
     reduced = accumulate_gradients(reduced)
-  return all_reduce_gradients(reduced, workers=workers, collective=collective, fusion_bytes=fusion_bytes)
+  return all_reduce_gradients(reduced, workers=workers, collective=collective,
+                              fusion_bytes=fusion_bytes)

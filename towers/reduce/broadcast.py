@@ -3,7 +3,14 @@
 from typing import Any, NamedTuple
 
 from tensorflow_v1 import tf
-from towers.placement.collectives import FUSION_BYTES, broadcast_value, fuse, plan_fusion, sizes_of, split_fused
+from towers.placement.collectives import (
+  FUSION_BYTES,
+  broadcast_value,
+  fuse,
+  plan_fusion,
+  sizes_of,
+  split_fused,
+)
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
 
@@ -12,8 +19,10 @@ class Broadcast(NamedTuple):
   """How the chief's state becomes that of all workers.
 
   Attributes:
-    all_op: sets all global variables to the chief's; to be run by all workers at once, as is the other.
-    untrained_op: those that are not trained, such as moving averages, which each worker moves by its own batches.
+    all_op: sets all global variables to the chief's; to be run by all workers at once, as is the
+      other.
+    untrained_op: those that are not trained, such as moving averages, which each worker moves by
+      its own batches.
   """
   all_op: Any
   untrained_op: Any
@@ -42,7 +51,8 @@ def _broadcast(variables, workers):
     if is_source:
       ops.append(received.op)
       continue
-    for number, part in zip(numbers, split_fused(received, [values[number].shape for number in numbers])):
+    for number, part in zip(numbers,
+                            split_fused(received, [values[number].shape for number in numbers])):
       variable = variables[number]
       ops.append(variable.assign(tf.cast(part, variable.dtype.base_dtype), read_value=False))
   return tf.group(*ops)

@@ -1,10 +1,10 @@
 """Gradients: the towers' shares, summed where they meet.
 
-  variables that all towers share     the shares meet on the variable's device, and are added up there
-  replicas of them on every tower       the shares stay where they are; `all_reduce` adds them up for every tower
+  variables that all towers share   the shares meet on the variable's device, and are added up there
+  replicas of them on every tower   the shares stay there; `all_reduce` adds them up for every tower
 
-Every tower divided by the number of examples in the global batch already (see `tower`), so there is nothing left to
-divide here, and nothing to weight.
+Every tower divided by the number of examples in the global batch already (see `tower`), so there is
+nothing left to divide here, and nothing to weight.
 """
 
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
@@ -21,18 +21,20 @@ from towers.tower.tower import Tower
 
 
 class ReducedGradients(NamedTuple):
-  """What the towers found together; of replicas of variables, only what `all_reduce` returns is the mean.
+  """What the towers found together; of replicas of variables, only what `all_reduce` returns is the
+  mean.
 
   Attributes:
     towers: that it came from.
     num_examples: that the means are over, an int or an integer scalar.
-    loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does, also
-      puts the next training batch of every tower.
+    loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does,
+      also puts the next training batch of every tower.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
-    partly_without_gradient: those that it does not depend on in some towers, which count as zero there; models that
-      are the same in every tower have none.
-    replicas: for each later tower that has replicas of its own the same gradients on its device, with these replicas.
+    partly_without_gradient: those that it does not depend on in some towers, which count as zero
+      there; models that are the same in every tower have none.
+    replicas: for each later tower that has replicas of its own the same gradients on its device,
+      with these replicas.
     all_reduce: what it took to sum the gradients for all replicas, or None.
     votes: of several workers that the means are over, see `all_reduce`; or None.
     loss_scale: that the gradients were scaled by and are no longer, or None.
@@ -53,7 +55,9 @@ class ReducedGradients(NamedTuple):
   clear: Optional[Callable[[], Any]] = None
 
   def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'ReducedGradients':
-    """Returns the same with `change(gradient, variable)`, built on the variable's device, for every gradient."""
+    """Returns the same with `change(gradient, variable)`, built on the variable's device, for every
+    gradient.
+    """
     def change_all(gradients):
       changed = []
       for gradient, variable in gradients:
@@ -62,20 +66,30 @@ class ReducedGradients(NamedTuple):
       return changed
 
     with rounding_alike(self.all_reduce is not None):
-      return self._replace(gradients=change_all(self.gradients), replicas=[change_all(replica) for replica in self.replicas])
+      return self._replace(gradients=change_all(self.gradients),
+                           replicas=[change_all(replica) for replica in self.replicas])
 
 
 def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
-  """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients stay sparse."""
+  """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients
+  stay sparse.
+  """
   variables = towers[0].variables
   by_variable = list(zip(*[tower.gradients for tower in towers]))
-  known = [number for number, shares in enumerate(by_variable) if any(share is not None for share in shares)]
+  known = [
+      number for number, shares in enumerate(by_variable)
+      if any(share is not None for share in shares)
+  ]
   with tf.name_scope('average'):
     if towers[-1].variables == variables:
-      sums = [_sum_shared([by_variable[number] for number in known], [variables[number] for number in known], towers)]
+      sums = [
+          _sum_shared([by_variable[number] for number in known],
+                      [variables[number] for number in known], towers)
+      ]
     else:
       sums = _find_shares(towers, known)
-    gradients, *replicas = [[(total, tower.variables[number]) for number, total in zip(known, of_tower)]
+    gradients, *replicas = [[(total, tower.variables[number])
+                             for number, total in zip(known, of_tower)]
                             for tower, of_tower in zip(towers, sums)]
     losses = []
     for tower in towers:
@@ -84,11 +98,12 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     with tf.device(HOST):
       loss = add_all(losses)
   return ReducedGradients(
-      towers, towers[0].num_global_examples, loss, gradients,
-      without_gradient=[variable for number, variable in enumerate(variables) if number not in known],
-      partly_without_gradient=[variables[number] for number in known
-                               if any(share is None for share in by_variable[number])],
-      replicas=replicas)
+      towers, towers[0].num_global_examples, loss, gradients, without_gradient=[
+          variable for number, variable in enumerate(variables) if number not in known
+      ], partly_without_gradient=[
+          variables[number] for number in known if any(share is None
+                                                       for share in by_variable[number])
+      ], replicas=replicas)
 
 
 def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:
@@ -108,14 +123,16 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
 
 
 def build_gradient_norm(reduced: ReducedGradients) -> Any:
-  """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs without it."""
+  """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs
+  without it.
+  """
   with tf.name_scope('gradient_norm'), tf.device(HOST):
     return _find_norm(_merge_all_rows(reduced))
 
 
 def _merge_all_rows(reduced):
-  return reduced.map_gradients(
-      lambda gradient, _: _merge_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+  return reduced.map_gradients(lambda gradient, _: _merge_rows(gradient)
+                               if isinstance(gradient, tf.IndexedSlices) else gradient)
 
 
 def _find_norm(reduced):
@@ -132,7 +149,8 @@ def _sum_shared(by_variable, variables, towers):
         with tf.device(tower.device):
           joined.append(join(shares))
       with tf.device(variables[group[0]].device):
-        for number, total in zip(group, part(add_all(joined), [by_variable[number][0] for number in group])):
+        for number, total in zip(
+            group, part(add_all(joined), [by_variable[number][0] for number in group])):
           sums[number] = total
   for number, (shares, variable) in enumerate(zip(by_variable, variables)):
     if sums[number] is None:
@@ -143,15 +161,21 @@ def _sum_shared(by_variable, variables, towers):
 
 
 def _find_dense(by_variable):
-  """Returns for each variable the first tower's gradient, or None where not all towers have a dense one."""
-  return [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None for shares in by_variable]
+  """Returns for each variable the first tower's gradient, or None where not all towers have a dense
+  one.
+  """
+  return [
+      shares[0] if all(isinstance(share, tf.Tensor)
+                       for share in shares) else None
+      for shares in by_variable
+  ]
 
 
 def _find_shares(towers, known):
   """Returns for each tower its shares of the gradients `known`, dense ones not yet summed.
 
-  The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those with the same index
-  and hands them on, so that every tower gets the same bits.
+  The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those
+  with the same index and hands them on, so that every tower gets the same bits.
   """
   shares: List[List[Any]] = [[] for _ in towers]
   for number in known:
@@ -177,7 +201,9 @@ def _make_dense(gradient, variable):
 
 
 def _merge_rows(slices):
-  """Adds up rows with the same index: apart, their squares would not add up to the norm of the dense gradient."""
+  """Adds up rows with the same index: apart, their squares would not add up to the norm of the
+  dense gradient.
+  """
   indices, positions = tf.unique(slices.indices)
   values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
   return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -191,7 +217,9 @@ def _scale(gradient, scale):
 
 def _sum_shares(shares):
   if len(shares) > 1 and all(isinstance(share, tf.IndexedSlices) for share in shares):
-    # The optimizer adds up rows with the same index; adding tensors here would make the gradient dense.
+    # The optimizer adds up rows with the same index; adding tensors here would make the gradient
+    # dense.
     return tf.IndexedSlices(tf.concat([share.values for share in shares], 0),
-                            tf.concat([share.indices for share in shares], 0), shares[0].dense_shape)
+                            tf.concat([share.indices for share in shares], 0),
+                            shares[0].dense_shape)
   return add_all(shares)

@@ -1,9 +1,9 @@
 """Apart: a tower's results come from its own batch, and hold nothing that is added later.
 
 A graph's collections are those of all towers. What a model asks for by `tf.losses.get_total_loss()`
-or `tf.get_collection('losses')` holds in tower 2 the losses of towers 0 and 1 as well. And penalties
-in REGULARIZATION_LOSSES are added to the gradient once for all towers: in the loss they would count
-twice.
+or `tf.get_collection('losses')` holds in tower 2 the losses of towers 0 and 1 as well. And
+penalties in REGULARIZATION_LOSSES are added to the gradient once for all towers: in the loss they
+would count twice.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -38,7 +38,8 @@ def check_apart(results: Dict[str, Sequence[Any]], ops: Sequence[Any], *, number
     needed = find_needed([op for op in _find_ops(values) if op in reached], within=reached)
     for op, source in crossings:
       if op in needed and not _is_same_everywhere(source):
-        raise UsageError(f'The {what} of tower {number} is computed from the op {source.name}, which '
+        raise UsageError(f'The {what} of tower {number} is computed from the op {source.name}, '
+                         'which '
                          f'is of another tower and its examples. {_tell_fix(source)}')
 
 
@@ -66,8 +67,10 @@ def check_penalties(loss: Any, penalties: Sequence[Any], ops: Sequence[Any]) -> 
   if loss.op in dependents:
     found = min(map(_split_regularizer, own & find_needed([loss.op], within=dependents)))
     name = f'that of {found[0]}' if all(found) else found[0]
-    raise UsageError(f"The model's loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, {name}, "
-                     'whose gradient is added once for all towers: it would count twice. Return the '
+    raise UsageError("The model's loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, "
+                     f"{name}, "
+                     'whose gradient is added once for all towers: it would count twice. Return '
+                     'the '
                      'loss without penalties, as '
                      'tf.losses.get_total_loss(add_regularization_losses=False) does.')
 
@@ -95,8 +98,9 @@ def _find_sources(op):
 
 def _is_same_everywhere(op):
   """Returns whether an op depends on nothing fed, read or drawn, as constants and tables do not."""
-  return not any(source.type == 'Placeholder' or (source.op_def.is_stateful and not _is_handle(source))
-                 for source in find_needed([op]))
+  return not any(
+      source.type == 'Placeholder' or (source.op_def.is_stateful and not _is_handle(source))
+      for source in find_needed([op]))
 
 
 def _is_handle(op):

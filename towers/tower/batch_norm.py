@@ -1,15 +1,17 @@
 """Batch normalisation over towers: which batch its moments are those of.
 
   first   every tower normalises by its own batch; tower 0's moments move the averages
-  mean    every tower normalises by its own batch; the mean of all towers' moments moves the averages
-  sync    every tower normalises by the global batch, whose moments move the averages: N towers are one tower
+  mean    every tower normalises by its own batch; the mean of their moments moves the averages
+  sync    every tower normalises by the global batch, whose moments move the averages:
+          N towers are one tower
 
-For `sync`, what the layers of all towers sum over their batches is added up in the forward pass, and so are the
-gradients of these sums in the backward pass. The towers stand already when they are joined: every layer left an
-identity op in its graph (see `towers.tower.batch_norm_layer`), and here its input becomes the sum over all towers.
+For `sync`, what the layers of all towers sum over their batches is added up in the forward pass,
+and so are the gradients of these sums in the backward pass. The towers stand already when they are
+joined: every layer left an identity op in its graph (see `towers.tower.batch_norm_layer`), and here
+its input becomes the sum over all towers.
 
-With several workers, `mean` and `sync` are over the towers of all. `first` is each worker's own first tower; before
-anything is measured the chief's averages become those of all (see `workers`).
+With several workers, `mean` and `sync` are over the towers of all. `first` is each worker's own
+first tower; before anything is measured the chief's averages become those of all (see `workers`).
 """
 
 from typing import Any, Dict, List, Sequence
@@ -27,7 +29,7 @@ BATCH_NORMS = ('first', 'mean', 'sync')
 def check_kind(kind: str) -> None:
   """Raises UsageError for a kind that is none of `BATCH_NORMS`."""
   if kind not in BATCH_NORMS:
-    raise UsageError('batch_norm is %r: choose one of %s.' % (kind, ', '.join(BATCH_NORMS)))
+    raise UsageError(f"batch_norm is {kind!r}: choose one of {', '.join(BATCH_NORMS)}.")
 
 
 def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Any], scope: str,
@@ -42,26 +44,30 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
     loss: its loss, which averages that are updated in place wait for.
 
   Raises:
-    UsageError: an unknown kind; moving averages that nothing updates; or batch normalisation over towers asked for
-      layers that do not take part.
+    UsageError: an unknown kind; moving averages that nothing updates; or batch normalisation over
+      towers asked for layers that do not take part.
   """
   check_kind(kind)
-  averages = [variable.op.name for variable in variables if 'moving_' in variable.op.name.split('/')[-1]]
+  averages = [variable.op.name for variable in variables if 'moving_' in variable.op.name.split(
+      '/')[-1]]
   if averages and not update_ops and not find_step_writes([loss]).early:
-    raise UsageError('Nothing updates %s and %d more moving averages, so that validation would measure with what they '
-                     'started from: add their updates to tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer '
-                     'its `updates`), or use towers.tower.batch_norm_layer.' % (averages[0], len(averages) - 1))
+    raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
+                     'so that validation would measure with what they started from: add their '
+                     'updates to tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its '
+                     '`updates`), or use towers.tower.batch_norm_layer.')
   if kind != 'first' and (update_ops or averages) and not _match(BATCH_MOMENTS, [scope]):
-    raise UsageError('batch_norm=%s needs layers that exchange what they sum, as '
-                     'towers.tower.batch_norm_layer does; the model\'s own, which update %s, do not: use '
-                     'batch_norm=first, or towers.tower.batch_norm_layer.'
-                     % (kind, averages[0] if averages else update_ops[0].name))
+    raise UsageError(f'batch_norm={kind} needs layers that exchange what they sum, as '
+                     'towers.tower.batch_norm_layer does; the model\'s own, which update '
+                     f'{averages[0] if averages else update_ops[0].name}, do not: use '
+                     'batch_norm=first, or towers.tower.batch_norm_layer.')
 
 
 def joins_moments(kind: str, counts: Sequence[Any]) -> bool:
-  """Returns whether the moments of later towers may move the averages, and not those of the first alone.
+  """Returns whether the moments of later towers may move the averages, and not those of the first
+  alone.
 
-  Only where sizes are uneven may the first tower be without examples; then the next one that has some stands in.
+  Only where sizes are uneven may the first tower be without examples; then the next one that has
+  some stands in.
 
   Args:
     kind: one of `BATCH_NORMS`.
@@ -70,16 +76,16 @@ def joins_moments(kind: str, counts: Sequence[Any]) -> bool:
   return kind == 'mean' or kind == 'first' and not all(isinstance(count, int) for count in counts)
 
 
-def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str], counts: Sequence[Any],
-                     workers: Workers = ALONE) -> None:
+def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str],
+                     counts: Sequence[Any], workers: Workers = ALONE) -> None:
   """Joins the batch normalisation of all towers, once they and their gradients are built.
 
   Args:
     kind: one of `BATCH_NORMS`.
     scopes: the towers' name scopes, each with a slash at its end.
     devices: the towers' devices.
-    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower of none holds a row that only fills
-      its batch, and has no part.
+    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower of none holds a
+      row that only fills its batch, and has no part.
     workers: whose towers are joined, these being one's.
   """
   if len(scopes) * workers.num_workers == 1:
@@ -89,7 +95,8 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
     weights = [tf.minimum(count, 1) for count in counts]
     # Gradients are those of a worker's mean loss, and are weighted by its examples only in the end.
     is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
-    examples = None if is_even else tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
+    examples = None if is_even else tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1),
+                                            tf.float32)
     for collection, scale in ((BATCH_SUMS, None), (BATCH_SUM_GRADIENTS, examples)):
       for identities in _match(collection, scopes):
         total = _add_up(identities, weights, devices[0], workers, scale)
@@ -118,7 +125,8 @@ def _match(collection, scopes) -> List[List[Any]]:
 
 
 def _add_up(identities, weights, device, workers, scale=None):
-  """Returns the weighted sum of what goes into identities, those of all workers, without those whose weight is 0.
+  """Returns the weighted sum of what goes into identities, those of all workers, without those
+  whose weight is 0.
 
   With a `scale` each worker's part is multiplied by its own, and the sum divided by that.
   """

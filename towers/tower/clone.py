@@ -1,18 +1,20 @@
 """Clones: further towers copied from a built one's graph, instead of calling the model once more.
 
-Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself replicas the op in a tenth of that. A
-clone holds what the loss, the metrics and the gradients of its pattern need, under its own name scope:
+Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself replicas the op
+in a tenth of that. A clone holds what the loss, the metrics and the gradients of its pattern need,
+under its own name scope:
 
-  tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model put the op elsewhere itself
+  tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model placed it
   batch of tower 0     ──►  batch of tower 3
   a key of dropout     ──►  the key that (seed, tower 3, name) gives
   a variable           ──►  tower 3's copy, if it has one
   is_training, run, all other variables: shared, as they stand outside of the tower
 
-What a tower would be if the model were called, a clone is too, to the bit. What only one tower needs (updates of moving
-averages, penalties, summaries) is left out. So is what would be there twice: a shared variable is read once where it
-stands and the value sent to every tower, constants that are equal are one, and shapes that are known are constants. Of
-a clone of NASNet-Large half of the ops goes.
+What a tower would be if the model were called, a clone is too, to the bit. What only one tower
+needs (updates of moving averages, penalties, summaries) is left out. So is what would be there
+twice: a shared variable is read once where it stands and the value sent to every tower, constants
+that are equal are one, and shapes that are known are constants. Of a clone of NASNet-Large half of
+the ops goes.
 """
 
 import logging
@@ -29,7 +31,8 @@ from towers.tower.clone_check import check_free, check_scope, check_state, count
 from towers.tower.clone_names import Names, get_op_name
 
 # What one tower adds for all, and what describes a graph instead of being part of it.
-_NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT', 'WHILE_CONTEXT')
+_NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',
+    'WHILE_CONTEXT')
 
 
 class Recording(NamedTuple):
@@ -64,8 +67,9 @@ def record_tower(device: str) -> Recording:
     on_device.add(op.name)
     return device
 
-  return Recording(place, on_device, len(graph.get_operations()), count_names(),
-                   {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
+  return Recording(
+      place, on_device, len(graph.get_operations()), count_names(),
+      {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
 
 
 class Pattern:
@@ -138,7 +142,9 @@ class Pattern:
     graph = tf.get_default_graph()
     reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
              if nodes[get_op_name(name)].op == 'ReadVariableOp']
-    groups = [[reads[number] for number in group] for group in group_alike(reads, [read.device for read in reads])]
+    groups = [[reads[number]
+               for number in group]
+              for group in group_alike(reads, [read.device for read in reads])]
     joined = []
     for alike in groups:
       with tf.device(alike[0].device), tf.name_scope('join_reads'):
@@ -150,25 +156,30 @@ class Pattern:
     return has_same_shapes(self._batch, batch)
 
   def _is_shared_read(self, node, recording, copied):
-    """Whether a node reads a shared variable where that stands: it gives all towers the same value."""
+    """Whether a node reads a shared variable where that stands: it gives all towers the same value.
+    """
     return (node.op == 'ReadVariableOp' and node.name not in recording.on_device and
             not any(name in self._inside or name in copied
                     for name in map(get_op_name, node.input)))
 
   def _add_known_shapes(self, node, is_placed):
-    """Adds constants instead of a node that tells nothing but static shapes; returns whether it is one."""
+    """Adds constants instead of a node that tells nothing but static shapes; returns whether it is
+    one.
+    """
     if node.op != 'ShapeN' or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)
     # In a loop a constant would have to enter it.
-    if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
+    if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined()
+                                                             for tensor in op.inputs):
       return False
     like = self._names.get_op(node.name)
     for port, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
-      constant = tf.NodeDef(name=self._names.make('%s/%d' % (like, port)), op='Const',
+      constant = tf.NodeDef(name=self._names.make(f'{like}/{port}'), op='Const',
                             device=node.device)
       constant.attr['dtype'].type = shape.dtype.as_datatype_enum
-      constant.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(tensor.shape.as_list(), shape.dtype))
+      constant.attr['value'].tensor.CopyFrom(
+          tf.make_tensor_proto(tensor.shape.as_list(), shape.dtype))
       self._names.stand_in(node.name, port, self._merge_constant(constant, is_placed))
     return True
 
@@ -253,16 +264,16 @@ class Pattern:
     """
     graph = tf.get_default_graph()
     # Not taken before all has gone well: else the model is called, and is to find the same names.
-    scope = graph.unique_name('tower_%d' % number, mark_as_used=False) + '/'
+    scope = graph.unique_name(f'tower_{number}', mark_as_used=False) + '/'
     check_free(scope, self._scopes)
     seed_nodes(self._random, seed=self._seed, tower=self._first_tower + number)
     for node, frame in self._frames:
       # No name scope holds two slashes in a row, so no frame of another loop has this name.
-      node.attr['frame_name'].s = ('%s/%s' % (scope, frame)).encode()
+      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._parcels:
-      with tf.device(device), tf.name_scope('reads_%d' % number):
+      with tf.device(device), tf.name_scope(f'reads_{number}'):
         replaced.update(zip([read.name for read in alike], part(joined, alike)))
     input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
                  for inside, name in self._names.outside.items()}
@@ -271,7 +282,7 @@ class Pattern:
       node.device = device
     found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
         *map(self._names.get_tensor, roots), *self._control_inputs])
-    graph.unique_name('tower_%d' % number)
+    graph.unique_name(f'tower_{number}')
     for op, sources in zip(found[len(roots):], self._control_inputs.values()):
       op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
     replicas = dict(zip([tensor.name for tensor in roots], found))
@@ -287,10 +298,11 @@ class Pattern:
       for item in items:
         graph.add_to_collection(key, copy(item))
     tower = self._tower
-    return tower._replace(
-        device=device, scope=scope, loss=copy(tower.loss), num_examples=batch.num_examples, update_ops=[],
-        penalties=[], put_op=batch.put_op, sums={name: copy(value) for name, value in tower.sums.items()},
-        gradients=[copy(gradient) for gradient in tower.gradients])
+    return tower._replace(device=device, scope=scope, loss=copy(tower.loss),
+                          num_examples=batch.num_examples, update_ops=[], penalties=[],
+                          put_op=batch.put_op,
+                          sums={name: copy(value) for name, value in tower.sums.items()},
+                          gradients=[copy(gradient) for gradient in tower.gradients])
 
 
 def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -> Optional[Any]:
@@ -305,9 +317,9 @@ def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -
     return make(*args, **settings)
   except Exception as error:
     reason = str(error) if isinstance(error, UsageError) else (
-        'TensorFlow cannot copy the tower: %s: %s.' % (type(error).__name__, error))
+        f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}.')
     if build == 'clone':
-      raise UsageError('tower_build=clone: %s' % reason) from error
+      raise UsageError(f'tower_build=clone: {reason}') from error
     logging.getLogger('towers').warning(
         'tower_build=auto calls the model for every tower instead of cloning the first. %s',
         ' '.join(reason.split()))
@@ -315,7 +327,9 @@ def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -
 
 
 def has_same_shapes(left: Batch, right: Batch) -> bool:
-  """Whether two batches are alike in all that is static: what Python made of a shape is part of a pattern."""
+  """Whether two batches are alike in all that is static: what Python made of a shape is part of a
+  pattern.
+  """
   if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
     return False
   if left.is_static and left.num_examples != right.num_examples:

@@ -74,7 +74,8 @@ def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> N
     found = _find_python(nodes[name], bodies, calls_python)
     if found:
       raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
-                       f'clones of the tower would share, with all that it remembers. {_FIX} Or, if '
+                       f'clones of the tower would share, with all that it remembers. {_FIX} Or, '
+                       'if '
                        'it remembers nothing: tf.py_func(…, stateful=False).')
 
 

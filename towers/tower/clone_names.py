@@ -60,7 +60,7 @@ class Names:
   def stand_in(self, name: str, port: int, instead: str) -> None:
     """Gives output `port` of an op the name in the pattern of an op with one output, instead."""
     if port:
-      self._ports['%s:%d' % (name, port)] = instead
+      self._ports[f'{name}:{port}'] = instead
     else:
       self._ops[name] = instead
 

@@ -44,13 +44,14 @@ def _sum_loss(loss, batch, count_rows):
   if loss.shape.ndims == 0:
     loss = tf.cast(loss, tf.float32)
     return batch.zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype))
-  raise UsageError('The model\'s loss has the shape %s: return one loss per example, [batch], or the scalar mean over '
-                   'the batch.' % (loss.shape,))
+  raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '
+                   '[batch], or the scalar mean over the batch.')
 
 
 def _sum_metric(name, values, batch, count_rows):
   if name == 'loss':
-    raise UsageError('A metric is called "loss", which is the name of the model\'s loss: call it something else.')
+    raise UsageError('A metric is called "loss", which is the name of the model\'s loss: call it '
+                     'something else.')
   fix = 'return one value per example, [batch]; they are averaged over all towers and steps'
   if values.shape.ndims != 1:
     raise UsageError(f'The metric {name!r} has the shape {values.shape}: {fix}.')

@@ -1,13 +1,15 @@
 """Precision: towers that compute in half precision, on weights, sums and updates in float32.
 
-  batch ─► half ─► model ─► loss ─► float32 ─► × scale ─► gradients ─► average ─► ÷ scale ─► guard, clip, apply
+  batch ─► half ─► model ─► loss ─► float32 ─► × scale ─► gradients ─► average ─► ÷ scale ─► guard,
+  clip, apply
                      ▲                                       │
   float32 weight ─► half                              float32, by the same cast backwards
 
-What `tf.get_variable` gives inside of a model is the value of a float32 variable in half precision. Gradients too
-small for float16 would be zero; so the loss is scaled up for the backward pass, by a power of two, which changes no
-other bit. Where that makes gradients too large, nothing is updated in any tower and the scale is halved; after many
-good steps it is doubled (Micikevicius et al. 2018, arXiv:1710.03740).
+What `tf.get_variable` gives inside of a model is the value of a float32 variable in half precision.
+Gradients too small for float16 would be zero; so the loss is scaled up for the backward pass, by a
+power of two, which changes no other bit. Where that makes gradients too large, nothing is updated
+in any tower and the scale is halved; after many good steps it is doubled (Micikevicius et al. 2018,
+arXiv:1710.03740).
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
@@ -50,19 +52,21 @@ class Precision(NamedTuple):
   loss_scale: LossScale
 
 
-def build_precision(kind: str, *, devices: Sequence[str], loss_scale: Optional[float] = None) -> Optional[Precision]:
+def build_precision(kind: str, *, devices: Sequence[str],
+                    loss_scale: Optional[float] = None) -> Optional[Precision]:
   """Returns what makes towers compute in half precision, or None where they compute in float32.
 
   Args:
     kind: 'float32' or 'mixed': bfloat16 if all devices are GPUs that have it, else float16.
     devices: of the towers.
-    loss_scale: fixed; None for one that adapts, or for 1 with bfloat16, whose range is that of float32.
+    loss_scale: fixed; None for one that adapts, or for 1 with bfloat16, whose range is that of
+      float32.
 
   Raises:
     UsageError: an unknown kind.
   """
   if kind not in PRECISIONS:
-    raise UsageError('precision is %r: choose one of %s.' % (kind, ', '.join(PRECISIONS)))
+    raise UsageError(f"precision is {kind!r}: choose one of {', '.join(PRECISIONS)}.")
   if kind == 'float32':
     return None
   dtype = choose_half(devices)
@@ -70,10 +74,13 @@ def build_precision(kind: str, *, devices: Sequence[str], loss_scale: Optional[f
     loss_scale = 1.0
   with tf.device(HOST), tf.name_scope('loss_scale/'):
     if loss_scale is not None:
-      return Precision(dtype, LossScale(tf.constant(loss_scale, tf.float32), tf.constant(1 / loss_scale, tf.float32)))
+      return Precision(
+          dtype,
+          LossScale(tf.constant(loss_scale, tf.float32), tf.constant(1 / loss_scale, tf.float32)))
     variable, good_steps = [
         tf.Variable(value, name=name, trainable=False, use_resource=True)
-        for value, name in ((tf.constant(_FIRST_SCALE), 'value'), (tf.zeros([], tf.int64), 'good_steps'))]
+        for value, name in ((tf.constant(_FIRST_SCALE), 'value'), (tf.zeros([], tf.int64),
+            'good_steps'))]
     # Read once: what is divided by must be what was multiplied by.
     value = variable.read_value()
     return Precision(dtype, LossScale(value, 1 / value, variable, good_steps))
@@ -109,20 +116,23 @@ def float32_getter(scope: str) -> Callable[..., Any]:
     variable = getter(name, *args, **dict(settings, dtype=tf.float32))
     if settings.get('trainable') is False:
       return variable
-    with tf.name_scope('%s%s/' % (scope, name)):
+    with tf.name_scope(f'{scope}{name}/'):
       return tf.cast(variable, dtype)
 
   return getter
 
 
 def build_growth(loss_scale: LossScale) -> Any:
-  """Builds what a step that was done adds to the state of the loss scale: an op, to be run after the update."""
+  """Builds what a step that was done adds to the state of the loss scale: an op, to be run after
+  the update.
+  """
   if loss_scale.variable is None:
     return tf.no_op()
   with tf.device(HOST), tf.name_scope('loss_scale/'):
     good_steps = loss_scale.good_steps.read_value() + 1
     grows = good_steps >= _GOOD_STEPS
     larger = tf.minimum(2 * loss_scale.value, _LARGEST_SCALE)
-    return tf.group(loss_scale.variable.assign(tf.where(grows, larger, loss_scale.value), read_value=False),
-                    loss_scale.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), good_steps),
-                                                 read_value=False))
+    return tf.group(
+        loss_scale.variable.assign(tf.where(grows, larger, loss_scale.value), read_value=False),
+        loss_scale.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), good_steps),
+                                     read_value=False))

@@ -4,9 +4,10 @@
   batch of each ─┼─ tower_1 ─                                  ├─► average
                  └─ tower_2 ─                                  ─┘
 
-A tower adds up the losses of its examples and divides by the number of examples in the *global* batch (of several
-workers: in this one's part of it). Then the towers' losses and gradients sum to exactly those of one tower on the whole
-batch, whatever share each tower got; the mean of the towers' means is right only where all shares are equal.
+A tower adds up the losses of its examples and divides by the number of examples in the *global*
+batch (of several workers: in this one's part of it). Then the towers' losses and gradients sum to
+exactly those of one tower on the whole batch, whatever share each tower got; the mean of the
+towers' means is right only where all shares are equal.
 """
 
 import contextlib
@@ -42,8 +43,10 @@ TOWER_BUILDS = ('reuse', 'clone', 'auto')
 _OPS_WORTH_CLONING = 1000
 
 Model = Callable[[Any, Any], Union[Any, Tuple[Any, Dict[str, Any]]]]
-"""A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is `[batch]`, one value
-per example, or a scalar that is their mean. Metrics are a dict from names to one value per example, `[batch]`."""
+"""A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
+`[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
+one value per example, `[batch]`.
+"""
 
 
 class Tower(NamedTuple):
@@ -59,9 +62,10 @@ class Tower(NamedTuple):
     penalties: what its model added to REGULARIZATION_LOSSES.
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
     put_op: as of its batch.
-    gradients: for each trainable variable the gradient of the tower's loss: a tensor, `tf.IndexedSlices` or None. Empty
-      where the tower only validates.
-    variables: the trainable variables that these are the gradients of: the tower's own replicas, or those of all towers.
+    gradients: for each trainable variable the gradient of the tower's loss: a tensor,
+      `tf.IndexedSlices` or None. Empty where the tower only validates.
+    variables: the trainable variables that these are the gradients of: the tower's own replicas, or
+      those of all towers.
     num_micro_batches: of a full step; the gradients are divided by it as well, so that a loss scale
       makes them no larger than those of the whole step's batch at once.
   """
@@ -80,13 +84,15 @@ class Tower(NamedTuple):
 
 
 @uncollected()
-def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str], store: VariableStore,
-                 is_training: Any = True, batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
-                 precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
+def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str],
+                 store: VariableStore, is_training: Any = True, batch_norm: str = 'first',
+                 accumulate: int = 1, build: str = 'reuse', precision: Optional[Precision] = None,
+                 workers: Workers = ALONE) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
-    model: called once per tower, under `variable_scope` reuse from the second on; clones do without the call.
+    model: called once per tower, under `variable_scope` reuse from the second on; clones do without
+      the call.
     batches: for each tower its batch.
     devices: for each tower its device.
     store: makes the variables.
@@ -94,21 +100,21 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
     accumulate: runs of a full step, each with random numbers of its own; `average_gradients` takes
       the same number.
-    build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the same static shapes)
-      or 'auto', which clones where it can be done and a tower has so many ops that it saves time. The results are the
-      same to the bit.
-    precision: what makes the towers compute in half precision, or None. Their gradients are then those of the scaled
-      loss, see `unscale_gradients`.
+    build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the
+      same static shapes) or 'auto', which clones where it can be done and a tower has so many ops
+      that it saves time. The results are the same to the bit.
+    precision: what makes the towers compute in half precision, or None. Their gradients are then
+      those of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins, these being one's.
 
   Raises:
-    UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose batch normalisation
-      never updates its averages, towers that do not share, or numbers of batches, devices and the store's towers that
-      differ.
+    UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose
+      batch normalisation never updates its averages, towers that do not share, or numbers of
+      batches, devices and the store's towers that differ.
   """
   collect_former()
   if build not in TOWER_BUILDS:
-    raise UsageError('tower_build is %r: choose one of %s.' % (build, ', '.join(TOWER_BUILDS)))
+    raise UsageError(f"tower_build is {build!r}: choose one of {', '.join(TOWER_BUILDS)}.")
   _check_numbers(batches, devices, store)
   run = run_reader(accumulate)
   total = _count_examples(batches)
@@ -116,7 +122,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   towers: List[Tower] = []
   patterns: List[Pattern] = []
   shared: List[Any] = []
-  layers = joined_sums if batch_norm == 'sync' and len(devices) * workers.num_workers > 1 else contextlib.nullcontext
+  layers = joined_sums if batch_norm == 'sync' and len(
+      devices) * workers.num_workers > 1 else contextlib.nullcontext
   for number, (batch, device) in enumerate(zip(batches, devices)):
     pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
     if pattern is not None:
@@ -132,23 +139,27 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     getter, creator = stand_in(store, replicas)
     # What the first tower's model sets, all towers start from; a variable is made with it.
     with layers(), contextlib.nullcontext() if number else keep_set_values():
-      tower = build_forward(model, batch, number=number, device=device, place=recording.place, is_training=is_training,
-                            total=total, creator=creator, getter=getter, store=store, run=run, reuse=number > 0,
-                            precision=precision)
+      tower = build_forward(model, batch, number=number, device=device, place=recording.place,
+                            is_training=is_training, total=total, creator=creator, getter=getter,
+                            store=store, run=run, reuse=number > 0, precision=precision)
     if number == 0:
       shared = tf.global_variables()
       if not tf.trainable_variables():
-        raise UsageError('The model made no trainable variable: make them with tf.get_variable in the model function.')
+        raise UsageError('The model made no trainable variable: make them with tf.get_variable in '
+                         'the model function.')
       seed_made_before(store, tf.trainable_variables())
       if precision is not None:
         _check_float32(tf.trainable_variables(), precision)
     check_shared(shared, tf.global_variables(), tower=number)
-    check_reads(store, replicas, scope=tower.scope, fix='use variables=host, first or balanced, or tower_build=clone')
+    check_reads(store, replicas, scope=tower.scope, fix='use variables=host, first or balanced, or '
+                                                        'tower_build=clone')
     tower = tower._replace(variables=_own_variables(store, number), num_micro_batches=accumulate)
-    tower, own_gradients = _differentiate(tower, batch, place=recording.place, is_first=number == 0,
-                                          loss_scale=None if precision is None else precision.loss_scale.value)
-    check_apart(dict(gradients=own_gradients), tf.get_default_graph().get_operations()[recording.num_ops:],
-                number=number, others=store.scopes, batch=batch)
+    tower, own_gradients = _differentiate(
+        tower, batch, place=recording.place, is_first=number == 0,
+        loss_scale=None if precision is None else precision.loss_scale.value)
+    check_apart(dict(gradients=own_gradients),
+                tf.get_default_graph().get_operations()[recording.num_ops:], number=number,
+                others=store.scopes, batch=batch)
     towers.append(tower)
     store.scopes.append(tower.scope)
     if _is_pattern(build, batches[number + 1:], batch, recording):
@@ -157,8 +168,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                         left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
                         copied={name for replicas in store.replicas.values() for name in replicas})
       build, patterns = ('reuse', []) if pattern is None else (build, [*patterns, pattern])
-  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared, scope=towers[0].scope,
-                    loss=towers[0].loss)
+  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared,
+                    scope=towers[0].scope, loss=towers[0].loss)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=counts, workers=workers)
   return towers
@@ -166,22 +177,27 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
 def _check_numbers(batches, devices, store):
   """Raises where the numbers of towers differ, or batches are of other structures."""
-  check_same_number(len(batches), 'batches', len(devices), 'devices', fix='give a device for each batch.')
-  check_same_number(store.num_towers, 'devices of the variable store', len(devices), 'devices of the towers',
+  check_same_number(len(batches), 'batches', len(devices), 'devices', fix='give a device for each '
+                                                                          'batch.')
+  check_same_number(store.num_towers, 'devices of the variable store', len(devices),
+      'devices of the towers',
                     fix='build the store with the devices of the towers.')
   sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
   for tower, size in enumerate(sizes):
-    check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0], 'in that of tower 0',
+    check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0],
+        'in that of tower 0',
                       fix='the model takes both; give all batches the same structure.')
 
 
 def _check_float32(variables, precision):
   """Raises where weights themselves are of half precision, in which small updates are lost."""
-  halves = [variable.op.name for variable in variables if variable.dtype.base_dtype == precision.dtype]
+  halves = [
+      variable.op.name for variable in variables if variable.dtype.base_dtype == precision.dtype
+  ]
   if halves:
-    raise UsageError('precision=mixed, but %s and %d more weights are of %s themselves, in which small updates are '
-                     'lost: make them with tf.get_variable, or use precision=float32.'
-                     % (halves[0], len(halves) - 1, precision.dtype.name))
+    raise UsageError(f'precision=mixed, but {halves[0]} and {len(halves) - 1} more weights are of '
+                     f'{precision.dtype.name} themselves, in which small updates are lost: make '
+                     'them with tf.get_variable, or use precision=float32.')
 
 
 def _own_variables(store, number):
@@ -197,9 +213,10 @@ def _is_pattern(build, later, batch, recording):
   return build == 'clone' or recording.count_ops() >= _OPS_WORTH_CLONING
 
 
-def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any, total: Union[int, Any],
-                  creator: Callable[..., Any], store: VariableStore, run: Callable[[], Any], reuse: bool,
-                  place: Any = None, getter: Optional[Callable[..., Any]] = None,
+def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any,
+                  total: Union[int, Any], creator: Callable[..., Any], store: VariableStore,
+                  run: Callable[[], Any], reuse: bool, place: Any = None,
+                  getter: Optional[Callable[..., Any]] = None,
                   precision: Optional[Precision] = None) -> Tower:
   """Builds a tower without gradients.
 
@@ -218,12 +235,13 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
   sizes = [len(tf.get_collection(key)) for key in collections]
   outer = tf.get_variable_scope()
   store.begin_tower()
-  with tf.device(place or device), tf.name_scope('tower_%d' % number) as scope:
+  with tf.device(place or device), tf.name_scope(f'tower_{number}') as scope:
     tensors, half = batch.tensors, {}
     if precision is not None:
       tensors = cast_inputs(tensors, precision.dtype)
       half = dict(custom_getter=float32_getter(scope), dtype=precision.dtype)
-    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter, auxiliary_name_scope=False), \
+    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter,
+                           auxiliary_name_scope=False), \
         tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False, **half), \
         tf.variable_creator_scope(creator), naming_missing(tower=number):
       returned = model(tensors, is_training)
@@ -232,19 +250,22 @@ def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_tr
     share = sums['loss'] / _divisor(total)
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
-  check_apart({'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()}, ops,
-              number=number, others=store.scopes, batch=batch)
+  check_apart(
+      {'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()},
+      ops, number=number, others=store.scopes, batch=batch)
   seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
-  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total, batch.put_op)
+  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total,
+               batch.put_op)
 
 
 def _differentiate(tower, batch, *, place, is_first, loss_scale):
   """Returns the tower with the gradients of its loss and, for the first one, of the penalties.
 
-  Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their gradients are added
-  apart from the loss's, which alone may be cloned, or be nothing where a batch is empty.
+  Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their
+  gradients are added apart from the loss's, which alone may be cloned, or be nothing where a batch
+  is empty.
   """
   variables = tower.variables
   graph = tf.get_default_graph()
@@ -253,11 +274,14 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
     scale = 1.0 if loss_scale is None else loss_scale
     if tower.num_micro_batches > 1:
       scale /= tower.num_micro_batches
-    # Of the sum, from one number that says what share it has: shorter than through the division backwards.
+    # Of the sum, from one number that says what share it has: shorter than through the division
+    # backwards.
     weight = scale / _divisor(tower.num_global_examples)
     total = tower.sums['loss']
-    own = [batch.zero_if_empty(gradient)
-           for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])]
+    own = [
+        batch.zero_if_empty(gradient)
+        for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])
+    ]
     made = graph.get_operations()[num_ops:]
     keep_order(made)
     _keep_stacks(made)
@@ -271,7 +295,8 @@ def _differentiate(tower, batch, *, place, is_first, loss_scale):
 
 
 def _keep_stacks(ops):
-  """Leaves the stacks that a loop's gradients need on the tower's device, beside what pushes and pops.
+  """Leaves the stacks that a loop's gradients need on the tower's device, beside what pushes and
+  pops.
 
   TensorFlow wants each where the value is made that it holds: for a shared variable that is read in
   the loop, where the variable stands.
@@ -298,12 +323,16 @@ def _differentiate_penalties(tower, scale):
 
 
 def _divisor(num_examples):
-  """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged and left out."""
-  return float(num_examples) if isinstance(num_examples, int) else tf.cast(tf.maximum(num_examples, 1), tf.float32)
+  """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged
+  and left out.
+  """
+  return float(num_examples) if isinstance(num_examples, int) else tf.cast(
+      tf.maximum(num_examples, 1), tf.float32)
 
 
 def run_reader(accumulate: int = 1) -> Callable[[], Any]:
-  """Returns a function that gives the number of the run, a scalar int64 tensor on the host, read only if asked for.
+  """Returns a function that gives the number of the run, a scalar int64 tensor on the host, read
+  only if asked for.
 
   Args:
     accumulate: runs of a full step; with 1 the run is the step.
@@ -318,7 +347,9 @@ def run_reader(accumulate: int = 1) -> Callable[[], Any]:
 
 
 def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
-  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the host."""
+  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the
+  host.
+  """
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
     return sum(counts)

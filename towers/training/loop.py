@@ -1,9 +1,10 @@
-"""The loop: steps until the last one, and between two of them, when due, validation and checkpoints.
+"""The loop: steps until the last one, and between two of them, when due, validation and
+checkpoints.
 
   start ─► warm up ─► train … train ─► validate ─► save ─► train … ─► validate ─► save ─► result
 
-What happens between two steps follows from their number and the history alone, so that a run may end anywhere, by a
-signal, a fault or `kill -9`, and the next one does what is left to do.
+What happens between two steps follows from their number and the history alone, so that a run may
+end anywhere, by a signal, a fault or `kill -9`, and the next one does what is left to do.
 """
 
 import contextlib
@@ -33,8 +34,8 @@ MOST_SKIPPED_IN_A_ROW = 10
 
 @contextlib.contextmanager
 def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[None]:
-  """While records are read: an error that a damaged one caused becomes the message that names it, and skipped ones are
-  summed up at the end.
+  """While records are read: an error that a damaged one caused becomes the message that names it,
+  and skipped ones are summed up at the end.
 
   Raises:
     UsageError: under the policy 'fail', instead of TensorFlow's error that a pipeline ended with.
@@ -55,8 +56,10 @@ class LoopEnd(NamedTuple):
 
   Attributes:
     step: weight updates, all runs together.
-    train_loss: the mean loss of the last step's global batch, or None where no step was left to run.
-    validation: each metric's mean over the validation split at the end, or empty without validation.
+    train_loss: the mean loss of the last step's global batch, or None where no step was left to
+      run.
+    validation: each metric's mean over the validation split at the end, or empty without
+      validation.
     validation_examples: how many examples that was.
   """
   step: int
@@ -66,9 +69,9 @@ class LoopEnd(NamedTuple):
 
 
 def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
-             checkpoints: Union[Checkpoints, ChiefsCheckpoints, None],
-             progress: Progress, history: Optional[History] = None, signals: Optional[Signals] = None,
-             unwatched: Callable[[], Any] = contextlib.suppress,
+             checkpoints: Union[Checkpoints, ChiefsCheckpoints,
+                                None], progress: Progress, history: Optional[History] = None,
+             signals: Optional[Signals] = None, unwatched: Callable[[], Any] = contextlib.suppress,
              clock: Callable[[], float] = time.monotonic) -> LoopEnd:
   """Trains to the last step, or until validations no longer improve.
 
@@ -85,9 +88,11 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
 
   Raises:
     Interrupted: a signal was received; the run has saved.
-    RunError: a step was not finite, or a checkpoint could not be written, and the run is to stop then.
+    RunError: a step was not finite, or a checkpoint could not be written, and the run is to stop
+      then.
   """
-  loop = _Loop(steps, session, schedule, checkpoints, progress, history or History(), signals, unwatched, clock)
+  loop = _Loop(steps, session, schedule, checkpoints, progress, history or History(), signals,
+               unwatched, clock)
   try:
     return loop.run()
   finally:
@@ -97,9 +102,12 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
 
 
 class _Loop:
-  """The state of a loop: the pass over the validation split that is under way, and the last one that ended."""
+  """The state of a loop: the pass over the validation split that is under way, and the last one
+  that ended.
+  """
 
-  def __init__(self, steps, session, schedule, checkpoints, progress, history, signals, unwatched, clock):
+  def __init__(self, steps, session, schedule, checkpoints, progress, history, signals, unwatched,
+               clock):
     self._steps, self._session, self._schedule = steps, session, schedule
     self._checkpoints, self._progress, self._history = checkpoints, progress, history
     self._signals, self._unwatched, self._clock = signals, unwatched, clock
@@ -126,7 +134,8 @@ class _Loop:
         loss = self._handle_not_finite()
       step = steps.step
       progress.step(step=step, loss=loss)
-      # No more than these is asked after every step: all threads of the session wait, and soon they would sleep.
+      # No more than these is asked after every step: all threads of the session wait, and soon they
+      # would sleep.
       if (self._running is not None or step >= self._due or self._is_to_leave()
           or (checkpoints is not None and checkpoints.error)):
         is_over = self._between_steps()
@@ -145,7 +154,9 @@ class _Loop:
                    validation_examples=finished.num_examples if finished is not None else 0)
 
   def _between_steps(self) -> bool:
-    """Does all that is due between two steps and has not been done; returns whether the run is over."""
+    """Does all that is due between two steps and has not been done; returns whether the run is
+    over.
+    """
     steps, schedule, step = self._steps, self._schedule, self._steps.step
     self._due = self._next_due(step)
     self._leave_if_asked()
@@ -155,14 +166,15 @@ class _Loop:
     # A pass is not carried over a checkpoint: what resumes there could not go on with it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
-    if (steps.can_validate and self._running is None and step > 0
-        and (is_last or step % schedule.validate_every == 0) and not self._history.has_validated(step)):
+    if (steps.can_validate and self._running is None and step > 0 and
+        (is_last or step % schedule.validate_every == 0) and not self._history.has_validated(step)):
       self._begin_pass()
       if not steps.has_validation_tower or is_last or saves:
         self._finish_pass()
     is_over = is_last or self._history.has_stopped
     if is_over and not is_last:
-      self._progress.write('stopped early: no validation was better than %s' % self._history.describe_best())
+      self._progress.write('stopped early: no validation was better than '
+                           f'{self._history.describe_best()}')
     if (saves or is_over) and not self._has_saved():
       self._save()
     if is_over:
@@ -171,10 +183,12 @@ class _Loop:
     return is_over
 
   def _next_due(self, step):
-    """Returns the first step after `step` that is the last one, or one to validate or save after."""
+    """Returns the first step after `step` that is the last one, or one to validate or save after.
+    """
     schedule = self._schedule
-    return min([schedule.total_steps] + [(step // every + 1) * every
-                                         for every in (schedule.validate_every, schedule.save_every)])
+    return min([schedule.total_steps] +
+               [(step // every + 1) * every
+                for every in (schedule.validate_every, schedule.save_every)])
 
   def _begin_pass(self):
     self._running = self._steps.begin_pass(self._steps.step)
@@ -191,7 +205,8 @@ class _Loop:
       steps.activity = activity
       if not running.is_complete:
         return self._leave_if_asked()
-      self._progress.validation(step=running.step, metrics=running.means(), examples=running.num_examples)
+      self._progress.validation(step=running.step, metrics=running.means(),
+                                examples=running.num_examples)
     self._finished, self._running = running, None
     measured, self._measured = self._measured, None
     if not self._history.has_validated(running.step):
@@ -225,11 +240,14 @@ class _Loop:
       with self._unwatched():
         self._checkpoints.wait()
       if self._checkpoints.error or not self._checkpoints.has_saved(step):
-        raise RunError('The run has come to step %d, but %s. Make room, and start it again: it goes on from the '
-                       'checkpoint before.' % (self._steps.step, self._checkpoints.error or 'that is not saved'))
+        raise RunError(f"The run has come to step {self._steps.step}, but "
+                       f"{self._checkpoints.error or 'that is not saved'}. Make room, and start "
+                       "it again: it goes on from the checkpoint before.")
 
   def _goes_on(self):
-    """Whether no signal asks to leave in the middle of a pass; where others measure too, it is answered and waits."""
+    """Whether no signal asks to leave in the middle of a pass; where others measure too, it is
+    answered and waits.
+    """
     if self._signals is None or self._signals.received is None:
       return True
     if self._steps.has_other_workers:
@@ -267,31 +285,34 @@ class _Loop:
     steps, step = self._steps, self._steps.step
     finding = steps.retry()
     if finding.is_done:
-      self._progress.write('WARNING: step %d was not finite, and was when it was taken again, with the same weights '
-                           'and examples: a device or an op of the model fails now and then' % (step + 1))
+      self._progress.write(f'WARNING: step {step + 1} was not finite, and was when it was taken '
+                           'again, with the same weights and examples: a device or an op of the '
+                           'model fails now and then')
       self._loss = finding.loss
       return finding.loss
     epoch, number = steps.program.train.inputs.plan.position(step)
-    what = 'step %d (batch %d of epoch %d) is not finite: %s' % (step + 1, number + 1, epoch + 1, finding.describe())
+    what = (f'step {step + 1} (batch {number + 1} of epoch {epoch + 1}) is not finite: '
+            f'{finding.describe()}')
     if self._schedule.on_nan == 'skip':
-      self._skipped = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW] + [step]
+      self._skipped = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW
+                      ] + [step]
       if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:
-        self._progress.write('WARNING: %s; it is skipped' % what)
+        self._progress.write(f'WARNING: {what}; it is skipped')
         steps.skip()
         return finding.loss
-      what += '; so were the %d before it, which were skipped' % (MOST_SKIPPED_IN_A_ROW - 1)
+      what += f'; so were the {MOST_SKIPPED_IN_A_ROW - 1} before it, which were skipped'
     elif self._schedule.on_nan == 'rollback':
       if self._history.num_rollbacks < MOST_ROLLBACKS:
         return self._roll_back(what, finding.loss)
-      what += '; going back %d times has not helped' % MOST_ROLLBACKS
+      what += f'; going back {MOST_ROLLBACKS} times has not helped'
     if not self._has_saved():
       self._save()
     if self._checkpoints is not None:
       with self._unwatched():
         self._checkpoints.wait()
-    raise RunError('%s%s. Weights and checkpoints hold no such number. Lower the learning rate or set --clip_norm; '
-                   'look at these examples; or choose --on_nan=%s.'
-                   % (what[0].upper(), what[1:], 'rollback' if self._schedule.on_nan == 'skip' else 'skip'))
+    raise RunError(f"{what[0].upper()}{what[1:]}. Weights and checkpoints hold no such number. "
+                   "Lower the learning rate or set --clip_norm; look at these examples; or "
+                   f"choose --on_nan={'rollback' if self._schedule.on_nan == 'skip' else 'skip'}.")
 
   def _roll_back(self, what, loss):
     """Goes back to the newest checkpoint, to go on with a lower rate."""
@@ -302,9 +323,10 @@ class _Loop:
       to = int(self._session.run(get_global_step()))
       self._history.roll_back(steps.step, to)
       if self._checkpoints.folder is not None:
-        write_whole(os.path.join(self._checkpoints.folder, HISTORY), self._history.format().encode())
-      self._progress.write('WARNING: %s; back to %s, with %g of the learning rate'
-                           % (what, path, self._history.rate_factor))
+        write_whole(os.path.join(self._checkpoints.folder, HISTORY),
+                    self._history.format().encode())
+      self._progress.write(f'WARNING: {what}; back to {path}, with {self._history.rate_factor:g} '
+                           'of the learning rate')
       self._running = self._measured = None
       steps.scale_learning_rate(self._history.rate_factor)
       steps.start(to)

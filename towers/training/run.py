@@ -25,10 +25,11 @@ from towers.training.stepping.watchdog import Watchdog
 from towers.training.tools.measure_input import advise
 
 
-def run_program(program: Program, *, config: Config, description: str, bad_records: Optional[BadRecords],
-                devices: towers.Devices, startup: Startup, signals: Signals,
-                worker: Optional[Worker] = None) -> Dict[str, Any]:
-  """Runs a program from where its checkpoints end to its last step; returns what `--result_file` holds.
+def run_program(program: Program, *, config: Config, description: str,
+                bad_records: Optional[BadRecords], devices: towers.Devices, startup: Startup,
+                signals: Signals, worker: Optional[Worker] = None) -> Dict[str, Any]:
+  """Runs a program from where its checkpoints end to its last step; returns what `--result_file`
+  holds.
 
   Args:
     program: built in the default graph.
@@ -64,7 +65,8 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   if worker:
     startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')
-    worker.compare('graphs', facts_of_graph(tf.get_default_graph()), 'Something in the model or the data depends on '
+    worker.compare('graphs', facts_of_graph(tf.get_default_graph()),
+        'Something in the model or the data depends on '
                    'the machine: see to it that all workers build the same.')
     worker.peers.is_busy = watchdog.is_busy
   startup.begin('variables', 'starting the variables')
@@ -76,10 +78,13 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       if worker:
         path = worker.share(path or '')[0]
       steps.broadcast()
-      step, examples_seen = map(int, session.run([towers.get_global_step(), towers.get_examples_seen()]))
+      step, examples_seen = map(int,
+                                session.run([towers.get_global_step(),
+                                             towers.get_examples_seen()]))
       if checkpoints and path:
-        check_resume(path, step=step, examples_seen=examples_seen, plan=plan, may_skip=config.on_bad_record == 'skip')
-        print('resumed from %s: %d of %d steps are done' % (path, step, schedule.total_steps))
+        check_resume(path, step=step, examples_seen=examples_seen, plan=plan,
+                     may_skip=config.on_bad_record == 'skip')
+        print(f'resumed from {path}: {step} of {schedule.total_steps} steps are done')
         if checkpoints.folder is not None:
           history.read(checkpoints.folder, step)
         else:
@@ -91,7 +96,8 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
       watchdog.watch(steps)
       progress = Progress(total_steps=schedule.total_steps, first_step=step, plan=plan,
                           learning_rate=steps.learning_rate, on_first_step=startup.finish,
-                          input_wait_seconds=lambda: steps.input_wait_seconds, is_quiet=config.quiet)
+                          input_wait_seconds=lambda: steps.input_wait_seconds,
+                          is_quiet=config.quiet)
       if checkpoints:
         checkpoints.warn = progress.write
       with watch_records(bad_records, progress), contextlib.ExitStack() as closing:
@@ -99,23 +105,26 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
         if config.trace_steps:
           from towers.training.reporting.timeline import Timeline
           first, last = parse_trace_steps(config.trace_steps)
-          timeline = Timeline(config.trace_file, steps, first=first, last=last, first_step=step, warn=progress.write)
+          timeline = Timeline(config.trace_file, steps, first=first, last=last, first_step=step,
+                              warn=progress.write)
           progress.callbacks.append(timeline)
           closing.callback(timeline.close)
         if config.keeps_curves:
           metric_writers = build_metric_writers(
-              config, first_step=step, description=description, notice=devices.notice, warn=progress.write,
-              read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
+              config, first_step=step, description=description, notice=devices.notice,
+              warn=progress.write, read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
           samples = MetricSamples(
-              steps, plan=plan, every=count_interval('summary_every', config.summary_every, plan.steps_per_epoch),
-              first_step=step, metric_writers=metric_writers, has_validated=history.has_validated)
+              steps, plan=plan, every=count_interval('summary_every', config.summary_every,
+                                                     plan.steps_per_epoch), first_step=step,
+              metric_writers=metric_writers, has_validated=history.has_validated)
           progress.callbacks.append(samples)
           closing.callback(samples.close)
         steps.start(step)
         # Before, there is nothing to save, and a signal ends the process at once.
         signals.leave_to_run(progress.seconds_per_step)
-        outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints, progress=progress,
-                           history=history, signals=signals, unwatched=watchdog.paused)
+        outcome = run_loop(steps, session=session, schedule=schedule, checkpoints=checkpoints,
+                           progress=progress, history=history, signals=signals,
+                           unwatched=watchdog.paused)
         if worker:
           worker.peers.stop()
       examples_seen = session.run(towers.get_examples_seen())
@@ -126,20 +135,21 @@ def run_program(program: Program, *, config: Config, description: str, bad_recor
   if advice:
     print(advice)
 
-  result = dict(
-      global_step=int(outcome.step), examples_seen=int(examples_seen), num_towers=len(program.reduced.towers),
-      global_batch_size=config.batch_size, train_loss=outcome.train_loss,
-      validation_loss=outcome.validation.get('loss'), validation_accuracy=outcome.validation.get('accuracy'),
-      validation_examples=outcome.validation_examples, examples_per_second=progress.examples_per_second,
-      input_wait=progress.input_wait, first_losses=steps.first_losses,
-      setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
-      tensorflow_version=tf.__version__)
+  result = dict(global_step=int(outcome.step), examples_seen=int(examples_seen),
+                num_towers=len(program.reduced.towers), global_batch_size=config.batch_size,
+                train_loss=outcome.train_loss, validation_loss=outcome.validation.get('loss'),
+                validation_accuracy=outcome.validation.get('accuracy'),
+                validation_examples=outcome.validation_examples,
+                examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
+                first_losses=steps.first_losses, setup_seconds=progress.first_step_at and
+                progress.first_step_at - startup.started, tensorflow_version=tf.__version__)
   if config.keeps_curves:
     samples.finish(result)
   return result
 
 
-def build_metric_writers(config: Config, *, first_step: int, description: str, notice: str, warn: Callable[[str], None],
+def build_metric_writers(config: Config, *, first_step: int, description: str, notice: str,
+                         warn: Callable[[str], None],
                          read_seconds: Callable[[], Dict[str, float]]) -> List[MetricWriter]:
   """Returns who keeps a run's curves."""
   metric_writers: List[MetricWriter] = []
@@ -150,7 +160,8 @@ def build_metric_writers(config: Config, *, first_step: int, description: str, n
         texts=dict(configuration=format_settings(config), run=format_verbatim(description))))
   if config.report:
     from towers.training.reporting.report import Report, find_versions
-    metric_writers.append(Report(
-        config.report, config=config, first_step=first_step, description=description, versions=find_versions(),
-        warnings=[notice] if notice else [], read_seconds=read_seconds, warn=warn))
+    metric_writers.append(
+        Report(config.report, config=config, first_step=first_step, description=description,
+               versions=find_versions(), warnings=[notice] if notice else [],
+               read_seconds=read_seconds, warn=warn))
   return metric_writers

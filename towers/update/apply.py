@@ -15,22 +15,25 @@ from towers.update.slots import make_slots
 
 
 @uncollected()
-def build_train_op(reduced: ReducedGradients, *, optimizer: Any, weight_decay: float = 0.0, guard: bool = True) -> Any:
+def build_train_op(reduced: ReducedGradients, *, optimizer: Any, weight_decay: float = 0.0,
+                   guard: bool = True) -> Any:
   """Returns what to run to update all weights once, and both counters.
 
   Args:
     reduced: the gradients. The UPDATE_OPS of the first tower that they came from run with the step.
     optimizer: a `tf.train.Optimizer`.
-    weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more dimensions, once,
-      whatever the number of towers: weights decay, biases and norms do not.
-    guard: do nothing in a step whose loss or gradients are not all finite: every variable stays what it was, whatever
-      changes it. What is returned is then a scalar bool, whether the step was done; else an op.
+    weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
+      dimensions, once, whatever the number of towers: weights decay, biases and norms do not.
+    guard: do nothing in a step whose loss or gradients are not all finite: every variable stays
+      what it was, whatever changes it. What is returned is then a scalar bool, whether the step was
+      done; else an op.
 
   Raises:
-    UsageError: the model changes a variable where every tower, micro-batch or worker would do it, see `writes`.
+    UsageError: the model changes a variable where every tower, micro-batch or worker would do it,
+      see `writes`.
   """
-  # A tower may read a variable for more than its own gradient. Its forward pass is over when its loss is there, which
-  # the guard waits for by itself.
+  # A tower may read a variable for more than its own gradient. Its forward pass is over when its
+  # loss is there, which the guard waits for by itself.
   before = [] if guard else [reduced.loss]
   update_ops = list(reduced.towers[0].update_ops)
   num_ops = len(tf.get_default_graph().get_operations())
@@ -39,14 +42,16 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Any, weight_decay: f
     writes = _find_writes(reduced, update_ops, is_finite)
     make_slots(optimizer, [variable for _, variable in reduced.gradients])
     with tf.device(HOST):
-      # Not behind the guard, whose answer every op there waits for, constants too, and the counters for these.
+      # Not behind the guard, whose answer every op there waits for, constants too, and the counters
+      # for these.
       one, seen = tf.constant(1, tf.int64), reduced.num_examples
       seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
 
     def update():
-      decayed = reduced.map_gradients(lambda gradient, variable: _decay(gradient, variable, weight_decay))
-      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(slot_creator), rounding_alike(
-          reduced.all_reduce is not None):
+      decayed = reduced.map_gradients(
+          lambda gradient, variable: _decay(gradient, variable, weight_decay))
+      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(
+          slot_creator), rounding_alike(reduced.all_reduce is not None):
         applied = optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))
       # The learning rate may read these counters, and what is not ordered runs in any order.
       with tf.control_dependencies([applied]), tf.device(HOST):
@@ -67,7 +72,8 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Any, weight_decay: f
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
     if reduced.clear is None:
       return done
-    # Nothing may be cleared before it has been read; and it is cleared after a step that was not done as well.
+    # Nothing may be cleared before it has been read; and it is cleared after a step that was not
+    # done as well.
     with tf.control_dependencies([done, reduced.loss]), tf.control_dependencies([reduced.clear()]):
       return tf.identity(done) if guard else tf.no_op()
 

@@ -3,9 +3,10 @@
   loss       ─┐                     ┌─ yes ─► update, moving averages, counters
   gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
 
-What is added up are the averaged gradients, once, not those of every tower: a number that is none stays none in any
-sum, so no tower can hide one. Who it came from is asked only when it has happened, by taking the same batch again: with
-the weights unchanged, and random ops tied to the step, the same numbers come out (see `Diagnosis`).
+What is added up are the averaged gradients, once, not those of every tower: a number that is none
+stays none in any sum, so no tower can hide one. Who it came from is asked only when it has
+happened, by taking the same batch again: with the weights unchanged, and random ops tied to the
+step, the same numbers come out (see `Diagnosis`).
 """
 
 import functools
@@ -19,11 +20,13 @@ from towers.reduce.gradients import ReducedGradients
 
 
 class Diagnosis(NamedTuple):
-  """What to fetch, beside the train op, when a step is taken again to find where a number that is none comes from.
+  """What to fetch, beside the train op, when a step is taken again to find where a number that is
+  none comes from.
 
   Attributes:
     losses: `[towers]` float32, each tower's share of the mean loss.
-    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite, and last their sum.
+    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite, and
+      last their sum.
     names: of the variables.
   """
   losses: Any
@@ -32,7 +35,8 @@ class Diagnosis(NamedTuple):
 
 
 def build_is_finite(reduced: ReducedGradients) -> Any:
-  """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite."""
+  """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite.
+  """
   with tf.name_scope('guard'):
     return _all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
 
@@ -48,8 +52,8 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
       rows.append([_all_finite([of_variable[variable.op.name]]) for variable in variables])
     rows.append([_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
-      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]), tf.stack(rows),
-                       [variable.op.name for variable in variables])
+      return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]),
+                       tf.stack(rows), [variable.op.name for variable in variables])
 
 
 def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Any:
@@ -62,8 +66,9 @@ def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: Ste
       yes. Early ones cannot; where the answer is no, their variables get back what they held.
   """
   held = _hold(writes.early)
-  # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would put a switch before
-  # every gradient, variable and slot: for a deep net thousands of ops, and seconds to build them.
+  # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would
+  # put a switch before every gradient, variable and slot: for a deep net thousands of ops, and
+  # seconds to build them.
   with tf.device(is_finite.device):
     no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
     gate = tf.identity(yes, name='gate')
@@ -109,16 +114,20 @@ def _put_back(held, no):
 
 
 def _all_finite(values):
-  """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite numbers.
+  """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite
+  numbers.
 
-  One pass without a copy: a sum is finite if all of its terms are, and the sum of these sums as well. It overflows only
-  where they are near the largest number there is, which nobody wants to train with either.
+  One pass without a copy: a sum is finite if all of its terms are, and the sum of these sums as
+  well. It overflows only where they are near the largest number there is, which nobody wants to
+  train with either.
   """
   by_dtype: Dict[Any, List[Any]] = {}
 
   @functools.lru_cache(maxsize=None)
   def all_axes(rank, device):
-    """One constant for all that have so many axes: each of its own would be an op for every variable."""
+    """One constant for all that have so many axes: each of its own would be an op for every
+    variable.
+    """
     with tf.device(device):
       return tf.constant(list(range(rank)))
 
@@ -132,17 +141,21 @@ def _all_finite(values):
     by_dtype.setdefault(total.dtype, []).append(total)
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
-    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
+    return finite[0] if len(finite) == 1 else tf.reduce_all(
+        tf.stack(finite)) if finite else tf.constant(True)
 
 
 def _undo_splits(values):
-  """Returns the values without None, and with what was split, if all of its parts are there, instead of these."""
+  """Returns the values without None, and with what was split, if all of its parts are there,
+  instead of these.
+  """
   values = [value for value in values if value is not None]
   names = {value.name for value in values if isinstance(value, tf.Tensor)}
   undone: Dict[str, Any] = {}
   for value in values:
     split = value.op
-    if split.type == 'SplitV' and isinstance(value, tf.Tensor) and all(part.name in names for part in split.outputs):
+    if split.type == 'SplitV' and isinstance(value, tf.Tensor) and all(
+        part.name in names for part in split.outputs):
       undone[split.name] = split.inputs[0]
     else:
       undone[value.name] = value

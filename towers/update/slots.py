@@ -1,8 +1,9 @@
 """Slots: the variables that an optimizer keeps for each weight, such as momenta, made all at once.
 
-An optimizer makes one slot after the other, at eight ops each, which Python takes milliseconds to build; a deep net has
-a thousand of them. Here the optimizer is asked which slots of zeros it wants, and their ops come as one GraphDef. What
-stands in the graph is the same as if it had made them: names, devices, initial values.
+An optimizer makes one slot after the other, at eight ops each, which Python takes milliseconds to
+build; a deep net has a thousand of them. Here the optimizer is asked which slots of zeros it wants,
+and their ops come as one GraphDef. What stands in the graph is the same as if it had made them:
+names, devices, initial values.
 """
 
 from typing import Any, List, Sequence, Tuple
@@ -11,7 +12,8 @@ from tensorflow_v1 import tf
 
 
 def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
-  """Makes the slots that `optimizer` starts with zeros; others it makes itself when gradients are applied.
+  """Makes the slots that `optimizer` starts with zeros; others it makes itself when gradients are
+  applied.
 
   Args:
     optimizer: a `tf.train.Optimizer`.
@@ -29,7 +31,7 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
   names = []
   for variable, _, name in asked:
     # Opened for its name alone, which counts up where it was used before.
-    with tf.variable_scope(None, '%s/%s' % (variable.op.name, name)) as scope:
+    with tf.variable_scope(None, f'{variable.op.name}/{name}') as scope:
       names.append(scope.name)
   graph_def = tf.GraphDef()
   graph_def.versions.producer = tf.get_default_graph().graph_def_versions.producer

@@ -1,4 +1,6 @@
-"""A conversion: nothing is lost, the same bytes every time, and whenever it is killed, nothing half reads as whole."""
+"""A conversion: nothing is lost, the same bytes every time, and whenever it is killed, nothing half
+reads as whole.
+"""
 
 import io
 import os
@@ -60,12 +62,14 @@ def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
       write_idx(str(source / (split + '-images-idx3-ubyte')), images[part, ..., 0])
       write_idx(str(source / (split + '-labels-idx1-ubyte')), labels[part].astype(np.uint8))
   description = run(kind, source, to, shards=3)
-  assert sorted(description['shards']) == ['train-%05d-of-00003' % number for number in range(3)] + [
-      'validation-00000-of-00001']
+  assert sorted(
+      description['shards']) == [f'train-{int(number):05}-of-00003' for number in range(3)
+                                ] + ['validation-00000-of-00001']
   data_set = data.load('tfrecord', data_dir=to)
   assert data_set.image_shape == (32, 32, channels) and data_set.num_classes == 10
   for examples, part in ((data_set.train, slice(0, 20)), (data_set.validation, slice(20, 24))):
-    expected = sorted((label, image.tobytes()) for image, label in zip(images[part], labels[part].tolist()))
+    expected = sorted(
+        (label, image.tobytes()) for image, label in zip(images[part], labels[part].tolist()))
     assert read_all(examples) == expected
 
 
@@ -90,7 +94,7 @@ def test_bytes_do_not_depend_on_processes_and_what_is_whole_is_kept(tmp_path):
   shards = sorted(path for path in (tmp_path / 'one').iterdir() if path.name.startswith('train'))
   times = {path: path.stat().st_mtime_ns for path in shards}
   shards[0].unlink()                                                   # One is missing,
-  damage(shards[1], 300)                                               # one is damaged, and does not look it,
+  damage(shards[1], 300)  # one is damaged, and does not look it,
   os.utime(str(shards[1]), ns=(times[shards[1]], times[shards[1]]))
   (tmp_path / 'one' / '.index' / shards[2].name).write_bytes(b'?')     # one has lost its index,
   (tmp_path / 'one' / '.train-00000-of-00004.1.tmp').write_bytes(b'')  # and one was left half.
@@ -134,14 +138,15 @@ sys.exit(convert.main(sys.argv[1:]))
 
 def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
   test_image_folder.write(tmp_path / 'photos', per_class=(3, 1))
-  arguments = ['--from=images', '--data_dir=%s' % (tmp_path / 'photos'), '--shards=6', '--processes=2']
+  arguments = ['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=6', '--processes=2']
   expected = tmp_path / 'expected'
-  assert main(arguments + ['--to=%s' % expected]) == 0
+  assert main(arguments + [f'--to={expected}']) == 0
   to = tmp_path / 'to'
   left = []
   for seconds in (0.0, 0.05, 0.1, 0.15):
-    process = subprocess.Popen([sys.executable, '-c', _KILLED] + arguments + ['--to=%s' % to], cwd=ROOT,
-                               stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen([sys.executable, '-c', _KILLED] + arguments + [f'--to={to}'],
+                               cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               start_new_session=True)
     while process.poll() is None and not (to.exists() and any(to.iterdir())):
       time.sleep(0.005)
     time.sleep(seconds)
@@ -149,14 +154,15 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
     process.wait()
     # Its workers see within a record that it is gone.
     time.sleep(0.2)
-    whole = {name: content for name, content in contents(to).items() if name.startswith(('train', 'validation'))}
+    whole = {name: content for name, content in contents(to).items() if name.startswith(('train',
+        'validation'))}
     assert all(content == (expected / name).read_bytes() for name, content in whole.items())
     left.append(len(whole))
     if len(whole) < 8:
       with pytest.raises(UsageError):
         data.load('tfrecord', data_dir=to)
   assert min(left) < 8, 'it was over before it was killed'
-  assert main(arguments + ['--to=%s' % to]) == 0
+  assert main(arguments + [f'--to={to}']) == 0
   assert contents(to) == contents(expected)
   assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
 
@@ -164,15 +170,17 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
 @pytest.mark.slow
 def test_no_worker_outlives_a_killed_conversion(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
-  process = subprocess.Popen(
-      [sys.executable, '-c', _KILLED.replace('0.02', '2'), '--from=images', '--data_dir=%s' % (tmp_path / 'photos'),
-       '--shards=2', '--processes=2', '--to=%s' % (tmp_path / 'to')], cwd=ROOT, stderr=subprocess.DEVNULL,
-      start_new_session=True)
+  process = subprocess.Popen([
+      sys.executable, '-c',
+      _KILLED.replace('0.02', '2'), '--from=images', f"--data_dir={tmp_path / 'photos'}",
+      '--shards=2', '--processes=2', f"--to={tmp_path / 'to'}"
+  ], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
   while process.poll() is None and not list((tmp_path / 'to').glob('.train*')):
     time.sleep(0.01)
   process.kill()
   process.wait()
-  deadline = time.monotonic() + 6  # A worker needs 10 s for its shard, and 2 s to see that it is alone.
+  deadline = time.monotonic(
+  ) + 6  # A worker needs 10 s for its shard, and 2 s to see that it is alone.
   while True:
     try:
       os.killpg(process.pid, 0)
@@ -184,23 +192,27 @@ def test_no_worker_outlives_a_killed_conversion(tmp_path):
 
 def test_the_command_line(tmp_path, capsys):
   test_image_folder.write(tmp_path / 'photos')
-  to = ['--to=%s' % (tmp_path / 'to')]
-  assert main(['--from=images', '--data_dir=%s' % (tmp_path / 'photos')] + to) == 0
+  to = [f"--to={tmp_path / 'to'}"]
+  assert main(['--from=images', f"--data_dir={tmp_path / 'photos'}"] + to) == 0
   output, errors = capsys.readouterr()
   assert 'done: 12 images of 3 classes in 2 files; train with --data=tfrecord' in output
   assert '12 of 12 images, 2 of 2 shards' in errors
-  assert main(['--from=npy', '--data_dir=%s' % tmp_path] + to) == 2
+  assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'error: data_dir' in capsys.readouterr().err
   test_npy.write(tmp_path, np.zeros([9, 4, 4], np.float32), np.arange(9) % 2)
-  assert main(['--from=npy', '--data_dir=%s' % tmp_path] + to) == 2
+  assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'float32 cannot become PNGs' in capsys.readouterr().err
   for shards in ('0', '-1'):
-    assert main(['--from=images', '--data_dir=%s' % (tmp_path / 'photos'), '--shards=' + shards] + to) == 2
+    assert main(['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=' + shards] +
+                to) == 2
 
 
 def test_pngs_are_what_tensorflow_decodes():
   random = np.random.RandomState(0)
-  images = [random.randint(256, size=shape).astype(np.uint8) for shape in ((1, 1, 3), (5, 9, 1), (40, 30, 3))]
+  images = [
+      random.randint(256, size=shape).astype(np.uint8)
+      for shape in ((1, 1, 3), (5, 9, 1), (40, 30, 3))
+  ]
   with tf.Graph().as_default(), tf.Session() as session:
     for image in images:
       np.testing.assert_array_equal(session.run(tf.image.decode_png(encode_png(image))), image)

@@ -1,4 +1,6 @@
-"""Make sample: the committed sample is balanced, in no order by class, and what the script makes of the full set."""
+"""Make sample: the committed sample is balanced, in no order by class, and what the script makes of
+the full set.
+"""
 
 import os
 
@@ -6,7 +8,12 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from towers.data.convert.make_sample import NUM_TRAIN_PER_CLASS, NUM_VALIDATION_PER_CLASS, choose, main
+from towers.data.convert.make_sample import (
+  NUM_TRAIN_PER_CLASS,
+  NUM_VALIDATION_PER_CLASS,
+  choose,
+  main,
+)
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.formats.idx import read_idx, write_idx
 
@@ -37,16 +44,18 @@ def test_chosen_are_the_first_of_each_class_shuffled_the_same_every_time():
   labels = np.random.RandomState(3).permutation(np.repeat(np.arange(10), 50))
   chosen = choose(labels, 7)
   for label in range(10):
-    np.testing.assert_array_equal(np.sort(chosen[labels[chosen] == label]), np.flatnonzero(labels == label)[:7])
+    np.testing.assert_array_equal(np.sort(chosen[labels[chosen] == label]),
+                                  np.flatnonzero(labels == label)[:7])
   assert len(chosen) == 70
   np.testing.assert_array_equal(choose(labels, 7), chosen)
   assert list(chosen) != sorted(chosen)
 
 
-@pytest.mark.skipif(not os.path.isdir(DEBIAN_FASHION_MNIST_DIR),
-                    reason='the full Fashion-MNIST (Debian: dataset-fashion-mnist) is not installed')
+@pytest.mark.skipif(
+    not os.path.isdir(DEBIAN_FASHION_MNIST_DIR),
+    reason='the full Fashion-MNIST (Debian: dataset-fashion-mnist) is not installed')
 def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
-  assert main(['--data_dir=' + DEBIAN_FASHION_MNIST_DIR, '--output_dir={}'.format(tmp_path / 'made')]) == 0
+  assert main(['--data_dir=' + DEBIAN_FASHION_MNIST_DIR, f"--output_dir={tmp_path / 'made'}"]) == 0
   assert sorted(os.listdir(str(tmp_path / 'made'))) == sorted(_NAMES)
   for name in _NAMES:
     # Unpacked, since another zlib may pack the same content in other bytes.
@@ -56,11 +65,11 @@ def test_the_script_reproduces_the_sample_from_the_full_set(tmp_path):
 
 
 def test_a_set_that_is_too_small_or_missing_ends_with_a_message(tmp_path, capsys):
-  assert main(['--data_dir={}'.format(tmp_path / 'none'), '--output_dir={}'.format(tmp_path)]) == 2
+  assert main([f"--data_dir={tmp_path / 'none'}", f'--output_dir={tmp_path}']) == 2
   assert 'no such file' in capsys.readouterr().err
   for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
     labels = np.repeat(np.arange(10, dtype=np.uint8), num_per_class)[:-1]
     write_idx(tmp_path / (split + '-labels-idx1-ubyte.gz'), labels)
     write_idx(tmp_path / (split + '-images-idx3-ubyte.gz'), np.zeros([len(labels), 2, 2], np.uint8))
-  assert main(['--data_dir={}'.format(tmp_path), '--output_dir={}'.format(tmp_path)]) == 2
+  assert main([f'--data_dir={tmp_path}', f'--output_dir={tmp_path}']) == 2
   assert 'has 399 examples of class 9, and the sample takes 400' in capsys.readouterr().err

@@ -13,13 +13,16 @@ from towers.data.folders.cifar import CIFARS, load_cifar
 
 
 def write(folder, name, images, labels):
-  """Writes all files, the training images dealt out in turn, in the format's own layout: label(s), then planes."""
+  """Writes all files, the training images dealt out in turn, in the format's own layout: label(s),
+  then planes.
+  """
   layout = CIFARS[name]
   folder.mkdir(exist_ok=True)
   for files, part in ((layout.train, slice(0, -4)), (layout.validation, slice(-4, None))):
     for number, file in enumerate(files):
-      content = b''.join(bytes([9] * (layout.num_labels - 1) + [label]) + image.transpose(2, 0, 1).tobytes()
-                         for image, label in list(zip(images[part], labels[part]))[number::len(files)])
+      content = b''.join(
+          bytes([9] * (layout.num_labels - 1) + [label]) + image.transpose(2, 0, 1).tobytes()
+          for image, label in list(zip(images[part], labels[part]))[number::len(files)])
       (folder / file).write_bytes(content)
 
 
@@ -41,7 +44,10 @@ def test_images_and_labels_come_out_as_they_went_in(tmp_path, pictures, name, is
   np.testing.assert_array_equal(got_images, images[10:])
   np.testing.assert_array_equal(got_labels, labels[10:])
   got_images, got_labels = _run_epoch(data_set.train, batch_size=4)
-  order = [number for file in range(len(CIFARS[name].train)) for number in range(10)[file::len(CIFARS[name].train)]]
+  order = [
+      number for file in range(len(CIFARS[name].train))
+      for number in range(10)[file::len(CIFARS[name].train)]
+  ]
   np.testing.assert_array_equal(got_images, images[order])
   np.testing.assert_array_equal(got_labels, labels[order])
 
@@ -51,11 +57,13 @@ def test_damage_is_named_or_left_out(tmp_path, pictures):
   path = tmp_path / 'data_batch_3.bin'
   content = bytearray(path.read_bytes())
   content[3073] = 10
-  path.write_bytes(bytes(content[:-1]) + b'')  # Two records: the second one is short, and of no class.
+  path.write_bytes(bytes(content[:-1]) +
+                   b'')  # Two records: the second one is short, and of no class.
   with pytest.raises(UsageError, match='data_batch_3.bin: record 1 at byte 3073: truncated: 3,072'):
     data.load('cifar10', data_dir=tmp_path)
   path.write_bytes(bytes(content))
-  with pytest.raises(UsageError, match='data_batch_3.bin: record 1 at byte 3073: the label 10 lies outside 0 to 9'):
+  with pytest.raises(UsageError, match='data_batch_3.bin: record 1 at byte 3073: the label 10 lies '
+                                       'outside 0 to 9'):
     data.load('cifar10', data_dir=tmp_path)
   (tmp_path / 'data_batch_1.bin').write_bytes(b'')
   log = io.StringIO()
@@ -65,7 +73,7 @@ def test_damage_is_named_or_left_out(tmp_path, pictures):
   order = [1, 6, 2, 3, 8, 4, 9]
   np.testing.assert_array_equal(data_set.train.arrays[0], pictures[0][order])
   for number in range(1, 6):
-    (tmp_path / ('data_batch_%d.bin' % number)).write_bytes(b'\0' * 3072)
+    (tmp_path / (f'data_batch_{number}.bin')).write_bytes(b'\0' * 3072)
   with pytest.raises(UsageError, match='nothing to read'):
     load_cifar('cifar10', tmp_path, bad_records=BadRecords('skip', log))
 

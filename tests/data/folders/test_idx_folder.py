@@ -42,7 +42,9 @@ def _assert_loaded(data_set, arrays):
 
 @pytest.mark.parametrize('rename', [
     lambda name: name, lambda name: name + '.gz', lambda name: name.replace('-idx', '.idx'),
-    lambda name: name.replace('-idx', '.idx') + '.gz', lambda name: name + '.gz' * ('labels' in name)])
+    lambda name: name.replace('-idx', '.idx') + '.gz', lambda name: name + '.gz' *
+    ('labels' in name)
+])
 def test_every_usual_name(tmp_path, rename):
   _write(tmp_path, _arrays(), rename)
   (tmp_path / 'README').write_text('not idx')
@@ -68,9 +70,11 @@ def test_missing_files_are_named_beside_what_the_folder_holds(tmp_path):
   with pytest.raises(UsageError) as error:
     load_idx_folder(tmp_path)
   message = str(error.value)
-  for word in ('lacks 1 of 4 files: t10k-labels-idx1-ubyte (looked for with -idx and .idx, with and without .gz)',
-               'It holds sub/, t10k-images-idx3-ubyte, t10k-labels.bin, train-images', str(tmp_path), 'data_dir',
-               'dataset-fashion-mnist', '/usr/share/datasets/fashion-mnist'):
+  for word in ('lacks 1 of 4 files: t10k-labels-idx1-ubyte (looked for with -idx and .idx, with '
+               'and without .gz)',
+               'It holds sub/, t10k-images-idx3-ubyte, t10k-labels.bin, train-images',
+               str(tmp_path), 'data_dir', 'dataset-fashion-mnist',
+               '/usr/share/datasets/fashion-mnist'):
     assert word in message
 
 
@@ -78,7 +82,7 @@ def test_a_full_folder_is_listed_in_brief_and_an_empty_one_as_such(tmp_path):
   with pytest.raises(UsageError, match='lacks 4 of 4 files.*It holds nothing'):
     load_idx_folder(tmp_path)
   for number in range(1000):
-    (tmp_path / '{:04}'.format(number)).touch()
+    (tmp_path / f'{number:04}').touch()
   with pytest.raises(UsageError, match=r'0018, 0019, \.\.\. \(1000 names in all\)') as error:
     load_idx_folder(tmp_path)
   assert '0020' not in str(error.value)
@@ -86,7 +90,8 @@ def test_a_full_folder_is_listed_in_brief_and_an_empty_one_as_such(tmp_path):
 
 def test_a_folder_that_is_none(tmp_path):
   (tmp_path / 'file').touch()
-  for path, words in ((tmp_path / 'none', 'does not exist'), (tmp_path / 'file', 'is a file, not a folder'),
+  for path, words in ((tmp_path / 'none', 'does not exist'), (tmp_path / 'file',
+      'is a file, not a folder'),
                       ('', "data_dir '' does not exist")):
     with pytest.raises(UsageError, match=words) as error:
       load_idx_folder(path)
@@ -96,7 +101,8 @@ def test_a_folder_that_is_none(tmp_path):
 @pytest.mark.parametrize('role, change, words', [
     ('train-labels', lambda labels: labels[:19], ['20 images', '19 labels']),
     ('t10k-images', lambda images: images[:9], ['9 images', '10 labels']),
-    ('train-labels', lambda labels: labels + 3, ['6 of 20 labels', '0 to 9', 'num_classes is 10', '13 or more']),
+    ('train-labels', lambda labels: labels + 3, ['6 of 20 labels', '0 to 9', 'num_classes is 10',
+        '13 or more']),
     ('t10k-images', lambda images: images[:, :4], ['[5, 4, 1]', '[4, 4, 1]', 'one data set']),
     ('train-images', lambda images: images[:, 0], ['uint8', '[20, 4]', '[n, height, width]']),
     ('train-images', lambda images: images.astype(np.int16), ['int16', 'uint8 images']),

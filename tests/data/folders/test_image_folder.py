@@ -18,7 +18,8 @@ def write(folder, validation='validation', per_class=(3, 1)):
     for number, name in enumerate(CLASSES):
       (folder / split / name).mkdir(parents=True)
       for image in range(count):
-        (folder / split / name / ('%d.JPG' % image)).write_bytes(images[begin + number * count + image])
+        (folder / split / name / (f'{image}.JPG')).write_bytes(images[begin + number * count +
+                                                                      image])
   return folder
 
 
@@ -34,7 +35,9 @@ def test_both_splits_are_found(tmp_path, validation):
   taken = take(data_set.train, batch_size=1)
   assert [list(step) for step in taken] == [[0]] * 3 + [[1]] * 4 + [[2]] * 3
   blue = [float(image[..., 2].mean()) for step in taken for image in step.values()]
-  np.testing.assert_allclose(blue, [number * 37 % 256 for number in (0, 1, 2, 3, 4, 5, 11, 6, 7, 8)], atol=3)
+  np.testing.assert_allclose(blue,
+                             [number * 37 % 256 for number in (0, 1, 2, 3, 4, 5, 11, 6, 7, 8)],
+                             atol=3)
   assert data.load('images', data_dir=tmp_path).image_shape == (224, 224, 3)
 
 
@@ -57,7 +60,8 @@ def test_what_is_missing_is_named(tmp_path):
   with pytest.raises(UsageError, match='does not exist'):
     data.load('images', data_dir=tmp_path / 'none')
   (tmp_path / 'train').mkdir()
-  with pytest.raises(UsageError, match=r'lacks the folder validation \(or val, or test\).*holds train/'):
+  with pytest.raises(UsageError, match=r'lacks the folder validation \(or val, or test\).*holds '
+                                       r'train/'):
     data.load('images', data_dir=tmp_path)
   (tmp_path / 'val' / 'dog').mkdir(parents=True)
   with pytest.raises(UsageError, match='val: the classes dog have no folder in train'):

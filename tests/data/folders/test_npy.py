@@ -1,4 +1,5 @@
-"""Numpy's files are mapped, not read; whatever numpy writes of numbers is taken, and nothing else."""
+"""Numpy's files are mapped, not read; whatever numpy writes of numbers is taken, and nothing else.
+"""
 
 import io
 import mmap
@@ -14,7 +15,8 @@ from towers.data.folders.npy import load_npy, map_npy
 
 
 def write(folder, images, labels, num_validation=3):
-  for split, part in (('train', slice(0, -num_validation)), ('validation', slice(-num_validation, None))):
+  for split, part in (('train', slice(0, -num_validation)), ('validation',
+                                                             slice(-num_validation, None))):
     np.save(str(folder / (split + '_images.npy')), images[part])
     np.save(str(folder / (split + '_labels.npy')), labels[part])
 
@@ -38,8 +40,14 @@ def test_both_splits_come_out_as_they_went_in(tmp_path, dtype, shape):
 
 
 @pytest.mark.parametrize('array', [
-    np.arange(6), np.float64([[1, 2]]), np.zeros([3, 1, 2], 'f2'), np.array([True, False]), np.zeros([2], 'c8'),
-    np.arange(5, dtype='>i4'), np.zeros([1] * 20, np.uint8)], ids=lambda array: array.dtype.str)
+    np.arange(6),
+    np.float64([[1, 2]]),
+    np.zeros([3, 1, 2], 'f2'),
+    np.array([True, False]),
+    np.zeros([2], 'c8'),
+    np.arange(5, dtype='>i4'),
+    np.zeros([1] * 20, np.uint8)
+], ids=lambda array: array.dtype.str)
 def test_whatever_numpy_writes_of_numbers_is_mapped(tmp_path, array):
   path = str(tmp_path / 'array.npy')
   np.save(path, array)
@@ -54,15 +62,18 @@ def test_whatever_numpy_writes_of_numbers_is_mapped(tmp_path, array):
 @pytest.mark.parametrize('change, words', [
     (lambda content: b'', 'not a .npy'), (lambda content: b'PK' + content, 'not a .npy'),
     (lambda content: content[:-1], 'truncated'), (lambda content: content + b'x', 'damaged'),
-    (lambda content: content[:40], 'header'), (lambda content: content.replace(b'(7, 2)', b'(7,-2)'), 'header'),
+    (lambda content: content[:40], 'header'),
+    (lambda content: content.replace(b'(7, 2)', b'(7,-2)'), 'header'),
     (lambda content: content.replace(b'(7, 2)', b'(8, 2)'), 'truncated'),
-    (lambda content: content.replace(b'(7, 2), }' + b' ' * 32, b'(' + b'9' * 17 + b', ' + b'9' * 17 + b'), }'), 'decl'),
+    (lambda content: content.replace(b'(7, 2), }' + b' ' * 32, b'(' + b'9' * 17 + b', ' + b'9' * 17
+                                     + b'), '
+                                     b'}'), 'decl'),
     (lambda content: content.replace(b'<i8', b'|O8'), 'header'),
     (lambda content: content.replace(b'<i8', b'<U8'), 'header'),
     (lambda content: content.replace(b"'<i8'", b'f(x) '), 'header'),
     (lambda content: content.replace(b'<i8', b'<i9'), "dtype descriptor: '<i9'"),
-    (lambda content: content.replace(b"'<i8'", b"'<f16'").replace(b'   \n', b'  \n'), 'dtype float128 cannot'),
-    (lambda content: content[:9], 'header'),
+    (lambda content: content.replace(b"'<i8'", b"'<f16'").replace(b'   \n', b'  \n'),
+     'dtype float128 cannot'), (lambda content: content[:9], 'header'),
     (lambda content: content.replace(b'False', b'True').replace(b'   \n', b'    \n'), 'Fortran'),
     (lambda content: content[:6] + b'\x02\x00\xff\xff\xff\xff' + content[12:], 'declares a length'),
 ], ids=lambda value: value if isinstance(value, str) else '')
@@ -103,5 +114,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path, images, labels, word
 
 def test_missing_files_are_listed(tmp_path):
   np.save(str(tmp_path / 'train_images.npy'), np.zeros(3))
-  with pytest.raises(UsageError, match='lacks 3 of 4 files: train_labels.npy.*It holds train_images.npy'):
+  with pytest.raises(UsageError, match='lacks 3 of 4 files: train_labels.npy.*It holds '
+                                       'train_images.npy'):
     data.load('npy', data_dir=tmp_path)

@@ -1,4 +1,6 @@
-"""A folder of TFRecords in ImageNet's layout: whole sets of files, the labels' range, what data_set.json says."""
+"""A folder of TFRecords in ImageNet's layout: whole sets of files, the labels' range, what
+data_set.json says.
+"""
 
 import json
 
@@ -32,7 +34,8 @@ def test_imagenets_layout_is_read_as_it_is(tmp_path, validation):
 
 def test_settings_win_over_the_description_and_it_over_imagenet(tmp_path):
   write(tmp_path)
-  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=1, image_size=12, shards={})
+  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=1,
+                     image_size=12, shards={})
   (tmp_path / DESCRIPTION).write_text(json.dumps(description))
   data_set = data.load('tfrecord', data_dir=tmp_path)
   assert data_set.num_classes == 20 and data_set.image_shape == (12, 12, 1)
@@ -58,12 +61,14 @@ def test_damaged_lengths_are_found_at_the_start(tmp_path):
   assert data.load('tfrecord', data_dir=tmp_path, on_bad_record='skip').train.num_examples == 4
 
 
-@pytest.mark.parametrize('names, words', [
-    ([], 'no file of the split train .*holds nothing'),
-    (['train-00000-of-00001'], r'no file of the split validation \(validation-\*, val-\*, test-\*\)'),
-    (['train-00000-of-00003', 'train-00002-of-00003', 'validation'], 'lacks 1 of 3 files of train.*00001-of-00003'),
-    (['train-00000-of-00001', 'train-00000-of-00002', 'val'], 'several conversions'),
-])
+@pytest.mark.parametrize(
+    'names, words',
+    [([], 'no file of the split train .*holds nothing'),
+     (['train-00000-of-00001'
+      ], r'no file of the split validation \(validation-\*, val-\*, test-\*\)'),
+     (['train-00000-of-00003', 'train-00002-of-00003', 'validation'
+      ], 'lacks 1 of 3 files of train.*00001-of-00003'),
+     (['train-00000-of-00001', 'train-00000-of-00002', 'val'], 'several conversions'),])
 def test_sets_that_are_not_whole_are_refused(tmp_path, names, words):
   for name in names:
     (tmp_path / name).write_bytes(b'')
@@ -72,19 +77,24 @@ def test_sets_that_are_not_whole_are_refused(tmp_path, names, words):
 
 
 def test_names_without_numbers_and_files_beside_them(tmp_path):
-  for name in ('train.tfrecord', 'train_extra.tfrecord', 'trainer', 'training.log', 'val.tfrecord', 'labels.txt',
+  for name in ('train.tfrecord', 'train_extra.tfrecord', 'trainer', 'training.log',
+      'val.tfrecord', 'labels.txt',
                'train.json', '.train-00000-of-00001.7.tmp', 'validation.md'):
     (tmp_path / name).write_bytes(b'')
   found = find_shards(str(tmp_path))
-  assert [path.split('/')[-1] for path in found['train']] == ['train.tfrecord', 'train_extra.tfrecord']
+  assert [path.split('/')[-1] for path in found['train']] == ['train.tfrecord',
+  'train_extra.tfrecord']
   assert [path.split('/')[-1] for path in found['validation']] == ['val.tfrecord']
 
 
 @pytest.mark.parametrize('content', [
     '', '[]', '{}', '{"format": "other"}',
-    '{"format": "towers data set 1", "shards": [], "num_classes": 3, "first_label": 0, "channels": 3}',
-    '{"format": "towers data set 1", "shards": {}, "num_classes": 1, "first_label": 0, "channels": 3}',
-    '{"format": "towers data set 1", "shards": {}, "num_classes": 3, "first_label": 0, "channels": 7}'])
+    '{"format": "towers data set 1", "shards": [], "num_classes": 3, "first_label": 0, "channels": '
+    '3}',
+    '{"format": "towers data set 1", "shards": {}, "num_classes": 1, "first_label": 0, "channels": '
+    '3}',
+    '{"format": "towers data set 1", "shards": {}, "num_classes": 3, "first_label": 0, "channels": '
+    '7}'])
 def test_a_damaged_description_is_named(tmp_path, content):
   (write(tmp_path) / DESCRIPTION).write_text(content)
   with pytest.raises(UsageError, match='data_set.json: damaged'):
@@ -92,7 +102,8 @@ def test_a_damaged_description_is_named(tmp_path, content):
 
 
 def test_fewer_records_than_the_description_counts_are_told(tmp_path):
-  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=3, image_size=12,
+  description = dict(format='towers data set 1', num_classes=20, first_label=1, channels=3,
+                     image_size=12,
                      shards={'train-00001-of-00003': dict(records=3, bytes=0, crc32=0)})
   (write(tmp_path) / DESCRIPTION).write_text(json.dumps(description))
   with pytest.raises(UsageError, match='train-00001-of-00003.*has 2 records.*counts 3'):

@@ -7,7 +7,8 @@ import pytest
 from tensorflow_v1 import tf
 from towers.data.formats.example_proto import decode_example, encode_example
 
-features = st.dictionaries(st.text(max_size=20), st.one_of(st.binary(max_size=300), st.integers(-2**63, 2**63 - 1)),
+features = st.dictionaries(st.text(max_size=20),
+                           st.one_of(st.binary(max_size=300), st.integers(-2**63, 2**63 - 1)),
                            max_size=4)
 
 
@@ -21,7 +22,8 @@ def test_tensorflow_reads_what_is_written_and_it_comes_back(values):
     feature = example.features.feature[name]
     assert list(feature.bytes_list.value or feature.int64_list.value) == [value]
   assert decode_example(encoded) == {name: [value] for name, value in values.items()}
-  assert decode_example(encoded, ['a', '']) == {name: [values[name]] for name in ('a', '') if name in values}
+  assert decode_example(encoded,
+                        ['a', '']) == {name: [values[name]] for name in ('a', '') if name in values}
 
 
 def test_what_tensorflow_writes_is_read():
@@ -34,16 +36,20 @@ def test_what_tensorflow_writes_is_read():
       'floats': [0.5, -2.0], 'ints': [1, -1, 2**62], 'bytes': [b'', b'ab'], 'none': []}
 
 
-@pytest.mark.parametrize('content', [b'\x0a', b'\x0a\xff', b'\xff' * 12, b'\x0b', b'\x0a\x05abc', b'\x09abc',
-                                     # The end of a group that never began, between two Examples or within one.
-                                     encode_example({'n': 1}) + b'\x0c' + encode_example({'m': 2}), b'\x0a\x01\x0c'])
+@pytest.mark.parametrize('content', [b'\x0a', b'\x0a\xff', b'\xff' * 12, b'\x0b', b'\x0a\x05abc',
+    b'\x09abc',
+                                     # The end of a group that never began, between two Examples or
+                                     # within one.
+                                     encode_example({'n': 1}) + b'\x0c' + encode_example({'m': 2}),
+                                     b'\x0a\x01\x0c'])
 def test_other_bytes_are_refused(content):
   with pytest.raises(ValueError):
     decode_example(content)
 
 
 @pytest.mark.parametrize('content', [
-    b'\x0a\x03\x12\x05a' + b'\x12\x03bcd',  # A field that ends behind its message, though within the Example.
+    b'\x0a\x03\x12\x05a' +
+    b'\x12\x03bcd',  # A field that ends behind its message, though within the Example.
     # So does a number: the last of a list, which ends after 0x80.
     b'\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x1a\x03\x0a\x01\x80' + b'\x12\x01a',
 ])

@@ -1,4 +1,6 @@
-"""Idx: what is written is read again, and no damage leads to anything but a UsageError or the same array."""
+"""Idx: what is written is read again, and no damage leads to anything but a UsageError or the same
+array.
+"""
 
 import errno
 import gzip
@@ -42,7 +44,7 @@ def _written(array, name):
 
 
 def _header(code, shape):
-  return struct.pack('>BBBB{}I'.format(len(shape)), 0, 0, code, len(shape), *shape)
+  return struct.pack(f'>BBBB{len(shape)}I', 0, 0, code, len(shape), *shape)
 
 
 def _assert_identical(got, array):
@@ -121,13 +123,15 @@ def test_a_plain_file_of_a_damaged_header_is_refused_or_holds_the_same_bytes(arr
     got = _read(bytes(damaged))
   except UsageError:
     return
-  # Nothing in a plain file tells int32 from float32: but the elements are all of those that the file holds.
+  # Nothing in a plain file tells int32 from float32: but the elements are all of those that the
+  # file holds.
   assert content.endswith(got.astype(got.dtype.newbyteorder('>')).tobytes())
   assert got.nbytes == len(content) - 4 - 4 * got.ndim
 
 
 @_MANY
-@given(st.binary(max_size=60), st.sampled_from([b'', b'\x1f\x8b', b'\x1f\x8b\x08', b'\0\0', b'\0\0\x08\1']))
+@given(st.binary(max_size=60), st.sampled_from([b'', b'\x1f\x8b', b'\x1f\x8b\x08', b'\0\0',
+    b'\0\0\x08\1']))
 def test_any_bytes_at_all(content, start):
   try:
     got = _read(start + content)
@@ -148,10 +152,12 @@ def test_any_bytes_at_all(content, start):
     (_header(8, [2, 2])[:9], ['truncated', '9 of 12 bytes']),
     (_header(8, [0, 28, 28]), ['[0, 28, 28]', 'no elements']),
     (_header(0x0C, [2, 3]) + bytes(23), ['truncated', 'int32', '[2, 3]', '24 bytes', 'holds 23']),
-    (gzip.compress(_header(0x0C, [2, 3]) + bytes(23)), ['truncated', '[2, 3]', '24 bytes', 'holds 23']),
+    (gzip.compress(_header(0x0C, [2, 3]) + bytes(23)), ['truncated', '[2, 3]', '24 bytes',
+        'holds 23']),
     (_header(8, [5]) + bytes(6), ['trailing bytes', '[5]', '5 bytes']),
     (gzip.compress(_header(8, [5]) + bytes(6)), ['trailing bytes', '[5]', '5 bytes']),
-    (_header(8, [2**32 - 1] * 2) + bytes(9), ['[4294967295, 4294967295]', str((2**32 - 1)**2), '9 at most']),
+    (_header(8, [2**32 - 1] * 2) + bytes(9), ['[4294967295, 4294967295]', str((2**32 - 1)**2),
+        '9 at most']),
     (gzip.compress(_header(8, [2**32 - 1] * 32)), ['4294967295', 'header is damaged']),
     (gzip.compress(_SMALL_BYTES)[:-9], ['damaged', 'gzip']),
     (gzip.compress(_SMALL_BYTES)[:-8] + bytes(8), ['damaged', 'gzip']),
@@ -168,7 +174,8 @@ def test_a_message_says_what_was_found_and_expected(tmp_path, content, words):
 
 def test_what_is_no_file(tmp_path):
   os.mkfifo(str(tmp_path / 'pipe'))
-  for path, words in ((tmp_path / 'none', 'no such file'), (tmp_path, 'not a file'), (tmp_path / 'pipe', 'not a file')):
+  for path, words in ((tmp_path / 'none', 'no such file'), (tmp_path, 'not a file'),
+                      (tmp_path / 'pipe', 'not a file')):
     with pytest.raises(UsageError, match=words) as error:
       read_idx(path)
     assert str(path) in str(error.value)
@@ -181,16 +188,18 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 
   (tmp_path / 'secret').write_bytes(_SMALL_BYTES)
   monkeypatch.setattr('towers.data.formats.idx.open', refuse, raising=False)
-  with pytest.raises(UsageError, match='secret: cannot be read: .*Permission denied.*check the path'):
+  with pytest.raises(UsageError,
+                     match='secret: cannot be read: .*Permission denied.*check the path'):
     read_idx(tmp_path / 'secret')
 
 
 @pytest.mark.parametrize('shape, num_zeros, num_random', [
-    ([5], 32 << 20, 0),                        # 32 MB that unpack out of 32 KB, and few of them claimed
-    ([60 << 20], 1 << 20, 64 << 10),           # 60 MB claimed, as much as a file of 65 KB might hold
-    ([2**32 - 1, 2**32 - 1], 1 << 20, 0),      # more claimed than any machine has
+    ([5], 32 << 20, 0),  # 32 MB that unpack out of 32 KB, and few of them claimed
+    ([60 << 20], 1 << 20, 64 << 10),  # 60 MB claimed, as much as a file of 65 KB might hold
+    ([2**32 - 1, 2**32 - 1], 1 << 20, 0),  # more claimed than any machine has
 ])
-def test_memory_grows_with_what_a_file_holds_and_not_with_what_it_claims(tmp_path, shape, num_zeros, num_random):
+def test_memory_grows_with_what_a_file_holds_and_not_with_what_it_claims(
+    tmp_path, shape, num_zeros, num_random):
   path = tmp_path / 'bomb'
   path.write_bytes(gzip.compress(_header(8, shape) + bytes(num_zeros) + os.urandom(num_random)))
   tracemalloc.start()
@@ -204,7 +213,8 @@ def test_memory_grows_with_what_a_file_holds_and_not_with_what_it_claims(tmp_pat
 
 
 def test_what_idx_cannot_hold_is_not_written(tmp_path):
-  for array, words in ((np.zeros([2], np.int64), 'dtype int64'), (np.zeros([2], bool), 'dtype bool'),
+  for array, words in ((np.zeros([2], np.int64), 'dtype int64'), (np.zeros([2], bool),
+      'dtype bool'),
                        (np.zeros([], np.uint8), 'shape'), (np.zeros([0, 2], np.uint8), 'shape')):
     with pytest.raises(UsageError, match=words):
       write_idx(tmp_path / 'file', array)

@@ -14,8 +14,11 @@ def test_size_and_channels_of_jpegs_and_pngs():
   assert read_image_header(encode_png(picture(0)[..., :1])).channels == 1
   with tf.Graph().as_default(), tf.Session() as session:
     grey = tf.constant(picture(0)[..., :1])
-    contents = session.run([tf.image.encode_jpeg(grey), tf.image.encode_jpeg(tf.constant(picture(0)), progressive=True),
-                            tf.image.encode_png(tf.constant(picture(0)))])
+    contents = session.run([
+        tf.image.encode_jpeg(grey),
+        tf.image.encode_jpeg(tf.constant(picture(0)), progressive=True),
+        tf.image.encode_png(tf.constant(picture(0)))
+    ])
   assert [read_image_header(content) for content in contents] == [
       ImageHeader('jpeg', 24, 32, 1), ImageHeader('jpeg', 24, 32, 3), ImageHeader('png', 24, 32, 3)]
   for content in contents:
@@ -32,7 +35,8 @@ def test_segments_and_padding_before_the_frame_are_passed_over():
 
 
 @pytest.mark.parametrize('content, words', [
-    (b'', 'nothing'), (b'\xff', 'neither'), (b'\xff\xd8', 'ends within'), (b'\xff\xd8\xff\xe0\x00\x00', 'ends within'),
+    (b'', 'nothing'), (b'\xff', 'neither'), (b'\xff\xd8', 'ends within'), (
+        b'\xff\xd8\xff\xe0\x00\x00', 'ends within'),
     (b'\xff\xd8abcdef', 'ends within'), (b'BM' + bytes(50), 'BMP'), (b'RIFF' + bytes(50), 'WebP'),
     (b'\x89PNG\r\n\x1a\n' + bytes(30), 'without its header'),
 ])

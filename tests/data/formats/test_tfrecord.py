@@ -13,7 +13,13 @@ from tests.data.pictures import damage
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.crc32c import crc32c_of, mask
-from towers.data.formats.tfrecord import Records, check_damage, load_index, scan_tfrecord, write_record
+from towers.data.formats.tfrecord import (
+  Records,
+  check_damage,
+  load_index,
+  scan_tfrecord,
+  write_record,
+)
 
 PAYLOADS = [b'first', b'', b'x' * 1000, b'fourth', bytes(range(256)) * 300]
 OFFSETS = [0, 21, 37, 1053, 1075]
@@ -29,7 +35,10 @@ def write(path, payloads=PAYLOADS):
 def read_all(path):
   """Returns for each record its payload, or None where it is damaged."""
   records = Records([load_index(path)])
-  return [None if isinstance(payload, BadRecordError) else payload for payload in records.read(range(len(records)))]
+  return [
+      None if isinstance(payload, BadRecordError) else payload
+      for payload in records.read(range(len(records)))
+  ]
 
 
 def test_files_are_tensorflows_both_ways(tmp_path):
@@ -39,12 +48,15 @@ def test_files_are_tensorflows_both_ways(tmp_path):
   assert write(tmp_path / 'ours').read_bytes() == (tmp_path / 'theirs').read_bytes()
   assert list(tf.io.tf_record_iterator(str(tmp_path / 'ours'))) == PAYLOADS
   index = load_index(tmp_path / 'theirs')
-  assert index.offsets.tolist() == OFFSETS and index.lengths.tolist() == [len(payload) for payload in PAYLOADS]
+  assert index.offsets.tolist() == OFFSETS and index.lengths.tolist() == [
+      len(payload) for payload in PAYLOADS
+  ]
   assert index.damage is None and read_all(tmp_path / 'theirs') == PAYLOADS
 
 
 def test_records_of_several_files_are_numbered_through(tmp_path, monkeypatch):
-  monkeypatch.setattr(towers.data.formats.tfrecord, '_MOST_OPEN_FILES', 2)  # Some files stay open, others don't.
+  monkeypatch.setattr(towers.data.formats.tfrecord, '_MOST_OPEN_FILES',
+                      2)  # Some files stay open, others don't.
   parts = [PAYLOADS[:2], [], PAYLOADS[2:3], PAYLOADS[3:]]
   paths = [write(tmp_path / str(number), part) for number, part in enumerate(parts)]
   records = Records([load_index(path) for path in paths])
@@ -58,9 +70,12 @@ def test_records_of_several_files_are_numbered_through(tmp_path, monkeypatch):
 @pytest.mark.parametrize('record', [0, 2, 4])
 def test_a_damaged_payload_loses_one_record_of_five(tmp_path, record):
   path = write(tmp_path / 'file')
-  for offset in (OFFSETS[record] + 12, OFFSETS[record] + 12 + len(PAYLOADS[record])):  # Payload, and its checksum.
+  for offset in (OFFSETS[record] + 12,
+                 OFFSETS[record] + 12 + len(PAYLOADS[record])):  # Payload, and its checksum.
     damage(path, offset)
-    assert read_all(path) == [None if number == record else payload for number, payload in enumerate(PAYLOADS)]
+    assert read_all(path) == [
+        None if number == record else payload for number, payload in enumerate(PAYLOADS)
+    ]
     damage(path, offset)
 
 
@@ -74,7 +89,8 @@ def test_a_damaged_length_loses_the_rest_of_the_file_and_says_so(tmp_path, recor
   assert index.damage[:3] == (record, OFFSETS[record], os.path.getsize(str(path)) - OFFSETS[record])
   with pytest.raises(UsageError) as error:
     check_damage(index, BadRecords('fail'))
-  for word in (str(path), 'record %d' % record, 'byte %d' % OFFSETS[record], 'on_bad_record=skip', 'the rest'):
+  for word in (str(path), f'record {record}', f'byte {OFFSETS[record]}', 'on_bad_record=skip',
+      'the rest'):
     assert word in str(error.value)
   log = io.StringIO()
   check_damage(index, BadRecords('skip', log))
@@ -131,10 +147,12 @@ def test_an_index_is_kept_and_made_anew_when_the_file_changed(tmp_path, monkeypa
   first = load_index(path)
   kept = tmp_path / '.index' / 'file'
   assert kept.exists()
-  monkeypatch.setattr(towers.data.formats.tfrecord, 'scan_tfrecord', lambda path: pytest.fail('scanned again'))
+  monkeypatch.setattr(towers.data.formats.tfrecord, 'scan_tfrecord', lambda path: pytest.fail(
+      'scanned again'))
   assert load_index(path).lengths.tolist() == first.lengths.tolist()
   monkeypatch.undo()
-  for broken in (b'', b'{}\n', kept.read_bytes()[:-8], kept.read_bytes()[:-1] + b'\x01', b'\xff\xfe\n', b'[1]\nabc',
+  for broken in (b'', b'{}\n', kept.read_bytes()[:-8], kept.read_bytes()[:-1] + b'\x01',
+      b'\xff\xfe\n', b'[1]\nabc',
                  kept.read_bytes().replace(b'"records": 5', b'"records": 4')):
     kept.write_bytes(broken)
     assert load_index(path).lengths.tolist() == first.lengths.tolist()
@@ -142,14 +160,16 @@ def test_an_index_is_kept_and_made_anew_when_the_file_changed(tmp_path, monkeypa
   assert len(load_index(path).lengths) == 2
 
 
-def test_where_the_folder_cannot_be_written_the_index_goes_to_the_users_cache(tmp_path, monkeypatch):
+def test_where_the_folder_cannot_be_written_the_index_goes_to_the_users_cache(
+    tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   (tmp_path / 'set').mkdir()
   (tmp_path / 'set' / '.index').write_bytes(b'in the way')
   load_index(write(tmp_path / 'set' / 'file'))
   [kept] = (tmp_path / 'cache').glob('**/file')
   assert kept.is_file()
-  monkeypatch.setattr(towers.data.formats.tfrecord, 'scan_tfrecord', lambda path: pytest.fail('scanned again'))
+  monkeypatch.setattr(towers.data.formats.tfrecord, 'scan_tfrecord', lambda path: pytest.fail(
+      'scanned again'))
   assert len(load_index(tmp_path / 'set' / 'file').lengths) == 5
 
 

@@ -6,47 +6,37 @@ MUTANTS = [
     *mutants_of(
         'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
             ('return full + (remainder > 0 and not self.drop_remainder)',
-             'return full + (remainder > 0)',
-             'a dropped remainder has a step of its own',
+             'return full + (remainder > 0)', 'a dropped remainder has a step of its own',
              'test_steps_cover_an_epoch_once'),
             ('return min(self.num_examples, self.steps_per_epoch * self.batch_size)',
              'return self.steps_per_epoch * self.batch_size',
-             'the last batch of an epoch counts as a full one',
-             'test_steps_cover_an_epoch_once'),
+             'the last batch of an epoch counts as a full one', 'test_steps_cover_an_epoch_once'),
             ('return -(-self.examples_per_epoch // self.micro_batch_size)',
              'return self.examples_per_epoch // self.micro_batch_size',
-             'the last micro-batch of an epoch is not planned',
-             'test_steps_cover_an_epoch_once'),
+             'the last micro-batch of an epoch is not planned', 'test_steps_cover_an_epoch_once'),
             ('return self.examples_per_epoch % self.micro_batch_size == 0',
              'return self.num_examples % self.micro_batch_size == 0',
-             'a dropped remainder makes shapes uneven',
-             'test_steps_cover_an_epoch_once'),
-            ('< self.num_workers * self.num_towers',
-             '< self.num_towers',
+             'a dropped remainder makes shapes uneven', 'test_steps_cover_an_epoch_once'),
+            ('< self.num_workers * self.num_towers', '< self.num_towers',
              'an empty tower of several workers gets no row that fills its batch',
              'tests/input/test_pipeline.py::test_workers_share_every_step_and_each_stays_with_'
              'its_own_examples'),
             ('return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_'
              'size)',
              'return max(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_'
-             'size)',
-             'min and max are confused in the size of a step',
+             'size)', 'min and max are confused in the size of a step',
              'test_steps_cover_an_epoch_once'),
             ('return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size',
              'return epoch * self.num_examples + step_in_epoch * self.batch_size',
-             'examples that are dropped count as seen',
-             'test_steps_cover_an_epoch_once'),
-            ('(tower < size % self.num_towers)',
-             '(tower <= size % self.num_towers)',
+             'examples that are dropped count as seen', 'test_steps_cover_an_epoch_once'),
+            ('(tower < size % self.num_towers)', '(tower <= size % self.num_towers)',
              'one tower too many gets one example more',
              'test_eight_over_three test_steps_cover_an_epoch_once'),
             ('size = dealt(size, self.worker, self.num_workers)',
-             'size = dealt(size, 0, self.num_workers)',
-             'every worker takes the share of the first',
+             'size = dealt(size, 0, self.num_workers)', 'every worker takes the share of the first',
              'test_workers_shares_add_up'),
             ('return (count - shard + num_shards - 1) // num_shards',
-             'return (count - shard + num_shards) // num_shards',
-             'dealing is off by one',
+             'return (count - shard + num_shards) // num_shards', 'dealing is off by one',
              'test_dealing_in_turn_gives_each_example_to_one_tower'),
             ('if batch_size // accumulate < all_towers:',
              'if batch_size // accumulate < num_towers:',
@@ -54,23 +44,21 @@ MUTANTS = [
              'test_impossible_sizes_are_named'),
             ('return divmod(step, self.steps_per_epoch)',
              'return divmod(step, self.micro_batches_per_epoch)',
-             'a step is found by micro-batches',
-             'test_steps_cover_an_epoch_once'),
+             'a step is found by micro-batches', 'test_steps_cover_an_epoch_once'),
         ]),
     *mutants_of(
         'towers/input/pipeline.py', tests='tests/input/test_pipeline.py', faults=[
-            ("cuts_evenly = mode == 'next' and num_shards == 1 and plan.is_even and",
-             "cuts_evenly = mode == 'next' and",
+            ("cuts_evenly = (mode == 'next' and num_shards == 1 and plan.is_even and",
+             "cuts_evenly = (mode == 'next' and",
              'next drops what does not fill a batch of every tower',
              'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('first_micro_batch = tf.where(tf.equal(number, start_epoch), start_micro_batch, tf.zeros_'
-             'like(start_micro_batch))',
-             'first_micro_batch = start_micro_batch',
-             'a resumed run skips in every epoch',
+            ('        first_micro_batch = tf.where(tf.equal(number, start_epoch), '
+             'start_micro_batch,\n'
+             '                                     tf.zeros_like(start_micro_batch))',
+             '        first_micro_batch = start_micro_batch', 'a resumed run skips in every epoch',
              'test_a_run_may_begin_at_any_step[False-split-(13, 8, 3)]'),
             ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
-             'seed=_epoch_seed(seed, 0, number) if shuffle else None',
-             'all shards shuffle alike',
+             'seed=_epoch_seed(seed, 0, number) if shuffle else None', 'all shards shuffle alike',
              'test_every_shard_is_shuffled_in_an_order_of_its_own'),
             ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
              'seed=_epoch_seed(seed, shard, 0 * number) if shuffle else None',
@@ -78,39 +66,38 @@ MUTANTS = [
              'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
             ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
              'seed=_epoch_seed(0, shard, number) if shuffle else None',
-             'the seed does not decide the order',
-             'test_the_seed_decides_the_order'),
+             'the seed does not decide the order', 'test_the_seed_decides_the_order'),
             ('# Sharded by worker, then by tower.\n    for shard in range(plan.worker, '
-             'num_shards, plan.num_workers):',
-             'for shard in range(num_iterators):',
+             'num_shards, plan.num_workers):', 'for shard in range(num_iterators):',
              'every worker takes the shards of the first',
              'test_workers_share_every_step_and_each_stays_with_its_own_examples'),
             ('micro_batch_in_epoch = step_in_epoch * plan.accumulate',
              'micro_batch_in_epoch = step_in_epoch',
              'a resumed run with accumulation enters too early',
              'tests/reduce/test_accumulate.py::test_a_resumed_run_equals_the_uninterrupted_one'),
-            ('start_epoch: epoch_number, start_micro_batch',
-             'start_epoch: 0, start_micro_batch',
+            ('**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number,',
+             '**dict(zip(arrays, examples.arrays)), start_epoch: 0,',
              'a resumed run shuffles as in the first epoch',
              'test_a_run_may_begin_at_any_step[True-split-(13, 8, 3)]'),
-            ('elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))',
-             'pass',
+            ('elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))', 'pass',
              'the remainder is not dropped',
              'test_dropping_the_remainder_takes_whole_batches_of_distinct_examples'),
-            ('return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, shard, num_shards))',
-             'return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, 0, num_shards))',
+            ('return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, shard, '
+             'num_shards))',
+             'return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, 0, '
+             'num_shards))',
              'every shard skips as many examples as the first',
              'test_a_run_may_begin_at_any_step[False-shard-(13, 8, 3)]'),
             ('elements = elements.shard(num_shards, shard)',
-             'elements = elements.shard(num_shards, 0)',
-             'all shards hold the same examples',
+             'elements = elements.shard(num_shards, 0)', 'all shards hold the same examples',
              'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('buffer_size or dealt(plan.num_examples, shard, num_shards)',
-             'buffer_size or 1',
-             'nothing is shuffled',
-             'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
-            ('reshuffle_each_iteration=False',
-             'reshuffle_each_iteration=True',
+            ('    elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, '
+             'num_shards),\n'
+             '                                seed=seed, reshuffle_each_iteration=False)',
+             '    elements = elements.shuffle(buffer_size or 1, seed=seed,\n'
+             '                                reshuffle_each_iteration=False)',
+             'nothing is shuffled', 'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
+            ('reshuffle_each_iteration=False', 'reshuffle_each_iteration=True',
              'the order of an epoch depends on more',
              'test_a_run_may_begin_at_any_step test_the_seed_decides_the_order',
              'each epoch makes a data set of its own, which is iterated once'),
@@ -120,47 +107,39 @@ MUTANTS = [
              'test_every_step_takes_the_same_examples_in_every_mode'),
             ('runs = first_micro_batch + tf.range(num_shards + 1, dtype=tf.int64)',
              'runs = tf.range(num_shards + 1, dtype=tf.int64)',
-             'a resumed shard is out of step with the others',
-             'test_a_run_may_begin_at_any_step'),
-            ('edges = dealt_before - dealt_before[0]',
-             'edges = dealt_before',
+             'a resumed shard is out of step with the others', 'test_a_run_may_begin_at_any_step'),
+            ('edges = dealt_before - dealt_before[0]', 'edges = dealt_before',
              'a resumed shard cuts its batches at the wrong places',
              'test_a_run_may_begin_at_any_step'),
-            ('batches = batches.concatenate(_empty_batch(batches))',
-             'pass',
+            ('batches = batches.concatenate(_empty_batch(batches))', 'pass',
              'a shard without examples in the last step ends its epoch before the others',
              'test_every_step_takes_the_same_examples_in_every_mode'),
             ('return batches.take(plan.micro_batches_per_epoch - first_micro_batch)',
              'return batches.take(plan.micro_batches_per_epoch)',
-             'a resumed shard has an empty batch too many',
-             'test_a_run_may_begin_at_any_step'),
+             'a resumed shard has an empty batch too many', 'test_a_run_may_begin_at_any_step'),
             ('sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)',
              'sizes = share + tf.cast(tf.range(plan.num_towers) <= larger, tf.int32)',
              'split gives one tower an example too many',
              'test_every_step_takes_the_same_examples_in_every_mode'),
             ('with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):',
-             'with tf.control_dependencies([]):',
-             'the towers take their batches in any order',
+             'with tf.control_dependencies([]):', 'the towers take their batches in any order',
              'test_towers_take_their_batches_in_their_order'),
             ('with tf.control_dependencies([initializer] if initializer is not None else []):',
-             'with tf.control_dependencies([]):',
-             'only the last shard is started',
+             'with tf.control_dependencies([]):', 'only the last shard is started',
              'test_the_seed_decides_the_order[shard]'),
             ('may_be_empty = plan.may_leave_a_tower_empty or marks_bad',
              'may_be_empty = plan.may_leave_a_tower_empty',
              'a tower whose examples are all damaged gets no row that fills its batch',
              'tests/data/test_encoded_images.py::test_a_step_of_bad_records_alone_is_empty_and_'
              'the_next_is_not'),
-            ('lambda tensor: tf.boolean_mask(tensor, is_good)',
-             'lambda tensor: tensor',
+            ('lambda tensor: tf.boolean_mask(tensor, is_good)', 'lambda tensor: tensor',
              'damaged rows are trained on',
              'tests/data/test_skipped_steps.py::test_towers_of_what_is_left_are_one_tower'),
-            ('num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)',
-             'num_missing = 1',
-             'every batch has a row more',
-             'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('_SMALL_BYTES // max(1, _count_bytes(arrays, size))) if size else 1',
-             '_SMALL_BYTES // max(1, _count_bytes(arrays, size))) if size else _MOST_AT_ONCE',
+            ('num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)', 'num_missing = 1',
+             'every batch has a row more', 'test_every_step_takes_the_same_examples_in_every_mode'),
+            ('return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if '
+             'size else 1', 'return min(_MOST_AT_ONCE, _SMALL_BYTES //\n'
+             '             max(1, _count_bytes(arrays, size))) if size else _MOST_AT_ONCE',
              'batches of different sizes are put together',
              'test_batches_that_are_gathered_at_once_are_the_same test_small_batches_are_'
              'gathered_several_at_a_time'),
@@ -174,65 +153,84 @@ MUTANTS = [
              'images are augmented alike in every epoch',
              'tests/data/test_encoded_images.py::test_augmentation_is_the_same_in_every_mode_'
              'on_any_towers_and_after_a_resume[imagenet]'),
-        ]),
-    *mutants_of(
-        'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[
-            ('return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))',
-             'return dataset.apply(tf.data.experimental.unbatch())',
-             'one array alone cannot be fed (on 1.14)',
-             'test_a_batch_keeps_its_structure_and_every_example[one_array-split-2-0-16]'),
-        ]),
-    *mutants_of(
-        'towers/input/wait.py', tests='tests/input/test_wait.py', faults=[
-            ('with tf.control_dependencies([after]):',
-             'with tf.control_dependencies([]):',
-             'the time that towers compute counts as waiting',
-             'test_what_happens_beside_the_towers_is_no_wait[1]'),
-        ]),
+        ]), *mutants_of(
+            'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[
+                ('return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))',
+                 'return dataset.apply(tf.data.experimental.unbatch())',
+                 'one array alone cannot be fed (on 1.14)',
+                 'test_a_batch_keeps_its_structure_and_every_example[one_array-split-2-0-16]'),
+            ]), *mutants_of(
+                'towers/input/wait.py', tests='tests/input/test_wait.py', faults=[
+                    ('with tf.control_dependencies([after]):', 'with tf.control_dependencies([]):',
+                     'the time that towers compute counts as waiting',
+                     'test_what_happens_beside_the_towers_is_no_wait[1]'),
+                ]),
     *mutants_of(
         'staging/area.py', tests='tests/staging/test_area.py', faults=[
-            ('capacity=depth + 1)',
-             'capacity=depth)',
+            ('capacity=depth + 1)', 'capacity=depth)',
              'an area has no room for the batch that is put before one is taken',
              'tests/input/test_feed.py::test_areas_stand_on_their_towers'),
-            ('clears.append(area.clear())',
-             'clears.append(tf.no_op())',
+            ('clears.append(area.clear())', 'clears.append(tf.no_op())',
              'a run that starts anew takes batches of before',
              'tests/input/test_feed.py::test_any_pattern_of_switching_and_resetting[1-split-1]'),
-            ('condition=tf.equal(size, depth)',
-             'condition=tf.greater(size, 0)',
-             'a batch that was put twice is not told',
+            ('    check = tf.raw_ops.Assert(\n'
+             '        condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[\n'
+             "            f'The staging area of tower {tower} (split {name}) must hold {depth} "
+             "batches between '\n"
+             "            'two '\n"
+             "            'runs. '\n"
+             "            'An earlier run took a batch and put none, or put one and took none. "
+             "Fetch the mean '\n"
+             "            'loss, '\n"
+             "            'the '\n"
+             "            'train op or the sums of a validation, which put the next batch, or "
+             "feed.put_ops '\n"
+             "            'beside '\n"
+             "            'what '\n"
+             "            'a tower computes. Now start the feed again, with feed.start(). It "
+             "holds', size\n"
+             '        ])',
+             '    check = tf.raw_ops.Assert(condition=tf.greater(size, 0) if is_ordered else size '
+             '>= depth, data=[\n'
+             "        f'The staging area of tower {tower} (split {name}) must hold {depth} batches "
+             "between two '\n"
+             "        'runs. '\n"
+             "        'An earlier run took a batch and put none, or put one and took none. Fetch "
+             "the mean loss, '\n"
+             "        'the '\n"
+             "        'train op or the sums of a validation, which put the next batch, or "
+             "feed.put_ops beside '\n"
+             "        'what '\n"
+             "        'a tower computes. Now start the feed again, with feed.start(). It holds', "
+             "size])", 'a batch that was put twice is not told',
              'test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again'),
-            ('puts[tower]._add_control_input(check)',
-             'pass',
+            ('puts[tower]._add_control_input(check)', 'pass',
              'a run that fails still puts, and the next one goes on',
              'test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again'),
-            ('with tf.control_dependencies([op]):',
-             'with tf.control_dependencies([]):',
+            ('with tf.control_dependencies([op]):', 'with tf.control_dependencies([]):',
              'who fetches a loss puts no batch',
              'test_a_loss_an_update_and_a_validation_put_by_themselves'),
-        ]),
-    *mutants_of(
-        'towers/input/feed.py', tests='tests/input/test_feed.py', faults=[
-            ('for _ in range(self.stage.depth):',
-             'for _ in range(1):',
-             'staging is one deep, however deep it shall be',
-             'test_exactly_as_many_batches_wait_as_the_stage_is_deep[2-split]'),
-            ('lambda: sum(_take(validation), []), lambda: sum(_take(train), [])',
-             'lambda: sum(_take(train), []), lambda: sum(_take(validation), [])',
-             'training and validation are swapped without staging',
-             'test_any_pattern_of_switching_and_resetting[1-split-0]'),
-            ('may_be_empty = any(template.may_be_empty for template in templates)',
-             'may_be_empty = templates[0].may_be_empty',
-             'NaN of the row that fills an empty validation batch is measured',
-             'tests/test_exactness.py::test_an_empty_validation_tower_measures_nothing'),
-            ('if all(template.is_static for template in templates) and len({batch.num_examples '
-             'for batch in templates}) == 1:',
-             'if all(template.is_static for template in templates):',
-             'validation counts as many examples as training',
-             'tests/input/test_structures.py::test_splits_of_other_sizes_count_their_own_'
-             'examples'),
-        ]),
+        ]), *mutants_of(
+            'towers/input/feed.py', tests='tests/input/test_feed.py',
+            faults=[('for _ in range(self.stage.depth):', 'for _ in range(1):',
+                     'staging is one deep, however deep it shall be',
+                     'test_exactly_as_many_batches_wait_as_the_stage_is_deep[2-split]'),
+                    ('      flat = tf.cond(is_validating, lambda: sum(_take(validation), []),\n'
+                     '                     lambda: sum(_take(train), []), strict=True)',
+                     '      flat = tf.cond(is_validating, lambda: sum(_take(train), []),\n'
+                     '                     lambda: sum(_take(validation), []), strict=True)',
+                     'training and validation are swapped without staging',
+                     'test_any_pattern_of_switching_and_resetting[1-split-0]'),
+                    ('may_be_empty = any(template.may_be_empty for template in templates)',
+                     'may_be_empty = templates[0].may_be_empty',
+                     'NaN of the row that fills an empty validation batch is measured',
+                     'tests/test_exactness.py::test_an_empty_validation_tower_measures_nothing'),
+                    ('    if all(template.is_static for template in templates) and len(\n'
+                     '        {batch.num_examples for batch in templates}) == 1:',
+                     '    if all(template.is_static for template in templates):',
+                     'validation counts as many examples as training',
+                     'tests/input/test_structures.py::test_splits_of_other_sizes_count_their_own_'
+                     'examples'),]),
     *mutants_of(
         'towers/input/batch.py', tests='tests/tower/test_tower.py', faults=[
             ('num_rows = tf.where(self.num_examples > 0, tf.size(value.indices), 0)',
@@ -240,15 +238,12 @@ MUTANTS = [
              'the row that fills an empty batch touches a row of a sparse variable',
              'test_an_empty_tower_touches_no_row_of_a_sparse_variable'),
             ('return tf.where(self.num_examples > 0, value, tf.zeros_like(value))',
-             'return value * tf.cast(self.num_examples > 0, value.dtype)',
-             'zero times NaN is NaN',
+             'return value * tf.cast(self.num_examples > 0, value.dtype)', 'zero times NaN is NaN',
              'test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step[False-split]'),
         ]),
     *mutants_of(
         'towers/base/usage_error.py', tests='tests/test_numbers_of_towers.py', faults=[
-            ('if first != second:',
-             'if first < second:',
-             'more batches than devices are cut off',
+            ('if first != second:', 'if first < second:', 'more batches than devices are cut off',
              'test_a_message_names_both_numbers_and_the_fix'),
         ]),
 ]

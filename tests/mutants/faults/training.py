@@ -4,115 +4,113 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'towers/training/stepping/validation_pass.py', tests='tests/test_exactness.py', faults=[
-            ('return self._steps_left == 0',
-             'return self._steps_left <= 1',
-             'the last validation batch is left out',
-             'test_validation_is_the_mean_over_all_examples_and_nothing_else[17-False-split]'),
-            ('{name: float(total / self._sums[-1])',
-             '{name: float(total / max(self._sums[-1], 16))',
-             'means are over full batches',
-             'test_validation_is_the_mean_over_all_examples_and_nothing_else[11-False-split]'),
-            ('self._sums = np.zeros(len(names) + 1, np.float64)',
-             'self._sums = np.zeros(len(names) + 1, np.float32)',
-             'counts end at 16,777,216',
-             'tests/training/stepping/test_validation_pass.py::test_more_examples_than_float32_can_count'),
-        ]),
+        'towers/training/stepping/validation_pass.py', tests='tests/test_exactness.py', faults=
+        [('return self._steps_left == 0', 'return self._steps_left <= 1',
+          'the last validation batch is left out',
+          'test_validation_is_the_mean_over_all_examples_and_nothing_else[17-False-split]'),
+         ('return {name: float(total / self._sums[-1]) for name, total in zip(self._names, '
+          'self._sums)}', 'return {\n'
+          '        name: float(total / max(self._sums[-1], 16)) for name, total in '
+          'zip(self._names, self._sums)\n'
+          '    }', 'means are over full batches',
+          'test_validation_is_the_mean_over_all_examples_and_nothing_else[11-False-split]'),
+         ('self._sums = np.zeros(len(names) + 1, np.float64)',
+          'self._sums = np.zeros(len(names) + 1, np.float32)', 'counts end at 16,777,216',
+          'tests/training/stepping/test_validation_pass.py::test_more_examples_than_float32_can_count'
+         ),]),
     *mutants_of(
-        'towers/training/settings/schedule.py', tests='tests/training/settings/test_schedule.py', faults=[
-            ('if planned != examples_seen and',
-             'if planned > examples_seen and',
-             'a checkpoint of larger batches is taken',
+        'towers/training/settings/schedule.py', tests='tests/training/settings/test_schedule.py',
+        faults=[
+            ('  if planned != examples_seen and not (may_skip and\n'
+             '                                       (1 - _MOST_SKIPPED) * planned <= '
+             'examples_seen < planned):', '  if planned > examples_seen and not (may_skip and\n'
+             '                                      (1 - _MOST_SKIPPED) * planned <= examples_seen '
+             '< planned):', 'a checkpoint of larger batches is taken',
              'test_a_checkpoint_of_other_batches_is_refused'),
-            ('(1 - _MOST_SKIPPED) * planned <= examples_seen < planned',
-             '(1 - _MOST_SKIPPED) * planned <= examples_seen',
-             'with skipped records a checkpoint of larger batches is taken',
+            ('  if planned != examples_seen and not (may_skip and\n'
+             '                                       (1 - _MOST_SKIPPED) * planned <= '
+             'examples_seen < planned):',
+             '  if planned != examples_seen and not (may_skip and (1 - _MOST_SKIPPED) * planned <= '
+             'examples_seen):', 'with skipped records a checkpoint of larger batches is taken',
              'test_a_checkpoint_may_have_seen_fewer_examples_where_damaged_ones_are_skipped'),
-            ('save_every=(total_steps if by_the_clock',
-             'save_every=(1 if by_the_clock',
+            ('      save_every=(total_steps if by_the_clock else count_interval(\n'
+             "          'checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),",
+             "      save_every=(1 if by_the_clock else count_interval('checkpoint_every', "
+             "config.checkpoint_every,\n"
+             '                                                        plan.steps_per_epoch)),',
              'a checkpoint by the clock is written in every step',
              'test_a_schedule_counts_in_steps'),
         ]),
     *mutants_of(
-        'towers/training/settings/learning_rate.py', tests='tests/training/settings/test_learning_rate.py', faults=[
-            ('epochs >= tf.constant(config.decay_epochs, tf.float64)',
-             'epochs > tf.constant(config.decay_epochs, tf.float64)',
-             'the rate falls a step late',
+        'towers/training/settings/learning_rate.py',
+        tests='tests/training/settings/test_learning_rate.py', faults=[
+            ('    falls = tf.reduce_sum(\n'
+             '        tf.cast(epochs >= tf.constant(config.decay_epochs, tf.float64), tf.float64))',
+             '    falls = tf.reduce_sum(tf.cast(epochs > tf.constant(config.decay_epochs, '
+             'tf.float64),\n'
+             '                                  tf.float64))', 'the rate falls a step late',
              'test_piecewise_falls_at_its_epochs'),
             ('tf.cos(math.pi * tf.minimum(seen / total_examples, 1.0))',
-             'tf.cos(math.pi * (seen / total_examples))',
-             'cosine rises again after its end',
+             'tf.cos(math.pi * (seen / total_examples))', 'cosine rises again after its end',
              'test_cosine_ends_at_zero_and_stays_there'),
             ('rate *= tf.minimum(epochs / config.warmup_epochs, 1.0)',
              'rate *= tf.maximum(epochs / config.warmup_epochs, 1.0)',
              'min and max are confused in the warm-up',
              'test_warm_up_rises_from_zero_in_a_straight_line'),
-            ('epochs / config.decay_epochs[0])',
-             'tf.floor(epochs / config.decay_epochs[0]))',
-             'exponential falls in stairs',
-             'test_exponential_falls_all_the_time'),
-            ('epochs = seen / examples_per_epoch',
-             'epochs = seen / total_examples',
-             'epochs are counted in runs',
-             'test_piecewise_falls_at_its_epochs'),
-            ('rate *= tf.cast(get_rate_factor().read_value(), tf.float64)',
-             'pass',
+            ('return tf.pow(tf.constant(config.decay_rate, tf.float64), epochs / '
+             'config.decay_epochs[0])',
+             'return tf.pow(tf.constant(config.decay_rate, tf.float64),\n'
+             '                  tf.floor(epochs / config.decay_epochs[0]))',
+             'exponential falls in stairs', 'test_exponential_falls_all_the_time'),
+            ('epochs = seen / examples_per_epoch', 'epochs = seen / total_examples',
+             'epochs are counted in runs', 'test_piecewise_falls_at_its_epochs'),
+            ('rate *= tf.cast(get_rate_factor().read_value(), tf.float64)', 'pass',
              'a run that went back keeps its rate',
              'tests/training/test_loop.py::test_not_finite_and_rollback_goes_back_with_half_the_'
              'rate_and_gives_up_at_last'),
         ]),
     *mutants_of(
         'towers/training/saving/history.py', tests='tests/training/saving/test_history.py', faults=[
-            ("if 'loss' in metric or 'error' in metric else -1.0",
-             "if 'loss' in metric else -1.0",
+            ("if 'loss' in metric or 'error' in metric else -1.0", "if 'loss' in metric else -1.0",
              'the largest error is the best',
              'test_errors_and_losses_are_best_when_small_and_others_when_large'),
-            ('if ours < value:',
-             'if ours <= value:',
-             'a tie is a new best',
+            ('if ours < value:', 'if ours <= value:', 'a tie is a new best',
              'test_the_best_is_better_than_all_before_it_and_patience_counts_from_it'),
-            ('return len(since) >= self._patience',
-             'return len(since) > self._patience',
+            ('return len(since) >= self._patience', 'return len(since) > self._patience',
              'patience is one longer',
              'test_the_best_is_better_than_all_before_it_and_patience_counts_from_it'),
-            ("if rollback['to'] <= step]",
-             "if rollback['to'] < step]",
+            ("if rollback['to'] <= step]", "if rollback['to'] < step]",
              'the rollback to the resumed step is forgotten',
              'test_what_is_read_is_what_was_known_at_that_step'),
-            ("if validation['step'] <= step]",
-             "if validation['step'] < step]",
+            ("validation for validation in self._validations if validation['step'] <= step",
+             "validation for validation in self._validations if validation['step'] < step",
              'the validation of the resumed step is forgotten',
              'test_what_is_read_is_what_was_known_at_that_step'),
             ('return _RATE_FACTOR ** len(self._rollbacks)',
-             'return _RATE_FACTOR if self._rollbacks else 1.0',
-             'the rate is halved once',
+             'return _RATE_FACTOR if self._rollbacks else 1.0', 'the rate is halved once',
              'tests/training/test_loop.py::test_not_finite_and_rollback_goes_back_with_half_the_'
              'rate_and_gives_up_at_last'),
         ]),
     *mutants_of(
-        'towers/training/saving/checkpoints.py', tests='tests/training/saving/test_checkpoints.py', faults=[
-            ('kept = steps[:self._keep]',
-             'kept = steps[-self._keep:]',
-             'the oldest checkpoints stay',
-             'test_only_the_newest_stay_over_a_resume_too'),
+        'towers/training/saving/checkpoints.py', tests='tests/training/saving/test_checkpoints.py',
+        faults=[
+            ('kept = steps[:self._keep]', 'kept = steps[-self._keep:]',
+             'the oldest checkpoints stay', 'test_only_the_newest_stay_over_a_resume_too'),
             ('for step in list_steps(self.folder) if step <= written]',
              'for step in list_steps(self.folder)]',
              'a damaged newer checkpoint is kept in place of a whole one',
              'test_a_whole_folder_of_damaged_checkpoints_never_starts_anew'),
-            ('kept += [step for step in best_first if step in steps][:1]',
-             'pass',
+            ('kept += [step for step in best_first if step in steps][:1]', 'pass',
              'the best checkpoint is deleted',
              'tests/training/test_loop.py::test_the_best_checkpoint_stays_and_survives_a_resume'),
-            ('paths.sort(key=lambda path: -int(',
-             'paths.sort(key=lambda path: int(',
+            ('paths.sort(key=lambda path: -int(', 'paths.sort(key=lambda path: int(',
              'the oldest checkpoint is restored',
              'test_a_damaged_newest_checkpoint_falls_back_with_a_warning'),
             ('notes = None if history is None else (history.format(), history.best_first())',
              "notes = None if history is None else ('', history.best_first())",
              'the history is not saved',
              'tests/training/test_loop.py::test_the_best_checkpoint_stays_and_survives_a_resume'),
-            ('if os.path.realpath(os.path.dirname(path)) != here:',
-             'if False:',
+            ('if os.path.realpath(os.path.dirname(path)) != here:', 'if False:',
              'a state file leads out of the folder',
              'test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder'),
             ('for suffix in (_DATA, _INDEX):\n        os.replace(',
@@ -122,23 +120,21 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/training/loop.py', tests='tests/training/test_loop.py', faults=[
-            ('is_over = is_last or self._history.has_stopped',
-             'is_over = is_last',
-             'nothing stops early',
-             'test_early_stopping_counts_over_a_resume[True]'),
-            ('and (is_last or step % schedule.validate_every == 0) and',
-             'and step % schedule.validate_every == 0 and',
-             'the last weights are not in the history',
+            ('is_over = is_last or self._history.has_stopped', 'is_over = is_last',
+             'nothing stops early', 'test_early_stopping_counts_over_a_resume[True]'),
+            ('    if (steps.can_validate and self._running is None and step > 0 and\n'
+             '        (is_last or step % schedule.validate_every == 0) and not '
+             'self._history.has_validated(step)):',
+             '    if (steps.can_validate and self._running is None and step > 0\n'
+             '        and step % schedule.validate_every == 0 and not '
+             'self._history.has_validated(step)):', 'the last weights are not in the history',
              'test_the_last_validation_is_in_the_history_though_it_is_not_the_best'),
             ('saves = not is_saved and (is_last or step % schedule.save_every == 0) and step > 0',
              'saves = not is_saved and step % schedule.save_every == 0 and step > 0',
-             'the last step is not saved',
-             'test_checkpoints_are_when_due_and_at_the_end',
+             'the last step is not saved', 'test_checkpoints_are_when_due_and_at_the_end',
              'a run that is over saves all the same, a few lines below'),
-            ('(step // every + 1) * every',
-             '(step // every + 2) * every',
-             'what is due next is left out',
-             'test_validation_is_when_due_and_at_the_end[0]'),
+            ('(step // every + 1) * every', '(step // every + 2) * every',
+             'what is due next is left out', 'test_validation_is_when_due_and_at_the_end[0]'),
             ('if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:',
              'if len(self._skipped) <= MOST_SKIPPED_IN_A_ROW:',
              'one step more is skipped before the run ends',
@@ -148,100 +144,87 @@ MUTANTS = [
              'if self._history.num_rollbacks <= MOST_ROLLBACKS:',
              'a run goes back once more than it may',
              'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last'),
-            ('steps.scale_learning_rate(self._history.rate_factor)',
-             'pass',
+            ('steps.scale_learning_rate(self._history.rate_factor)', 'pass',
              'a run goes back with the same rate',
              'test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last'),
-            ('self._due = to',
-             'pass',
-             'what was due before a run went back is not done again',
+            ('self._due = to', 'pass', 'what was due before a run went back is not done again',
              'test_after_going_back_what_was_due_is_due_again'),
             ('save_at = clock() + schedule.save_seconds if schedule.save_seconds else save_at',
-             'pass',
-             'by the clock, every later step is saved',
-             'test_checkpoints_by_the_clock'),
-            ('if measured is None or measured.step == steps.step:',
-             'if True:',
+             'pass', 'by the clock, every later step is saved', 'test_checkpoints_by_the_clock'),
+            ('if measured is None or measured.step == steps.step:', 'if True:',
              'the best checkpoint of a validation tower holds later weights',
              'test_the_best_of_a_validation_tower_is_saved_as_it_was_measured'),
-        ]),
+        ]), *mutants_of(
+            'towers/training/reporting/progress.py',
+            tests='tests/training/reporting/test_progress.py', faults=[
+                ('self._total_epochs = -(-total_steps // plan.steps_per_epoch)',
+                 'self._total_epochs = total_steps // plan.steps_per_epoch',
+                 'the last epoch is not counted if it is not whole',
+                 'test_an_epoch_that_is_not_whole_counts'),
+                ('self._paused_seconds += self._mark - began',
+                 'self._paused_seconds = self._mark - began', 'of several pauses the last counts',
+                 'test_the_time_of_all_pauses_is_told'),
+                ('self._plan.examples_before(self._step) - self._plan.examples_before(since_step)',
+                 'self._plan.batch_size * (self._step - since_step)',
+                 'the smaller last batch of an epoch counts as a full one',
+                 'test_the_speed_counts_the_smaller_last_batch_of_an_epoch_as_what_it_is'),
+            ]),
     *mutants_of(
-        'towers/training/reporting/progress.py', tests='tests/training/reporting/test_progress.py', faults=[
-            ('self._total_epochs = -(-total_steps // plan.steps_per_epoch)',
-             'self._total_epochs = total_steps // plan.steps_per_epoch',
-             'the last epoch is not counted if it is not whole',
-             'test_an_epoch_that_is_not_whole_counts'),
-            ('self._paused_seconds += self._mark - began',
-             'self._paused_seconds = self._mark - began',
-             'of several pauses the last counts',
-             'test_the_time_of_all_pauses_is_told'),
-            ('self._plan.examples_before(self._step) - self._plan.examples_before(since_step)',
-             'self._plan.batch_size * (self._step - since_step)',
-             'the smaller last batch of an epoch counts as a full one',
-             'test_the_speed_counts_the_smaller_last_batch_of_an_epoch_as_what_it_is'),
-        ]),
-    *mutants_of(
-        'towers/training/stepping/not_finite.py', tests='tests/training/stepping/test_not_finite.py', faults=[
-            ('finite = self.finite[:, -1].all(0)',
-             'finite = self.finite[-1, -1]',
+        'towers/training/stepping/not_finite.py',
+        tests='tests/training/stepping/test_not_finite.py', faults=[
+            ('finite = self.finite[:, -1].all(0)', 'finite = self.finite[-1, -1]',
              'of several micro-batches the last one tells what is not finite',
              'test_towers_and_sums_of_any_run_are_told'),
-            ('% (self.names[int(np.argmin(finite))], int(np.sum(~finite)), len(self.names)))',
-             '% (self.names[int(np.argmax(finite))], int(np.sum(~finite)), len(self.names)))',
-             'a variable is named whose gradient is finite',
+            ("told.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite "
+             "(the '",
+             "told.append(f'the gradient of {self.names[int(np.argmax(finite))]} is not finite "
+             "(the '", 'a variable is named whose gradient is finite',
              'tests/update/test_guard.py::test_the_tower_and_the_first_variable_are_named'),
-        ]),
-    *mutants_of(
-        'towers/launch/tf_config.py', tests='tests/launch/test_launch.py', faults=[
-            ('if not 0 <= given.index < len(given.hosts):',
-             'if not 0 <= given.index <= len(given.hosts):',
-             'a worker beyond the last host is taken',
-             'test_mistakes_in_a_tf_config'),
-        ]),
+        ]), *mutants_of(
+            'towers/launch/tf_config.py', tests='tests/launch/test_launch.py', faults=[
+                ('if not 0 <= given.index < len(given.hosts):',
+                 'if not 0 <= given.index <= len(given.hosts):',
+                 'a worker beyond the last host is taken', 'test_mistakes_in_a_tf_config'),
+            ]),
     *mutants_of(
         'towers/launch/children.py', tests='tests/launch/test_launch.py', faults=[
-            ('if self._are_leaving:',
-             'if False:',
+            ('if self._are_leaving:', 'if False:',
              'a signal to who is leaving already reaches it as the second',
              'test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again'),
         ]),
     *mutants_of(
-        'towers/training/stepping/steps.py', tests='tests/reduce/test_accumulate.py', faults=[
-            ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
-             'for _ in range(self._plan.num_micro_batches(self.step)):',
-             'a step takes one micro-batch too many',
-             'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
-            ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
-             'for _ in range(self._plan.accumulate - 1):',
-             'the last step of an epoch takes micro-batches of the next',
-             'test_runs_and_towers_equal_one_big_batch'),
-            ('(self.step, self._plan.examples_before(self.step))):',
-             '(self.step, self.step * self._plan.batch_size)):',
-             'a skipped step counts a full batch',
-             'tests/training/stepping/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'),
-            ('self._program.train.start(self._session, step=self.step)\n    losses',
-             'losses',
-             'a step that is tried again takes the next examples',
-             'tests/update/test_guard.py::test_what_fails_only_once_is_done_when_it_is_tried_'
-             'again'),
-            ('scale.variable.load(value / 2, self._session)',
-             'scale.variable.load(value, self._session)',
-             'the scale stays too large',
-             'tests/tower/test_precision.py::test_an_overflow_in_one_tower_skips_the_step_once_'
-             'in_all_and_halves_the_scale[0]'),
-            ('wants = wants and not is_agreed',
-             'wants = wants',
-             'what all have agreed on is asked for again',
-             'tests/reduce/test_workers.py::test_what_one_asks_for_all_know_after_the_next_step_'
-             'and_once'),
-            ('if self._validation.snapshot_op is not None:',
-             'if self._validation.snapshot_op is None:',
-             'a validation tower measures an old snapshot',
-             'tests/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'
-             'measures[2-split]'),
-        ]),
+        'towers/training/stepping/steps.py', tests='tests/reduce/test_accumulate.py', faults=
+        [('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
+          'for _ in range(self._plan.num_micro_batches(self.step)):',
+          'a step takes one micro-batch too many',
+          'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
+         ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
+          'for _ in range(self._plan.accumulate - 1):',
+          'the last step of an epoch takes micro-batches of the next',
+          'test_runs_and_towers_equal_one_big_batch'),
+         ('(self.step, self._plan.examples_before(self.step))):',
+          '(self.step, self.step * self._plan.batch_size)):', 'a skipped step counts a full batch',
+          'tests/training/stepping/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'
+         ),
+         ('self._program.train.start(self._session, step=self.step)\n    losses', 'losses',
+          'a step that is tried again takes the next examples',
+          'tests/update/test_guard.py::test_what_fails_only_once_is_done_when_it_is_tried_'
+          'again'),
+         ('scale.variable.load(value / 2, self._session)',
+          'scale.variable.load(value, self._session)', 'the scale stays too large',
+          'tests/tower/test_precision.py::test_an_overflow_in_one_tower_skips_the_step_once_'
+          'in_all_and_halves_the_scale[0]'),
+         ('wants = wants and not is_agreed', 'wants = wants',
+          'what all have agreed on is asked for again',
+          'tests/reduce/test_workers.py::test_what_one_asks_for_all_know_after_the_next_step_'
+          'and_once'),
+         ('if self._validation.snapshot_op is not None:',
+          'if self._validation.snapshot_op is None:', 'a validation tower measures an old snapshot',
+          'tests/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'
+          'measures[2-split]'),]),
     *mutants_of(
-        'towers/training/settings/config.py', tests='tests/training/settings/test_config.py', faults=[
+        'towers/training/settings/config.py', tests='tests/training/settings/test_config.py',
+        faults=[
             ("return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))",
              "return round(number * (steps_per_epoch if unit == 'epochs' else 1))",
              'a small part of an epoch is an interval of no steps',
@@ -249,10 +232,8 @@ MUTANTS = [
             ('return max(1, round((5 if self.epochs is None else self.epochs) * steps_per_'
              'epoch))',
              'return max(1, int((5 if self.epochs is None else self.epochs) * steps_per_epoch))',
-             'parts of epochs are cut and not rounded',
-             'test_steps_come_from_epochs_unless_given'),
-            ("return 0.001 if self.optimizer == 'adam' else 0.05",
-             'return 0.05',
+             'parts of epochs are cut and not rounded', 'test_steps_come_from_epochs_unless_given'),
+            ("return 0.001 if self.optimizer == 'adam' else 0.05", 'return 0.05',
              'adam starts with the rate of momentum',
              'test_the_rate_follows_the_optimizer_unless_given'),
         ]),

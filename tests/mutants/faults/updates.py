@@ -88,8 +88,10 @@ MUTANTS = [
              'grows = good_steps > _GOOD_STEPS',
              'the scale grows a step late',
              'test_the_scale_grows_after_good_steps_up_to_a_limit'),
-            ('tf.where(grows, tf.zeros_like(good_steps), good_steps)',
-             'good_steps',
+            ('        loss_scale.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), '
+             'good_steps),\n'
+             '                                     read_value=False))',
+             '        loss_scale.good_steps.assign(good_steps, read_value=False))',
              'good steps are counted on after the scale has grown',
              'test_the_scale_grows_after_good_steps_up_to_a_limit'),
             ('if loss_scale is None and dtype == tf.bfloat16:',

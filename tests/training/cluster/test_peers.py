@@ -30,11 +30,11 @@ def listen(greeting):
 
   held = []
   threading.Thread(target=serve, daemon=True).start()
-  return '127.0.0.1:%d' % server.getsockname()[1]
+  return f'127.0.0.1:{server.getsockname()[1]}'
 
 
 def test_a_server_of_tensorflow_greets():
-  address = 'localhost:%d' % find_ports(1)[0]
+  address = f'localhost:{find_ports(1)[0]}'
   config = tf.ConfigProto()
   server = tf.train.Server({'worker': [address]}, job_name='worker', task_index=0, config=config)
   assert find_fault(address) == ''
@@ -43,13 +43,14 @@ def test_a_server_of_tensorflow_greets():
 
 
 @pytest.mark.parametrize('greeting, fault', [(None, 'does not answer'), (b'', REFUSED),
-                                             (b'HTTP/1.1 400 Bad Request\r\n', 'is no TensorFlow server')])
+                                             (b'HTTP/1.1 400 Bad Request\r\n',
+                                                 'is no TensorFlow server')])
 def test_others_do_not(greeting, fault):
   assert find_fault(listen(greeting), seconds=0.5) == fault
 
 
 def test_nobody_and_nowhere():
-  assert find_fault('127.0.0.1:%d' % find_ports(1)[0]) == REFUSED
+  assert find_fault(f'127.0.0.1:{find_ports(1)[0]}') == REFUSED
   assert find_fault('no.such.host.invalid:1').startswith('cannot be reached: ')
 
 
@@ -91,13 +92,15 @@ def test_who_is_silent_has_time_to_come_back():
 
 def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once():
   told, is_told = [], threading.Event()
-  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=lambda reason: (told.append(reason), is_told.set()))
+  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=lambda reason:
+               (told.append(reason), is_told.set()))
   peers.is_busy = lambda: True
   with peers:
     assert not is_told.wait(1.5)
     peers.is_busy = lambda: False
     assert is_told.wait(5)
-  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Nothing is lost but what came '
+  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Nothing '
+                  'is lost but what came '
                   'after the last checkpoint: start all workers again.']
 
 

@@ -1,4 +1,6 @@
-"""Faults of several workers: nobody hangs, nobody trains or saves a mixed state, and all together they go on."""
+"""Faults of several workers: nobody hangs, nobody trains or saves a mixed state, and all together
+they go on.
+"""
 
 import json
 import os
@@ -22,39 +24,45 @@ GONE_SECONDS = 15
 
 
 def read_weights(folder, step):
-  reader = tf.train.load_checkpoint(str(folder / ('model.ckpt-%d' % step)))
+  reader = tf.train.load_checkpoint(str(folder / (f'model.ckpt-{step}')))
   return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def steps_of(folder):
-  return sorted(int(re.search(r'-(\d+)\.index', path.name).group(1)) for path in folder.glob('*.index'))
+  return sorted(int(re.search(r'-(\d+)\.index', path.name).group(1)) for path in folder.glob(
+      '*.index'))
 
 
 def assert_gone(crew, survivor, dead):
   assert crew.end(survivor, seconds=GONE_SECONDS) == [EXIT_CODE]
-  assert 'worker %d (%s) has ended' % (dead, crew.addresses[dead]) in crew.said(survivor)
+  assert f'worker {dead} ({crew.addresses[dead]}) has ended' in crew.said(survivor)
   assert 'start all workers again' in crew.said(survivor)
 
 
-FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45', '--shuffle', '--num_gpus=2']
+FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45', '--shuffle',
+'--num_gpus=2']
 
 
 @pytest.fixture(scope='module')
 def uninterrupted(tmp_path_factory):
   """The folder of a run of two workers that nothing has happened to."""
   folder = tmp_path_factory.mktemp('uninterrupted')
-  with ProcessCluster(fault='steps are marked', flags=FLAGS + ['--checkpoint_dir=%s' % folder]) as crew:
+  with ProcessCluster(fault='steps are marked',
+                      flags=FLAGS + [f'--checkpoint_dir={folder}']) as crew:
     assert crew.end() == [0, 0]
   return folder
 
 
-@pytest.mark.parametrize('dead, fault, moment, times', [(1, 'steps are marked', '<training>', 30)] + [
-    pytest.param(*case, marks=pytest.mark.slow) for case in (
-        (0, 'steps are marked', '<training>', 30), (1, 'validation is slow', '<validation>', 14),
-        (0, 'saving is slow', '<saving>', 2))])
-def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, fault, moment, times, uninterrupted,
-                                                                         tmp_path):
-  flags = FLAGS + ['--checkpoint_dir=%s' % tmp_path]
+@pytest.mark.parametrize('dead, fault, moment, times',
+                         [(1, 'steps are marked', '<training>', 30)] + [
+                             pytest.param(*case, marks=pytest.mark.slow)
+                             for case in ((0, 'steps are marked', '<training>', 30),
+                                          (1, 'validation is slow', '<validation>', 14),
+                                          (0, 'saving is slow', '<saving>', 2))
+                         ])
+def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
+    dead, fault, moment, times, uninterrupted, tmp_path):
+  flags = FLAGS + [f'--checkpoint_dir={tmp_path}']
   with ProcessCluster(fault=fault, flags=flags) as crew:
     crew.wait_for(dead, moment, times)
     crew.kill(dead)
@@ -71,17 +79,24 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(dead, f
 @pytest.mark.slow
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
-      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator', '--grace_seconds=10',
-       '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once'] + FLAGS + ['--checkpoint_dir=%s' % tmp_path],
+      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator',
+      '--grace_seconds=10',
+       '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once'] + FLAGS + [
+           f'--checkpoint_dir={tmp_path}'],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
   assert launched.returncode == 0, launched.stdout
-  assert 'worker 1 was killed by SIGKILL' in launched.stdout and launched.stdout.count('restart 1 of 2') == 1
+  assert 'worker 1 was killed by SIGKILL' in launched.stdout and launched.stdout.count(
+      'restart 1 of 2') == 1
   assert 'restart 2' not in launched.stdout and 'resumed from' in launched.stdout
   expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
   assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
   # The evaluator, a worker of its own, has measured the last weights on the whole split.
-  [evaluated] = [row for row in json.loads((tmp_path / 'evaluations.json').read_text()) if row['step'] == 45]
-  [validated] = [row for row in json.loads((tmp_path / 'history.json').read_text())['validations'] if row['step'] == 45]
+  [evaluated] = [row for row in json.loads((tmp_path / 'evaluations.json').read_text()) if row[
+      'step'] == 45]
+  [validated] = [
+      row for row in json.loads((tmp_path / 'history.json').read_text())['validations']
+      if row['step'] == 45
+  ]
   assert evaluated == pytest.approx(validated, abs=1e-5)
 
 
@@ -98,8 +113,8 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
     codes = crew.end(0, 2)
     assert set(codes) <= {3, EXIT_CODE} and 3 in codes
     text = crew.said(0) + crew.said(2)
-    assert 'worker 1 (%s) is not there after 8 s (start_seconds)' % crew.addresses[1] in text
-    assert 'waiting for the other workers: worker 1 (%s) is not there yet' % crew.addresses[1] in text
+    assert f'worker 1 ({crew.addresses[1]}) is not there after 8 s (start_seconds)' in text
+    assert f'waiting for the other workers: worker 1 ({crew.addresses[1]}) is not there yet' in text
 
 
 @pytest.mark.slow
@@ -119,15 +134,17 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes
     crew.wait_for(1, '<training>', 20)
     crew.kill(1, signal.SIGSTOP)
     assert crew.end(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
-    assert re.search(r'worker 1 \(%s\) does not answer for \d+ s \(worker_seconds\)' % crew.addresses[1], crew.said(0))
+    assert re.search(rf'worker 1 \({crew.addresses[1]}\) does not answer for \d+ s '
+                     r'\(worker_seconds\)', crew.said(0))
     crew.kill(1, signal.SIGCONT)
     assert_gone(crew, 1, 0)
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
-  with ProcessCluster(fault='steps are marked', flags=['--start_seconds=8', '--checkpoint_every=10steps',
-                                                       '--checkpoint_dir=%s' % tmp_path]) as crew:
+  with ProcessCluster(fault='steps are marked', flags=['--start_seconds=8',
+      '--checkpoint_every=10steps',
+                                                       f'--checkpoint_dir={tmp_path}']) as crew:
     crew.wait_for(0, '<training>', 50)
     crew.kill(0)
     crew.processes[0].wait()
@@ -148,7 +165,8 @@ def test_other_flags_are_named_before_anything_is_built():
   with ProcessCluster(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as crew:
     assert crew.end() == [2, 2, 2]
     for worker in range(3):
-      assert re.search(r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has seed=3, the others 0',
+      assert re.search(r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has '
+                       r'seed=3, the others 0',
                        crew.said(worker)), crew.said(worker)
       assert 'input:' not in crew.said(worker)
 
@@ -158,24 +176,25 @@ def test_a_port_in_use_is_told_at_once():
     crew.wait_for(0, '<training>')
     with ProcessCluster(addresses=crew.addresses, absent=[1]) as again:
       assert again.end(0) == [2]
-      assert 'cannot listen on port %s' % crew.addresses[0].split(':')[1] in again.said(0)
+      assert f"cannot listen on port {crew.addresses[0].split(':')[1]}" in again.said(0)
     assert crew.processes[0].poll() is None
 
 
 def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):
-  with ProcessCluster(fault='steps are marked', flags=['--checkpoint_dir=%s' % tmp_path]) as crew:
+  with ProcessCluster(fault='steps are marked', flags=[f'--checkpoint_dir={tmp_path}']) as crew:
     crew.wait_for(0, '<training>', 20)
     crew.kill(1, signal.SIGTERM)  # Who does not save itself.
     assert crew.end(seconds=GONE_SECONDS) == [143, 143]
     [step] = steps_of(tmp_path)
     for worker in range(2):
-      assert 'ended after step %d; started again, the run goes on from step %d' % (step, step) in crew.said(worker)
+      assert (f'ended after step {step}; started again, the run goes on from step {step}'
+              in crew.said(worker))
 
 
 def has_namespaces():
   if os.geteuid() != 0 or not shutil.which('ip'):
     return False
-  name = 'towers-probe-%d' % os.getpid()
+  name = f'towers-probe-{os.getpid()}'
   made = subprocess.run(['ip', 'netns', 'add', name], stderr=subprocess.DEVNULL).returncode == 0
   if made:
     subprocess.run(['ip', 'netns', 'delete', name])
@@ -185,7 +204,7 @@ def has_namespaces():
 @pytest.mark.slow
 @pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')
 def test_a_network_that_is_cut_ends_both_sides():
-  names = ['towers-%d-%d' % (os.getpid(), worker) for worker in range(2)]
+  names = [f'towers-{os.getpid()}-{worker}' for worker in range(2)]
 
   def ip(*words):
     subprocess.run(('ip',) + words, check=True)
@@ -193,26 +212,31 @@ def test_a_network_that_is_cut_ends_both_sides():
   try:
     for name in names:
       ip('netns', 'add', name)
-    ip('link', 'add', 'veth', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'veth', 'netns', names[1])
+    ip('link', 'add', 'veth', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'veth', 'netns',
+       names[1])
     for worker, name in enumerate(names):
-      ip('-n', name, 'address', 'add', '10.77.0.%d/24' % (worker + 1), 'dev', 'veth')
+      ip('-n', name, 'address', 'add', f'10.77.0.{worker + 1}/24', 'dev', 'veth')
       ip('-n', name, 'link', 'set', 'veth', 'up')
       ip('-n', name, 'link', 'set', 'lo', 'up')
-    with ProcessCluster(fault='steps are marked', addresses=['10.77.0.1:2222', '10.77.0.2:2222'], flags=['--worker_seconds=4'],
-                        prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)}) as crew:
+    with ProcessCluster(
+        fault='steps are marked', addresses=['10.77.0.1:2222',
+                                             '10.77.0.2:2222'], flags=['--worker_seconds=4'],
+        prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)
+                 }) as crew:
       crew.wait_for(1, '<training>', 20)
       ip('-n', names[0], 'link', 'set', 'veth', 'down')
       assert crew.end(seconds=GONE_SECONDS + 10) == [EXIT_CODE, EXIT_CODE]
       for worker in range(2):
-        assert re.search(r'worker %d \(10.77.0.%d:2222\) (does not answer|cannot be reached)'
-                         % (1 - worker, 2 - worker), crew.said(worker))
+        assert re.search(rf'worker {1 - worker} \(10.77.0.{2 - worker}:2222\) (does not '
+                         r'answer|cannot be reached)', crew.said(worker))
   finally:
     for name in names:
       subprocess.run(['ip', 'netns', 'delete', name])
 
 
 def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
-  assert set(steps_of(uninterrupted)) >= {20, 30, 40, 45}  # The newest five, one of which may be the best.
+  assert set(steps_of(uninterrupted)) >= {20, 30, 40,
+                                          45}  # The newest five, one of which may be the best.
   weights = read_weights(uninterrupted, 45)
   assert all(np.isfinite(value).all() for value in weights.values())
 
@@ -226,12 +250,17 @@ def run_process_cluster(flags, fault='none', codes=(0, 0)):
 
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
   folder = tmp_path / 'run'
-  chief, other = run_process_cluster(['--validation=tower', '--num_gpus=3', '--variables=replicated', '--steps=40',
-                                      '--validate_every=7steps', '--checkpoint_every=1seconds', '--checkpoint_dir=%s' % folder,
-                                      '--summary_dir=%s' % (tmp_path / 'summaries'), '--report=%s' % (tmp_path / 'report.html'),
+  chief, other = run_process_cluster(['--validation=tower', '--num_gpus=3',
+      '--variables=replicated', '--steps=40',
+                                      '--validate_every=7steps', '--checkpoint_every=1seconds',
+                                      f'--checkpoint_dir={folder}',
+                                      f"--summary_dir={tmp_path / 'summaries'}",
+                                      f"--report={tmp_path / 'report.html'}",
                                       '--summary_every=5steps', '--trace_steps=11:12',
-                                      '--trace_file=%s' % (tmp_path / 'trace.json'),
-                                      '--result_file=%s' % (tmp_path / 'result.json')], fault='steps are marked')
+                                      f"--trace_file={tmp_path / 'trace.json'}",
+                                      f"--result_file={tmp_path / 'result.json'}"], fault='steps '
+                                                                                          'are '
+                                                                                          'marked')
   assert (tmp_path / 'report.html').exists() and (tmp_path / 'trace.json').exists()
   result = json.loads((tmp_path / 'result.json').read_text())
   assert result['global_step'] == 40 and result['validation_examples'] == 20
@@ -241,9 +270,13 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
 
 @pytest.mark.slow
 def test_early_stopping_stops_all_at_the_same_step(tmp_path):
-  said = run_process_cluster(['--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
-                              '--checkpoint_dir=%s' % tmp_path, '--checkpoint_every=1000steps'])
-  stopped = [re.search(r'stopped early: no validation was better than .* after step (\d+)', text) for text in said]
+  said = run_process_cluster(['--steps=400', '--validate_every=5steps', '--early_stopping=2',
+      '--learning_rate=2',
+                              f'--checkpoint_dir={tmp_path}', '--checkpoint_every=1000steps'])
+  stopped = [
+      re.search(r'stopped early: no validation was better than .* after step (\d+)', text)
+      for text in said
+  ]
   assert stopped[0].group(1) == stopped[1].group(1)
   assert steps_of(tmp_path)[-1] < 400
 
@@ -252,11 +285,13 @@ def test_early_stopping_stops_all_at_the_same_step(tmp_path):
     pytest.param(policy, marks=pytest.mark.slow) for policy in ('rollback', 'stop')])
 def test_a_number_that_is_none_is_handled_by_all_alike(policy, tmp_path):
   # Example 5 is of worker 1, in every epoch of 6 steps.
-  said = run_process_cluster(['--steps=20', '--checkpoint_every=3steps', '--on_nan=%s' % policy, '--checkpoint_dir=%s' % tmp_path],
+  said = run_process_cluster(['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
+      f'--checkpoint_dir={tmp_path}'],
                              fault='no number', codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
-    assert steps_of(tmp_path)[-1] == 20 and said[0].count('it is skipped') == said[1].count('it is skipped') == 4
+    assert steps_of(tmp_path)[-1] == 20 and said[0].count('it is skipped') == said[1].count(
+        'it is skipped') == 4
   elif policy == 'rollback':
     assert said[0].count('of the learning rate') == said[1].count('of the learning rate') == 3
     assert 'back to the chief\'s checkpoint' in said[1]

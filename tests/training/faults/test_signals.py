@@ -1,4 +1,6 @@
-"""Signals to a run of main.py at every moment: what it says, what it saves, its exit code, and that it is gone soon."""
+"""Signals to a run of main.py at every moment: what it says, what it saves, its exit code, and that
+it is gone soon.
+"""
 
 import os
 import re
@@ -19,12 +21,14 @@ STEPS_LEFT_SECONDS = 1.5
 
 
 def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
-  """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and stderr."""
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags), cwd=ROOT,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and
+  stderr.
+  """
+  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags),
+                           cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
     for line in child.stdout:
-      if '<%s>' % moment in line:
+      if f'<{moment}>' in line:
         break
     drain = threading.Thread(target=child.stdout.read)
     drain.start()
@@ -49,26 +53,29 @@ def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
 def saved_step(folder, errors):
   """Returns the step that the run says it goes on from, after seeing that it is saved."""
   step = int(re.search(r'goes on from step (\d+)', errors).group(1))
-  assert (folder / ('model.ckpt-%d.index' % step)).exists()
+  assert (folder / (f'model.ckpt-{step}.index')).exists()
   return step
 
 
 def test_sigterm_in_training_finishes_the_step_and_saves(tmp_path):
-  code, errors = signalled('steps are marked', 'training', signal.SIGTERM, flags=['--checkpoint_dir=%s' % tmp_path])
+  code, errors = signalled('steps are marked', 'training', signal.SIGTERM, flags=[
+      f'--checkpoint_dir={tmp_path}'])
   assert code == 143 and 'SIGTERM: the run saves and leaves' in errors
   assert saved_step(tmp_path, errors) >= 1
 
 
 def test_ctrl_c_in_validation_saves_the_step_before_it(tmp_path):
   code, errors = signalled('validation is slow', 'validation', signal.SIGINT,
-                           flags=['--checkpoint_dir=%s' % tmp_path, '--validate_every=3steps', '--staging_depth=0'])
+                           flags=[f'--checkpoint_dir={tmp_path}', '--validate_every=3steps',
+                           '--staging_depth=0'])
   assert code == 130 and saved_step(tmp_path, errors) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'), ('building is slow', 'set-up')])
+@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'), ('building is slow',
+    'set-up')])
 def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path):
-  code, errors = signalled(fault, moment, signal.SIGTERM, flags=['--checkpoint_dir=%s' % tmp_path])
+  code, errors = signalled(fault, moment, signal.SIGTERM, flags=[f'--checkpoint_dir={tmp_path}'])
   assert code == 143 and 'SIGTERM: interrupted' in errors
   assert not list(tmp_path.glob('*.index'))
 
@@ -77,12 +84,14 @@ def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path)
 def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
   code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
                            seconds_later=STEPS_LEFT_SECONDS)
-  assert code == 130 and 'SIGINT: the run saves and leaves' in errors and 'SIGINT: interrupted' in errors
+  assert code == 130
+  assert 'SIGINT: the run saves and leaves' in errors and 'SIGINT: interrupted' in errors
 
 
 @pytest.mark.slow
 def test_a_step_that_does_not_end_is_left_within_the_time():
-  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM, seconds_later=STEPS_LEFT_SECONDS)
+  code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM,
+                           seconds_later=STEPS_LEFT_SECONDS)
   assert code == 143 and 'the step does not end; left without saving' in errors
 
 

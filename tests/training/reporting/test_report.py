@@ -1,4 +1,6 @@
-"""The report: what it draws is what was measured, after a kill as well, and the page needs nothing but itself."""
+"""The report: what it draws is what was measured, after a kill as well, and the page needs nothing
+but itself.
+"""
 
 import html.parser
 import json
@@ -42,33 +44,40 @@ def check_page(path):
   """Returns the page, after seeing that it is whole and needs nothing from elsewhere."""
   text = path.read_text(encoding='utf-8')
   page = Page(text)
-  assert page.open == [] and page.outside == [] and '//' not in re.sub(r'<!DOCTYPE|xmlns="[^"]*"', '', text)
+  assert page.open == [] and page.outside == [] and '//' not in re.sub(r'<!DOCTYPE|xmlns="[^"]*"',
+      '', text)
   for drawing in re.findall(r'<svg.*?</svg>', text, re.DOTALL):
     xml.etree.ElementTree.fromstring(drawing)
   return text
 
 
 def untimed(points):
-  return [{name: value for name, value in point.items() if name not in ('examples_per_second', 'input_wait')}
+  return [{name: value for name, value in point.items() if name not in ('examples_per_second',
+      'input_wait')}
           for point in points]
 
 
-@pytest.mark.parametrize('num_towers, mode, aside', [(1, 'split', False), (3, 'shard', False), (4, 'next', True)])
+@pytest.mark.parametrize('num_towers, mode, aside', [(1, 'split', False), (3, 'shard', False), (4,
+    'next', True)])
 def test_the_page_holds_what_was_measured(tmp_path, num_towers, mode, aside):
   kept = List()
   with Run(num_towers=num_towers, mode=mode, validation_tower=aside, **CURVES) as run:
     train(run, report=tmp_path / 'run.html', metric_writers=[kept])
   text = check_page(tmp_path / 'run.html')
   [found] = read_runs(str(tmp_path / 'run.html'))
-  assert found['samples'] == [dict(sample._asdict()) for sample in kept.samples] and len(kept.samples) == 4
+  assert found['samples'] == [dict(sample._asdict()) for sample in kept.samples] and len(
+      kept.samples) == 4
   assert found['validations'] == [dict(metrics, step=step) for step, metrics in kept.validations]
-  assert found['validations'][-1]['step'] == 12 and set(found['seconds']) == {'training', 'validation, checkpoints'}
+  assert found['validations'][-1]['step'] == 12 and set(found['seconds']) == {'training',
+  'validation, checkpoints'}
   assert re.findall(r'<figcaption>([^<]*) <', text) == [
-      'loss', 'accuracy', 'examples per second', 'share of time that waits for input', 'learning rate', 'gradient norm']
+      'loss', 'accuracy', 'examples per second', 'share of time that waits for input',
+      'learning rate', 'gradient norm']
   assert '&lt;two&gt; towers' in text
 
 
-@pytest.mark.parametrize('kill_after', [6] + [pytest.param(step, marks=pytest.mark.slow) for step in (4, 10)])
+@pytest.mark.parametrize('kill_after',
+                         [6] + [pytest.param(step, marks=pytest.mark.slow) for step in (4, 10)])
 def test_a_killed_run_goes_on_with_its_page(tmp_path, kill_after):
   settings = dict(num_towers=2, shuffle=True, **CURVES)
   with Run(**settings) as run:
@@ -77,25 +86,30 @@ def test_a_killed_run_goes_on_with_its_page(tmp_path, kill_after):
     train(run, folder=tmp_path / 'parts', report=tmp_path / 'parts.html', kill_after=kill_after)
   with Run(**settings) as run:
     train(run, folder=tmp_path / 'parts', report=tmp_path / 'parts.html')
-  [whole], [parts] = read_runs(str(tmp_path / 'whole.html')), read_runs(str(tmp_path / 'parts.html'))
+  [whole], [parts
+           ] = read_runs(str(tmp_path / 'whole.html')), read_runs(str(tmp_path / 'parts.html'))
   assert parts['validations'] == whole['validations']
-  # A page is written with each validation; what was measured between the last one and the checkpoint is not there.
+  # A page is written with each validation; what was measured between the last one and the
+  # checkpoint is not there.
   written, missing = (kill_after - 1) // 5 * 5, (kill_after - 1) // 4 * 4
-  expected = [point for point in untimed(whole['samples']) if not written < point['step'] <= missing]
+  expected = [
+      point for point in untimed(whole['samples']) if not written < point['step'] <= missing
+  ]
   assert untimed(parts['samples']) == expected
 
 
 def test_a_page_that_cannot_be_written_is_a_warning_and_a_strange_one_is_begun_anew(tmp_path):
   with Run(**CURVES) as run, faults.full_disk():
     shown = train(run, report=tmp_path / 'run.html')
-  assert 'report %s cannot be written' % (tmp_path / 'run.html') in shown and 'step 12/12' in shown
+  assert f"report {tmp_path / 'run.html'} cannot be written" in shown and 'step 12/12' in shown
   assert list(tmp_path.iterdir()) == []
   with Run(**CURVES) as run:
     train(run, folder=tmp_path / 'saved', total_steps=6)
   (tmp_path / 'run.html').write_text('something else')
   with Run(**CURVES) as run:
     shown = train(run, folder=tmp_path / 'saved', report=tmp_path / 'run.html')
-  assert 'is no page that --report has written, so that the curves of its page begin at step 6' in shown
+  assert ('is no page that --report has written, so that the curves of its page begin at step 6'
+          in shown)
   assert [point['step'] for point in read_runs(str(tmp_path / 'run.html'))[0]['samples']] == [9, 12]
 
 
@@ -108,17 +122,20 @@ def test_many_samples_are_thinned(tmp_path, monkeypatch):
 
 
 def a_run(**changes):
-  run = dict(config=dict(model='linear', data='sample', seed=0), description='', versions={}, warnings=[], seconds={},
+  run = dict(config=dict(model='linear', data='sample',
+                         seed=0), description='', versions={}, warnings=[], seconds={},
              samples=[dict(step=step, loss=1.0 / step) for step in (1, 2, 3)], result=None,
              validations=[dict(step=3, loss=0.5, accuracy=0.75)])
   return dict(run, **changes)
 
 
 def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
-  other = a_run(config=dict(model='linear', data='sample', seed=1), warnings=['</script><script>alert(1)</script>'])
+  other = a_run(config=dict(model='linear', data='sample', seed=1), warnings=[
+      '</script><script>alert(1)</script>'])
   for name, run in (('a', a_run()), ('b', other)):
     (tmp_path / (name + '.html')).write_text(format_page([name], [run]))
-  code = report.main([str(tmp_path / 'a.html'), str(tmp_path / 'b.html'), '--output=%s' % (tmp_path / 'both.html')])
+  code = report.main([str(tmp_path / 'a.html'), str(tmp_path / 'b.html'),
+      f"--output={tmp_path / 'both.html'}"])
   text = check_page(tmp_path / 'both.html')
   assert code == 0 and read_runs(str(tmp_path / 'both.html')) == [a_run(), other]
   assert '<tr class="differs"><td>seed</td><td>0</td><td>1</td></tr>' in text
@@ -132,7 +149,8 @@ def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
   code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
           'from towers.training.reporting import report; sys.exit(report.main(sys.argv[1:]))')
-  subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.html'), '--output=%s' % (tmp_path / 'both.html')],
+  subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.html'),
+      f"--output={tmp_path / 'both.html'}"],
                  cwd=ROOT, check=True, timeout=60)
   assert read_runs(str(tmp_path / 'both.html')) == [a_run()]
 
@@ -141,7 +159,8 @@ def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
     (['nothing.html'], 'nothing.html cannot be read'), (['strange.html'], 'no page'),
     (['a.html', '--output=/nowhere/page.html'], '/nowhere/page.html cannot be written'),
     (['gs://bucket/a.html'], 'pages=gs://bucket/a.html names another file system'),
-    (['a.html', '--output=gs://bucket/b.html'], 'output=gs://bucket/b.html names another file system')])
+    (['a.html', '--output=gs://bucket/b.html'],
+        'output=gs://bucket/b.html names another file system')])
 def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   monkeypatch.chdir(str(tmp_path))
   (tmp_path / 'strange.html').write_text('<html></html>')
@@ -152,20 +171,24 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
 
 def test_the_page_of_main_has_its_result(tmp_path):
   assert main.main([
-      'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu', '--summary_every=1',
-      '--report=%s' % (tmp_path / 'run.html'), '--result_file=%s' % (tmp_path / 'result.json')]) == 0
+      'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
+      '--summary_every=1',
+      f"--report={tmp_path / 'run.html'}", f"--result_file={tmp_path / 'result.json'}"]) == 0
   [run] = read_runs(str(tmp_path / 'run.html'))
   assert run['result'] == json.loads((tmp_path / 'result.json').read_text())
-  assert list(run['seconds']) == ['packages and files', 'graph', 'variables', 'first step', 'training',
+  assert list(run['seconds']) == ['packages and files', 'graph', 'variables', 'first step',
+  'training',
                                   'validation, checkpoints']
-  assert run['config']['steps'] == 4 and '/device:CPU:1' in run['description'] and 'TensorFlow' in run['versions']
+  assert run['config']['steps'] == 4 and '/device:CPU:1' in run[
+      'description'] and 'TensorFlow' in run['versions']
   assert len(run['samples']) == 4 and 'learning rate' in check_page(tmp_path / 'run.html')
-  done = subprocess.run([sys.executable, 'main.py', '--report=/nowhere/run.html'], cwd=ROOT, capture_output=True,
-                        text=True, timeout=60)
+  done = subprocess.run([sys.executable, 'main.py', '--report=/nowhere/run.html'], cwd=ROOT,
+                        capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and 'report=/nowhere/run.html' in done.stderr
 
 
-@pytest.mark.parametrize('least, most', [(0, 1), (0.759, 0.781), (0, 126), (3, 3), (1e-5, 4e-5), (-2, 1e6)])
+@pytest.mark.parametrize('least, most', [(0, 1), (0.759, 0.781), (0, 126), (3, 3), (1e-5, 4e-5),
+                                         (-2, 1e6)])
 def test_ticks_are_round_few_and_around_the_values(least, most):
   ticks = find_ticks(least, most, 4)
   assert 1 <= len(ticks) <= 7 and ticks[0] <= least + 1e-12 and ticks[-1] >= most - 1e-12
@@ -176,23 +199,27 @@ def test_a_chart_draws_what_is_higher_higher_within_its_frame():
                                Curve('b', [(7, 1.0)], 1, has_dots=True)])
   [line, _] = re.findall(r'points="([^"]*)"', figure)
   (left, high), (right, low) = [tuple(map(float, point.split(','))) for point in line.split(' ')]
-  [(across, middle)] = [tuple(map(float, point)) for point in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', figure)]
+  [(across, middle)] = [tuple(map(float, point)) for point in re.findall(
+      r'cx="([\d.]+)" cy="([\d.]+)"', figure)]
   assert 0 < left < across < right < 560 and 0 < high < middle < low < 210
   assert across - left == pytest.approx((right - left) * 7 / 20, abs=0.2)
   assert draw_chart('nothing', [Curve('a', [(1, float('nan'))], 0)]) == ''
 
 
 def test_a_chart_in_a_file_is_a_picture_by_itself(tmp_path):
-  curves = [Curve('<%d>' % number, [(0, 0.2), (10, 0.2 * number)], number) for number in range(3)]
-  write_chart(str(tmp_path / 'chart.svg'), 'a & b', curves, x_label='steps', most=1.0, format_y='{:.0%}'.format)
+  curves = [Curve(f'<{number}>', [(0, 0.2), (10, 0.2 * number)], number) for number in range(3)]
+  write_chart(str(tmp_path / 'chart.svg'), 'a & b', curves, x_label='steps', most=1.0,
+              format_y='{:.0%}'.format)
   picture = xml.etree.ElementTree.parse(str(tmp_path / 'chart.svg')).getroot()
   texts = [''.join(text.itertext()) for text in picture.iter('{http://www.w3.org/2000/svg}text')]
   assert texts[0] == 'a & b' and texts[1].split() == ['━', '<0>', '━', '<1>', '━', '<2>']
   assert texts[2:7] == ['0%', '25%', '50%', '75%', '100%'] and texts[-1] == 'steps'
   assert len(list(picture.iter('{http://www.w3.org/2000/svg}polyline'))) == 3
-  write_chart(str(tmp_path / 'dots.svg'), 'c', [Curve('<a>', [(2, 0.5)], 0, has_dots=True)], x_label='towers')
+  write_chart(str(tmp_path / 'dots.svg'), 'c', [Curve('<a>', [(2, 0.5)], 0, has_dots=True)],
+              x_label='towers')
   dots = xml.etree.ElementTree.parse(str(tmp_path / 'dots.svg')).getroot()
-  assert [title.text for title in dots.iter('{http://www.w3.org/2000/svg}title')] == ['<a>, towers 2: 0.5']
+  assert [title.text for title in dots.iter('{http://www.w3.org/2000/svg}title')] == [
+      '<a>, towers 2: 0.5']
   style = picture.find('{http://www.w3.org/2000/svg}style').text
   widths = [float(width) for width in re.findall(r'stroke-width: ([0-9.]+)', style)]
   assert widths[:3] == [3.5, 2.5, 1.5]

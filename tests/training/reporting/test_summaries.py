@@ -1,4 +1,6 @@
-"""Summaries: what TensorBoard reads back, for any number of towers, after a kill, a step back, and on a full disk."""
+"""Summaries: what TensorBoard reads back, for any number of towers, after a kill, a step back, and
+on a full disk.
+"""
 
 import contextlib
 import importlib
@@ -55,14 +57,19 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
   many = read(tmp_path / 'many')
   assert [point[:2] for point in exact(many)] == [point[:2] for point in exact(one)]
   assert {tag for tag, _, _ in many} == {
-      'train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second', 'train/input_wait',
+      'train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second',
+      'train/input_wait',
       'validation/loss', 'validation/accuracy'}
   assert [step for tag, step, _ in many if tag == 'train/loss'] == [3, 6, 9, 12]
   assert [step for tag, step, _ in many if tag == 'validation/loss'] == [5, 10, 12]
-  np.testing.assert_allclose([point[2] for point in exact(many)], [point[2] for point in exact(one)], atol=1e-5)
+  np.testing.assert_allclose([point[2] for point in exact(many)],
+                             [point[2] for point in exact(one)], atol=1e-5)
 
 
-@pytest.mark.parametrize('settings', [{}, dict(clip_norm=0.1), dict(accumulate=2), dict(weight_decay=0.1)])
+@pytest.mark.parametrize(
+    'settings',
+    [{}, dict(clip_norm=0.1), dict(accumulate=2),
+     dict(weight_decay=0.1)])
 def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings):
   kept = List()
   with Run(num_towers=2, **dict(CURVES, **settings)) as run:
@@ -77,9 +84,9 @@ def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(sett
 
 
 def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
-  reduced = towers.ReducedGradients(
-      [], 1, None, [(tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([9, 1])),
-                     tf.get_variable('rows', [9, 1]))], [], [])
+  reduced = towers.ReducedGradients([], 1, None, [(tf.IndexedSlices(tf.constant(
+      [[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([9, 1])), tf.get_variable('rows', [9, 1]))],
+                                    [], [])
   with tf.Session() as session:
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
 
@@ -88,13 +95,16 @@ def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_t
   calls, kept = [], List()
   with Run(schedule='cosine', steps=12, **CURVES) as run:
     with run.graph.as_default():
-      counted = tf.py_func(lambda norm: calls.append(None) or norm, [run.program.gradient_norm], tf.float32)
+      counted = tf.py_func(lambda norm: calls.append(None) or norm, [run.program.gradient_norm],
+                           tf.float32)
     run.steps._program = run.program._replace(gradient_norm=counted)
     rates = []
-    train(run, metric_writers=[kept], before_step=lambda step: rates.append(run.steps.learning_rate()))
+    train(run, metric_writers=[kept],
+          before_step=lambda step: rates.append(run.steps.learning_rate()))
   assert len(calls) == 4 and [sample.step for sample in kept.samples] == [3, 6, 9, 12]
   # rates[k] is that of step k + 2.
-  assert [sample.learning_rate for sample in kept.samples] == [rates[step - 2] for step in (3, 6, 9, 12)]
+  assert [sample.learning_rate for sample in kept.samples
+         ] == [rates[step - 2] for step in (3, 6, 9, 12)]
   assert len({sample.learning_rate for sample in kept.samples}) == 4
 
 
@@ -108,7 +118,8 @@ def test_without_curves_a_program_has_no_norm_and_steps_fetch_what_they_did():
 @pytest.fixture(scope='module', params=[False, True], ids=['switch', 'tower'])
 def whole(request, tmp_path_factory):
   """The settings of a run, and the points that it writes when nothing ends it."""
-  settings = dict(num_towers=3, shuffle=True, schedule='cosine', steps=12, validation_tower=request.param, **CURVES)
+  settings = dict(num_towers=3, shuffle=True, schedule='cosine', steps=12,
+                  validation_tower=request.param, **CURVES)
   folder = tmp_path_factory.mktemp('whole')
   with Run(**settings) as run:
     train(run, folder=folder / 'saved', summaries=folder / 'curves')
@@ -121,7 +132,8 @@ def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, 
   settings, expected = whole
   with Run(**settings) as run:
     train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves', kill_after=kill_after)
-  for _ in range(2 if kill_after == 6 else 1):  # The second time it is over already, and measures the end again.
+  for _ in range(2 if kill_after ==
+                 6 else 1):  # The second time it is over already, and measures the end again.
     with Run(**settings) as run:
       train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves')
   points = exact(read(tmp_path / 'curves'))
@@ -130,9 +142,11 @@ def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, 
 
 
 def test_going_back_takes_the_points_back(tmp_path):
-  with Run(train=faults.poison(small.random_examples(40), 36), on_nan='rollback', checkpoint_dir='unused',
+  with Run(train=faults.poison(small.random_examples(40),
+                               36), on_nan='rollback', checkpoint_dir='unused',
            **CURVES) as run, pytest.raises(RunError, match='going back 3 times has not helped'):
-    train(run, folder=tmp_path / 'saved', summaries=tmp_path / 'curves', every=1, on_nan='rollback', save_every=3)
+    train(run, folder=tmp_path / 'saved', summaries=tmp_path / 'curves', every=1, on_nan='rollback',
+          save_every=3)
   points = read(tmp_path / 'curves')
   assert [step for tag, step, _ in points if tag == 'train/loss'] == [1, 2, 3, 4]
   assert np.isfinite([value for _, _, value in points]).all()
@@ -154,17 +168,19 @@ def test_a_full_disk_ends_no_run_and_leaves_the_file_whole(tmp_path):
 def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):
   import main
   assert main.main(['main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
-                    '--summary_dir=%s' % (tmp_path / 'run'), '--summary_every=2']) == 0
+                    f"--summary_dir={tmp_path / 'run'}", '--summary_every=2']) == 0
   [name] = os.listdir(str(tmp_path / 'run'))
   events = list(tf.train.summary_iterator(str(tmp_path / 'run' / name)))
   texts = {value.tag: tf.make_ndarray(value.tensor).item().decode() for event in events
            for value in event.summary.value if value.metadata.plugin_data.plugin_name == 'text'}
-  assert '**summary_every** | **2**' in texts['configuration'] and 'momentum | 0.9' in texts['configuration']
+  assert '**summary_every** | **2**' in texts['configuration'] and 'momentum | 0.9' in texts[
+      'configuration']
   assert '/device:CPU:1' in texts['run']
   [graph] = [tf.GraphDef.FromString(event.graph_def) for event in events if event.graph_def]
   scopes = {node.name.split('/')[0] for node in graph.node}
   assert {'tower_0', 'tower_1', 'stage_sample_train_0', 'average', 'apply'} <= scopes
-  for tag in ('train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second'):
+  for tag in ('train/loss', 'train/learning_rate', 'train/gradient_norm',
+      'train/examples_per_second'):
     assert [step for name, step, _ in read(tmp_path / 'run') if name == tag] == [2, 4]
   if importlib.util.find_spec('tensorboard') is None:
     return  # It is among the pins of tf1 alone, and reads the same there.

@@ -1,4 +1,6 @@
-"""Checkpoints: the same for any number of towers and placement, moved or not, and mistakes are named."""
+"""Checkpoints: the same for any number of towers and placement, moved or not, and mistakes are
+named.
+"""
 
 import os
 import shutil
@@ -33,9 +35,10 @@ def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optim
     save(run, tmp_path)
     expected = [run.steps.train() for _ in range(3)]
     weights = run.weights()
-  for settings in (dict(num_towers=1), dict(num_towers=3, mode='shard', placement='balanced', depth=0),
-                   dict(num_towers=2, mode='next', placement='first', depth=2),
-                   dict(num_towers=3, validation_tower=True)):
+  for settings in (dict(num_towers=1),
+                   dict(num_towers=3, mode='shard', placement='balanced',
+                        depth=0), dict(num_towers=2, mode='next', placement='first',
+                                       depth=2), dict(num_towers=3, validation_tower=True)):
     with Run(optimizer=optimizer, seed=9, **settings) as other:
       restore(other, tmp_path)
       assert other.counters() == [3, 21]
@@ -72,7 +75,8 @@ def test_only_the_newest_stay_over_a_resume_too(tmp_path):
     checkpoints.restore(run.session)
     run.steps.train()
     checkpoints.save(run.session)
-  assert sorted(path.name for path in tmp_path.glob('*.index')) == ['model.ckpt-2.index', 'model.ckpt-3.index']
+  assert sorted(path.name for path in tmp_path.glob('*.index')) == ['model.ckpt-2.index',
+  'model.ckpt-3.index']
 
 
 def test_another_model_is_listed_variable_by_variable(tmp_path):
@@ -89,11 +93,13 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
       restore(run, tmp_path)
     assert_same_weights(run.weights(), before, tolerance=0)
   for line in ('only in the checkpoint: logits/weights [4, 3]',
-               'hidden/weights: [5, 4] in the checkpoint, [5, 6] in the program', '… and', 'another checkpoint_dir'):
+               'hidden/weights: [5, 4] in the checkpoint, [5, 6] in the program', '… and',
+               'another checkpoint_dir'):
     assert line in str(error.value)
 
 
-@pytest.mark.parametrize('suffix, keep_bytes', [('.index', 10), ('.data-00000-of-00001', 10), ('.index', None)])
+@pytest.mark.parametrize('suffix, keep_bytes', [('.index', 10), ('.data-00000-of-00001', 10), (
+    '.index', None)])
 def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
   with Run() as run:
     path = save(run, tmp_path) + suffix
@@ -108,7 +114,8 @@ def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
-  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match='checkpoint_dir .*file/folder'):
+  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match='checkpoint_dir '
+                                                                             '.*file/folder'):
     Checkpoints(str(tmp_path / 'file' / 'folder'), keep=1)
 
 
@@ -120,7 +127,8 @@ def test_a_folder_on_another_file_system_is_refused_before_any_is_made(tmp_path,
 
 
 def trained(folder, steps, keep=5, warn=pytest.fail):
-  """Trains from the newest checkpoint on, saving after each step; returns the weights after each."""
+  """Trains from the newest checkpoint on, saving after each step; returns the weights after each.
+  """
   weights = []
   with Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
@@ -159,7 +167,8 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
       assert_same_weights(run.weights(), weights[1], tolerance=0)
-      assert 'model.ckpt-3 is damaged' in warnings[-1] and 'goes on from the one before' in warnings[-1], damage
+      assert 'model.ckpt-3 is damaged' in warnings[
+          -1] and 'goes on from the one before' in warnings[-1], damage
       # What is saved next is kept, although a newer one that is damaged lies beside it.
       run.steps.start(2)
       run.steps.train()
@@ -172,12 +181,12 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
   trained(tmp_path, 3)
   for step in (2, 3):
-    faults.flip_a_byte(tmp_path / ('model.ckpt-%d%s' % (step, DATA)), 60)
+    faults.flip_a_byte(tmp_path / (f'model.ckpt-{step}{DATA}'), 60)
   # Of what is written next, one stays, whatever is damaged and newer.
   trained(tmp_path, 1, keep=1, warn=lambda line: None)
   with Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
-  faults.flip_a_byte(tmp_path / ('model.ckpt-2%s' % DATA), 60)
+  faults.flip_a_byte(tmp_path / (f'model.ckpt-2{DATA}'), 60)
   with Run() as run, pytest.raises(UsageError) as error:
     restore(run, tmp_path)
   assert 'No checkpoint in' in str(error.value) and 'model.ckpt-2 is damaged' in str(error.value)
@@ -187,7 +196,8 @@ def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(
   weights = trained(tmp_path, 3)
   path = tmp_path / 'checkpoint'
   with Run(seed=9) as run, run.graph.as_default():
-    for content in (None, b'', b'\xff{{ nonsense', b'{{ nonsense', b'model_checkpoint_path: "model.ckpt-1"\n'):
+    for content in (None, b'', b'\xff{{ nonsense', b'{{ nonsense',
+        b'model_checkpoint_path: "model.ckpt-1"\n'):
       path.unlink()
       if content is not None:
         path.write_bytes(content)
@@ -197,7 +207,7 @@ def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(
       assert_same_weights(run.weights(), weights[2], tolerance=0)
       path.write_bytes(b'')
     for named in ('../outside/model.ckpt-1', '/etc/model.ckpt-1', 'below/model.ckpt-1'):
-      path.write_text('model_checkpoint_path: "%s"\n' % named)
+      path.write_text(f'model_checkpoint_path: "{named}"\n')
       with pytest.raises(UsageError, match='outside of the folder'):
         checkpoints.restore(run.session)
 
@@ -258,7 +268,7 @@ def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
     names = [variable.op.name for variable in tf.global_variables()]
     checkpoints.close()
   for step, values in enumerate(taken, 1):
-    reader = tf.train.load_checkpoint(str(tmp_path / ('model.ckpt-%d' % step)))
+    reader = tf.train.load_checkpoint(str(tmp_path / (f'model.ckpt-{step}')))
     for name, value in zip(names, values):
       np.testing.assert_array_equal(reader.get_tensor(name), value)
   assert not list(tmp_path.glob('.writing-*'))
@@ -272,7 +282,8 @@ def test_another_dtype_is_another_model(tmp_path):
     Checkpoints(str(tmp_path), keep=1).save(session)
   with tf.Graph().as_default(), tf.Session() as session:
     tf.get_variable('weights', [2], tf.float64)
-    with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 in the program'):
+    with pytest.raises(UsageError, match=r'weights: \[2\] float32 in the checkpoint, \[2\] float64 '
+                                         r'in the program'):
       Checkpoints(str(tmp_path), keep=1).restore(session)
 
 
@@ -298,7 +309,8 @@ def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_her
     assert restore(run, tmp_path / target)
     run.steps.start(3)
     losses = [run.steps.train() for _ in range(3)]
-  np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)), atol=1e-5)
+  np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)),
+                             atol=1e-5)
 
 
 if __name__ == '__main__':

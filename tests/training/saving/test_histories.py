@@ -1,4 +1,6 @@
-"""Any history of training, validating, saving and resuming takes the examples that a plain model of it says."""
+"""Any history of training, validating, saving and resuming takes the examples that a plain model of
+it says.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ NUM_TRAIN, NUM_VALIDATION = 19, 11
 
 def numbered(count, name, sign):
   """Examples that are their own numbers, those of validation negative."""
-  return towers.Examples(count, lambda: tf.data.Dataset.range(count).map(lambda number: sign * (number + 1)), name=name)
+  return towers.Examples(
+      count, lambda: tf.data.Dataset.range(count).map(lambda number: sign * (number + 1)),
+      name=name)
 
 
 def model(numbers, is_training):
@@ -32,9 +36,10 @@ def expected_loss(step, batch_size):
   return np.mean(1 + np.arange(begin, min(begin + batch_size, NUM_TRAIN)))
 
 
-actions = st.lists(st.sampled_from(['train', 'train', 'train', 'validate', 'save', 'resume']), min_size=4, max_size=20)
-programs = st.tuples(st.sampled_from(MODES), st.integers(1, 4), st.sampled_from(DEPTHS), st.integers(1, 3),
-                     st.sampled_from([1, 1, 2, 3]), st.booleans())
+actions = st.lists(st.sampled_from(['train', 'train', 'train', 'validate', 'save', 'resume']),
+                   min_size=4, max_size=20)
+programs = st.tuples(st.sampled_from(MODES), st.integers(1, 4), st.sampled_from(DEPTHS),
+                     st.integers(1, 3), st.sampled_from([1, 1, 2, 3]), st.booleans())
 
 
 @pytest.mark.parametrize('number', range(2))
@@ -43,17 +48,19 @@ def test_any_history(tmp_path, number):
   @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
   @given(programs, programs, actions)
   def check(first_program, second_program, history):
-    # The global batch is one for both, so that a checkpoint of the first program goes on with the second.
+    # The global batch is one for both, so that a checkpoint of the first program goes on with the
+    # second.
     _, num_towers, _, share, accumulate, _ = first_program
     other = second_program[1]
     batch_size = num_towers * other * share * accumulate
-    folder = str(tmp_path / ('%d' % len(list(tmp_path.iterdir()))))
+    folder = str(tmp_path / (f'{len(list(tmp_path.iterdir()))}'))
 
     def start(program):
       mode, num_towers, depth, _, _, validation_tower = program
-      run = Run(mode=mode, num_towers=num_towers + validation_tower, depth=depth, batch_size=batch_size, model=model,
-                accumulate=accumulate, validation_tower=validation_tower,
-                train=numbered(NUM_TRAIN, 'train', 1), validation=numbered(NUM_VALIDATION, 'validation', -1))
+      run = Run(mode=mode, num_towers=num_towers + validation_tower, depth=depth,
+                batch_size=batch_size, model=model, accumulate=accumulate,
+                validation_tower=validation_tower, train=numbered(NUM_TRAIN, 'train', 1),
+                validation=numbered(NUM_VALIDATION, 'validation', -1))
       with run.graph.as_default():
         checkpoints = Checkpoints(folder, keep=2)
         checkpoints.restore(run.session)
@@ -72,7 +79,8 @@ def test_any_history(tmp_path, number):
         means, count = run.validate()
         numbers = -1.0 - np.arange(NUM_VALIDATION)
         assert count == NUM_VALIDATION
-        assert means == pytest.approx({'loss': numbers.mean(), 'square': np.square(numbers).mean()}, rel=1e-5)
+        assert means == pytest.approx({'loss': numbers.mean(), 'square': np.square(numbers).mean()},
+                                      rel=1e-5)
       elif action == 'save':
         with run.graph.as_default():
           checkpoints.save(run.session)

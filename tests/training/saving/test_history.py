@@ -1,4 +1,6 @@
-"""The best validation and the patience, as a plain list of numbers says; what is read from a file is not trusted."""
+"""The best validation and the patience, as a plain list of numbers says; what is read from a file
+is not trusted.
+"""
 
 import math
 
@@ -60,7 +62,8 @@ def test_what_is_read_is_what_was_known_at_that_step(tmp_path):
                                   '{"validations": [{"step": 1.5, "loss": 2}], "rollbacks": []}',
                                   '{"validations": [{"loss": 2}], "rollbacks": []}',
                                   '{"validations": [], "rollbacks": [{"step": 1}]}',
-                                  '{"validations": [{"step": 1, "loss": {"run": "os.system"}}], "rollbacks": []}'])
+                                  '{"validations": [{"step": 1, "loss": {"run": "os.system"}}], '
+                                  '"rollbacks": []}'])
 def test_rubbish_is_a_warning_and_a_new_history(tmp_path, text):
   (tmp_path / HISTORY).write_bytes(text.encode('latin-1'))
   warnings = []

@@ -1,4 +1,5 @@
-"""Two runs in one checkpoint folder: the second is told whose it is; a killed one leaves no lock."""
+"""Two runs in one checkpoint folder: the second is told whose it is; a killed one leaves no lock.
+"""
 
 import socket
 import subprocess
@@ -15,12 +16,14 @@ HOLD = 'import sys, time\nfrom towers.training.saving.lock import lock_folder\n'
 
 
 def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_killed(tmp_path):
-  other = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+  other = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path)], cwd=ROOT,
+                           stdout=subprocess.PIPE, text=True)
   try:
     assert other.stdout.readline() == 'locked\n'
     with pytest.raises(UsageError) as error, lock_folder(str(tmp_path)):
       pass
-    for words in (str(tmp_path), 'process %d on %s, since 20' % (other.pid, socket.gethostname()), 'another check'):
+    for words in (str(tmp_path), f'process {other.pid} on {socket.gethostname()}, since 20',
+        'another check'):
       assert words in str(error.value)
   finally:
     other.kill()

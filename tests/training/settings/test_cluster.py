@@ -1,4 +1,6 @@
-"""TF_CONFIG: what it makes of this process, and every way to get it wrong told before anything starts."""
+"""TF_CONFIG: what it makes of this process, and every way to get it wrong told before anything
+starts.
+"""
 
 import json
 import socket
@@ -23,7 +25,9 @@ def read(cluster=None, task=None, **more):
 
 def test_without_it_there_is_one_worker():
   for environ in ({}, {'TF_CONFIG': ''}, {'TF_CONFIG': ' '}, {'TF_CONFIG': '{}'},
-                  {'TF_CONFIG': '{"task": {"type": "worker", "index": 0}}'}, {'TF_CONFIG': '{"cluster": {}}'}):
+                  {'TF_CONFIG': '{"task": {"type": "worker", "index": 0}}'
+                  }, {'TF_CONFIG': '{"cluster": '
+                                   '{}}'}):
     cluster = read_cluster(environ)
     assert cluster.is_chief and not cluster.trains_together and cluster.worker == 0
     assert len(cluster.addresses) == 1
@@ -31,7 +35,8 @@ def test_without_it_there_is_one_worker():
 
 def test_workers_are_numbered_behind_the_chief():
   cluster = read(dict(worker=TWO), dict(type='worker', index=1), environment='cloud')
-  assert (cluster.addresses, cluster.worker, cluster.is_chief, cluster.trains_together) == (TWO, 1, False, True)
+  assert (cluster.addresses, cluster.worker, cluster.is_chief,
+          cluster.trains_together) == (TWO, 1, False, True)
   assert read(dict(worker=TWO), dict(type='worker', index=0)).is_chief
   with_chief = dict(chief=['c:3'], worker=TWO)
   assert read(with_chief, dict(type='chief', index=0)).is_chief
@@ -52,36 +57,51 @@ def test_one_worker_in_a_cluster_trains_alone():
 
 
 @pytest.mark.parametrize('text, told', [
-    ('{"cluster"', 'is no JSON'),
-    ('[1]', 'must be an object'),
-    ('"worker"', 'must be an object'),
+    ('{"cluster"', 'is no JSON'), ('[1]', 'must be an object'), ('"worker"', 'must be an object'),
     (json.dumps(dict(cluster=[1])), 'cluster that is no object'),
-    (json.dumps(dict(cluster=dict(ps=['a:1'], worker=TWO), task=dict(type='worker', index=0))), 'parameter servers'),
-    (json.dumps(dict(cluster=dict(wroker=TWO), task=dict(type='worker', index=0))), 'the job "wroker"'),
-    (json.dumps(dict(cluster=dict(worker='a:1'), task=dict(type='worker', index=0))), 'no list of addresses'),
-    (json.dumps(dict(cluster=dict(worker=[1]), task=dict(type='worker', index=0))), 'no list of addresses'),
-    (json.dumps(dict(cluster=dict(worker=['a', 'b:1']), task=dict(type='worker', index=0))), 'the address "a"'),
-    (json.dumps(dict(cluster=dict(worker=['a:x', 'b:1']), task=dict(type='worker', index=0))), 'the address "a:x"'),
-    (json.dumps(dict(cluster=dict(worker=['a:70000']), task=dict(type='worker', index=0))), 'must be host:port'),
-    (json.dumps(dict(cluster=dict(worker=['a:1', 'a:1']), task=dict(type='worker', index=0))), 'a:1 twice'),
-    (json.dumps(dict(cluster=dict(chief=['a:1'], worker=['a:1']), task=dict(type='worker', index=0))), 'a:1 twice'),
+    (json.dumps(dict(cluster=dict(ps=['a:1'], worker=TWO), task=dict(
+        type='worker', index=0))), 'parameter servers'),
+    (json.dumps(dict(cluster=dict(wroker=TWO), task=dict(type='worker',
+                                                         index=0))), 'the job "wroker"'),
+    (json.dumps(dict(cluster=dict(worker='a:1'), task=dict(type='worker',
+                                                           index=0))), 'no list of addresses'),
+    (json.dumps(dict(cluster=dict(worker=[1]), task=dict(type='worker',
+                                                         index=0))), 'no list of addresses'),
+    (json.dumps(dict(cluster=dict(worker=['a', 'b:1']), task=dict(type='worker',
+                                                                  index=0))), 'the address "a"'),
+    (json.dumps(dict(cluster=dict(worker=['a:x', 'b:1']), task=dict(
+        type='worker', index=0))), 'the address "a:x"'),
+    (json.dumps(dict(cluster=dict(worker=['a:70000']), task=dict(type='worker',
+                                                                 index=0))), 'must be host:port'),
+    (json.dumps(dict(cluster=dict(worker=['a:1', 'a:1']), task=dict(type='worker',
+                                                                    index=0))), 'a:1 twice'),
+    (json.dumps(dict(cluster=dict(chief=['a:1'], worker=['a:1']), task=dict(
+        type='worker', index=0))), 'a:1 twice'),
     (json.dumps(dict(cluster=dict(chief=TWO), task=dict(type='chief', index=0))), '2 chiefs'),
-    (json.dumps(dict(cluster=dict(evaluator=TWO), task=dict(type='evaluator', index=0))), 'names no worker'),
-    (json.dumps(dict(cluster=dict(worker=TWO))), 'has no task, so that this process cannot know which of the 2'),
+    (json.dumps(dict(cluster=dict(evaluator=TWO), task=dict(type='evaluator',
+                                                            index=0))), 'names no worker'),
+    (json.dumps(dict(cluster=dict(worker=TWO))),
+     'has no task, so that this process cannot know which of the 2'),
     (json.dumps(dict(cluster=dict(worker=TWO), task=dict(index=0))), 'has no task'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='ps', index=0))), 'task of type "ps"'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index='0'))), 'index is "0"'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=True))), 'index is true'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=2))), 'worker 2, but names 2 of them: '
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='ps',
+                                                         index=0))), 'task of type "ps"'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker',
+                                                         index='0'))), 'index is "0"'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker',
+                                                         index=True))), 'index is true'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(
+        type='worker', index=2))), 'worker 2, but names 2 of them: '
      'the numbers are 0 to 1'),
     (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=-1))), 'worker -1'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='chief', index=0))), 'chief 0, but names 0'),
+    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='chief',
+                                                         index=0))), 'chief 0, but names 0'),
 ])
 def test_mistakes_are_named_with_an_example(text, told):
   with pytest.raises(UsageError) as caught:
     read_cluster({'TF_CONFIG': text})
   message = str(caught.value)
-  assert message.startswith('TF_CONFIG ') and told in message and '"task": {"type": "worker"' in message
+  assert message.startswith(
+      'TF_CONFIG ') and told in message and '"task": {"type": "worker"' in message
 
 
 def test_a_port_that_somebody_listens_on_is_refused():
@@ -89,15 +109,17 @@ def test_a_port_that_somebody_listens_on_is_refused():
     other.bind(('127.0.0.1', 0))
     other.listen()
     port = other.getsockname()[1]
-    cluster = read(dict(worker=['127.0.0.1:%d' % port, 'b:2']), dict(type='worker', index=0))
-    with pytest.raises(UsageError, match='worker 0 .* cannot listen on port %d of this machine: Address' % port):
+    cluster = read(dict(worker=[f'127.0.0.1:{port}', 'b:2']), dict(type='worker', index=0))
+    with pytest.raises(UsageError, match=f'worker 0 .* cannot listen on port {port} of this '
+                                         'machine: Address'):
       check_port(cluster)
     check_port(cluster._replace(worker=1, addresses=cluster.addresses[::-1], is_evaluator=True))
   check_port(cluster)
 
 
 def test_the_chief_alone_writes():
-  outputs = dict(result_file='r', summary_dir='s', report='p', trace_steps='3', export_dir='e', checkpoint_dir='c')
+  outputs = dict(result_file='r', summary_dir='s', report='p', trace_steps='3', export_dir='e',
+                 checkpoint_dir='c')
   config = Config(**outputs)
   assert config.for_worker(read(dict(worker=TWO), dict(type='worker', index=0))) is config
   other = config.for_worker(read(dict(worker=TWO), dict(type='worker', index=1)))
@@ -106,5 +128,6 @@ def test_the_chief_alone_writes():
 
 @pytest.mark.parametrize('name', ['autotune', 'check', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
-  with pytest.raises(UsageError, match='%s is done by one worker alone, and TF_CONFIG names 2' % name):
+  with pytest.raises(UsageError,
+                     match=f'{name} is done by one worker alone, and TF_CONFIG names 2'):
     Config(**{name: True}).for_worker(read(dict(worker=TWO), dict(type='worker', index=0)))

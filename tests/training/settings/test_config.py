@@ -1,4 +1,6 @@
-"""Every wrong setting is refused with its name, its value and the fix; every setting reaches the command line."""
+"""Every wrong setting is refused with its name, its value and the fix; every setting reaches the
+command line.
+"""
 
 import dataclasses
 
@@ -27,7 +29,8 @@ from towers.training.settings.flags import COMMON, format_flags, parse_flags
     (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
-    (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone', 'collective=ring']),
+    (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone',
+        'collective=ring']),
     (dict(fusion_megabytes=-1.0), ['fusion_megabytes=-1.0', 'at least 0']),
     (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
     (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
@@ -66,7 +69,9 @@ def test_wrong_settings_are_named_with_their_fix(settings, words):
     assert word in str(error.value)
 
 
-PATHS = [field.name for field in dataclasses.fields(Config) if field.metadata['setting'].kind is Path]
+PATHS = [
+    field.name for field in dataclasses.fields(Config) if field.metadata['setting'].kind is Path
+]
 
 
 def test_every_setting_of_text_says_whether_it_names_a_path():
@@ -83,19 +88,20 @@ def test_every_setting_of_text_says_whether_it_names_a_path():
 
 @pytest.mark.parametrize('name', PATHS)
 def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
-  with pytest.raises(UsageError, match='^%s=hdfs://nn/x names another file system' % name):
+  with pytest.raises(UsageError, match=f'^{name}=hdfs://nn/x names another file system'):
     Config(**{name: 'hdfs://nn/x'})
-  with pytest.raises(UsageError, match='%s=/x' % name):
+  with pytest.raises(UsageError, match=f'{name}=/x'):
     Config(**{name: 'file:///x'})
-  with pytest.raises(UsageError, match='%s=3: it must be a path' % name):
+  with pytest.raises(UsageError, match=f'{name}=3: it must be a path'):
     Config(**{name: 3})
   # No scheme, so that nothing but the settings that go with it can be at fault.
   others = dict(checkpoint_dir='runs') if name in ('export_dir', 'predict') else {}
   assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
 
 
-@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1), ('2epochs', 126), ('1epoch', 63),
-                                            ('0.5 epochs', 32), ('0.001epochs', 1)])
+@pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1),
+                                            ('2epochs', 126), ('1epoch', 63), ('0.5 epochs', 32),
+                                            ('0.001epochs', 1)])
 def test_intervals_are_steps_or_epochs(text, expected):
   assert count_interval('validate_every', text, steps_per_epoch=63) == expected
 
@@ -126,15 +132,15 @@ def test_choices_are_those_of_the_library():
 def test_flags_become_a_config_and_defaults_are_the_configs():
   assert parse_flags(['main.py']) == Config()
   assert parse_flags([
-      'main.py', '--input_mode=shard', '--num_gpus=8', '--noshuffle', '--deterministic', '--learning_rate=1e-3',
-      '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
-  ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
-               schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+      'main.py', '--input_mode=shard', '--num_gpus=8', '--noshuffle', '--deterministic',
+      '--learning_rate=1e-3', '--schedule=piecewise', '--decay_epochs=3,4.5', '--steps', '12',
+  ]) == Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
+               learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
 
 
 def test_settings_become_flags_and_come_back():
-  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True, learning_rate=0.001,
-                  schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
+  config = Config(input_mode='shard', num_gpus=8, shuffle=False, deterministic=True,
+                  learning_rate=0.001, schedule='piecewise', decay_epochs=(3.0, 4.5), steps=12)
   assert parse_flags(['main.py'] + format_flags(dataclasses.asdict(config))) == config
   assert format_flags(dataclasses.asdict(Config())) == []
   assert format_flags(dict(xla='on', shuffle=False)) == ['--noshuffle', '--xla=on']
@@ -165,6 +171,7 @@ def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   assert 24 <= len(short.splitlines()) <= 40 and max(map(len, (shown + short).splitlines())) <= 120
   # Both in the order of the straight line.
   groups = [line for line in shown.splitlines() if line.endswith(':')]
-  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:', 'weight update:', 'loop:']
+  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:',
+  'weight update:', 'loop:']
   del groups[3]  # Not used most.
   assert [line for line in short.splitlines() if line.endswith(':')] == groups

@@ -15,8 +15,8 @@ def rates(epochs, **settings):
   """Returns the rate at each of `epochs` of a run of 10."""
   with tf.Graph().as_default(), tf.Session() as session:
     seen = tf.Variable(tf.zeros([], tf.int64), use_resource=True)
-    rate = build_learning_rate(Config(learning_rate=0.5, **settings), examples_seen=seen, examples_per_epoch=PER_EPOCH,
-                               total_examples=10 * PER_EPOCH)
+    rate = build_learning_rate(Config(learning_rate=0.5, **settings), examples_seen=seen,
+                               examples_per_epoch=PER_EPOCH, total_examples=10 * PER_EPOCH)
     if isinstance(rate, float):
       return [rate for _ in epochs]
     assert rate.dtype == tf.float32
@@ -47,7 +47,8 @@ def test_cosine_ends_at_zero_and_stays_there():
 
 
 def test_warm_up_rises_from_zero_in_a_straight_line():
-  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0, schedule='constant') == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
+  assert rates([0, 0.5, 1, 2, 3], warmup_epochs=2.0,
+               schedule='constant') == pytest.approx([0, 0.125, 0.25, 0.5, 0.5])
   assert rates([1, 5], warmup_epochs=2.0, schedule='cosine')[1] == pytest.approx(0.25)
 
 
@@ -55,6 +56,7 @@ def test_counts_beyond_what_float32_can_hold():
   with tf.Graph().as_default(), tf.Session() as session:
     seen = tf.constant(2 ** 24 + 1, tf.int64)
     seen.read_value = lambda: seen
-    rate = build_learning_rate(Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,)),
-                               examples_seen=seen, examples_per_epoch=1, total_examples=2 ** 25)
+    rate = build_learning_rate(
+        Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0**24 + 1,)),
+        examples_seen=seen, examples_per_epoch=1, total_examples=2**25)
     assert session.run(rate) == pytest.approx(0.1)

@@ -15,12 +15,14 @@ def test_a_schedule_counts_in_steps():
   config = Config(epochs=3.0, validate_every='2epochs', checkpoint_every='5')
   assert build_schedule(config, _PLAN) == Schedule(total_steps=6, validate_every=4, save_every=5)
   config = Config(epochs=3.0, checkpoint_every='90seconds', on_nan='skip')
-  assert build_schedule(config, _PLAN) == Schedule(6, 2, save_every=6, save_seconds=90.0, on_nan='skip')
+  assert build_schedule(config, _PLAN) == Schedule(6, 2, save_every=6, save_seconds=90.0,
+                                                   on_nan='skip')
 
 
 def test_a_checkpoint_of_other_batches_is_refused():
   check_resume('folder/model.ckpt-3', step=3, examples_seen=21, plan=_PLAN)
-  with pytest.raises(UsageError, match='has seen 24 examples in 3 steps.*batch_size=8 they would be 21'):
+  with pytest.raises(UsageError, match='has seen 24 examples in 3 steps.*batch_size=8 they would '
+                                       'be 21'):
     check_resume('folder/model.ckpt-3', step=3, examples_seen=24, plan=_PLAN)
 
 
@@ -28,7 +30,7 @@ def test_a_checkpoint_may_have_seen_fewer_examples_where_damaged_ones_are_skippe
   for examples_seen in (21, 20, 19):
     check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=_PLAN, may_skip=True)
   for examples_seen in (22, 18, 0):
-    with pytest.raises(UsageError, match='has seen %d examples' % examples_seen):
+    with pytest.raises(UsageError, match=f'has seen {examples_seen} examples'):
       check_resume('checkpoint', step=3, examples_seen=examples_seen, plan=_PLAN, may_skip=True)
   with pytest.raises(UsageError, match='resume with on_bad_record=skip'):
     check_resume('checkpoint', step=3, examples_seen=20, plan=_PLAN)

@@ -32,7 +32,8 @@ print(sum('Xla' in node.op for graph in metadata.partition_graphs for node in gr
     ('auto', None, None),
     ('off', None, None),
     ('on', None, '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'),
-    ('on', '--tf_xla_min_cluster_size=2', '--tf_xla_min_cluster_size=2 --tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'),
+    ('on', '--tf_xla_min_cluster_size=2', '--tf_xla_min_cluster_size=2 --tf_xla_auto_jit=2 '
+                                          '--tf_xla_cpu_global_jit'),
     ('off', '--tf_xla_cpu_global_jit', '--tf_xla_cpu_global_jit --tf_xla_auto_jit=-1'),
     # What the user set wins.
     ('auto', '--tf_xla_auto_jit=2', '--tf_xla_auto_jit=2'),
@@ -48,8 +49,8 @@ def test_the_environment_says_what_was_asked_for(kind, given, expected):
 @pytest.mark.parametrize('kind, compiles', [('on', True), ('off', False), ('auto', False)])
 def test_on_compiles_and_off_does_not(kind, compiles):
   environ = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
-  done = subprocess.run([sys.executable, '-c', COUNT_COMPILED % kind], cwd=ROOT, env=environ, capture_output=True,
-                        timeout=120, text=True)
+  done = subprocess.run([sys.executable, '-c', COUNT_COMPILED % kind], cwd=ROOT, env=environ,
+                        capture_output=True, timeout=120, text=True)
   assert done.returncode == 0, done.stderr
   assert (int(done.stdout) > 0) == compiles
 
@@ -65,14 +66,17 @@ def off(tmp_path_factory):
 
 @pytest.mark.parametrize('num_gpus', [1, 2])
 def test_compiled_towers_compute_the_same(num_gpus, off, tmp_path):
-  on, _ = run_with_result(tmp_path, '--xla=on', '--num_gpus=%d' % num_gpus, *FLAGS)
+  on, _ = run_with_result(tmp_path, '--xla=on', f'--num_gpus={num_gpus}', *FLAGS)
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
     assert on[key] == pytest.approx(off[key], abs=1e-4)
 
 
 def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp_path):
-  """A run ends when a copy differs, and when the constants of a tower's dropout land on another device."""
-  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder', '--noshuffle',
+  """A run ends when a copy differs, and when the constants of a tower's dropout land on another
+  device.
+  """
+  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder',
+  '--noshuffle',
            '--clip_norm=1', '--weight_decay=0.01']
   off = result_here(tmp_path, '--xla=off', *flags)
   on, _ = run_with_result(tmp_path, '--xla=on', '--variables=replicated', *flags)

@@ -1,4 +1,6 @@
-"""What is told of a step that was not finite: the tower and variable, whichever micro-batch they come from."""
+"""What is told of a step that was not finite: the tower and variable, whichever micro-batch they
+come from.
+"""
 
 import numpy as np
 import pytest

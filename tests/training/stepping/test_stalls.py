@@ -1,4 +1,6 @@
-"""Runs of main.py that stall or run out of memory: they end in time, with a code and one message, whatever hangs."""
+"""Runs of main.py that stall or run out of memory: they end in time, with a code and one message,
+whatever hangs.
+"""
 
 import subprocess
 import sys
@@ -11,8 +13,8 @@ from tests import ROOT
 
 def run(fault, *flags):
   """Runs a child to its end; returns its last words, and the seconds since its banner."""
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags), cwd=ROOT,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags),
+                           cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   try:
     for line in child.stdout:
       if line.startswith('  device'):
@@ -22,20 +24,26 @@ def run(fault, *flags):
   finally:
     child.kill()
   assert child.returncode == 3 and 'Traceback' not in errors
-  return [line for line in errors.splitlines() if line.startswith('towers: error:')], time.monotonic() - started
+  return [line for line in errors.splitlines() if line.startswith('towers: error:')
+         ], time.monotonic() - started
 
 
-@pytest.mark.parametrize('fault, flags, words', [
-    ('the map function sleeps', ['--input_mode=shard'], 'the iterator of tower 1 (split train) gives no batch'),
-    pytest.param('the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
-                 'the iterator of all 2 towers, which share one iterator (split train) gives no batch',
-                 marks=pytest.mark.slow),
-    # When two towers sleep, two cores leave the data set no thread to answer with.
-    pytest.param('the model sleeps', [], 'the batches of all towers are there|Or an op of the model',
-                 marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'fault, flags, words',
+    [('the map function sleeps', ['--input_mode=shard'
+                                 ], 'the iterator of tower 1 (split train) gives no batch'),
+     pytest.param(
+         'the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
+         'the iterator of all 2 towers, which share one iterator (split train) gives no '
+         'batch', marks=pytest.mark.slow),
+     # When two towers sleep, two cores leave the data set no thread to answer with.
+     pytest.param('the model sleeps', [],
+                  'the batches of all towers are there|Or an op of the model',
+                  marks=pytest.mark.slow)])
 def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   [error], seconds = run(fault, '--stall_seconds=2', *flags)
-  assert any(word in error for word in words.split('|')) and 'Nothing went forward for 2 s (stall_seconds)' in error
+  assert any(word in error for word in words.split('|')) and ('Nothing went forward for 2 s '
+                                                              '(stall_seconds)') in error
   # Set-up of the session, the limit, and a second for each iterator that is asked.
   assert seconds < 12
 
@@ -43,7 +51,8 @@ def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
 @pytest.mark.slow
 def test_out_of_memory_ends_with_what_to_try():
   [error], _ = run('out of memory')
-  for words in ('has no room for a tensor of shape [65536, 65536], float, 17.18 GB', '2 examples per tower',
+  for words in ('has no room for a tensor of shape [65536, 65536], float, 17.18 GB',
+      '2 examples per tower',
                 '--accumulate=2', 'estimated to take'):
     assert words in error
 
@@ -51,4 +60,5 @@ def test_out_of_memory_ends_with_what_to_try():
 @pytest.mark.slow
 def test_damaged_data_ends_with_one_line():
   [error], _ = run('the map function raises', '--input_mode=shard')
-  assert 'The input of tower 1 (split train) failed' in error and 'ValueError: record 5 is damaged' in error
+  assert 'The input of tower 1 (split train) failed' in error
+  assert 'ValueError: record 5 is damaged' in error

@@ -28,8 +28,9 @@ def test_a_long_phase_tells_how_far_it_is():
     startup.finish()
   *beats, last = stream.getvalue().splitlines()
   for number, beat in enumerate(beats):
-    assert re.match(r'^building the graph … \d+ s, %d,000 ops so far$' % (number + 1), beat), beats
-  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first step \S+$', last)
+    assert re.match(rf'^building the graph … \d+ s, {number + 1},000 ops so far$', beat), beats
+  match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first '
+                   r'step \S+$', last)
   assert match, last
   total, files, graph = map(float, match.groups())
   assert files >= 1.1 and total >= files + graph - 0.1
@@ -49,6 +50,6 @@ def test_ops_are_counted_by_tower():
   with tf.Graph().as_default() as graph:
     tf.constant(0)
     for tower in range(2):
-      with tf.name_scope('tower_%d' % tower):
+      with tf.name_scope(f'tower_{tower}'):
         tf.constant(1) + tf.constant(2)
     assert describe_ops(graph, 2) == '2 towers of 3 ops, 7 in all'

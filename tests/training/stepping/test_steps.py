@@ -75,7 +75,8 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
 def test_an_error_of_a_variable_is_told():
   def bad(batch, is_training):
     losses, metrics = model(batch, is_training)
-    value = tf.get_variable('bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')), 'no start'))
+    value = tf.get_variable('bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')),
+        'no start'))
     return losses + value, metrics
 
   with pytest.raises(tf.errors.InvalidArgumentError, match='no start'):
@@ -113,5 +114,6 @@ def test_lookup_tables_of_a_model_start_with_its_variables(build):
   permuted = small.random_examples(13)
   features, labels = permuted.arrays
   permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
-  with Run(model=look_up, num_towers=3, tower_build=build) as run, Run(num_towers=3, train=permuted) as expected:
+  with Run(model=look_up, num_towers=3,
+           tower_build=build) as run, Run(num_towers=3, train=permuted) as expected:
     assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]

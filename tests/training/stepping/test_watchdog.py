@@ -1,4 +1,6 @@
-"""What a run waits for is told: whose input, which area, or the computation; a slow one is left alone."""
+"""What a run waits for is told: whose input, which area, or the computation; a slow one is left
+alone.
+"""
 
 import threading
 import time

@@ -1,4 +1,6 @@
-"""Autotune: the fastest of what computes the same is taken, whatever else happens, and found again without trials."""
+"""Autotune: the fastest of what computes the same is taken, whatever else happens, and found again
+without trials.
+"""
 
 import json
 import os
@@ -19,7 +21,9 @@ FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, model
 
 
 def tuned_by(speeds, config=FEW, **others):
-  """Tunes with a clock of paper: the speed of a trial is the product of what its settings are worth."""
+  """Tunes with a clock of paper: the speed of a trial is the product of what its settings are
+  worth.
+  """
   asked = []
 
   def run(settings):
@@ -36,16 +40,22 @@ def tuned_by(speeds, config=FEW, **others):
 
 
 def test_the_fastest_of_each_kind_is_kept_for_the_next():
-  tuned, asked = tuned_by({('staging_depth', 0): 1.2, ('staging_depth', 2): 1.3, ('variables', 'replicated'): 1.1,
+  tuned, asked = tuned_by({('staging_depth', 0): 1.2, ('staging_depth', 2): 1.3, ('variables',
+      'replicated'): 1.1,
                            ('variables', 'balanced'): 0.7})
   assert tuned.settings == dict(staging_depth=2, variables='replicated')
-  assert asked == [{}, dict(staging_depth=0), dict(staging_depth=2), dict(staging_depth=2, variables='first'),
-                   dict(staging_depth=2, variables='balanced'), dict(staging_depth=2, variables='replicated')]
+  assert asked == [{},
+                   dict(staging_depth=0),
+                   dict(staging_depth=2),
+                   dict(staging_depth=2, variables='first'),
+                   dict(staging_depth=2, variables='balanced'),
+                   dict(staging_depth=2, variables='replicated')]
   lines = tuned.format().splitlines()
   assert lines[0].split() == ['plain', '1,000', 'examples/s', '1.00']
   assert lines[1].split() == ['--staging_depth=0', '1,200', 'examples/s', '1.20', 'faster']
   assert lines[4].split()[-4:] == ['examples/s', '0.91', 'not', 'faster']
-  assert lines[5].split() == ['--staging_depth=2', '--variables=replicated', '1,430', 'examples/s', '1.43', 'faster']
+  assert lines[5].split() == ['--staging_depth=2', '--variables=replicated', '1,430',
+  'examples/s', '1.43', 'faster']
 
 
 def test_what_is_no_faster_than_chance_is_not_taken():
@@ -55,7 +65,8 @@ def test_what_is_no_faster_than_chance_is_not_taken():
 
 @pytest.mark.parametrize('trial, verdict', [
     (TimedTrial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
-    (TimedTrial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2), 'disagrees: loss nan in step 2, not 2.2'),
+    (TimedTrial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2),
+        'disagrees: loss nan in step 2, not 2.2'),
     (TimedTrial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
     (TimedTrial(error='ended by signal 11'), 'ended by signal 11'),
     (TimedTrial(error='not done after 60 s'), 'not done after 60 s'),
@@ -74,9 +85,14 @@ def test_rounding_is_no_disagreement():
 
 
 def test_what_the_user_chose_is_not_tried():
-  tried = {name for alternatives in list_alternatives(Config(), 2) for settings in alternatives for name in settings}
-  assert tried == {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth', 'variables'}
-  for chosen in (dict(xla='off'), dict(graph_rewriter='on'), dict(staging_depth=2), dict(variables='first')):
+  tried = {
+      name for alternatives in list_alternatives(Config(), 2) for settings in alternatives
+      for name in settings
+  }
+  assert tried == {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth',
+  'variables'}
+  for chosen in (dict(xla='off'), dict(graph_rewriter='on'), dict(staging_depth=2),
+                 dict(variables='first')):
     [name] = chosen
     assert not any(name in settings for alternatives in list_alternatives(Config(**chosen), 2)
                    for settings in alternatives)
@@ -91,8 +107,11 @@ def test_plain_settings_that_do_not_run_are_an_error():
 def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   plain = fingerprint(Config())
   assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
-  different = [plain] + [fingerprint(Config(**changed)) for changed in (
-      dict(model='linear'), dict(batch_size=65), dict(num_gpus=3), dict(input_mode='next'), dict(xla='off'))]
+  different = [plain] + [
+      fingerprint(Config(**changed))
+      for changed in (dict(model='linear'), dict(batch_size=65), dict(num_gpus=3),
+                      dict(input_mode='next'), dict(xla='off'))
+  ]
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
   different.append(fingerprint(Config()))
   monkeypatch.undo()
@@ -108,7 +127,8 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
 
 
 def test_the_fingerprint_holds_all_that_a_run_may_load():
-  packages = {name for name in os.listdir(ROOT) if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
+  packages = {name for name in os.listdir(ROOT) if os.path.exists(os.path.join(ROOT, name,
+      '__init__.py'))}
   assert packages - {'tests', 'benchmarks', 'examples'} == set(autotune._SOURCE)
 
 
@@ -125,7 +145,8 @@ def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch
   assert threads(8) == threads(9) == {(8, 1), (1, 8), (16, 1)}
 
 
-# A main.py of paper: tells what the trial asks for, and does what a file beside it says of the flags.
+# A main.py of paper: tells what the trial asks for, and does what a file beside it says of the
+# flags.
 FAKE_MAIN = '''
 import json, os, sys, time
 flags = dict(flag.lstrip('-').partition('=')[::2] for flag in sys.argv[1:])
@@ -138,21 +159,24 @@ if flags.get('variables') == 'balanced':
 if flags.get('staging_depth') == '2':
   print('towers: error: no room', file=sys.stderr)
   sys.exit(3)
-json.dump(dict(first_losses=[2.0], examples_per_second=3000.0 if flags.get('variables') == 'replicated' else 1000.0,
-               num_towers=2), open(flags['result_file'], 'w'))
+speed = 3000.0 if flags.get('variables') == 'replicated' else 1000.0
+json.dump(dict(first_losses=[2.0], examples_per_second=speed, num_towers=2),
+          open(flags['result_file'], 'w'))
 '''
 
 
-def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(tmp_path, monkeypatch, capsys):
+def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
+    tmp_path, monkeypatch, capsys):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setattr(autotune, '_LIMIT_SECONDS', 2.0)
   monkeypatch.setattr(autotune, '_LIMIT_FACTOR', 0.0)
   (tmp_path / 'main.py').write_text(FAKE_MAIN)
-  config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100, epochs=90.0,
-                  checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
+  config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100,
+                  epochs=90.0, checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
   for told in ('trials of 40 steps', 'remembered in'):
     tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])
-    assert (tuned.variables, tuned.staging_depth, tuned.autotune, tuned.epochs) == ('replicated', 1, False, 90.0)
+    assert (tuned.variables, tuned.staging_depth, tuned.autotune, tuned.epochs) == ('replicated', 1,
+                                                                                    False, 90.0)
     shown = capsys.readouterr().out
     assert told in shown and 'the same as --variables=replicated' in shown
     for words in ('ended by signal 6', 'not done after 2 s', 'error: no room', '3.00  faster'):
@@ -160,8 +184,10 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(tmp_path
   asked = (tmp_path / 'asked').read_text().splitlines()
   # A pilot, the plain settings, two depths, three placements; and none of them twice.
   assert len(asked) == 7
-  assert all('--validation=none' in line and '--checkpoint' not in line and '--autotune' not in line for line in asked)
-  assert '--steps=8' in asked[0] and all('--steps=40' in line and '--xla=off' in line for line in asked[1:])
+  assert all('--validation=none' in line and '--checkpoint' not in line and '--autotune' not in line
+             for line in asked)
+  assert '--steps=8' in asked[0] and all(
+      '--steps=40' in line and '--xla=off' in line for line in asked[1:])
   # What is damaged is found anew.
   [path] = (tmp_path / 'cache' / 'towers' / 'autotune').iterdir()
   for damaged in ('{', '{"settings": {"variables": "everywhere"}, "rows": [[{}, 1.0, ""]]}',
@@ -183,22 +209,25 @@ def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
   monkeypatch.setattr('towers.training.tools.autotune.subprocess.run', run)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   mine = str(tmp_path / 'mine')
-  config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine, trace_steps='2:3', trace_file=mine,
-                  export_dir=mine, result_file=mine)
+  config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine,
+                  trace_steps='2:3', trace_file=mine, export_dir=mine, result_file=mine)
   tuned = autotune.autotune(config)
   assert commands and not [command for command in commands if mine in ' '.join(command)]
-  assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir, tuned.autotune) == (mine, mine, mine, False)
+  assert (tuned.checkpoint_dir, tuned.summary_dir, tuned.export_dir,
+          tuned.autotune) == (mine, mine, mine, False)
 
 
 @pytest.mark.slow
 def test_it_tunes_and_trains(tmp_path):
-  flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1', '--model=linear',
+  flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1',
+  '--model=linear',
            '--steps=3', '--result_file=' + str(tmp_path / 'result.json')]
   done = subprocess.run([sys.executable, 'main.py'] + flags, cwd=ROOT, capture_output=True,
                         env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)), timeout=200, text=True)
   assert done.returncode == 0, done.stderr
   # Three steps have too few losses to trust, but the trials take more: all rewriters agree.
-  for words in ('autotune: trials of', 'plain ', '--graph_rewriter=on', '--graph_rewriter=off', 'autotune: the same as',
+  for words in ('autotune: trials of', 'plain ', '--graph_rewriter=on', '--graph_rewriter=off',
+      'autotune: the same as',
                 'done: 3 steps'):
     assert words in done.stdout
   assert 'disagrees' not in done.stdout

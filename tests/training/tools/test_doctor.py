@@ -14,8 +14,9 @@ from towers.training.tools.fact import Finding
 from towers.training.tools.gpus import find_gpus
 
 
-@pytest.mark.parametrize('version, is_right', [((3, 6, 9), False), ((3, 7, 16), True), ((3, 8, 1), False),
-                                               ((3, 9, 1), False), ((3, 10, 0), True), ((3, 13, 2), True),
+@pytest.mark.parametrize('version, is_right', [((3, 6, 9), False), ((3, 7, 16), True),
+                                               ((3, 8, 1), False), ((3, 9, 1), False),
+                                               ((3, 10, 0), True), ((3, 13, 2), True),
                                                ((3, 14, 0), False)])
 def test_pythons(version, is_right):
   assert (check_python(version).kind == 'ok') == is_right
@@ -52,6 +53,8 @@ def test_the_examination_ends_with_the_number_of_faults(monkeypatch, answer, is_
 def test_a_tensorflow_that_cannot_be_imported_is_a_finding_and_ends_with_code_1():
   code = ('import sys\nsys.modules["tensorflow_v1"] = None\nimport main\n'
           'sys.exit(main.main(["main.py", "--doctor"]))')
-  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True,
+                        timeout=60)
   assert done.returncode == 1 and done.stderr == ''
-  assert 'FAULT  TensorFlow cannot be imported' in done.stdout and done.stdout.endswith('1 fault found\n')
+  assert 'FAULT  TensorFlow cannot be imported' in done.stdout and done.stdout.endswith(
+      '1 fault found\n')

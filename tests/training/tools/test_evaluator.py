@@ -13,9 +13,11 @@ from towers.training.saving.history import HISTORY, History
 from towers.training.settings.config import Config
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
-FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=6',
+FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
+'--steps=6',
          '--validate_every=2steps', '--checkpoint_every=2steps']
-EVALUATOR = json.dumps(dict(cluster=dict(worker=['a:1', 'b:1']), task=dict(type='evaluator', index=0)))
+EVALUATOR = json.dumps(
+    dict(cluster=dict(worker=['a:1', 'b:1']), task=dict(type='evaluator', index=0)))
 
 
 def run(flags):
@@ -27,24 +29,27 @@ def rows(folder):
   return {row['step']: row for row in json.loads((folder / EVALUATIONS).read_text())}
 
 
-@pytest.mark.parametrize('flags', [[], ['--variables=replicated', '--validation=none', '--optimizer=adam'],
-                                   ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0']])
+@pytest.mark.parametrize('flags', [[], ['--variables=replicated', '--validation=none',
+    '--optimizer=adam'],
+                                   ['--validation=tower', '--num_gpus=3', '--input_mode=shard',
+                                   '--staging_depth=0']])
 def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):
-  assert run(['--checkpoint_dir=%s' % tmp_path] + flags) == 0
+  assert run([f'--checkpoint_dir={tmp_path}'] + flags) == 0
   saved = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != 'lock'}
   monkeypatch.setenv('TF_CONFIG', EVALUATOR)
   summaries = tmp_path / 'summaries'
-  assert run(['--checkpoint_dir=%s' % tmp_path, '--summary_dir=%s' % summaries] + flags) == 0
+  assert run([f'--checkpoint_dir={tmp_path}', f'--summary_dir={summaries}'] + flags) == 0
   assert 'evaluation of step 6: loss' in capsys.readouterr().out
   assert list((summaries / 'evaluation').iterdir())
   assert sorted(rows(tmp_path)) == [6]
   if '--validation=none' not in flags:
-    [expected] = [row for row in json.loads((tmp_path / HISTORY).read_text())['validations'] if row['step'] == 6]
+    [expected] = [row for row in json.loads((tmp_path / HISTORY).read_text())['validations'] if row[
+        'step'] == 6]
     assert rows(tmp_path)[6] == pytest.approx(expected, abs=1e-6)
   for name, content in saved.items():
     assert (tmp_path / name).read_bytes() == content
   # Started again, it has nothing left to do.
-  assert run(['--checkpoint_dir=%s' % tmp_path] + flags) == 0
+  assert run([f'--checkpoint_dir={tmp_path}'] + flags) == 0
   assert 'evaluation of' not in capsys.readouterr().out
 
 
@@ -112,4 +117,4 @@ def test_a_signal_ends_its_waiting(tmp_path, monkeypatch):
   plain = evaluator.evaluate
   monkeypatch.setattr(evaluator, 'evaluate', lambda *args, signals, **settings: plain(
       *args, signals=Asked(), sleep=sleep, **settings))
-  assert run(['--checkpoint_dir=%s' % tmp_path]) == 143
+  assert run([f'--checkpoint_dir={tmp_path}']) == 143

@@ -1,4 +1,6 @@
-"""GPUs: answers of a driver and recorded ones of nvidia-smi, and every kind of trouble with its fix."""
+"""GPUs: answers of a driver and recorded ones of nvidia-smi, and every kind of trouble with its
+fix.
+"""
 
 import subprocess
 import sys
@@ -23,18 +25,23 @@ from towers.training.tools.gpus import (
 TF1 = Build('1.14.0', (10, 0), (3, 5), (7, 5))
 TF2 = parse_build('2.21.0', '12.5.1', ['sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90'])
 
-# In the documented format, csv,noheader,nounits, of drivers that know compute_cap and of one that does not.
-A100 = '0, NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0\n1, NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0\n'
+# In the documented format, csv,noheader,nounits, of drivers that know compute_cap and of one that
+# does not.
+A100 = ('0, NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0\n1, NVIDIA A100-SXM4-40GB, 535.104.05, '
+        '40960, 8.0\n')
 V100 = '0, Tesla V100-SXM2-16GB, 418.67, 16130\n'
 MIXED = ('0, NVIDIA GeForce RTX 4090, 550.54.14, 24564, 8.9\n1, Tesla K80, 470.199.02, 11441, 3.7\n'
          '2, NVIDIA H100 80GB HBM3, 550.54.14, [N/A], 9.0\n')
 REFUSAL = 'Field "compute_cap" is not a valid field to query.\n'
-BROKEN = ('NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver. Make sure that the latest '
+BROKEN = ('NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver. Make '
+          'sure that the latest '
           'NVIDIA driver is installed and running.\n')
 
 
 def smi(*answers):
-  """Stands in for subprocess.run: gives the answers, texts or exceptions, one after another; keeps what was asked."""
+  """Stands in for subprocess.run: gives the answers, texts or exceptions, one after another; keeps
+  what was asked.
+  """
   asked, left = [], list(answers)
 
   def run(command, **_):
@@ -110,9 +117,13 @@ def no_answer():
 
 
 def test_the_driver_tells_name_memory_and_capability(load_nvml):
-  library = Nvml([('Tesla K80', 11441, (3, 7)), ('NVIDIA GB10', None, (12, 1))], driver='470.199.02')
+  library = Nvml([('Tesla K80', 11441, (3, 7)), ('NVIDIA GB10', None, (12, 1))],
+                 driver='470.199.02')
   load_nvml(library)
-  expected = [Gpu(0, 'Tesla K80', (470, 199, 2), 11441, (3, 7)), Gpu(1, 'NVIDIA GB10', (470, 199, 2), None, (12, 1))]
+  expected = [
+      Gpu(0, 'Tesla K80', (470, 199, 2), 11441, (3, 7)),
+      Gpu(1, 'NVIDIA GB10', (470, 199, 2), None, (12, 1))
+  ]
   assert ask_driver() == expected and library.num_open == 0
   assert find_gpus(smi()) == (expected, [])
   load_nvml(Nvml([]))
@@ -121,9 +132,11 @@ def test_the_driver_tells_name_memory_and_capability(load_nvml):
 
 
 @pytest.mark.parametrize('library', [
-    Nvml([], init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED), Nvml([], init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
-    Nvml([('NVIDIA L4', 23034, (8, 9)), ('NVIDIA L4', 23034, None)]), object()],
-    ids=['no driver', 'another driver', 'a GPU is lost', 'no function'])
+    Nvml([], init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
+    Nvml([], init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
+    Nvml([('NVIDIA L4', 23034, (8, 9)), ('NVIDIA L4', 23034, None)]),
+    object()
+], ids=['no driver', 'another driver', 'a GPU is lost', 'no function'])
 def test_where_the_driver_fails_nvidia_smi_says_why(load_nvml, library):
   load_nvml(library)
   assert ask_driver() is None and getattr(library, 'num_open', 0) == 0
@@ -139,7 +152,8 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(load_nvml):
   waits.set()
 
 
-def test_without_a_library_of_a_driver_or_without_the_package_nvidia_smi_is_asked(load_nvml, monkeypatch):
+def test_without_a_library_of_a_driver_or_without_the_package_nvidia_smi_is_asked(
+    load_nvml, monkeypatch):
   def no_library(name):
     raise OSError(name + ': cannot open shared object file: No such file or directory')
 
@@ -185,34 +199,41 @@ def gpu(capability, driver=(550, 54)):
   return Gpu(0, 'GPU', driver, 16000, capability)
 
 
-@pytest.mark.parametrize('capability', [(3, 5), (3, 7), (5, 2), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0),
-                                        (12, 0), None])
+@pytest.mark.parametrize('capability', [(3, 5), (3, 7), (5, 2), (6, 0), (7, 0), (7, 5), (8, 0),
+                                        (8, 6), (8, 9), (9, 0), (12, 0), None])
 def test_1_14_knows_nothing_from_ampere_on_and_2_x_nothing_before_its_first(capability):
   [first], [second] = check_gpus([gpu(capability)], TF1), check_gpus([gpu(capability)], TF2)
   assert first.kind == ('FAULT' if capability and capability >= (8, 0) else 'ok')
   assert second.kind == ('FAULT' if capability and capability < (6, 0) else 'ok')
   if first.kind == 'FAULT':
-    assert 'CUDA 10.0' in first.text and 'above 7.5' in first.text and 'TOWERS_TARGET=tf2' in first.fix
+    assert 'CUDA 10.0' in first.text and 'above 7.5' in first.text
+    assert 'TOWERS_TARGET=tf2' in first.fix
   if second.kind == 'FAULT':
     assert '6.0 and above' in second.text and 'TOWERS_TARGET=tf1' in second.fix
 
 
-@pytest.mark.parametrize('build, driver, is_right', [
-    (TF1, (410, 48), True), (TF1, (410, 47), False), (TF1, (396, 82, 1), False), (TF2, (525, 60, 13), True),
-    (TF2, (418, 67), False), (Build('2.30.0', (13, 1)), (570, 1), False)])
+@pytest.mark.parametrize('build, driver, is_right', [(TF1, (410, 48), True),
+                                                     (TF1, (410, 47), False),
+                                                     (TF1, (396, 82, 1), False),
+                                                     (TF2, (525, 60, 13), True),
+                                                     (TF2, (418, 67), False),
+                                                     (Build('2.30.0', (13, 1)), (570, 1), False)])
 def test_drivers_that_are_too_old_are_named(build, driver, is_right):
   [finding] = check_gpus([gpu((7, 0), driver)], build)
   assert finding.kind == ('ok' if is_right else 'FAULT')
-  assert is_right or ('.'.join(map(str, driver)) in finding.text and 'newer NVIDIA driver' in finding.fix)
+  assert is_right or ('.'.join(map(str, driver)) in finding.text and
+                      'newer NVIDIA driver' in finding.fix)
 
 
 def test_a_tensorflow_without_cuda_and_one_that_sees_fewer_gpus_are_faults(monkeypatch):
   [first, _] = check_gpus(parse_gpus(A100), Build('2.21.0', None))
-  assert first.kind == 'FAULT' and 'without CUDA' in first.text and 'tensorflow[and-cuda]==2.21.0' in first.fix
+  assert first.kind == 'FAULT' and 'without CUDA' in first.text
+  assert 'tensorflow[and-cuda]==2.21.0' in first.fix
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   assert check_visible(parse_gpus(A100), TF2, 2) == [Finding('ok', 'TensorFlow sees 2 of 2 GPUs')]
   [finding] = check_visible(parse_gpus(A100), TF1, 0)
-  assert finding.kind == 'FAULT' and 'sees 0 of 2' in finding.text and 'tensorflow-gpu==1.14.0' in finding.fix
+  assert finding.kind == 'FAULT' and 'sees 0 of 2' in finding.text
+  assert 'tensorflow-gpu==1.14.0' in finding.fix
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '1')
   [finding] = check_visible(parse_gpus(A100), TF2, 1)
   assert finding.kind == 'note' and 'CUDA_VISIBLE_DEVICES=1' in finding.text

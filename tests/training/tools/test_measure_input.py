@@ -17,14 +17,17 @@ def test_every_mode_is_measured_on_what_it_really_takes(num_towers):
   speeds = measure_input(config, data_set, devices, seconds=0.1)
   assert tuple(speeds) == MODES and all(speed > 100 for speed in speeds.values())
   lines = format_speeds(config, num_towers, speeds).splitlines()
-  assert '%d tower' % num_towers in lines[0] and [line.split()[0] for line in lines[1:]] == list(MODES)
+  assert f'{num_towers} tower' in lines[0] and [line.split()[0] for line in lines[1:]
+                                               ] == list(MODES)
 
 
 def test_augmented_arrays_are_measured_too():
   from towers.data.augment import augment_arrays
   data_set = load_synthetic(num_train=64, num_validation=8)
   data_set = data_set._replace(train=augment_arrays(data_set.train, kind='cifar', seed=0))
-  assert min(measure_input(Config(batch_size=16), data_set, towers.build_devices(2, 'cpu'), seconds=0.1).values()) > 100
+  assert min(
+      measure_input(Config(batch_size=16), data_set, towers.build_devices(2, 'cpu'),
+                    seconds=0.1).values()) > 100
 
 
 def test_advice_is_for_those_who_wait_and_fits_the_settings(monkeypatch):

@@ -2,13 +2,16 @@
 
   python -m towers.data.convert --from=images --data_dir=photos --to=photos.tfrecords
 
-  sources ──► shuffled once ──► cut in shards ──► one process per core: encode, write `.train-….tmp`, rename
-                                                  └─ and keep its index: lengths, checksum, what it was made from
+  sources ──► shuffled once ──► cut in shards ──► one process per core
+                                                  ├─ encode, write `.train-….tmp`, rename
+                                                  └─ and keep its index: lengths, checksum, what it
+                                                     was made from
   data_set.json last: classes, sizes, records and checksum of every shard
 
-A shard has its name when it is whole, and data_set.json is there when all are: whenever a conversion is killed, nothing
-half reads as whole. Started again, it keeps the shards whose index and checksum hold and that were made from the same
-sources, and makes the others. The same sources give the same bytes, whatever the number of processes.
+A shard has its name when it is whole, and data_set.json is there when all are: whenever a
+conversion is killed, nothing half reads as whole. Started again, it keeps the shards whose index
+and checksum hold and that were made from the same sources, and makes the others. The same sources
+give the same bytes, whatever the number of processes.
 
 JPEGs and PNGs are copied as they are; arrays become PNGs, which lose nothing.
 """
@@ -24,20 +27,28 @@ from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.bad_records import POLICIES, BadRecords
-from towers.data.convert.shards import find_finished, plan_shards, refuse_strangers, remove_leftovers, write_shards
+from towers.data.convert.shards import (
+  find_finished,
+  plan_shards,
+  refuse_strangers,
+  remove_leftovers,
+  write_shards,
+)
 from towers.data.convert.sources import SOURCES, read_sources
 from towers.data.folders.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 
 
-def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, processes: Optional[int] = None,
-            on_bad_record: str = 'fail', stream: Any = None) -> Dict[str, Any]:
+def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
+            processes: Optional[int] = None, on_bad_record: str = 'fail',
+            stream: Any = None) -> Dict[str, Any]:
   """Converts both splits.
 
   Args:
     kind: one of `SOURCES`.
     data_dir: the folder of the sources.
     to: the folder of the shards; made where it is missing.
-    shards: files of the training split; None for as many as give 64 MB each. Validation gets its share.
+    shards: files of the training split; None for as many as give 64 MB each. Validation gets its
+      share.
     processes: that write at a time; None for one on each core.
     on_bad_record: 'fail', or 'skip' to leave damaged images out.
     stream: for progress, `sys.stderr` if None.
@@ -46,8 +57,8 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, 
     What data_set.json says.
 
   Raises:
-    UsageError: sources that are missing or damaged, a folder that holds another conversion, or one on another file
-      system.
+    UsageError: sources that are missing or damaged, a folder that holds another conversion, or one
+      on another file system.
   """
   check_local_path('data_dir', data_dir)
   check_local_path('to', to)
@@ -57,7 +68,8 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, 
   try:
     os.makedirs(to, exist_ok=True)
   except OSError as error:
-    raise UsageError("to='{}' cannot be made: {}; choose a folder that can be written.".format(to, error.strerror)) \
+    raise UsageError(f"to='{to}' cannot be made: {error.strerror}; choose a folder that can be "
+                     "written.") \
         from None
   planned = plan_shards(sources, to, shards)
   refuse_strangers(to, planned)
@@ -66,16 +78,20 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None, 
   done = {path: index for path, index in found if index is not None}
   left = [shard for shard in planned if shard.path not in done]
   if done:
-    print('{:,} of {:,} shards are there already and whole'.format(len(done), len(planned)), file=stream)
+    print(f'{len(done):,} of {len(planned):,} shards are there already and whole', file=stream)
   if left and os.path.exists(os.path.join(to, DESCRIPTION)):
     os.remove(os.path.join(to, DESCRIPTION))
   done.update(write_shards(left, bad_records, processes or count_cores(), stream))
 
   description = dict(
-      format=DESCRIPTION_FORMAT, converted_from=kind, num_classes=sources.num_classes, first_label=0,
-      classes=sources.classes, image_size=sources.image_size, channels=sources.channels,
-      shards={os.path.basename(shard.path): dict(records=len(done[shard.path].lengths), **{
-          fact: done[shard.path].facts[fact] for fact in ('bytes', 'crc32')}) for shard in planned})
+      format=DESCRIPTION_FORMAT, converted_from=kind, num_classes=sources.num_classes,
+      first_label=0, classes=sources.classes, image_size=sources.image_size,
+      channels=sources.channels, shards={
+          os.path.basename(shard.path):
+              dict(records=len(done[shard.path].lengths),
+                   **{fact: done[shard.path].facts[fact] for fact in ('bytes', 'crc32')})
+          for shard in planned
+      })
   write_whole(os.path.join(to, DESCRIPTION), (json.dumps(description, indent=1) + '\n').encode())
   if bad_records.summary():
     print(bad_records.summary(), file=stream)
@@ -91,20 +107,22 @@ def main(arguments: Optional[List[str]] = None) -> int:
   parser.add_argument('--from', dest='kind', required=True, choices=SOURCES, help='what to convert')
   parser.add_argument('--data_dir', required=True, help='folder of it')
   parser.add_argument('--to', required=True, help='folder to write the shards to')
-  parser.add_argument('--shards', type=int, help='files of the training split; default: of 64 MB each')
-  parser.add_argument('--processes', type=int, help='that write at a time; default: one on each core')
+  parser.add_argument('--shards', type=int, help='files of the training split; default: of 64 MB '
+                                                 'each')
+  parser.add_argument('--processes', type=int, help='that write at a time; default: one on each '
+                                                    'core')
   parser.add_argument('--on_bad_record', default='fail', choices=POLICIES, help='damaged images')
   flags = parser.parse_args(arguments)
   try:
-    description = convert(flags.kind, flags.data_dir, flags.to, shards=flags.shards, processes=flags.processes,
-                          on_bad_record=flags.on_bad_record)
+    description = convert(flags.kind, flags.data_dir, flags.to, shards=flags.shards,
+                          processes=flags.processes, on_bad_record=flags.on_bad_record)
   except UsageError as error:
-    print('error: {}'.format(error), file=sys.stderr)
+    print(f'error: {error}', file=sys.stderr)
     return 2
   except KeyboardInterrupt:
     print('\ninterrupted: what is whole is kept, and the same command goes on', file=sys.stderr)
     return 130
   records = [shard['records'] for shard in description['shards'].values()]
-  print('done: {:,} images of {:,} classes in {:,} files; train with --data=tfrecord --data_dir={}'.format(
-      sum(records), description['num_classes'], len(records), flags.to))
+  print(f"done: {sum(records):,} images of {description['num_classes']:,} classes in "
+        f"{len(records):,} files; train with --data=tfrecord --data_dir={flags.to}")
   return 0

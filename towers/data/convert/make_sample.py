@@ -3,7 +3,8 @@
   python -m towers.data.convert.make_sample --data_dir=/usr/share/datasets/fashion-mnist \
     --output_dir=towers/data/fashion_mnist_sample
 
-The same input gives the same files, up to what the installed zlib makes of them; unpacked they are equal everywhere.
+The same input gives the same files, up to what the installed zlib makes of them; unpacked they are
+equal everywhere.
 """
 
 import argparse
@@ -31,22 +32,24 @@ def make_sample(data_dir: str, output_dir: str) -> None:
     output_dir: where to write files of the same names; made where it is missing.
 
   Raises:
-    UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on another file
-      system.
+    UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on
+      another file system.
   """
   check_local_path('data_dir', data_dir)
   check_local_path('output_dir', output_dir)
   os.makedirs(output_dir, exist_ok=True)
   for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
     images_name, labels_name = split + '-images-idx3-ubyte.gz', split + '-labels-idx1-ubyte.gz'
-    images, labels = read_idx(os.path.join(data_dir, images_name)), read_idx(os.path.join(data_dir, labels_name))
+    images, labels = read_idx(os.path.join(data_dir, images_name)), read_idx(
+        os.path.join(data_dir, labels_name))
     chosen = choose(labels, num_per_class)
     write_idx(os.path.join(output_dir, images_name), images[chosen])
     write_idx(os.path.join(output_dir, labels_name), labels[chosen])
 
 
 def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
-  """Returns which examples to take: the first of each class in file order, then shuffled by a fixed seed.
+  """Returns which examples to take: the first of each class in file order, then shuffled by a fixed
+  seed.
 
   Args:
     labels: `[n]`, 0 to 9.
@@ -61,9 +64,10 @@ def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
   of_classes = [np.flatnonzero(labels == label)[:num_per_class] for label in range(NUM_CLASSES)]
   for label, of_class in enumerate(of_classes):
     if len(of_class) < num_per_class:
-      raise UsageError('data_dir has {} examples of class {}, and the sample takes {}; give the folder of the full '
-                       'set.'.format(len(of_class), label, num_per_class))
-  # RandomState, whose stream numpy keeps the same through all its versions; default_rng's may change.
+      raise UsageError(f'data_dir has {len(of_class)} examples of class {label}, and the sample '
+                       f'takes {num_per_class}; give the folder of the full set.')
+  # RandomState, whose stream numpy keeps the same through all its versions; default_rng's may
+  # change.
   return np.random.RandomState(_SEED).permutation(np.concatenate(of_classes))
 
 
@@ -71,13 +75,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
   """Makes the sample from the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m towers.data.convert.make_sample', description='Makes the embedded sample.')
-  parser.add_argument('--data_dir', required=True, help='folder of the full set, four gzipped idx files')
-  parser.add_argument('--output_dir', required=True, help='folder to write the four files of the sample to')
+  parser.add_argument('--data_dir', required=True, help='folder of the full set, four gzipped idx '
+                                                        'files')
+  parser.add_argument('--output_dir', required=True, help='folder to write the four files of the '
+                                                          'sample to')
   flags = parser.parse_args(arguments)
   try:
     make_sample(flags.data_dir, flags.output_dir)
   except UsageError as error:
-    print('error: {}'.format(error), file=sys.stderr)
+    print(f'error: {error}', file=sys.stderr)
     return 2
   return 0
 

@@ -1,4 +1,6 @@
-"""Shards: files of encoded images that `towers.data.convert` writes, by several processes, each whole or not at all."""
+"""Shards: files of encoded images that `towers.data.convert` writes, by several processes, each
+whole or not at all.
+"""
 
 import multiprocessing
 import multiprocessing.connection
@@ -44,24 +46,25 @@ def plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Sh
   Args:
     sources: to convert.
     to: the folder of the shards.
-    num_shards: of the training split, and its share of validation; None for as many as give 64 MB each.
+    num_shards: of the training split, and its share of validation; None for as many as give 64 MB
+      each.
 
   Raises:
     UsageError: less than one.
   """
   if num_shards is not None and num_shards < 1:
-    raise UsageError('shards={}: at least 1 is needed.'.format(num_shards))
+    raise UsageError(f'shards={num_shards}: at least 1 is needed.')
   planned = []
   for split in sources.splits:
     count = num_shards or -(-split.num_bytes // _SHARD_BYTES) or 1
     if num_shards and split.name != 'train':
       count = round(num_shards * len(split.labels) / len(sources.splits[0].labels))
     count = max(min(count, len(split.labels)), 1)
-    # RandomState, whose stream numpy keeps the same through all its versions. Files sorted by class would be bad for
-    # whoever reads them in order.
+    # RandomState, whose stream numpy keeps the same through all its versions. Files sorted by class
+    # would be bad for whoever reads them in order.
     order = np.random.RandomState(_SEED).permutation(len(split.labels))
     for number in range(count):
-      name = '{}-{:05d}-of-{:05d}'.format(split.name, number, count)
+      name = f'{split.name}-{number:05d}-of-{count:05d}'
       source = ' '.join([_VERSION, split.source, name])
       planned.append(Shard(os.path.join(to, name), split, order[number::count], source))
   return planned
@@ -70,11 +73,12 @@ def plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Sh
 def refuse_strangers(to: str, planned: Sequence[Shard]) -> None:
   """Raises UsageError for a folder that holds shards which are not among those that are planned."""
   names = {os.path.basename(shard.path) for shard in planned}
-  strangers = sorted(name for name in os.listdir(to)
-                     if re.match(r'(train|validation)-\d{5}-of-\d{5}\Z', name) and name not in names)
+  strangers = sorted(
+      name for name in os.listdir(to)
+      if re.match(r'(train|validation)-\d{5}-of-\d{5}\Z', name) and name not in names)
   if strangers:
-    raise UsageError("to='{}' holds shards of another conversion, as {}, and this one makes {} files: choose an empty "
-                     'folder.'.format(to, strangers[0], len(names)))
+    raise UsageError(f"to='{to}' holds shards of another conversion, as {strangers[0]}, and this "
+                     f"one makes {len(names)} files: choose an empty folder.")
 
 
 def remove_leftovers(to: str) -> None:
@@ -85,11 +89,13 @@ def remove_leftovers(to: str) -> None:
 
 
 def find_finished(shard: Shard, on_bad_record: str) -> Optional[FileIndex]:
-  """Returns the index of a shard that is there, whole, and made from the same sources; else None."""
+  """Returns the index of a shard that is there, whole, and made from the same sources; else None.
+  """
   if not os.path.exists(shard.path):
     return None
   index = load_index(shard.path)
-  if index.facts.get('source') != shard.source or (on_bad_record == 'fail' and index.facts['skipped']):
+  if index.facts.get('source') != shard.source or (on_bad_record == 'fail' and index.facts[
+      'skipped']):
     return None
   return index if _checksum(shard.path) == index.facts['crc32'] else None
 
@@ -116,7 +122,8 @@ def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: 
     their indexes by path.
 
   Raises:
-    UsageError: an image is damaged that must not be, a file cannot be written, or a process has ended.
+    UsageError: an image is damaged that must not be, a file cannot be written, or a process has
+      ended.
   """
   if not left:
     return {}
@@ -127,7 +134,8 @@ def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: 
   readers: List[Any] = []
   for number in range(num_processes):
     reader, writer = context.Pipe(duplex=False)
-    worker = context.Process(target=_work, args=(left[number::num_processes], writer, os.getpid()), daemon=True)
+    worker = context.Process(target=_work, args=(left[number::num_processes], writer, os.getpid()),
+                             daemon=True)
     worker.start()
     writer.close()  # The worker's is the only one left, so that its end is the pipe's.
     workers.append(worker)
@@ -153,12 +161,14 @@ def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: 
       now = time.monotonic() - started
       if now - shown > _SECONDS_BETWEEN_LINES or len(indexes) == len(left):
         shown = now
-        print('{:,} of {:,} images, {:,} of {:,} shards, {:,.0f} images/s, {:.0f} s left'.format(
-            images, total, len(indexes), len(left), images / now, now * (total - images) / max(images, 1)),
+        print(f'{images:,} of {total:,} images, {len(indexes):,} of {len(left):,} shards, '
+              f'{images / now:,.0f} images/s, {now * (total - images) / max(images, 1):.0f} s '
+              'left',
             file=stream, flush=True)
   except EOFError:
-    raise UsageError('{} of {} shards were not written: a process that wrote some of them ended. Start again: what is '
-                     'whole is kept.'.format(len(left) - len(indexes), len(left))) from None
+    raise UsageError(
+        f'{len(left) - len(indexes)} of {len(left)} shards were not written: a '
+        'process that wrote some of them ended. Start again: what is whole is kept.') from None
   finally:
     for worker in workers:
       worker.terminate()
@@ -186,7 +196,7 @@ def _work(shards: Sequence[Shard], writer: Any, parent: int) -> None:
 def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
   """Writes a shard under another name, and renames it once all of it is on disk."""
   folder, name = os.path.split(shard.path)
-  temporary = os.path.join(folder, '.{}.{}.tmp'.format(name, os.getpid()))
+  temporary = os.path.join(folder, f'.{name}.{os.getpid()}.tmp')
   lengths: List[int] = []
   unreported = 0
   with open(temporary, 'wb') as file:
@@ -208,7 +218,8 @@ def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
     file.flush()
     os.fsync(file.fileno())
     size = file.tell()
-  facts = dict(source=shard.source, skipped=len(shard.numbers) - len(lengths), bytes=size, crc32=_checksum(temporary))
+  facts = dict(source=shard.source, skipped=len(shard.numbers) - len(lengths), bytes=size,
+               crc32=_checksum(temporary))
   os.replace(temporary, shard.path)
   index = FileIndex(shard.path, np.array(lengths, np.int64), None, facts)
   keep_index(index)

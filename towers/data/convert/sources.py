@@ -55,7 +55,8 @@ class Sources(NamedTuple):
 
 
 def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
-  """Reads what is to be known before anything is converted; of files, no more than their names and sizes.
+  """Reads what is to be known before anything is converted; of files, no more than their names and
+  sizes.
 
   Args:
     kind: one of `SOURCES`.
@@ -66,11 +67,11 @@ def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
     UsageError: what is missing or damaged, or would not be the same as a PNG.
   """
   if kind not in SOURCES:
-    raise UsageError('from={}: choose one of {}.'.format(kind, ', '.join(SOURCES)))
+    raise UsageError(f"from={kind}: choose one of {', '.join(SOURCES)}.")
   if kind == 'images':
     classes, files_of_splits = find_image_files(data_dir)
-    return Sources([_split_of_files(name, files) for name, files in files_of_splits], classes, max(len(classes), 2),
-                   None, 3)
+    return Sources([_split_of_files(name, files) for name, files in files_of_splits], classes,
+                   max(len(classes), 2), None, 3)
   if kind == 'idx':
     data_set = load_idx_folder(data_dir)
   elif kind == 'npy':
@@ -79,7 +80,8 @@ def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
     data_set = load_cifar(kind, data_dir, bad_records=bad_records)
   height, width, channels = data_set.image_shape
   if channels not in (1, 3):
-    raise UsageError('{}: images of {} channels cannot become PNGs, which have 1 or 3.'.format(data_dir, channels))
+    raise UsageError(f'{data_dir}: images of {channels} channels cannot become PNGs, which have 1 '
+                     'or 3.')
   splits = [_split_of_arrays(name, data_dir, examples)
             for name, examples in (('train', data_set.train), ('validation', data_set.validation))]
   return Sources(splits, [], data_set.num_classes, height if height == width else None, channels)
@@ -102,21 +104,23 @@ def _split_of_files(name, files) -> Split:
   num_bytes = 0
   for path, label in zip(files.paths, files.labels.tolist()):
     status = os.stat(path)
-    facts.update('{}\0{}\0{}\0{}\n'.format(path, label, status.st_size, status.st_mtime_ns).encode(
+    facts.update(f'{path}\x00{label}\x00{status.st_size}\x00{status.st_mtime_ns}\n'.encode(
         errors='surrogateescape'))
     num_bytes += status.st_size
-  return Split(name, files.labels, encode, lambda number: (files.paths[number], 0), facts.hexdigest(), num_bytes)
+  return Split(name, files.labels, encode, lambda number: (files.paths[number], 0),
+               facts.hexdigest(), num_bytes)
 
 
 def _split_of_arrays(name, data_dir, examples) -> Split:
   images, labels = examples.arrays[:2]
   numbers = examples.arrays[2] if len(examples.arrays) > 2 else np.arange(len(labels))
   if images.dtype != np.uint8:
-    raise UsageError('{}: images of dtype {} cannot become PNGs without a loss; --data=npy trains from them as they '
-                     'are.'.format(data_dir, images.dtype))
-  facts = hashlib.sha256('{}{}'.format(images.shape, numbers.shape).encode())
+    raise UsageError(f'{data_dir}: images of dtype {images.dtype} cannot become PNGs without a '
+                     'loss; --data=npy trains from them as they are.')
+  facts = hashlib.sha256(f'{images.shape}{numbers.shape}'.encode())
   for begin in range(0, len(images), 1024):
     facts.update(images[begin:begin + 1024].tobytes())
   facts.update(labels.tobytes() + numbers.tobytes())
   return Split(name, labels[numbers], lambda number: encode_png(images[numbers[number]]),
-               lambda number: (os.path.join(data_dir, name), int(numbers[number])), facts.hexdigest(), images.nbytes)
+               lambda number: (os.path.join(data_dir, name), int(numbers[number])),
+               facts.hexdigest(), images.nbytes)

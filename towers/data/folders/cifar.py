@@ -1,11 +1,13 @@
 """CIFAR-10 and CIFAR-100 in their binary versions: a folder of files of records of one size.
 
-  CIFAR-10     label 0-9, then 1,024 red, 1,024 green and 1,024 blue pixels, row by row       3,073 bytes
-  CIFAR-100    coarse label, fine label 0-99, then the same                                   3,074 bytes
+  CIFAR-10     label 0-9, then 1,024 red, 1,024 green and 1,024 blue pixels, row by row  3,073 bytes
+  CIFAR-100    coarse label, fine label 0-99, then the same                              3,074 bytes
 
-All of it is 184 MB, so it is read at once, and becomes arrays: batches are then gathered faster than any file is read.
+All of it is 184 MB, so it is read at once, and becomes arrays: batches are then gathered faster
+than any file is read.
 
-Format: "Binary version" on the page of Krizhevsky, "Learning multiple layers of features from tiny images".
+Format: "Binary version" on the page of Krizhevsky, "Learning multiple layers of features from tiny
+images".
 """
 
 import os
@@ -42,19 +44,23 @@ class CifarFormat(NamedTuple):
 
 
 CIFARS = {
-    'cifar10': CifarFormat('cifar-10-batches-bin', tuple('data_batch_%d.bin' % number for number in range(1, 6)),
-                           ('test_batch.bin',), 1, 10),
-    'cifar100': CifarFormat('cifar-100-binary', ('train.bin',), ('test.bin',), 2, 100),
+    'cifar10':
+        CifarFormat('cifar-10-batches-bin',
+                    tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
+                    ('test_batch.bin',), 1, 10), 'cifar100':
+                        CifarFormat('cifar-100-binary', ('train.bin',), ('test.bin',), 2, 100),
 }
 
 
-def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: str = 'none', seed: int = 0) -> DataSet:
+def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: str = 'none',
+               seed: int = 0) -> DataSet:
   """Loads both splits.
 
   Args:
     name: 'cifar10' or 'cifar100'.
     data_dir: the folder of the files, or the one that their archive was unpacked in.
-    bad_records: what to do with labels out of range, and with what is left behind a file's last whole record.
+    bad_records: what to do with labels out of range, and with what is left behind a file's last
+      whole record.
     augment: of the training split, 'none' or 'cifar'.
     seed: of augmentation.
 
@@ -63,26 +69,32 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
   """
   layout = CIFARS[name]
   names = layout.train + layout.validation
-  folder = check_folder(data_dir, data=name, needs='the files of its binary version: ' + ', '.join(names))
+  folder = check_folder(data_dir, data=name,
+                        needs='the files of its binary version: ' + ', '.join(names))
   if os.path.isdir(os.path.join(folder, layout.folder)):
     folder = os.path.join(folder, layout.folder)
   missing = [file for file in names if not os.path.isfile(os.path.join(folder, file))]
   if missing:
-    raise UsageError("data_dir '{}' lacks {} of {} files: {}. It holds {}. '{}' reads the binary version.".format(
-        folder, len(missing), len(names), ', '.join(missing), list_folder(folder), name))
+    raise UsageError(f"data_dir '{folder}' lacks {len(missing)} of {len(names)} files: "
+                     f"{', '.join(missing)}. It holds {list_folder(folder)}. '{name}' reads the "
+                     "binary version.")
 
   splits = []
   for split, files in (('train', layout.train), ('validation', layout.validation)):
     parts = [read_cifar(os.path.join(folder, file), layout, bad_records) for file in files]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts))
     if not len(labels):
-      raise UsageError('{}: no record of {} is whole, so there is nothing to read.'.format(folder, ', '.join(files)))
-    splits.append(from_arrays(images, labels, name='{}_{}'.format(name, split)))
-  return DataSet(augment_arrays(splits[0], kind=augment, seed=seed), splits[1], IMAGE_SHAPE, layout.num_classes,
-                 source='files of CIFAR\'s binary version, held in memory once for all towers', bad_records=bad_records)
+      raise UsageError(f"{folder}: no record of {', '.join(files)} is whole, so there is nothing "
+                       "to read.")
+    splits.append(from_arrays(images, labels, name=f'{name}_{split}'))
+  return DataSet(augment_arrays(splits[0], kind=augment,
+                                seed=seed), splits[1], IMAGE_SHAPE, layout.num_classes,
+                 source='files of CIFAR\'s binary version, held in memory once for all towers',
+                 bad_records=bad_records)
 
 
-def read_cifar(path: str, layout: CifarFormat, bad_records: BadRecords) -> Tuple[np.ndarray, np.ndarray]:
+def read_cifar(path: str, layout: CifarFormat,
+               bad_records: BadRecords) -> Tuple[np.ndarray, np.ndarray]:
   """Reads one file.
 
   Returns:
@@ -95,19 +107,20 @@ def read_cifar(path: str, layout: CifarFormat, bad_records: BadRecords) -> Tuple
   try:
     content = np.fromfile(path, np.uint8)
   except OSError as error:
-    raise UsageError('{}: cannot be read: {}; check its permissions.'.format(path, error.strerror)) from None
+    raise UsageError(f'{path}: cannot be read: {error.strerror}; check its permissions.') from None
   num_records, left = divmod(len(content), record_bytes)
   if left:
-    bad_records.report(path, num_records * record_bytes, 'truncated: {:,} bytes are left, and a record has {:,}'.format(
-        left, record_bytes), record=num_records)
+    bad_records.report(path, num_records * record_bytes,
+                       f'truncated: {left:,} bytes are left, and a record has {record_bytes:,}',
+                       record=num_records)
   elif not num_records:
     bad_records.report(path, 0, 'the file is empty')
   records = content[:num_records * record_bytes].reshape(num_records, record_bytes)
   labels = records[:, layout.num_labels - 1].astype(np.int32)
   wrong: List[int] = np.flatnonzero(labels >= layout.num_classes).tolist()
   for record in wrong:
-    bad_records.report(path, record * record_bytes, 'the label {} lies outside 0 to {}'.format(
-        labels[record], layout.num_classes - 1), record=record)
+    bad_records.report(path, record * record_bytes,
+        f'the label {labels[record]} lies outside 0 to {layout.num_classes - 1}', record=record)
   images = records[:, layout.num_labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
   if wrong:
     images, labels = np.delete(images, wrong, axis=0), np.delete(labels, wrong)

@@ -21,11 +21,11 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
     UsageError: it is not given, not there, or not a folder.
   """
   if data_dir is None:
-    raise UsageError("Data set '{}' needs a data_dir, a folder with {}.".format(data, needs))
+    raise UsageError(f"Data set '{data}' needs a data_dir, a folder with {needs}.")
   path = os.fspath(data_dir)
   if not os.path.isdir(path):
     found = 'is a file, not a folder' if os.path.isfile(path) else 'does not exist'
-    raise UsageError("data_dir '{}' {}; data set '{}' needs a folder with {}.".format(path, found, data, needs))
+    raise UsageError(f"data_dir '{path}' {found}; data set '{data}' needs a folder with {needs}.")
   return path
 
 
@@ -34,7 +34,7 @@ def list_folder(folder: str) -> str:
   try:
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
   except OSError as error:
-    return 'what cannot be listed ({})'.format(error.strerror)
+    return f'what cannot be listed ({error.strerror})'
   if len(names) > _MAX_LISTED_NAMES:
-    names[_MAX_LISTED_NAMES:] = ['... ({} names in all)'.format(len(names))]
+    names[_MAX_LISTED_NAMES:] = [f'... ({len(names)} names in all)']
   return ', '.join(names) or 'nothing'

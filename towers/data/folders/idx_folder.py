@@ -1,7 +1,7 @@
 """Idx folder: the four files in which MNIST, Fashion-MNIST and their kin are distributed.
 
-A folder is checked as a whole when it is loaded: a label file of another set, or a half-finished download, is
-told before the graph is built instead of as a strange accuracy after an hour.
+A folder is checked as a whole when it is loaded: a label file of another set, or a half-finished
+download, is told before the graph is built instead of as a strange accuracy after an hour.
 
   data_set = load_idx_folder('/usr/share/datasets/fashion-mnist')
   data_set.train.num_examples     # 60000
@@ -23,14 +23,16 @@ from towers.data.formats.idx import read_idx
 DEBIAN_FASHION_MNIST_DIR = '/usr/share/datasets/fashion-mnist'
 
 _HOW_TO_GET = (
-    'Give the folder of the four files as data_dir. On Debian, "apt-get install dataset-fashion-mnist" puts '
-    'Fashion-MNIST, which has the same names and shapes as MNIST, in {}.'.format(DEBIAN_FASHION_MNIST_DIR))
+    'Give the folder of the four files as data_dir. On Debian, "apt-get install '
+    'dataset-fashion-mnist" puts Fashion-MNIST, which has the same names and shapes as MNIST, '
+    f'in {DEBIAN_FASHION_MNIST_DIR}.')
 
 
 def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') -> DataSet:
   """Loads images and labels of both splits from a folder.
 
-  Looked for are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with the second hyphen or a dot, with or without .gz.
+  Looked for are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with the second hyphen or a dot,
+  with or without .gz.
 
   Args:
     data_dir: the folder.
@@ -38,22 +40,25 @@ def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') 
     name: what messages and name scopes call the data set: letters, digits and underscores.
 
   Returns:
-    DataSet with batches of images `[batch, height, width, 1]` uint8 and labels `[batch]` int32. `train` comes from the
-    train files and `validation` from the t10k files, each in file order.
+    DataSet with batches of images `[batch, height, width, 1]` uint8 and labels `[batch]` int32.
+    `train` comes from the train files and `validation` from the t10k files, each in file order.
 
   Raises:
-    UsageError: a missing folder or file, a file that `read_idx` refuses, or files that do not belong together.
+    UsageError: a missing folder or file, a file that `read_idx` refuses, or files that do not
+      belong together.
   """
   data_dir = os.fspath(data_dir)
   paths = _find_files(data_dir)
   train_images, train_labels = _read_split(paths, 'train', num_classes)
   validation_images, validation_labels = _read_split(paths, 't10k', num_classes)
   if train_images.shape[1:] != validation_images.shape[1:]:
-    raise UsageError('{}: images of shape {}, but those of {} have {}; take all four files from one data set.'.format(
-        paths['train-images'], list(train_images.shape[1:]), paths['t10k-images'], list(validation_images.shape[1:])))
+    raise UsageError(f"{paths['train-images']}: images of shape {list(train_images.shape[1:])}, "
+                     f"but those of {paths['t10k-images']} have "
+                     f"{list(validation_images.shape[1:])}; take all four files from one data "
+                     "set.")
   return DataSet(
-      train=from_arrays(train_images, train_labels, name='{}_train'.format(name)),
-      validation=from_arrays(validation_images, validation_labels, name='{}_validation'.format(name)),
+      train=from_arrays(train_images, train_labels, name=f'{name}_train'),
+      validation=from_arrays(validation_images, validation_labels, name=f'{name}_validation'),
       image_shape=train_images.shape[1:],
       num_classes=num_classes)
 
@@ -62,13 +67,13 @@ def _find_files(data_dir: str) -> Dict[str, str]:
   """Returns the path of each of the four files, by its role, e.g. 'train-images'."""
   if not os.path.isdir(data_dir):
     found = 'is a file, not a folder' if os.path.isfile(data_dir) else 'does not exist'
-    raise UsageError("data_dir '{}' {}. {}".format(data_dir, found, _HOW_TO_GET))
+    raise UsageError(f"data_dir '{data_dir}' {found}. {_HOW_TO_GET}")
   paths = {}
   missing = []
   for role, kind in (('train-images', 'idx3'), ('train-labels', 'idx1'), ('t10k-images', 'idx3'),
                      ('t10k-labels', 'idx1')):
     # Plain before gzipped: it loads faster.
-    names = ['{}{}{}-ubyte{}'.format(role, mark, kind, end) for end in ('', '.gz') for mark in '-.']
+    names = [f'{role}{mark}{kind}-ubyte{end}' for end in ('', '.gz') for mark in '-.']
     candidates = [os.path.join(data_dir, name) for name in names]
     existing = [path for path in candidates if os.path.isfile(path)]
     if existing:
@@ -76,29 +81,32 @@ def _find_files(data_dir: str) -> Dict[str, str]:
     else:
       missing.append(names[0])
   if missing:
-    raise UsageError("data_dir '{}' lacks {} of 4 files: {} (looked for with -idx and .idx, with and without .gz). It "
-                     'holds {}. {}'.format(
-                         data_dir, len(missing), ', '.join(missing), list_folder(data_dir), _HOW_TO_GET))
+    raise UsageError(f"data_dir '{data_dir}' lacks {len(missing)} of 4 files: {', '.join(missing)} "
+                     "(looked for with -idx and .idx, with and without .gz). It holds "
+                     f"{list_folder(data_dir)}. {_HOW_TO_GET}")
   return paths
 
 
-def _read_split(paths: Dict[str, str], split: str, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns images [n, height, width, 1] uint8 and labels [n] int32 of one split, checked against each other."""
+def _read_split(paths: Dict[str, str], split: str,
+                num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
+  """Returns images [n, height, width, 1] uint8 and labels [n] int32 of one split, checked against
+  each other.
+  """
   images_path, labels_path = paths[split + '-images'], paths[split + '-labels']
   images, labels = read_idx(images_path), read_idx(labels_path)
   for path, array, expected in (
       (images_path, images, 'images [n, height, width]'), (labels_path, labels, 'labels [n]')):
     if array.ndim != expected.count(',') + 1 or array.dtype != np.uint8:
-      raise UsageError('{}: {} of shape {} where uint8 {} were expected; images and labels may be swapped, or the '
-                       'files be those of another data set.'.format(path, array.dtype, list(array.shape), expected))
+      raise UsageError(f'{path}: {array.dtype} of shape {list(array.shape)} where uint8 {expected} '
+                       'were expected; images and labels may be swapped, or the files be those '
+                       'of another data set.')
   if len(images) != len(labels):
-    raise UsageError('{} has {} images, and {} has {} labels; take both files from one data set.'.format(
-        images_path, len(images), labels_path, len(labels)))
+    raise UsageError(f'{images_path} has {len(images)} images, and {labels_path} has {len(labels)} '
+                     'labels; take both files from one data set.')
   wrong = np.flatnonzero(labels >= num_classes)
   if wrong.size:
     raise UsageError(
-        '{}: {} of {} labels lie outside 0 to {}, the first of which, at index {}, is {}; num_classes is {}, '
-        'and this data set needs {} or more.'.format(
-            labels_path, wrong.size, len(labels), num_classes - 1, wrong[0], labels[wrong[0]], num_classes,
-            int(labels.max()) + 1))
+        f'{labels_path}: {wrong.size} of {len(labels)} labels lie outside 0 to {num_classes - 1}, '
+        f'the first of which, at index {wrong[0]}, is {labels[wrong[0]]}; num_classes is '
+        f'{num_classes}, and this data set needs {int(labels.max()) + 1} or more.')
   return images[..., np.newaxis], labels.astype(np.int32)

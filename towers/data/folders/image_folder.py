@@ -19,7 +19,8 @@ from towers.data.folders.folder import check_folder, list_folder
 EXTENSIONS = ('.jpg', '.jpeg', '.png')
 VALIDATION_NAMES = ('validation', 'val', 'test')
 DEFAULT_SIZE = 224
-_NEEDS = 'the folders train and validation, in each of which every class has a folder of JPEGs or PNGs'
+_NEEDS = ('the folders train and validation, in each of which every class has a folder of JPEGs or '
+          'PNGs')
 
 
 class ImageFiles:
@@ -38,7 +39,7 @@ class ImageFiles:
         with open(self.paths[number], 'rb') as file:
           results.append((file.read(), self.labels[number]))
       except OSError as error:
-        results.append(BadRecordError('cannot be read: {}'.format(error.strerror)))
+        results.append(BadRecordError(f'cannot be read: {error.strerror}'))
     return results
 
   def place(self, number: int) -> Tuple[str, int, int]:
@@ -69,33 +70,37 @@ def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Opt
   format = ImageFormat(size=size, channels=3, max_pixels=max_image_pixels)
   examples = [
       encoded_examples(ImageSource(len(files.paths), files.read, files.place), format=format,
-                       augment=augment if split == 'train' else 'none', seed=seed, bad_records=bad_records,
-                       name='images_' + split)
-      for split, files in splits]
-  return DataSet(examples[0], examples[1], (size, size, 3), max(len(classes), 2), bad_records=bad_records,
-                 source='{:,} classes of image files, read by number: every mode and tower takes exact shares'.format(
-                     len(classes)))
+                       augment=augment if split == 'train' else 'none', seed=seed,
+                       bad_records=bad_records, name='images_' + split) for split, files in splits
+  ]
+  return DataSet(
+      examples[0], examples[1], (size, size, 3), max(len(classes), 2), bad_records=bad_records,
+      source=f'{len(classes):,} classes of image files, read by number: every mode and '
+      'tower takes exact shares')
 
 
 def find_image_files(data_dir: Any) -> Tuple[List[str], List[Tuple[str, ImageFiles]]]:
-  """Returns the names of the classes, and (name, files) of both splits, in the order of class and file names.
+  """Returns the names of the classes, and (name, files) of both splits, in the order of class and
+  file names.
 
   Raises:
     UsageError: folders that are missing or empty, or classes that only validation has.
   """
   folder = check_folder(data_dir, data='images', needs=_NEEDS)
   validation = [name for name in VALIDATION_NAMES if os.path.isdir(os.path.join(folder, name))]
-  missing = [name for name, is_there in (
-      ('train', os.path.isdir(os.path.join(folder, 'train'))), ('validation (or val, or test)', validation))
-             if not is_there]
+  missing = [
+      name for name, is_there in (('train', os.path.isdir(os.path.join(folder, 'train'))),
+                                  ('validation (or val, or test)', validation)) if not is_there
+  ]
   if missing:
-    raise UsageError("data_dir '{}' lacks the folder {}; it needs {}. It holds {}.".format(
-        folder, ' and '.join(missing), _NEEDS, list_folder(folder)))
+    raise UsageError(f"data_dir '{folder}' lacks the folder {' and '.join(missing)}; it needs "
+                     f"{_NEEDS}. It holds {list_folder(folder)}.")
   classes = _subfolders(os.path.join(folder, 'train'))
   unknown = set(_subfolders(os.path.join(folder, validation[0]))) - set(classes)
   if unknown:
-    raise UsageError("{}: the classes {} have no folder in train, so nothing could learn them; rename or remove "
-                     'them.'.format(os.path.join(folder, validation[0]), ', '.join(sorted(unknown))))
+    raise UsageError(f"{os.path.join(folder, validation[0])}: the classes "
+                     f"{', '.join(sorted(unknown))} have no folder in train, so nothing could "
+                     "learn them; rename or remove them.")
   splits = []
   for split, name in (('train', 'train'), ('validation', validation[0])):
     paths: List[str] = []
@@ -103,23 +108,28 @@ def find_image_files(data_dir: Any) -> Tuple[List[str], List[Tuple[str, ImageFil
     for label, class_name in enumerate(classes):
       found = _images(os.path.join(folder, name, class_name))
       if not found and split == 'train':
-        raise UsageError('{}: no JPEG or PNG, so there is nothing to learn the class from; it holds {}.'.format(
-            os.path.join(folder, name, class_name), list_folder(os.path.join(folder, name, class_name))))
+        raise UsageError(f'{os.path.join(folder, name, class_name)}: no JPEG or PNG, so there is '
+                         'nothing to learn the class from; it holds '
+                         f'{list_folder(os.path.join(folder, name, class_name))}.')
       paths += found
       labels += [label] * len(found)
     if not paths:
-      raise UsageError('{}: no folder of a class with JPEGs or PNGs; it holds {}.'.format(
-          os.path.join(folder, name), list_folder(os.path.join(folder, name))))
+      raise UsageError(f'{os.path.join(folder, name)}: no folder of a class with JPEGs or PNGs; it '
+                       f'holds {list_folder(os.path.join(folder, name))}.')
     splits.append((split, ImageFiles(paths, labels)))
   return classes, splits
 
 
 def _subfolders(folder):
-  return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith('.'))
+  return sorted(entry.name
+                for entry in os.scandir(folder)
+                if entry.is_dir() and not entry.name.startswith('.'))
 
 
 def _images(folder):
   if not os.path.isdir(folder):
     return []
-  return sorted(entry.path for entry in os.scandir(folder)
-                if entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith('.') and entry.is_file())
+  return sorted(entry.path
+                for entry in os.scandir(folder)
+                if entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith('.') and
+                entry.is_file())

@@ -2,10 +2,11 @@
 
   data_dir/train-00000-of-01024 …         records are tf.train.Example with the features
   data_dir/validation-00000-of-00128 …      image/encoded        a JPEG or PNG
-                                            image/class/label    an int: 1 … 1000 there, 0 is the background
+                                            image/class/label    an int: 1 … 1000 there,
+                                                                 0 is the background
 
-A folder that `python -m towers.data.convert` wrote also has a data_set.json, which says how many classes there are,
-from where labels count, and how many records each file has.
+A folder that `python -m towers.data.convert` wrote also has a data_set.json, which says how many
+classes there are, from where labels count, and how many records each file has.
 """
 
 import json
@@ -32,14 +33,16 @@ _NEEDS = 'TFRecord files whose names begin with train and validation, as train-0
 _THREADS = 16
 
 
-def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Optional[int] = None,
-                         num_classes: Optional[int] = None, first_label: Optional[int] = None, max_image_pixels: int,
+def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
+                         image_size: Optional[int] = None, num_classes: Optional[int] = None,
+                         first_label: Optional[int] = None, max_image_pixels: int,
                          augment: str = 'none', seed: int = 0) -> DataSet:
   """Loads both splits of a folder.
 
   Args:
     data_dir: the folder.
-    bad_records: what to do with damage, which lengths have when the folder is loaded and payloads when they are read.
+    bad_records: what to do with damage, which lengths have when the folder is loaded and payloads
+      when they are read.
     image_size: height and width that images get; None for what data_set.json says, or 224.
     num_classes: None for what data_set.json says, or 1000.
     first_label: the label that becomes 0; None for what data_set.json says, or 1.
@@ -48,7 +51,8 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords, image_size: 
     seed: of augmentation.
 
   Returns:
-    DataSet with images `[batch, image_size, image_size, channels]` uint8 and labels `[batch]` int32.
+    DataSet with images `[batch, image_size, image_size, channels]` uint8 and labels `[batch]`
+    int32.
 
   Raises:
     UsageError: files that are missing or, by the policy, damaged.
@@ -69,14 +73,16 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords, image_size: 
     def read(numbers):
       return [_decode(record, num_classes, first_label) for record in records.read(numbers)]
 
-    return encoded_examples(ImageSource(len(records), read, records.place), format=format, augment=augment, seed=seed,
+    return encoded_examples(ImageSource(len(records), read,
+                                        records.place), format=format, augment=augment, seed=seed,
                             bad_records=bad_records, name='tfrecord_' + split)
 
   return DataSet(
-      load('train', augment), load('validation', 'none'), (format.size, format.size, format.channels),
-      num_classes, bad_records=bad_records,
-      source='{:,} + {:,} TFRecord files, read by record number: every mode and tower takes exact shares, whatever the '
-             'sizes of files'.format(len(files['train']), len(files['validation'])))
+      load('train', augment), load('validation', 'none'),
+      (format.size, format.size, format.channels), num_classes, bad_records=bad_records,
+      source=f"{len(files['train']):,} + {len(files['validation']):,} TFRecord files, read by "
+      "record number: every mode and tower takes exact shares, whatever the sizes of "
+      "files")
 
 
 def _decode(record, num_classes, first_label):
@@ -96,12 +102,12 @@ def _load_records(paths, description, bad_records) -> Records:
     check_damage(index, bad_records)
     shard = description.get('shards', {}).get(os.path.basename(index.path))
     if shard is not None and shard['records'] != len(index.lengths):
-      bad_records.report(index.path, 0, 'the file has {:,} records, and {} counts {:,}'.format(
-          len(index.lengths), DESCRIPTION, shard['records']))
+      bad_records.report(index.path, 0, f"the file has {len(index.lengths):,} records, and "
+                                        f"{DESCRIPTION} counts {shard['records']:,}")
   records = Records(indexes)
   if not len(records):
-    raise UsageError('{}: no record in {:,} files, so there is nothing to read.'.format(
-        os.path.dirname(paths[0]), len(paths)))
+    raise UsageError(f'{os.path.dirname(paths[0])}: no record in {len(paths):,} files, so there is '
+                     'nothing to read.')
   return records
 
 
@@ -111,8 +117,8 @@ def find_shards(folder: str) -> Dict[str, List[str]]:
   Raises:
     UsageError: a split without files, or a set of shards that is not whole.
   """
-  names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith('.')
-                 and not entry.name.endswith(_NO_RECORDS))
+  names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and
+                 not entry.name.startswith('.') and not entry.name.endswith(_NO_RECORDS))
   found = {}
   for split, prefixes in (('train', ('train',)), ('validation', VALIDATION_NAMES)):
     for prefix in prefixes:
@@ -122,8 +128,9 @@ def find_shards(folder: str) -> Dict[str, List[str]]:
         found[split] = [os.path.join(folder, name) for name in of_split]
         break
     else:
-      raise UsageError("data_dir '{}' has no file of the split {} ({}); it needs {}. It holds {}.".format(
-          folder, split, ', '.join(prefix + '-*' for prefix in prefixes), _NEEDS, list_folder(folder)))
+      raise UsageError(f"data_dir '{folder}' has no file of the split {split} "
+                       f"({', '.join(prefix + '-*' for prefix in prefixes)}); it needs "
+                       f"{_NEEDS}. It holds {list_folder(folder)}.")
   return found
 
 
@@ -135,14 +142,16 @@ def _check_shards(folder, names):
     if match:
       sets.setdefault((match.group(1), int(match.group(3))), []).append(int(match.group(2)))
   if len({total for _, total in sets}) > 1:
-    raise UsageError("data_dir '{}' has files of several conversions: {}; keep one of them.".format(
-        folder, ', '.join('{}-…-of-{:05d}'.format(*key) for key in sorted(sets))))
+    raise UsageError(f"data_dir '{folder}' has files of several conversions: "
+                     f"{', '.join('{}-…-of-{:05d}'.format(*key) for key in sorted(sets))}; "
+                     "keep one of them.")
   for (prefix, total), numbers in sets.items():
     missing = sorted(set(range(total)) - set(numbers))
     if missing:
-      raise UsageError("data_dir '{}' lacks {:,} of {:,} files of {}, the first of which is {}-{:05d}-of-{:05d}; a "
-                       'conversion or copy may not be finished.'.format(
-                           folder, len(missing), total, prefix, prefix, missing[0], total))
+      raise UsageError(f"data_dir '{folder}' lacks {len(missing):,} of {total:,} files of "
+                       f"{prefix}, the first of which is "
+                       f"{prefix}-{missing[0]:05d}-of-{total:05d}; a conversion or copy may not "
+                       "be finished.")
 
 
 def read_description(folder: str) -> Dict[str, Any]:
@@ -158,7 +167,7 @@ def read_description(folder: str) -> Dict[str, Any]:
     with open(path, encoding='utf-8') as file:
       description = json.load(file)
     if description['format'] != DESCRIPTION_FORMAT:
-      raise ValueError('its format is {!r}'.format(description['format']))
+      raise ValueError(f"its format is {description['format']!r}")
     for name, shard in description['shards'].items():
       int(shard['records'])
       str(name)
@@ -166,5 +175,6 @@ def read_description(folder: str) -> Dict[str, Any]:
     if numbers['num_classes'] < 2 or numbers['channels'] not in (1, 3):
       raise ValueError('it has {num_classes} classes and {channels} channels'.format(**numbers))
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise UsageError('{}: damaged: {}; make it again with python -m towers.data.convert.'.format(path, error)) from None
+    raise UsageError(
+        f'{path}: damaged: {error}; make it again with python -m towers.data.convert.') from None
   return description

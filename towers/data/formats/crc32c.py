@@ -15,7 +15,8 @@ def crc32c_of(buffers: Sequence[bytes]) -> List[int]:
 
 
 def mask(checksum: Any) -> Any:
-  """Returns a checksum as TFRecord files store it: rotated and moved, since they may hold checksums themselves.
+  """Returns a checksum as TFRecord files store it: rotated and moved, since they may hold checksums
+  themselves.
 
   Args:
     checksum: an int, or an array of uint64.

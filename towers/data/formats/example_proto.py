@@ -3,13 +3,14 @@
   encode_example({'image/encoded': jpeg_bytes, 'image/class/label': 7})
   decode_example(content, ['image/class/label'])      # {'image/class/label': [7]}
 
-  Example { Features features = 1 }                     Feature { BytesList bytes_list = 1 | FloatList = 2 |
-  Features { map<string, Feature> feature = 1 }                   Int64List int64_list = 3 }
+  Example { Features features = 1 }             Feature { BytesList bytes_list = 1 | FloatList = 2 |
+  Features { map<string, Feature> feature = 1 }           Int64List int64_list = 3 }
 
-TensorFlow's class decodes: its callers have loaded TensorFlow, and on 2.21 it takes half of the time that Python would.
-TensorFlow's parsing op is not used, since that of 2.21 crashes the process on some damaged Examples (a length of more
-than 2^31 bytes is enough). The class would encode 10,000 images 0.1 to 1.2 s faster, and its import takes 0.8 s on 1.14
-and 2.9 s on 2.21: `towers.data.convert.convert` encodes without, and forks safely.
+TensorFlow's class decodes: its callers have loaded TensorFlow, and on 2.21 it takes half of the
+time that Python would. TensorFlow's parsing op is not used, since that of 2.21 crashes the process
+on some damaged Examples (a length of more than 2^31 bytes is enough). The class would encode 10,000
+images 0.1 to 1.2 s faster, and its import takes 0.8 s on 1.14 and 2.9 s on 2.21:
+`towers.data.convert.convert` encodes without, and forks safely.
 """
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
@@ -18,7 +19,9 @@ _BYTES = 2  # The wire type of whatever has a length.
 
 
 def encode_example(features: Mapping[str, Union[int, bytes]]) -> bytes:
-  """Returns a serialized Example of single ints and byte strings, in sorted order: equal features give equal bytes."""
+  """Returns a serialized Example of single ints and byte strings, in sorted order: equal features
+  give equal bytes.
+  """
   entries = b''
   for name, value in sorted(features.items()):
     if isinstance(value, bytes):

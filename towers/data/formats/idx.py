@@ -4,15 +4,15 @@
   00 00        dtype    dimensions  one uint32 for each       the elements in C order
                                     (all numbers are big-endian)
 
-Whether a file is gzipped is read off its first bytes, since downloads and mirrors rename files. The header states how
-long a file must be, so everything is checked before the elements are read: what a damaged header claims is never
-allocated, and a small archive cannot unpack without end.
+Whether a file is gzipped is read off its first bytes, since downloads and mirrors rename files. The
+header states how long a file must be, so everything is checked before the elements are read: what a
+damaged header claims is never allocated, and a small archive cannot unpack without end.
 
   images = read_idx('train-images-idx3-ubyte.gz')     # [60000, 28, 28] uint8
   write_idx('copy.gz', images)
 
-Format: the section "file formats for the MNIST database" of LeCun, Cortes and Burges, "The MNIST database of
-handwritten digits".
+Format: the section "file formats for the MNIST database" of LeCun, Cortes and Burges, "The MNIST
+database of handwritten digits".
 """
 
 import gzip
@@ -34,7 +34,8 @@ DTYPES: Dict[int, Any] = {
     0x0E: np.dtype('>f8'),
 }
 _GZIP_MAGIC = b'\x1f\x8b'
-# Deflate cannot do better than 1032 : 1 (zlib's technical details), so no gzipped file holds more than this.
+# Deflate cannot do better than 1032 : 1 (zlib's technical details), so no gzipped file holds more
+# than this.
 _MAX_GZIP_RATIO = 1032
 # The most that every supported numpy can hold.
 _MAX_DIMENSIONS = 32
@@ -51,14 +52,15 @@ def read_idx(path: Any) -> np.ndarray:
     A writable array of the file's shape and dtype, in native byte order.
 
   Raises:
-    UsageError: the file is missing, empty, truncated or too long, its gzip stream is damaged, or its header is none
-      of idx, has a dtype that idx does not know, or dimensions of 0 or more elements than the file can hold.
+    UsageError: the file is missing, empty, truncated or too long, its gzip stream is damaged, or
+      its header is none of idx, has a dtype that idx does not know, or dimensions of 0 or more
+      elements than the file can hold.
   """
   path = os.fspath(path)
   if not os.path.exists(path):
-    raise UsageError('{}: no such file; check the path.'.format(path))
+    raise UsageError(f'{path}: no such file; check the path.')
   if not os.path.isfile(path):
-    raise UsageError('{}: this is not a file, and an idx file was expected; check the path.'.format(path))
+    raise UsageError(f'{path}: this is not a file, and an idx file was expected; check the path.')
   try:
     with open(path, 'rb') as file:
       if file.read(2) != _GZIP_MAGIC:
@@ -67,14 +69,18 @@ def read_idx(path: Any) -> np.ndarray:
       file.seek(0)
       with gzip.GzipFile(fileobj=file, mode='rb') as unzipped:
         return _read_array(
-            unzipped, path, max_bytes=_MAX_GZIP_RATIO * os.path.getsize(path), kind='the gzipped file, unpacked,')
+            unzipped, path, max_bytes=_MAX_GZIP_RATIO * os.path.getsize(path), kind='the gzipped '
+                                                                                    'file, '
+                                                                                    'unpacked,')
   except (EOFError, zlib.error) as error:
     raise UsageError(_damaged_gzip(path, error)) from error
   except OSError as error:
-    # Python 3.7 has no class of its own for a gzip file that is none; an error of the file system has an errno.
+    # Python 3.7 has no class of its own for a gzip file that is none; an error of the file system
+    # has an errno.
     if error.errno is None:
       raise UsageError(_damaged_gzip(path, error)) from error
-    raise UsageError('{}: cannot be read: {}; check the path and its permissions.'.format(path, error)) from error
+    raise UsageError(
+        f'{path}: cannot be read: {error}; check the path and its permissions.') from error
 
 
 def write_idx(path: Any, array: np.ndarray) -> None:
@@ -84,19 +90,20 @@ def write_idx(path: Any, array: np.ndarray) -> None:
 
   Args:
     path: where to write; an existing file is replaced.
-    array: of at least one dimension, with no dimension of 0, and of a dtype in `DTYPES` in any byte order.
+    array: of at least one dimension, with no dimension of 0, and of a dtype in `DTYPES` in any byte
+      order.
 
   Raises:
     UsageError: the array has no such dtype or dimensions.
   """
   codes = [code for code, dtype in DTYPES.items() if dtype == array.dtype.newbyteorder('>')]
   if not codes:
-    raise UsageError('{}: idx cannot hold dtype {}; convert the array to one of {}.'.format(
-        path, array.dtype, ', '.join(dtype.name for dtype in DTYPES.values())))
+    raise UsageError(f"{path}: idx cannot hold dtype {array.dtype}; convert the array to one of "
+                     f"{', '.join(dtype.name for dtype in DTYPES.values())}.")
   if not 1 <= array.ndim <= _MAX_DIMENSIONS or 0 in array.shape:
-    raise UsageError('{}: idx cannot hold shape {}; it needs 1 to {} dimensions, each of 1 or more.'.format(
-        path, array.shape, _MAX_DIMENSIONS))
-  header = struct.pack('>BBBB{}I'.format(array.ndim), 0, 0, codes[0], array.ndim, *array.shape)
+    raise UsageError(f'{path}: idx cannot hold shape {array.shape}; it needs 1 to '
+                     f'{_MAX_DIMENSIONS} dimensions, each of 1 or more.')
+  header = struct.pack(f'>BBBB{array.ndim}I', 0, 0, codes[0], array.ndim, *array.shape)
   content = header + array.astype(DTYPES[codes[0]]).tobytes()
   with open(path, 'wb') as file:
     if os.fspath(path).endswith('.gz'):
@@ -107,56 +114,67 @@ def write_idx(path: Any, array: np.ndarray) -> None:
 
 
 def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndarray:
-  """Reads header and elements from a stream that cannot hold more than `max_bytes`; `kind` is for messages."""
+  """Reads header and elements from a stream that cannot hold more than `max_bytes`; `kind` is for
+  messages.
+  """
   magic = _read_up_to(stream, 4)
   if not magic:
-    raise UsageError('{}: {} is empty; download or copy it again.'.format(path, kind))
+    raise UsageError(f'{path}: {kind} is empty; download or copy it again.')
   if len(magic) < 4 or magic[:2] != b'\x00\x00':
     raise UsageError(
-        '{}: not an idx file: {} starts with the bytes {}, and an idx file with 00 00, its dtype and its number of '
-        'dimensions; check the path, or download it again.'.format(path, kind, _hex(magic)))
+        f'{path}: not an idx file: {kind} starts with the bytes {_hex(magic)}, and an idx file '
+        'with 00 00, its dtype and its number of dimensions; check the path, or download it '
+        'again.')
   if magic[2] not in DTYPES:
-    raise UsageError('{}: the dtype of an idx file is one of {}, and {} has 0x{:02X}; download it again.'.format(
-        path, ', '.join('0x{:02X} ({})'.format(code, dtype.name) for code, dtype in DTYPES.items()), kind, magic[2]))
+    raise UsageError(
+        f"{path}: the dtype of an idx file is one of "
+        f"{', '.join((f'0x{code:02X} ({dtype.name})' for code, dtype in DTYPES.items()))}, "
+        f"and {kind} has 0x{magic[2]:02X}; download it again.")
   dtype, num_dimensions = DTYPES[magic[2]], magic[3]
   if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
-    raise UsageError('{}: {} claims {} dimensions, and 1 to {} are possible; download it again.'.format(
-        path, kind, num_dimensions, _MAX_DIMENSIONS))
+    raise UsageError(f'{path}: {kind} claims {num_dimensions} dimensions, and 1 to '
+                     f'{_MAX_DIMENSIONS} are possible; download it again.')
   header = _read_up_to(stream, 4 * num_dimensions)
   if len(header) < 4 * num_dimensions:
     raise UsageError(
-        '{}: truncated: {} ends within its header, after {} of {} bytes; download or copy it again.'.format(
-            path, kind, 4 + len(header), 4 + 4 * num_dimensions))
-  shape = struct.unpack('>{}I'.format(num_dimensions), header)
+        f'{path}: truncated: {kind} ends within its header, after {4 + len(header)} of '
+        f'{4 + 4 * num_dimensions} bytes; download or copy it again.')
+  shape = struct.unpack(f'>{num_dimensions}I', header)
   if 0 in shape:
-    raise UsageError('{}: {} has shape {} and so no elements; download it again.'.format(path, kind, list(shape)))
+    raise UsageError(f'{path}: {kind} has shape {list(shape)} and so no elements; download it '
+                     'again.')
 
   # In Python's integers, since damaged dimensions overflow numpy's.
   num_bytes = dtype.itemsize
   for dimension in shape:
     num_bytes *= dimension
-  claim = '{} of shape {}'.format(dtype.name, list(shape))
+  claim = f'{dtype.name} of shape {list(shape)}'
   max_element_bytes = max_bytes - 4 - len(header)
   if num_bytes > max_element_bytes:
     raise UsageError(
-        '{}: truncated, or its header is damaged: {} claims {}, which takes {} bytes after the header, and holds {} '
-        'at most; download or copy it again.'.format(path, kind, claim, num_bytes, max_element_bytes))
+        f'{path}: truncated, or its header is damaged: {kind} claims {claim}, which takes '
+        f'{num_bytes} bytes after the header, and holds {max_element_bytes} at most; download or '
+        'copy it again.')
   elements = _read_up_to(stream, num_bytes)
   if len(elements) < num_bytes:
     raise UsageError(
-        '{}: truncated: {} claims {}, which takes {} bytes after the header, and holds {}; download or copy it '
-        'again.'.format(path, kind, claim, num_bytes, len(elements)))
-  # One byte further, and not to the end: it reaches gzip's checksum, yet does not unpack without bound.
+        f'{path}: truncated: {kind} claims {claim}, which takes {num_bytes} bytes after the '
+        f'header, and holds {len(elements)}; download or copy it again.')
+  # One byte further, and not to the end: it reaches gzip's checksum, yet does not unpack without
+  # bound.
   if stream.read(1):
     raise UsageError(
-        '{}: trailing bytes: {} claims {}, which takes {} bytes after the header, and holds more; its header is '
-        'damaged or it was written twice: download it again.'.format(path, kind, claim, num_bytes))
+        f'{path}: trailing bytes: {kind} claims {claim}, which takes {num_bytes} bytes after the '
+        'header, and holds more; its header is damaged or it was written twice: download it '
+        'again.')
   array = np.frombuffer(elements, dtype=dtype).reshape(shape)
   return array.astype(dtype.newbyteorder('='), copy=False)
 
 
 def _read_up_to(stream: Any, num_bytes: int) -> bytearray:
-  """Reads `num_bytes`, or fewer where the stream ends; memory grows with what is there, not with what is claimed."""
+  """Reads `num_bytes`, or fewer where the stream ends; memory grows with what is there, not with
+  what is claimed.
+  """
   content = bytearray()
   while len(content) < num_bytes:
     chunk = stream.read(min(_CHUNK_BYTES, num_bytes - len(content)))
@@ -167,9 +185,9 @@ def _read_up_to(stream: Any, num_bytes: int) -> bytearray:
 
 
 def _hex(content: Sequence[int]) -> str:
-  return ' '.join('{:02x}'.format(byte) for byte in content)
+  return ' '.join(f'{byte:02x}' for byte in content)
 
 
 def _damaged_gzip(path: str, error: Exception) -> str:
-  return '{}: damaged: its first bytes are those of gzip, but unpacking its {} bytes fails: {}; download or copy it ' \
-         'again.'.format(path, os.path.getsize(path), error)
+  return (f'{path}: damaged: its first bytes are those of gzip, but unpacking its '
+          f'{os.path.getsize(path)} bytes fails: {error}; download or copy it again.')

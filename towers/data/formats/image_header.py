@@ -2,8 +2,8 @@
 
   read_image_header(content)      # ImageHeader(kind='jpeg', height=375, width=500)
 
-What a header declares is allocated when an image is decoded, so it is looked at first: a few hundred bytes can declare
-65,535 by 65,535 pixels.
+What a header declares is allocated when an image is decoded, so it is looked at first: a few
+hundred bytes can declare 65,535 by 65,535 pixels.
 """
 
 import struct
@@ -13,7 +13,8 @@ from typing import NamedTuple
 _LONE_JPEG_MARKERS = {0x01} | set(range(0xD0, 0xD9))
 # Start of frame, of all kinds; C4, C8 and CC between them are something else.
 _JPEG_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_OTHERS = ((b'GIF8', 'a GIF'), (b'BM', 'a BMP'), (b'RIFF', 'a WebP'), (b'II*\0', 'a TIFF'), (b'MM\0*', 'a TIFF'))
+_OTHERS = ((b'GIF8', 'a GIF'), (b'BM', 'a BMP'), (b'RIFF', 'a WebP'), (b'II*\0', 'a TIFF'), (
+    b'MM\0*', 'a TIFF'))
 
 
 class ImageHeader(NamedTuple):
@@ -46,9 +47,9 @@ def read_image_header(content: bytes) -> ImageHeader:
     return _read_jpeg_header(content)
   for start, name in _OTHERS:
     if content.startswith(start):
-      raise ValueError('%s, neither JPEG nor PNG' % name)
+      raise ValueError(f'{name}, neither JPEG nor PNG')
   raise ValueError('neither JPEG nor PNG: it starts with the bytes %s' % (
-      ' '.join('%02x' % byte for byte in content[:4]) or 'of nothing'))
+      ' '.join(f'{byte:02x}' for byte in content[:4]) or 'of nothing'))
 
 
 def check_is_whole(content: bytes) -> None:

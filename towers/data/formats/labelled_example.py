@@ -1,4 +1,5 @@
-"""Labelled example: the record of ImageNet's TFRecords, a tf.train.Example with an encoded image and its label.
+"""Labelled example: the record of ImageNet's TFRecords, a tf.train.Example with an encoded image
+and its label.
 
   image/encoded        bytes of a JPEG or PNG
   image/class/label    an int, which counts from 1 in ImageNet, where 0 is the background
@@ -36,15 +37,18 @@ def decode_labelled(record: bytes, *, num_classes: int, first_label: int) -> Tup
     for name, kind in zip(_FEATURES, (bytes, int)):
       values = features.get(name, [])
       if len(values) != 1 or not isinstance(values[0], kind):
-        raise BadRecordError('the feature {} is needed once, of {}; it is there {} times{}, and there are {}'.format(
-            name, kind.__name__, len(values), ', of ' + type(values[0]).__name__ if values else '',
-            ', '.join(sorted(decode_example(record))) or 'no others'))
+        raise BadRecordError(f"the feature {name} is needed once, of {kind.__name__}; it is there "
+                             f"{len(values)} "
+                             f"times{', of ' + type(values[0]).__name__ if values else ''}, and "
+                             "there are "
+                             f"{', '.join(sorted(decode_example(record))) or 'no others'}")
   except BadRecordError:
     raise
   except ValueError as error:
-    raise BadRecordError('its payload is no tf.train.Example: {}'.format(error)) from None
+    raise BadRecordError(f'its payload is no tf.train.Example: {error}') from None
   [image], [label] = features[IMAGE_FEATURE], features[LABEL_FEATURE]
   if not first_label <= label < first_label + num_classes:
-    raise BadRecordError('the label {} lies outside {} to {}, which first_label={} and num_classes={} allow'.format(
-        label, first_label, first_label + num_classes - 1, first_label, num_classes))
+    raise BadRecordError(f'the label {label} lies outside {first_label} to '
+                         f'{first_label + num_classes - 1}, which first_label={first_label} and '
+                         f'num_classes={num_classes} allow')
   return image, label - first_label

@@ -5,10 +5,11 @@
   payload       `length` bytes         ─┐ read by number, checked at each reading
   crc of it     4 bytes                ─┘
 
-Who knows where each record begins can shard, shuffle and skip numbers, and reads only what is needed: every tower gets
-exactly its share whatever the files' sizes, epochs are shuffled across and within files, and a resumed run enters in
-the middle without reading what lies before. The index of FILE is kept as `.index/FILE`, or in the user's cache where
-that cannot be written, and is made anew when the file's size or time of change is another.
+Who knows where each record begins can shard, shuffle and skip numbers, and reads only what is
+needed: every tower gets exactly its share whatever the files' sizes, epochs are shuffled across and
+within files, and a resumed run enters in the middle without reading what lies before. The index of
+FILE is kept as `.index/FILE`, or in the user's cache where that cannot be written, and is made anew
+when the file's size or time of change is another.
 
   index = load_index('train-00000-of-00016')
   records = Records([index])
@@ -92,14 +93,17 @@ def load_index(path: Any) -> FileIndex:
         return index
     index = scan_tfrecord(path)
   except OSError as error:
-    raise UsageError('{}: cannot be read: {}; check the path and its permissions.'.format(path, error.strerror)) \
+    raise UsageError(f'{path}: cannot be read: {error.strerror}; check the path and its '
+                     'permissions.') \
         from None
   keep_index(index, status)
   return index
 
 
 def scan_tfrecord(path: str) -> FileIndex:
-  """Returns a file's index by reading the header of every record; payloads are neither read nor checked."""
+  """Returns a file's index by reading the header of every record; payloads are neither read nor
+  checked.
+  """
   lengths: List[int] = []
   damage = None
   with open(path, 'rb', buffering=0) as file:
@@ -112,15 +116,17 @@ def scan_tfrecord(path: str) -> FileIndex:
         header = os.pread(descriptor, _HEADER_BYTES, offset)
         if len(header) < _HEADER_BYTES:
           damage = Damage(len(lengths), offset, size - offset,
-                          'truncated: {} bytes are left, and a header has {}'.format(size - offset, _HEADER_BYTES))
+                          f'truncated: {size - offset} bytes are left, and a header has '
+                          f'{_HEADER_BYTES}')
           break
         headers.append(header)
         [length] = struct.unpack_from('<Q', header)
         end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
         if end > size:
           damage = Damage(
-              len(lengths), offset, size - offset, 'truncated: its length is {:,}, which ends {:,} bytes after the '
-              'file'.format(length, end - size))
+              len(lengths), offset, size - offset,
+              f'truncated: its length is {length:,}, which ends {end - size:,} bytes after the file'
+          )
           break
         lengths.append(length)
         offset = end
@@ -149,12 +155,14 @@ def _first_wrong_header(headers):
 
 def _refuse_other_formats(path, start):
   if start[:2] in (b'\x1f\x8b', b'\x78\x9c', b'\x78\x01', b'\x78\xda'):
-    raise UsageError('{}: compressed as a whole, so that no record can be found without reading all before it: '
-                     'decompress it (JPEGs are compressed themselves).'.format(path))
+    raise UsageError(f'{path}: compressed as a whole, so that no record can be found without '
+                     'reading all before it: decompress it (JPEGs are compressed themselves).')
 
 
 def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> None:
-  """Keeps a file's index for `load_index`, beside the file if that can be written, else in the user's cache."""
+  """Keeps a file's index for `load_index`, beside the file if that can be written, else in the
+  user's cache.
+  """
   status = status or os.stat(index.path)
   lengths = index.lengths.astype('<i8').tobytes()
   header = dict(
@@ -182,7 +190,8 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
     with open(kept, 'rb') as file:
       header_line, _, content = file.read().partition(b'\n')
     header = json.loads(header_line.decode())
-    if (header['format'], header['size'], header['mtime_ns']) != (_FORMAT, status.st_size, status.st_mtime_ns):
+    if (header['format'], header['size'], header['mtime_ns']) != (_FORMAT, status.st_size,
+                                                                  status.st_mtime_ns):
       return None
     lengths = np.frombuffer(content, '<i8').astype(np.int64)
     if len(lengths) != header['records'] or zlib.crc32(content) != header['crc32']:
@@ -194,7 +203,8 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
 
 
 class Records:
-  """The records of several files, by number: those of the first file, then those of the second, and so on.
+  """The records of several files, by number: those of the first file, then those of the second, and
+  so on.
 
   Any number of threads may read. A file keeps open, up to a limit; no position is shared.
   """
@@ -218,7 +228,8 @@ class Records:
   def place(self, number: int) -> Tuple[str, int, int]:
     """Returns the file of a record, its offset in it in bytes, and its number in it."""
     file = bisect.bisect_right(self._ends, number)
-    return self._paths[file], int(self._offsets[number]), number - (self._ends[file - 1] if file else 0)
+    return self._paths[file], int(
+        self._offsets[number]), number - (self._ends[file - 1] if file else 0)
 
   def read(self, numbers: Sequence[int]) -> List[Any]:
     """Returns for each number its payload, bytes, or a BadRecordError."""
@@ -241,12 +252,15 @@ class Records:
     """Returns a payload, and the checksum that stands behind it; raises a BadRecordError."""
     length = int(self._lengths[number])
     try:
-      content = self._pread(file, _HEADER_BYTES + length + _FOOTER_BYTES, int(self._offsets[number]))
+      content = self._pread(file, _HEADER_BYTES + length + _FOOTER_BYTES,
+                            int(self._offsets[number]))
     except OSError as error:
-      raise BadRecordError('cannot be read: {}'.format(error.strerror)) from None
-    if len(content) < _HEADER_BYTES + length + _FOOTER_BYTES or struct.unpack_from('<Q', content)[0] != length:
+      raise BadRecordError(f'cannot be read: {error.strerror}') from None
+    if len(content) < _HEADER_BYTES + length + _FOOTER_BYTES or struct.unpack_from(
+        '<Q', content)[0] != length:
       raise BadRecordError('the file is another than when it was indexed')
-    return content[_HEADER_BYTES:-_FOOTER_BYTES], struct.unpack_from('<I', content, _HEADER_BYTES + length)[0]
+    return content[_HEADER_BYTES:-_FOOTER_BYTES], struct.unpack_from('<I', content,
+                                                                     _HEADER_BYTES + length)[0]
 
   def _advise(self, files, numbers):
     """Lets the system read all records at a time, where each would wait for the one before."""
@@ -275,15 +289,18 @@ class Records:
 
 
 def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
-  """Reports what a scan met: a damaged length loses the rest of its file, an empty file has nothing to give.
+  """Reports what a scan met: a damaged length loses the rest of its file, an empty file has nothing
+  to give.
 
   Raises:
     UsageError: under the policy 'fail'.
   """
   if index.damage is not None:
     damage = index.damage
-    bad_records.report(index.path, damage.offset, '{}; the rest of the file, {:,} bytes, is lost'.format(
-        damage.reason, damage.num_bytes), record=damage.record)
+    bad_records.report(
+        index.path, damage.offset,
+        f'{damage.reason}; the rest of the file, {damage.num_bytes:,} bytes, is lost',
+        record=damage.record)
   elif not len(index.lengths):
     bad_records.report(index.path, 0, 'the file is empty')
 
@@ -292,4 +309,5 @@ def write_record(file: Any, payload: bytes) -> None:
   """Appends a record to an open binary file."""
   length = struct.pack('<Q', len(payload))
   length_crc, payload_crc = crc32c_of([length])[0], crc32c_of([payload])[0]
-  file.write(length + struct.pack('<I', mask(length_crc)) + payload + struct.pack('<I', mask(payload_crc)))
+  file.write(length + struct.pack('<I', mask(length_crc)) + payload +
+             struct.pack('<I', mask(payload_crc)))

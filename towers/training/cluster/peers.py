@@ -1,16 +1,16 @@
 """Peers: whether the other workers of a cluster are still there, asked twice a second.
 
-TensorFlow waits for ever for a worker that is gone: neither time limits nor closing the session free a collective. But
-every worker's server greets whoever connects, without being asked (the first frame of HTTP/2), so that a peer's state
-is told without a port or a message of our own:
+TensorFlow waits for ever for a worker that is gone: neither time limits nor closing the session
+free a collective. But every worker's server greets whoever connects, without being asked (the first
+frame of HTTP/2), so that a peer's state is told without a port or a message of our own:
 
   connection refused           ─► the process has ended
   connected, and no greeting   ─► it is stopped, or its machine has no time for it
   no connection                ─► its machine, or the network between, is gone
 
-The first is believed at once and for good, since a worker that is started again alone takes a second to listen again,
-and cannot go on in the middle of a step. The others are believed after a time. As long as steps go forward nobody is
-missed.
+The first is believed at once and for good, since a worker that is started again alone takes a
+second to listen again, and cannot go on in the middle of a step. The others are believed after a
+time. As long as steps go forward nobody is missed.
 """
 
 import concurrent.futures
@@ -32,7 +32,9 @@ _MOST_AT_A_TIME = 16
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
-  """Returns '' if a TensorFlow server greets at 'host:port', or what happens instead: 'refused' or a sentence's end."""
+  """Returns '' if a TensorFlow server greets at 'host:port', or what happens instead: 'refused' or
+  a sentence's end.
+  """
   host, _, port = address.rpartition(':')
   try:
     with socket.create_connection((host.strip('[]'), int(port)), seconds) as connection:
@@ -43,7 +45,7 @@ def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
   except socket.timeout:
     return 'does not answer'
   except OSError as error:
-    return 'cannot be reached: %s' % error
+    return f'cannot be reached: {error}'
   if not greeting:
     return REFUSED
   return '' if len(greeting) > 3 and greeting[3] == _GREETING else 'is no TensorFlow server'
@@ -53,7 +55,8 @@ def find_faults(cluster: Cluster) -> Dict[int, str]:
   """Returns for each other worker what `find_fault` finds; asks many at a time."""
   others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.worker]
   with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(others))) as threads:
-    return dict(zip(others, threads.map(lambda worker: find_fault(cluster.addresses[worker]), others)))
+    return dict(
+        zip(others, threads.map(lambda worker: find_fault(cluster.addresses[worker]), others)))
 
 
 class Peers:
@@ -63,13 +66,16 @@ class Peers:
     is_busy: tells that something goes forward, so that nobody is missed.
   """
 
-  def __init__(self, cluster: Cluster, *, limit_seconds: float, on_gone: Optional[Callable[[str], Any]] = None,
-               clock: Callable[[], float] = time.monotonic, ask: Callable[[Cluster], Dict[int, str]] = find_faults):
+  def __init__(self, cluster: Cluster, *, limit_seconds: float,
+               on_gone: Optional[Callable[[str],
+                                          Any]] = None, clock: Callable[[], float] = time.monotonic,
+               ask: Callable[[Cluster], Dict[int, str]] = find_faults):
     """Prepares.
 
     Args:
       cluster: of which this process is a worker.
-      limit_seconds: how long a worker may be silent whose process has not ended, as far as is known.
+      limit_seconds: how long a worker may be silent whose process has not ended, as far as is
+        known.
       on_gone: is called with the reason, in a thread; None writes it and ends the process.
       clock: seconds.
       ask: as `find_faults`.
@@ -105,7 +111,9 @@ class Peers:
         return
 
   def explain(self, error: Exception) -> Optional[WorkerGone]:
-    """Returns what an error of a step means if it is that another worker is gone, as newer TensorFlow tells itself."""
+    """Returns what an error of a step means if it is that another worker is gone, as newer
+    TensorFlow tells itself.
+    """
     if 'ollective' not in str(error):
       return None
     until = self._clock() + _SECONDS_TO_SEE
@@ -114,8 +122,8 @@ class Peers:
     return WorkerGone(self._explain()) if self._gone else None
 
   def _explain(self):
-    return ('%s. A step needs all workers, so this one ends. Nothing is lost but what came after the last checkpoint: '
-            'start all workers again.' % '; '.join(self._gone))
+    return (f"{'; '.join(self._gone)}. A step needs all workers, so this one ends. Nothing is lost "
+            "but what came after the last checkpoint: start all workers again.")
 
   def find_gone(self) -> List[str]:
     """Asks all others; returns in words which are gone by now, the surest first."""
@@ -128,5 +136,7 @@ class Peers:
         continue
       since = self._silent_since.setdefault(worker, now)
       if now - since >= self._limit_seconds:
-        silent.append('%s %s for %.0f s (worker_seconds)' % (self._cluster.describe(worker), fault, now - since))
-    return ['%s has ended' % self._cluster.describe(worker) for worker in sorted(self._ended)] + silent
+        silent.append(f'{self._cluster.describe(worker)} {fault} for {now - since:.0f} s '
+                      '(worker_seconds)')
+    return [f'{self._cluster.describe(worker)} has ended' for worker in sorted(self._ended)
+           ] + silent

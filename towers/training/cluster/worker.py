@@ -1,9 +1,12 @@
-"""Worker: this process among those that train together, from the first sign of the others to the common start.
+"""Worker: this process among those that train together, from the first sign of the others to the
+common start.
 
-  serve ─► meet ─► compare flags ─► (build the graph) ─► compare graphs ─► the chief's state ─► train
+  serve ─► meet ─► compare flags ─► (build the graph) ─► compare graphs ─► the chief's state ─►
+  train
            waits for all, names who is missing           both name the odd worker and what is odd
 
-TensorFlow itself is silent while it waits for a worker, and workers whose graphs differ hang, or train apart.
+TensorFlow itself is silent while it waits for a worker, and workers whose graphs differ hang, or
+train apart.
 """
 
 import collections
@@ -29,9 +32,12 @@ from towers.training.stepping.session import build_session_config
 from towers.training.stepping.startup import Startup
 
 # What may differ from worker to worker: paths of their machines, and what changes no number.
-_OWN = ('data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'trace_file', 'export_dir',
-        'device', 'num_gpus', 'input_threads', 'inter_threads', 'intra_threads', 'graph_rewriter', 'xla', 'tower_build',
-        'stall_seconds', 'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet')
+_OWN = ('data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps',
+    'trace_file', 'export_dir',
+        'device', 'num_gpus', 'input_threads', 'inter_threads', 'intra_threads', 'graph_rewriter',
+        'xla', 'tower_build',
+        'stall_seconds', 'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints',
+        'quiet')
 
 
 class Worker:
@@ -60,18 +66,22 @@ class Worker:
     self.session_config = session_config
     self._next_key = 1  # Those of a program's graph are far above.
     try:
-      self._server = tf.train.Server({'worker': cluster.addresses}, job_name='worker', task_index=cluster.worker,
-                                     config=session_config)
+      self._server = tf.train.Server({'worker': cluster.addresses}, job_name='worker',
+                                     task_index=cluster.worker, config=session_config)
     except tf.errors.OpError as error:
-      raise UsageError('The server of %s cannot be started: %s. See what listens on its port (ss -ltnp), or name '
-                       'another in TF_CONFIG on all workers.'
-                       % (cluster.describe(cluster.worker), find_reason(error))) from None
+      raise UsageError(f'The server of {cluster.describe(cluster.worker)} cannot be started: '
+                       f'{find_reason(error)}. See what listens on its port (ss -ltnp), or name '
+                       'another in TF_CONFIG on all workers.') from None
     self.target = self._server.target
     self.peers = Peers(cluster, limit_seconds=worker_seconds)
-    self.missing: List[int] = [worker for worker in range(len(cluster.addresses)) if worker != cluster.worker]
+    self.missing: List[int] = [
+        worker for worker in range(len(cluster.addresses)) if worker != cluster.worker
+    ]
 
   def close(self) -> None:
-    """Gives the server back, while what it needs for that is there: TensorFlow 1.14's complains at the very end."""
+    """Gives the server back, while what it needs for that is there: TensorFlow 1.14's complains at
+    the very end.
+    """
     del self._server
 
   def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print,
@@ -96,24 +106,28 @@ class Worker:
         tell(self.describe_wait())
         has_told = True
       if clock() >= until:
-        raise RunError('%s not there after %g s (start_seconds): %s. Start the same command on every machine of '
-                       'TF_CONFIG, and see that each can reach the ports of the others.'
-                       % (self._name_missing(), limit_seconds, '; '.join(
-                           'worker %d %s' % (worker, 'does not listen' if faults[worker] == REFUSED
-                                             else faults[worker]) for worker in self.missing)))
+        raise RunError(
+            '{} not there after {:g} s (start_seconds): {}. Start the same command on '
+            'every machine of '
+            'TF_CONFIG, and see that each can reach the ports of the others.'.format(
+                self._name_missing(), limit_seconds, '; '.join(
+                    'worker %d %s' %
+                    (worker, 'does not listen' if faults[worker] == REFUSED else faults[worker])
+                    for worker in self.missing)))
       time.sleep(0.2)
 
   def describe_wait(self) -> str:
     """Returns in words who is waited for."""
-    return 'waiting for the other workers: %s not there yet' % self._name_missing()
+    return f'waiting for the other workers: {self._name_missing()} not there yet'
 
   def _name_missing(self):
     """Returns who is not there yet: 'worker 1 (10.0.0.2:2222) is'."""
     named = ', '.join(self.cluster.describe(worker) for worker in self.missing)
-    return '%s %s' % (named, 'is' if len(self.missing) == 1 else 'are')
+    return f"{named} {'is' if len(self.missing) == 1 else 'are'}"
 
   def share(self, text: str) -> List[str]:
-    """Returns the texts of all workers, each of which calls it at the same time, the chief's first."""
+    """Returns the texts of all workers, each of which calls it at the same time, the chief's first.
+    """
     data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     count, own = len(self.cluster.addresses), self.cluster.worker
     lengths = np.zeros([count], np.int32)
@@ -121,7 +135,10 @@ class Worker:
     lengths = self._sum(lengths)
     table = np.zeros([count, max(1, lengths.max())], np.int32)
     table[own, :len(data)] = data
-    return [bytes(row[:length].astype(np.uint8)).decode() for row, length in zip(self._sum(table), lengths)]
+    return [
+        bytes(row[:length].astype(np.uint8)).decode()
+        for row, length in zip(self._sum(table), lengths)
+    ]
 
   def _sum(self, numbers):
     """Returns the sum of all workers' arrays, in a graph and a session of its own."""
@@ -133,8 +150,8 @@ class Worker:
       try:
         return session.run(total, {given: numbers})
       except tf.errors.OpError as error:
-        raise self.peers.explain(error) or RunError('The workers cannot exchange what they must agree on: %s'
-                                                    % find_reason(error)) from None
+        raise self.peers.explain(error) or RunError(
+            f'The workers cannot exchange what they must agree on: {find_reason(error)}') from None
 
   def compare(self, what: str, facts: Dict[str, Any], fix: str) -> None:
     """Makes sure that all workers have the same facts.
@@ -152,11 +169,12 @@ class Worker:
     for name in sorted({name for of_worker in told for name in of_worker}):
       values = [json.dumps(of_worker.get(name)) for of_worker in told]
       # Of two, the chief's.
-      usual = max(values, key=lambda value: (collections.Counter(values)[value], value == values[0]))
-      differences += ['%s has %s=%s, the others %s' % (self.cluster.describe(worker), name, value, usual)
+      usual = max(values, key=lambda value:
+                  (collections.Counter(values)[value], value == values[0]))
+      differences += [f'{self.cluster.describe(worker)} has {name}={value}, the others {usual}'
                       for worker, value in enumerate(values) if value != usual]
     if differences:
-      raise UsageError('The workers have different %s: %s. %s' % (what, '; '.join(differences[:8]), fix))
+      raise UsageError(f"The workers have different {what}: {'; '.join(differences[:8])}. {fix}")
 
 
 def flags_of(config: Config) -> Dict[str, Any]:
@@ -165,22 +183,27 @@ def flags_of(config: Config) -> Dict[str, Any]:
 
 
 def facts_of_graph(graph: Any) -> Dict[str, str]:
-  """Returns what the graphs of all workers must have in common: variables, what is exchanged, the first tower."""
+  """Returns what the graphs of all workers must have in common: variables, what is exchanged, the
+  first tower.
+  """
   with graph.as_default():
-    variables = ['%s %s %s' % (variable.op.name, variable.shape, variable.dtype.base_dtype.name)
+    variables = [f'{variable.op.name} {variable.shape} {variable.dtype.base_dtype.name}'
                  for variable in tf.global_variables()]
   ops = graph.get_operations()
-  collectives = ['%s %d %s' % (op.type, op.get_attr('instance_key'), [str(value.shape) for value in op.inputs])
+  collectives = [f"{op.type} {op.get_attr('instance_key')} "
+                 f"{[str(value.shape) for value in op.inputs]}"
                  for op in ops if op.type.startswith('CollectiveReduce')]
-  tower = ['%s %s' % (op.name, op.type) for op in ops if op.name.startswith('tower_0/')]
+  tower = [f'{op.name} {op.type}' for op in ops if op.name.startswith('tower_0/')]
   return {name: '%d, %s' % (len(lines), hashlib.sha256('\n'.join(lines).encode()).hexdigest()[:8])
-          for name, lines in (('variables', variables), ('collectives', collectives), ('ops_of_tower_0', tower))}
+          for name, lines in (('variables', variables), ('collectives', collectives), (
+              'ops_of_tower_0', tower))}
 
 
 @contextlib.contextmanager
-def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, facts: Dict[str, Any],
-                 startup: Startup) -> Iterator[Optional[Worker]]:
-  """Meets the other workers, and watches them while the context lasts; gives None where there are none.
+def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices,
+                 facts: Dict[str, Any], startup: Startup) -> Iterator[Optional[Worker]]:
+  """Meets the other workers, and watches them while the context lasts; gives None where there are
+  none.
 
   Args:
     cluster: of which this process is a worker.
@@ -196,7 +219,8 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices, f
   if not cluster.trains_together:
     yield None
     return
-  session_config = build_session_config(config, devices, towers.Workers(cluster.num_workers, cluster.worker))
+  session_config = build_session_config(config, devices,
+                                        towers.Workers(cluster.num_workers, cluster.worker))
   worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
   startup.begin('workers', worker.describe_wait)
   worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))

@@ -6,14 +6,16 @@ _LONGEST = 300
 
 
 def find_reason(error: Exception) -> str:
-  """Returns what happened, one line: `SomeFile: No space left on device`, `ValueError: bad record`."""
+  """Returns what happened, one line: `SomeFile: No space left on device`, `ValueError: bad record`.
+  """
   text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
   # 2.x begins with where the op was made.
   text = re.split(r"\nNode: '[^\n]*\n", text)[-1]
   for line in text.splitlines():
     line = re.sub(r'^\s*\(\d+\) ?(?:[A-Z_]+: |[A-Z][a-z A-Z]+: )?', '', line)
     line = re.sub(r'^From /job:\S+:', '', line.strip())
-    line = re.sub(r'^Error in user-defined function passed to .*? with iterator: \S+: ', '', line.strip())
+    line = re.sub(r'^Error in user-defined function passed to .*? with iterator: \S+: ', '',
+                  line.strip())
     line = re.split(r'\[\[|\{\{node', line)[0].strip()
     if line and 'root error(s) found' not in line and line != 'Graph execution error:':
       return line[:_LONGEST].rstrip('.;: ')

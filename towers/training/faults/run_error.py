@@ -23,5 +23,5 @@ class WorkerGone(RunError):
 def end_process(reason: str, exit_code: int = RunError.exit_code) -> None:
   """Writes why, and ends the process without waiting for any thread."""
   # Not by print, whose lock the main thread may hold.
-  os.write(_STDERR, ('\ntowers: error: %s\n' % reason).encode())
+  os.write(_STDERR, (f'\ntowers: error: {reason}\n').encode())
   os._exit(exit_code)

@@ -1,12 +1,14 @@
-"""Signals: the first Ctrl-C or SIGTERM asks the run to save and leave, the second one ends it at once.
+"""Signals: the first Ctrl-C or SIGTERM asks the run to save and leave, the second one ends it at
+once.
 
               set-up, warm-up    training, validation, saving
   first       leaves at once     finishes the session's run, saves, leaves
   second                         leaves at once
 
-Python runs a signal's handler between two bytecodes of the main thread, so never while that waits for a step that does
-not end. Here a thread is woken by the signal itself (`signal.set_wakeup_fd`), and ends the process where the main
-thread cannot. Exit codes are those of a shell: 130 for SIGINT, 143 for SIGTERM.
+Python runs a signal's handler between two bytecodes of the main thread, so never while that waits
+for a step that does not end. Here a thread is woken by the signal itself (`signal.set_wakeup_fd`),
+and ends the process where the main thread cannot. Exit codes are those of a shell: 130 for SIGINT,
+143 for SIGTERM.
 """
 
 import os
@@ -17,7 +19,8 @@ import time
 from typing import Any, Callable, Optional
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A run that answers no sooner is taken to hang; a step that is known to take longer gets twice its time.
+# A run that answers no sooner is taken to hang; a step that is known to take longer gets twice its
+# time.
 _SECONDS_TO_ANSWER = 4.0
 _SECONDS_TO_CLOSE = 2.0
 _STDERR = 2
@@ -30,7 +33,7 @@ class Interrupted(Exception):
 
   def __init__(self, number: int, told: str):
     """Takes the signal's number, and what became of the run."""
-    super().__init__('%s: %s' % (signal.Signals(number).name, told))
+    super().__init__(f'{signal.Signals(number).name}: {told}')
     self.exit_code = exit_code(number)
 
 
@@ -46,7 +49,8 @@ class Signals:
     received: the number of the first signal that a run shall act upon, or None.
   """
 
-  def __init__(self, *, leave: Callable[[int], Any] = os._exit, clock: Callable[[], float] = time.monotonic):
+  def __init__(self, *, leave: Callable[[int], Any] = os._exit,
+               clock: Callable[[], float] = time.monotonic):
     """Prepares; `leave(exit_code)` ends the process."""
     self.received: Optional[int] = None
     self._step_seconds: Optional[Callable[[], float]] = None
@@ -94,7 +98,8 @@ class Signals:
   def has_saved(self) -> None:
     """The run has saved, and has to be gone soon."""
     if self.received is not None:  # Else another worker was asked.
-      self._set_deadline(_SECONDS_TO_CLOSE, 'saved; left without closing the session, which takes too long')
+      self._set_deadline(_SECONDS_TO_CLOSE, 'saved; left without closing the session, which takes '
+                                            'too long')
 
   def _set_deadline(self, seconds, late):
     self._late = late
@@ -108,7 +113,8 @@ class Signals:
 
   def _watch(self):
     """In a thread: reads one byte for each signal."""
-    poll = select.poll()  # Which, unlike select, also takes the handles of a process with very many.
+    poll = select.poll(
+    )  # Which, unlike select, also takes the handles of a process with very many.
     poll.register(self._reader, select.POLLIN)
     while True:
       deadline = self._deadline
@@ -127,14 +133,14 @@ class Signals:
         continue
       self._set_deadline(max(_SECONDS_TO_ANSWER, 2 * self._step_seconds()),
                          'the step does not end; left without saving')
-      _say('%s: the run saves and leaves; once more ends it at once' % signal.Signals(number[0]).name)
+      _say(f'{signal.Signals(number[0]).name}: the run saves and leaves; once more ends it at once')
       self.received = number[0]
 
   def _end(self, reason, number):
-    _say('%s: %s' % (signal.Signals(number).name, reason))
+    _say(f'{signal.Signals(number).name}: {reason}')
     self._leave(exit_code(number))
 
 
 def _say(text):
   # Not by print, whose lock the main thread may hold.
-  os.write(_STDERR, ('\ntowers: %s\n' % text).encode())
+  os.write(_STDERR, (f'\ntowers: {text}\n').encode())

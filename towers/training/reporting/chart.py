@@ -47,23 +47,27 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
   curves = _leave_gaps(curves)
   if not curves:
     return ''
-  legend = ''.join('<span class="c%d">%s %s</span>'
-                   % (curve.colour % NUM_COLOURS, _mark(curve), html.escape(curve.name)) for curve in curves)
-  return ('<figure><figcaption>%s <small>%s</small></figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">%s'
-          '</svg></figure>' % (html.escape(title), legend, _WIDTH, _HEIGHT, html.escape(title),
-                               _draw(curves, 'step', least=0.0 if from_zero else None)))
+  legend = ''.join(f'<span class="c{curve.colour % NUM_COLOURS}">{_mark(curve)} '
+                   f'{html.escape(curve.name)}</span>' for curve in curves)
+  drawing = _draw(curves, 'step', least=0.0 if from_zero else None)
+  return (f'<figure><figcaption>{html.escape(title)} <small>{legend}</small></figcaption><svg '
+          f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+          f'aria-label="{html.escape(title)}">{drawing}</svg></figure>')
 
 
-def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str, most: Optional[float] = None,
-                format_y: Optional[Callable[[float], str]] = None) -> None:
-  """Writes a file of SVG; later curves are thinner, so that those that lie on each other are all seen.
+def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str,
+                most: Optional[float] = None, format_y: Optional[Callable[[float],
+                                                                          str]] = None) -> None:
+  """Writes a file of SVG; later curves are thinner, so that those that lie on each other are all
+  seen.
 
   Args:
     path: to write to.
     title: above them.
     curves: to draw over one another, at least one with a point.
     x_label: what the axis beneath is.
-    most: the upper end of the upright axis, which begins at 0; None for a round number that holds all.
+    most: the upper end of the upright axis, which begins at 0; None for a round number that holds
+      all.
     format_y: of a number at the left; `format_number` if None.
   """
   curves = _leave_gaps(curves)
@@ -71,24 +75,30 @@ def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str,
       '.c%d { fill: %s; } polyline.c%d { fill: none; stroke: %s; stroke-width: %.1f; }'
       % (number, colour, number, colour, 1.5 + max(0, len(curves) - 1 - number))
       for number, colour in enumerate(_FILE_COLOURS)]
-  legend = '  '.join('<tspan class="c%d">%s %s</tspan>' % (curve.colour % NUM_COLOURS, _mark(curve),
-                                                           html.escape(curve.name)) for curve in curves)
-  lines = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">'
-           % (_WIDTH, _HEAD + _HEIGHT + _FOOT), '<style>%s</style>' % ' '.join(styles),
+  legend = '  '.join(f'<tspan class="c{curve.colour % NUM_COLOURS}">{_mark(curve)} '
+                     f'{html.escape(curve.name)}</tspan>' for curve in curves)
+  lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} '
+           f'{_HEAD + _HEIGHT + _FOOT}" font-family="sans-serif" font-size="11">',
+           f"<style>{' '.join(styles)}</style>",
            '<rect width="100%" height="100%" fill="white"/>',
-           '<text x="12" y="17">%s</text>' % html.escape(title),
-           '<text x="%d" y="35" xml:space="preserve">%s</text>' % (_LEFT, legend),
-           '<g transform="translate(0 %d)">%s</g>' % (_HEAD, _draw(curves, x_label, least=0.0, most=most,
-                                                                   format_y=format_y)),
-           '<text x="%d" y="%d" text-anchor="middle">%s</text>'
-           % ((_LEFT + _WIDTH - _RIGHT) // 2, _HEAD + _HEIGHT + 10, html.escape(x_label)), '</svg>', '']
+           f'<text x="12" y="17">{html.escape(title)}</text>',
+           f'<text x="{_LEFT}" y="35" xml:space="preserve">{legend}</text>',
+           '<g transform="translate(0 '
+           f'{_HEAD})">{_draw(curves, x_label, least=0.0, most=most, format_y=format_y)}</g>',
+           f'<text x="{int((_LEFT + _WIDTH - _RIGHT) // 2)}" y="{_HEAD + _HEIGHT + 10}" '
+           f'text-anchor="middle">{html.escape(x_label)}</text>', '</svg>', '']
   with open(path, 'w', encoding='utf-8') as file:
     file.write('\n'.join(lines))
 
 
 def _leave_gaps(curves):
   """Returns the curves that have points that are numbers, with these points alone."""
-  curves = [curve._replace(points=[(x, y) for x, y in curve.points if math.isfinite(y)]) for curve in curves]
+  curves = [
+      curve._replace(points=[(x, y)
+                             for x, y in curve.points
+                             if math.isfinite(y)])
+      for curve in curves
+  ]
   return [curve for curve in curves if curve.points]
 
 
@@ -109,26 +119,30 @@ def _draw(curves, x_label, *, least=None, most=None, format_y=None):
   def place(x, y):
     across = (x - left) / (right - left) if right > left else 0.5
     up = (y - bottom) / (top - bottom) if top > bottom else 0.5
-    return (_LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM))
+    return (_LEFT + across * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM))
 
   parts = []
   for y in y_ticks:
     _, down = place(left, y)
-    parts.append('<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s'
-                 '</text>' % (_LEFT, _WIDTH - _RIGHT, down, down, _LEFT - 6, down + 4, (format_y or format_number)(y)))
+    parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down:.1f}" '
+                 f'y2="{down:.1f}"/><text x="{_LEFT - 6}" y="{down + 4:.1f}" '
+                 f'text-anchor="end">{(format_y or format_number)(y)}</text>')
   for x in x_ticks:
     if left <= x <= right:
-      parts.append('<text x="%.1f" y="%d" text-anchor="middle">%s</text>'
-                   % (place(x, bottom)[0], _HEIGHT - 8, format_number(x)))
+      parts.append(f'<text x="{place(x, bottom)[0]:.1f}" y="{_HEIGHT - 8}" '
+                   f'text-anchor="middle">{format_number(x)}</text>')
   for curve in curves:
-    line = ' '.join('%.1f,%.1f' % place(x, y) for x, y in curve.points)
-    parts.append('<polyline class="c%d%s" points="%s"/>'
-                 % (curve.colour % NUM_COLOURS, ' thick' if curve.has_dots else '', line))
+    line = ' '.join('{:.1f},{:.1f}'.format(*place(x, y)) for x, y in curve.points)
+    parts.append("<polyline "
+                 f"class=\"c{curve.colour % NUM_COLOURS}{' thick' if curve.has_dots else ''}\" "
+                 f"points=\"{line}\"/>")
     if curve.has_dots or len(curve.points) == 1:
       for x, y in curve.points:
-        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, %s %s: %s</title></circle>' % (
+        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, %s %s: '
+                     '%s</title></circle>' % (
             (curve.colour % NUM_COLOURS,) + place(x, y) + (
-                html.escape(curve.name), html.escape(x_label), format_number(x), '%.4g' % y)))
+                html.escape(curve.name), html.escape(x_label), format_number(x), f'{y:.4g}')))
   return ''.join(parts)
 
 
@@ -146,5 +160,5 @@ def find_ticks(least: float, most: float, count: int) -> List[float]:
 def format_number(value: float) -> str:
   """Returns 0, 0.25, 1,500 or 2e-05."""
   if value == 0 or 1e-3 <= abs(value) < 1e7:
-    return '{:,.10g}'.format(round(value, 6))
-  return '%.3g' % value
+    return f'{round(value, 6):,.10g}'
+  return f'{value:.3g}'

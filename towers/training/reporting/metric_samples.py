@@ -1,10 +1,12 @@
 """MetricSamples: what a run keeps of its steps, one in so many, for curves.
 
   step 6 ─► step 7 … step 11 ─► step 12                     `summary_every`: 6 steps
-  measured                      measured ─► Sample(step=12, loss, learning_rate, gradient_norm, …) ─► summaries, report
+  measured                      measured ─► Sample(step=12, loss, learning_rate, gradient_norm, …)
+                                         ─► summaries, report
 
-Which steps are measured follows from their number, so that a resumed run measures those that the uninterrupted one
-would have. Only they compute the gradient norm, and nothing is fetched between two steps.
+Which steps are measured follows from their number, so that a resumed run measures those that the
+uninterrupted one would have. Only they compute the gradient norm, and nothing is fetched between
+two steps.
 """
 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
@@ -18,7 +20,8 @@ from towers.training.stepping.steps import Steps
 class MetricSamples(Callback):
   """Measures a step now and then, and tells the metric_writers."""
 
-  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int, metric_writers: Sequence[MetricWriter],
+  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int,
+               metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
     """Prepares.
 
@@ -40,7 +43,9 @@ class MetricSamples(Callback):
     self._begin(first_step)
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and
+    the first step.
+    """
     if step <= self._last_step:  # Nothing was done.
       return
     self._last_step = step
@@ -99,4 +104,5 @@ class MetricSamples(Callback):
     if step == before or seconds <= 0:
       return None, None
     examples = self._plan.examples_before(step) - self._plan.examples_before(before)
-    return examples / seconds, min(float(self._steps.input_wait_seconds - waited_before) / seconds, 1.0)
+    return examples / seconds, min(
+        float(self._steps.input_wait_seconds - waited_before) / seconds, 1.0)

@@ -11,7 +11,8 @@ class Sample(NamedTuple):
     loss: the mean over its global batch, before the update.
     learning_rate: of its update.
     gradient_norm: global, of its averaged gradients before they were clipped.
-    examples_per_second: of training since the sample before; None where no step has been timed since.
+    examples_per_second: of training since the sample before; None where no step has been timed
+      since.
     input_wait: the share of that time in which the towers waited for input, 0 to 1; None likewise.
   """
   step: int

@@ -1,9 +1,9 @@
 """Progress: where a run is, how fast, and how long it will still take.
 
-On a terminal one line is drawn again and again, as much of it as there is room for; anywhere else a plain line with
-the time is written now and then.
+On a terminal one line is drawn again and again, as much of it as there is room for; anywhere else a
+plain line with the time is written now and then.
 
-  epoch 2/5 ━━━━━━━━━━━━━━────────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
+  epoch 2/5 ━━━━━━━━━━━─────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
   14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
 """
 
@@ -29,7 +29,9 @@ class Callback:
   """Who is told what progress is told; what is not overridden does nothing."""
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and the first step."""
+    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and
+    the first step.
+    """
 
   def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Takes the means of a pass over the validation split, for the weights after `step` updates."""
@@ -48,10 +50,11 @@ class Progress:
     callbacks: are told of every step as well.
   """
 
-  def __init__(self, *, total_steps: int, first_step: int, plan: Plan, learning_rate: Callable[[], float],
-               on_first_step: Callable[[], None] = lambda: None,
+  def __init__(self, *, total_steps: int, first_step: int, plan: Plan,
+               learning_rate: Callable[[], float], on_first_step: Callable[[], None] = lambda: None,
                input_wait_seconds: Callable[[], float] = lambda: 0.0, stream: Any = None,
-               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None, is_quiet: bool = False):
+               clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
+               is_quiet: bool = False):
     """Prepares to show; nothing is written yet.
 
     Args:
@@ -79,7 +82,8 @@ class Progress:
     self._clock = clock
     self._columns = columns
     self._is_quiet = is_quiet
-    self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#', '-')
+    self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#',
+        '-')
     self._bar_is_drawn = False
     # A checkpoint that is written beside the loop may have something to say.
     self._lock = threading.RLock()
@@ -108,14 +112,15 @@ class Progress:
     for callback in self.callbacks:
       callback.step(step=step, loss=loss, train_seconds=self._train_seconds)
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
-      self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES)
+      self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS
+                               if self._is_terminal else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds
       self._shown_wait_seconds = self._input_wait_seconds()
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means of a pass over the validation split, of the weights after `step` updates."""
-    self.write('validation after step {:,}: {}'.format(step, format_means(metrics, examples)))
+    self.write(f'validation after step {step:,}: {format_means(metrics, examples)}')
     for callback in self.callbacks:
       callback.validation(step=step, metrics=metrics)
 
@@ -130,7 +135,9 @@ class Progress:
       self._put(clear + text + '\n')
 
   def close(self) -> None:
-    """Ends the bar's line, so that what comes next, however the run has ended, stands in one of its own."""
+    """Ends the bar's line, so that what comes next, however the run has ended, stands in one of its
+    own.
+    """
     with self._lock:
       if self._bar_is_drawn:
         self._bar_is_drawn = False
@@ -157,7 +164,9 @@ class Progress:
   def seconds(self) -> Dict[str, float]:
     """Returns how long this process has done what, since its first step."""
     since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
-    return {'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds}
+    return {
+        'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds
+    }
 
   @property
   def examples_per_second(self) -> Optional[float]:
@@ -170,7 +179,9 @@ class Progress:
 
   @property
   def input_wait(self) -> Optional[float]:
-    """The share of the training time in which the towers waited for input, 0 to 1; None with fewer than two steps."""
+    """The share of the training time in which the towers waited for input, 0 to 1; None with fewer
+    than two steps.
+    """
     return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
 
   def _share_waited(self, since_seconds, seconds):
@@ -181,23 +192,25 @@ class Progress:
     return examples / seconds if examples and seconds else None
 
   def _show(self, now, loss):
-    facts = {'epoch': 'epoch %d/%d' % (self._plan.position(self._step - 1)[0] + 1, self._total_epochs),
-             'step': 'step {:,}/{:,}'.format(self._step, self._total_steps),
-             'loss': 'loss %.4f' % loss,
-             'rate': 'rate %.3g' % self._learning_rate()}
+    facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
+             'step': f'step {self._step:,}/{self._total_steps:,}',
+             'loss': f'loss {loss:.4f}',
+             'rate': f'rate {self._learning_rate():.3g}'}
     speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
     if speed:
-      facts['speed'] = '{:,.0f} examples/s'.format(speed)
-    waited = self._share_waited(self._shown_wait_seconds, self._train_seconds - self._shown_train_seconds)
+      facts['speed'] = f'{speed:,.0f} examples/s'
+    waited = self._share_waited(self._shown_wait_seconds,
+                                self._train_seconds - self._shown_train_seconds)
     if waited and waited >= _SHOWN_WAIT:
-      facts['wait'] = 'waits {:.0%}'.format(waited)
+      facts['wait'] = f'waits {waited:.0%}'
     if self._first_timed_step < self._step < self._total_steps:
       # With what validation and checkpoints took, since they will take it again.
       seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
-      facts['left'] = '%s left' % format_seconds(seconds_per_step * (self._total_steps - self._step))
+      facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - self._step))} left'
     if not self._is_terminal:
       epoch, count = facts.pop('epoch'), facts.pop('step')
-      return self.write('%s %s, %s: %s' % (time.strftime('%H:%M:%S'), count, epoch, ', '.join(facts.values())))
+      return self.write('{} {}, {}: {}'.format(time.strftime('%H:%M:%S'), count, epoch,
+                                               ', '.join(facts.values())))
 
     line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
     with self._lock:
@@ -206,10 +219,13 @@ class Progress:
     return None
 
   def _draw(self, facts, columns):
-    """Returns the line with a bar, if there is room for it; without what matters least, where there is little."""
+    """Returns the line with a bar, if there is room for it; without what matters least, where there
+    is little.
+    """
     for left_out in ('', 'rate', 'wait', 'speed', 'epoch', 'loss', 'left'):
       facts = {name: fact for name, fact in facts.items() if name != left_out}
-      head, tail = facts.get('epoch', ''), '  '.join(fact for name, fact in facts.items() if name != 'epoch')
+      head, tail = facts.get('epoch',
+                             ''), '  '.join(fact for name, fact in facts.items() if name != 'epoch')
       room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
       if room >= _SHORTEST_BAR:
         done = round(room * self._step / self._total_steps)
@@ -232,4 +248,4 @@ def format_seconds(seconds: float) -> str:
   """Returns 0:07, 12:34 or 1:02:03."""
   minutes, rest = divmod(int(round(seconds)), 60)
   hours, minutes = divmod(minutes, 60)
-  return '%d:%02d:%02d' % (hours, minutes, rest) if hours else '%d:%02d' % (minutes, rest)
+  return f'{hours}:{int(minutes):02}:{int(rest):02}' if hours else f'{int(minutes)}:{int(rest):02}'

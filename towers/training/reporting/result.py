@@ -18,12 +18,15 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
     result: the JSON object's values.
     seconds: that the whole run took.
   """
-  parts = ['done: {:,} steps, {:,} examples, {:.1f} s'.format(result['global_step'], result['examples_seen'], seconds)]
+  parts = [f"done: {result['global_step']:,} steps, {result['examples_seen']:,} examples, "
+           f"{seconds:.1f} s"]
   if result['validation_examples']:
-    parts += ['validation %s %.4f' % (name[len('validation_'):], value) for name, value in result.items()
-              if name.startswith('validation_') and name != 'validation_examples']
+    parts += [
+        f"validation {name[len('validation_'):]} {value:.4f}" for name, value in result.items()
+        if name.startswith('validation_') and name != 'validation_examples'
+    ]
   if result['examples_per_second'] is not None:
-    parts.append('{:,.0f} examples/s'.format(result['examples_per_second']))
+    parts.append(f"{result['examples_per_second']:,.0f} examples/s")
   if result['input_wait'] is not None:
-    parts.append('waited for input {:.0%} of the time'.format(result['input_wait']))
+    parts.append(f"waited for input {result['input_wait']:.0%} of the time")
   return ', '.join(parts)

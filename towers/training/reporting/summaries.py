@@ -1,16 +1,18 @@
-"""Summaries: a run's curves, text and graph in TensorBoard's format, one set of tags whatever the number of towers.
+"""Summaries: a run's curves, text and graph in TensorBoard's format, one set of tags whatever the
+number of towers.
 
   train/loss  train/learning_rate  train/gradient_norm  train/examples_per_second  train/input_wait
-  validation/loss  validation/accuracy  …                at the step whose weights were measured
-  configuration  run                                     text: all settings; devices, data and variables
-  graph                                                  tower_0, tower_1, … are its scopes
+  validation/loss  validation/accuracy  …          at the step whose weights were measured
+  configuration  run                               text: all settings; devices, data and variables
+  graph                                            tower_0, tower_1, … are its scopes
 
-Each process writes a file of its own, which begins by taking back what an earlier one told of later steps: TensorBoard
-drops the points at and behind a `SessionLog.START`, and a run that resumes tells them again.
+Each process writes a file of its own, which begins by taking back what an earlier one told of later
+steps: TensorBoard drops the points at and behind a `SessionLog.START`, and a run that resumes tells
+them again.
 
-Not by `tf.summary.FileWriter`, whose thread meets a full disk alone: on 1.14 nobody hears of it, and on 2.21 it writes
-a stack trace and raises an IndexError in the middle of a step. Here an event is in the file, or a warning is on the
-screen, when `sample` returns.
+Not by `tf.summary.FileWriter`, whose thread meets a full disk alone: on 1.14 nobody hears of it,
+and on 2.21 it writes a stack trace and raises an IndexError in the middle of a step. Here an event
+is in the file, or a warning is on the screen, when `sample` returns.
 """
 
 import dataclasses
@@ -47,7 +49,7 @@ class Summaries(MetricWriter):
     self._warn = warn
     self._clock = clock
     self._is_failing = False
-    name = 'events.out.tfevents.%010d.%s.%d' % (clock(), socket.gethostname(), os.getpid())
+    name = f'events.out.tfevents.{int(clock()):010}.{socket.gethostname()}.{os.getpid()}'
     self._handle = _open_new(os.path.join(folder, name))
     self._size = 0
     self._write(tf.Event(file_version=_FILE_VERSION))
@@ -73,14 +75,20 @@ class Summaries(MetricWriter):
     os.close(self._handle)
 
   def _write_scalars(self, step, group, values):
-    self._write_values(step, *[tf.Summary.Value(tag='%s/%s' % (group, name), simple_value=value)
-                               for name, value in values.items() if name != 'step' and value is not None])
+    self._write_values(
+        step, *[
+            tf.Summary.Value(tag=f'{group}/{name}', simple_value=value)
+            for name, value in values.items()
+            if name != 'step' and value is not None
+        ])
 
   def _write_values(self, step, *values):
     self._write(tf.Event(step=step, summary=tf.Summary(value=values)))
 
   def _write(self, event):
-    """Appends an event, whole or not at all; a disk without room is a warning, and is tried again next time."""
+    """Appends an event, whole or not at all; a disk without room is a warning, and is tried again
+    next time.
+    """
     event.wall_time = self._clock()
     record = io.BytesIO()
     write_record(record, event.SerializeToString())
@@ -88,12 +96,13 @@ class Summaries(MetricWriter):
       written = os.write(self._handle, record.getvalue())
       if written != record.tell():
         os.ftruncate(self._handle, self._size)
-        raise OSError(None, '%d of %d bytes were written' % (written, record.tell()))
+        raise OSError(None, f'{written} of {record.tell()} bytes were written')
       self._size += written
       self._is_failing = False
     except OSError as error:
       if not self._is_failing:
-        self._warn('WARNING: summaries cannot be written: %s. The run goes on without these points.' % error.strerror)
+        self._warn(f'WARNING: summaries cannot be written: {error.strerror}. The run goes on '
+                   'without these points.')
       self._is_failing = True
 
 
@@ -113,7 +122,8 @@ def format_verbatim(text: str) -> str:
 
 def _text_value(tag, text):
   metadata = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name='text'))
-  return tf.Summary.Value(tag=tag, metadata=metadata, tensor=tf.make_tensor_proto(text, dtype=tf.string))
+  return tf.Summary.Value(tag=tag, metadata=metadata,
+                          tensor=tf.make_tensor_proto(text, dtype=tf.string))
 
 
 def _open_new(path):
@@ -121,6 +131,6 @@ def _open_new(path):
   number = 0
   while True:
     try:
-      return os.open('%s.%d' % (path, number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+      return os.open(f'{path}.{number}', os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
     except FileExistsError:
       number += 1

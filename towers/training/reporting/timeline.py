@@ -1,14 +1,15 @@
 """Timeline: what every op of some steps did and when, as one trace that Chrome and Perfetto show.
 
-  session.run   ├── step 7 ──────────────┤├── step 8 ─────────────┤      one lane for each part of the straight line,
-  input              ├ get next ┤                                       whatever device its ops stand on
-  staging       ├ get ┤           ├ put ┤
+  session.run   ├── step 7 ──────────────┤├── step 8 ─────────────┤   one lane for each part of the
+  input              ├ get next ┤                                     straight line, whatever device
+  staging       ├ get ┤           ├ put ┤                             its ops stand on
   tower 0            ├ Conv2D ┤├ MatMul ┤ …
   tower 1             ├ Conv2D ┤├ MatMul ┤ …
   update                                 ├ AddN ┤├ apply ┤
 
-Only the steps asked for run with a full trace, in which TensorFlow writes down every op; they are slower, the others
-are not. Format: "Trace Event Format", Google, the JSON object with complete events.
+Only the steps asked for run with a full trace, in which TensorFlow writes down every op; they are
+slower, the others are not. Format: "Trace Event Format", Google, the JSON object with complete
+events.
 """
 
 import json
@@ -77,7 +78,8 @@ class Timeline(Callback):
       self._steps.run_by(None)
       self._write()
     elif not self._is_written:
-      self._warn('WARNING: no step from %d to %d was run, so %s is not written' % (self._first, self._last, self._path))
+      self._warn(f'WARNING: no step from {self._first} to {self._last} was run, so {self._path} is '
+                 'not written')
 
   def _switch(self, step):
     is_tracing = self._first <= step + 1 <= self._last
@@ -90,9 +92,10 @@ class Timeline(Callback):
   def _run(self, fetches):
     metadata = tf.RunMetadata()
     start = time.time()
-    results = self._steps.session.run(fetches, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
+    results = self._steps.session.run(fetches,
+                                      options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
                                       run_metadata=metadata)
-    self._events.append(Event('session.run', 'step %d' % (self._steps.step + 1), int(start * 1e6),
+    self._events.append(Event('session.run', f'step {self._steps.step + 1}', int(start * 1e6),
                               int((time.time() - start) * 1e6), {}))
     self._events += find_events(metadata.step_stats)
     return results
@@ -103,7 +106,7 @@ class Timeline(Callback):
     try:
       write_whole(self._path, format_trace(events).encode())
     except OSError as error:
-      self._warn('WARNING: the trace %s cannot be written: %s' % (self._path, error.strerror))
+      self._warn(f'WARNING: the trace {self._path} cannot be written: {error.strerror}')
 
 
 def find_events(step_stats: Any) -> List[Event]:
@@ -126,15 +129,17 @@ def find_events(step_stats: Any) -> List[Event]:
 def find_lane(op: str, device: str = '') -> str:
   """Returns the lane of an op, from its name: its place on the straight line.
 
-  What a GPU's own streams tell has lanes of its own: there the kernel runs that the tower's lane only starts.
+  What a GPU's own streams tell has lanes of its own: there the kernel runs that the tower's lane
+  only starts.
   """
   scopes = op.split('/')
-  if 'Iterator::' in op or scopes[0] == 'switch' or any(scope.startswith('next_') for scope in scopes):
+  if 'Iterator::' in op or scopes[0] == 'switch' or any(
+      scope.startswith('next_') for scope in scopes):
     lane = 'input'
   elif re.match(r'(stage|put|switch)_', scopes[0]):
     lane = 'staging'
   elif re.match(r'tower_\d+$', scopes[0]):
-    lane = 'tower %s' % scopes[0][len('tower_'):]
+    lane = f"tower {scopes[0][len('tower_'):]}"
   elif scopes[0] in ('validation', 'snapshot', 'measure'):
     lane = 'validation'
   else:
@@ -143,7 +148,9 @@ def find_lane(op: str, device: str = '') -> str:
 
 
 def format_trace(events: Sequence[Event]) -> str:
-  """Returns the JSON: a process for each lane, in which bars that overlap stand in rows of their own."""
+  """Returns the JSON: a process for each lane, in which bars that overlap stand in rows of their
+  own.
+  """
   lanes = sorted({event.lane for event in events}, key=_lane_order)
   traced: List[Dict[str, Any]] = []
   for number, lane in enumerate(lanes):
@@ -154,8 +161,9 @@ def format_trace(events: Sequence[Event]) -> str:
                         key=lambda event: (event.start, -event.microseconds)):
       row = next((row for row, free in enumerate(rows) if free <= event.start), len(rows))
       rows[row:row + 1] = [event.start + event.microseconds]
-      traced.append(dict(ph='X', name=event.name, pid=number, tid=row, ts=event.start, dur=event.microseconds,
-                         args=event.details))
+      traced.append(
+          dict(ph='X', name=event.name, pid=number, tid=row, ts=event.start, dur=event.microseconds,
+               args=event.details))
   return json.dumps(dict(traceEvents=traced, displayTimeUnit='ms'))
 
 

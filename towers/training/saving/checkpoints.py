@@ -1,14 +1,18 @@
-"""Checkpoints: all variables in TensorFlow's own format, the same for any number of towers, mode and placement.
+"""Checkpoints: all variables in TensorFlow's own format, the same for any number of towers, mode
+and placement.
 
-Variables carry no tower in their names, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1 tower on 2.x.
+Variables carry no tower in their names, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1
+tower on 2.x.
 
   loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
                           │ values of all variables, between two steps
-  thread                  └─► write aside ─► history.json ─► rename data ─► rename index ─► state file ─► delete oldest
+  thread                  └─► write aside ─► history.json ─► rename data ─► rename index
+                              ─► state file ─► delete oldest
 
-Taking costs the loop a copy at most: on the CPU not even that, since an update never writes into a buffer that somebody
-else still reads. A checkpoint is there as soon as its index is, and what a killed run leaves half written has another
-name. Restoring reads every tensor, whose checksums tell whether it is whole, and takes the newest that is.
+Taking costs the loop a copy at most: on the CPU not even that, since an update never writes into a
+buffer that somebody else still reads. A checkpoint is there as soon as its index is, and what a
+killed run leaves half written has another name. Restoring reads every tensor, whose checksums tell
+whether it is whole, and takes the newest that is.
 """
 
 import os
@@ -51,13 +55,16 @@ class Checkpoints:
     warn: is told, perhaps from another thread, what a user should know.
   """
 
-  def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False, warn: Callable[[str], None] = print):
-    """Prepares to save all global variables, of which the newest `keep` checkpoints and the best one stay.
+  def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
+               warn: Callable[[str], None] = print):
+    """Prepares to save all global variables, of which the newest `keep` checkpoints and the best
+    one stay.
 
     Args:
       folder: is made if there is none.
       keep: how many.
-      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; otherwise it is a warning.
+      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; otherwise it is a
+        warning.
       warn: see above.
 
     Raises:
@@ -80,14 +87,16 @@ class Checkpoints:
     try:
       os.makedirs(folder, exist_ok=True)
     except OSError as error:
-      raise UsageError('checkpoint_dir %s cannot be made: %s. Choose a folder that can be written.'
-                       % (folder, error.strerror)) from None
+      raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
+                       'that can be written.') from None
 
   def restore(self, session: Any) -> Optional[str]:
-    """Restores the newest checkpoint that is whole; returns its path, or None where the folder has none at all.
+    """Restores the newest checkpoint that is whole; returns its path, or None where the folder has
+    none at all.
 
     Raises:
-      UsageError: the checkpoint is of another program, none is whole, or the folder's state file leads out of it.
+      UsageError: the checkpoint is of another program, none is whole, or the folder's state file
+        leads out of it.
     """
     self.wait()
     self._clean_up()
@@ -98,15 +107,15 @@ class Checkpoints:
       except UsageError:
         raise
       except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reasons.append('%s is damaged: %s' % (path, find_reason(error)))
+        reasons.append(f'{path} is damaged: {find_reason(error)}')
         continue
       for reason in reasons:
-        self.warn('WARNING: %s. The run goes on from the one before it.' % reason)
+        self.warn(f'WARNING: {reason}. The run goes on from the one before it.')
       self._saved_step = int(session.run(self._global_step))
       return path
     if reasons:
-      raise UsageError('No checkpoint in %s is whole:\n  %s\nPut a whole one there, or remove these to begin anew.'
-                       % (self.folder, '\n  '.join(reasons[:_SHOWN])))
+      raise UsageError('No checkpoint in {} is whole:\n  {}\nPut a whole one there, or remove '
+                       'these to begin anew.'.format(self.folder, '\n  '.join(reasons[:_SHOWN])))
     return None
 
   def take(self, session: Any) -> Snapshot:
@@ -138,11 +147,12 @@ class Checkpoints:
     self.write(snapshot, history)
     self.wait()
     if not self.has_saved(snapshot.step):
-      raise RunError(self.error or 'the checkpoint of step %d could not be written' % snapshot.step)
+      raise RunError(self.error or f'the checkpoint of step {snapshot.step} could not be written')
     return path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
-    """Whether the newest checkpoint that this run restored, wrote or is writing is that of `step`."""
+    """Whether the newest checkpoint that this run restored, wrote or is writing is that of `step`.
+    """
     return step in (self._writing_step, self._saved_step)
 
   def wait(self) -> None:
@@ -177,8 +187,8 @@ class Checkpoints:
       self._forget_oldest(snapshot.step, notes[1] if notes else [])
       _sync(self.folder)
     except (OSError, tf.errors.OpError) as error:
-      text = ('the checkpoint of step %d cannot be written to %s: %s; those before it stay'
-              % (snapshot.step, self.folder, find_reason(error)))
+      text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
+              f'{find_reason(error)}; those before it stay')
       if self._stop_on_full_disk:
         self.error = text
       else:
@@ -191,19 +201,24 @@ class Checkpoints:
         shutil.rmtree(aside, ignore_errors=True)
 
   def _find(self):
-    """Returns the paths of all checkpoints, the newest first; the state file may name some that are not ours."""
+    """Returns the paths of all checkpoints, the newest first; the state file may name some that are
+    not ours.
+    """
     paths = [path_of(self.folder, step) for step in list_steps(self.folder)]
     try:
       state = tf.train.get_checkpoint_state(self.folder)
-    except (ValueError, tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
+    except (ValueError,
+            tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
       state = None
-    named = [] if state is None else [state.model_checkpoint_path] + list(reversed(state.all_model_checkpoint_paths))
+    named = [] if state is None else [state.model_checkpoint_path] + list(
+        reversed(state.all_model_checkpoint_paths))
     named = [path for path in named if path]
     here = os.path.realpath(self.folder)
     for path in named:
       if os.path.realpath(os.path.dirname(path)) != here:
-        raise UsageError('The state file %s names %s, which is outside of the folder: move what you want to go on from '
-                         'there, and remove the state file.' % (os.path.join(self.folder, 'checkpoint'), path))
+        raise UsageError(f"The state file {os.path.join(self.folder, 'checkpoint')} names {path}, "
+                         "which is outside of the folder: move what you want to go on from "
+                         "there, and remove the state file.")
     paths += [path for path in (os.path.join(self.folder, os.path.basename(path)) for path in named)
               if path not in paths]
     paths = list(dict.fromkeys(paths))
@@ -214,16 +229,16 @@ class Checkpoints:
   def _forget_oldest(self, written, best_first):
     """Writes the state file, then deletes all checkpoints but the newest ones and the best.
 
-    One that is newer than what was just written is damaged, or the run would have gone on from it; it is no reason to
-    delete one that is whole.
+    One that is newer than what was just written is damaged, or the run would have gone on from it;
+    it is no reason to delete one that is whole.
     """
     steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
     kept += [step for step in best_first if step in steps][:1]
-    names = ['%s-%d' % (_PREFIX, step) for step in sorted(set(kept))]
-    newest = '%s-%d' % (_PREFIX, written)
-    state = 'model_checkpoint_path: "%s"\n' % newest + ''.join(
-        'all_model_checkpoint_paths: "%s"\n' % name for name in names)
+    names = [f'{_PREFIX}-{step}' for step in sorted(set(kept))]
+    newest = f'{_PREFIX}-{written}'
+    state = f'model_checkpoint_path: "{newest}"\n' + ''.join(
+        f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
       for suffix in (_INDEX, _DATA):
@@ -238,12 +253,14 @@ class Checkpoints:
           shutil.rmtree(path, ignore_errors=True)
         else:
           os.remove(path)
-      elif name.endswith(_DATA) and name.startswith(_PREFIX) and not os.path.exists(path[:-len(_DATA)] + _INDEX):
-        self.warn('WARNING: %s has no index, and cannot be used' % path)
+      elif name.endswith(_DATA) and name.startswith(
+          _PREFIX) and not os.path.exists(path[:-len(_DATA)] + _INDEX):
+        self.warn(f'WARNING: {path} has no index, and cannot be used')
 
 
 class ChiefsCheckpoints:
-  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but not by this one.
+  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but
+  not by this one.
 
   Attributes:
     folder, error, warn: as of `Checkpoints`.
@@ -289,32 +306,38 @@ class _Writer:
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
-      op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[variable.op.name for variable in variables],
+      op = tf.raw_ops.SaveV2(prefix=prefix,
+                             tensor_names=[variable.op.name for variable in variables],
                              shape_and_slices=[''] * len(values), tensors=values)
     # One thread of its own: writing must not take those that the towers compute with.
-    self.session = tf.Session(graph=graph, config=tf.ConfigProto(
-        device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=1,
-        intra_op_parallelism_threads=1))
+    self.session = tf.Session(
+        graph=graph,
+        config=tf.ConfigProto(device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True,
+                              inter_op_parallelism_threads=1, intra_op_parallelism_threads=1))
     self._save = self.session.make_callable(op, feed_list=[prefix] + values)
 
   def write(self, path, values):
     """Writes data and index, down to the disk."""
     self._save(path, *values)
-    expected, written = sum(value.nbytes for value in map(np.asarray, values)), os.path.getsize(path + _DATA)
+    expected, written = sum(
+        value.nbytes for value in map(np.asarray, values)), os.path.getsize(path + _DATA)
     if written != expected:
-      raise OSError(None, '%d of %d bytes were written' % (written, expected))
+      raise OSError(None, f'{written} of {expected} bytes were written')
     for suffix in (_DATA, _INDEX):
       _sync(path + suffix)
 
 
 def path_of(folder: str, step: int) -> str:
-  """Returns the path of a step's checkpoint, as TensorFlow takes it: without the endings of its files."""
-  return os.path.join(folder, '%s-%d' % (_PREFIX, step))
+  """Returns the path of a step's checkpoint, as TensorFlow takes it: without the endings of its
+  files.
+  """
+  return os.path.join(folder, f'{_PREFIX}-{step}')
 
 
 def list_steps(folder: str) -> List[int]:
-  """Returns the steps of all checkpoints of ours in a folder that have an index, the newest first."""
-  pattern = re.compile(r'%s-(\d+)%s$' % (re.escape(_PREFIX), re.escape(_INDEX)))
+  """Returns the steps of all checkpoints of ours in a folder that have an index, the newest first.
+  """
+  pattern = re.compile(rf'{re.escape(_PREFIX)}-(\d+){re.escape(_INDEX)}$')
   matches = [pattern.match(name) for name in os.listdir(folder)]
   return sorted((int(match.group(1)) for match in matches if match), reverse=True)
 
@@ -338,8 +361,11 @@ def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[A
   shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
   # Before any tensor is read: what a strange file claims is never allocated.
   check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()},
-                       {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-                        for variable in variables})
+                       {
+                           variable.op.name:
+                               (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+                           for variable in variables
+                       })
   saver.restore(session, path)
 
 
@@ -347,14 +373,23 @@ def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any])
   """Raises a UsageError that lists what the checkpoint and the program do not have in common."""
   def show(entry, other=None):
     # The dtype only where it makes the difference.
-    return '%s' % list(entry[0]) if other is None or entry[1] == other[1] else '%s %s' % (list(entry[0]), entry[1].name)
+    return f'{list(entry[0])}' if other is None or entry[1] == other[1] else (f'{list(entry[0])} '
+                                                                              f'{entry[1].name}')
 
-  lines = ['  %s: %s in the checkpoint, %s in the program'
-           % (name, show(saved[name], ours[name]), show(ours[name], saved[name]))
+  lines = [f'  {name}: {show(saved[name], ours[name])} in the checkpoint, '
+           f'{show(ours[name], saved[name])} in the program'
            for name in sorted(set(saved) & set(ours)) if saved[name] != ours[name]]
-  lines += ['  only in the checkpoint: %s %s' % (name, show(saved[name])) for name in sorted(set(saved) - set(ours))]
-  lines += ['  only in the program: %s %s' % (name, show(ours[name])) for name in sorted(set(ours) - set(saved))]
+  lines += [
+      f'  only in the checkpoint: {name} {show(saved[name])}'
+      for name in sorted(set(saved) - set(ours))
+  ]
+  lines += [
+      f'  only in the program: {name} {show(ours[name])}'
+      for name in sorted(set(ours) - set(saved))
+  ]
   if lines:
-    more = ['  … and %d more' % (len(lines) - _SHOWN)] if len(lines) > _SHOWN else []
-    raise UsageError('The checkpoint %s belongs to another model or optimizer:\n%s\nGive the flags that it was written '
-                     'with, or another checkpoint_dir.' % (path, '\n'.join(lines[:_SHOWN] + more)))
+    more = [f'  … and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
+    raise UsageError('The checkpoint {} belongs to another model or optimizer:\n{}\nGive the flags '
+                     'that it was written '
+                     'with, or another checkpoint_dir.'.format(path,
+                                                               '\n'.join(lines[:_SHOWN] + more)))

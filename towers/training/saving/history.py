@@ -1,10 +1,13 @@
-"""The history of a run: what it must remember besides its variables, as JSON beside the checkpoints.
+"""The history of a run: what it must remember besides its variables, as JSON beside the
+checkpoints.
 
-  {"validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …], "rollbacks": [{"step": 120, "to": 63}]}
+  {"validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …], "rollbacks": [{"step": 120,
+  "to": 63}]}
 
-Which step was the best, whether to stop early and how far the rate was lowered all follow from it. It is written before
-the checkpoint that it belongs to. A run that resumes leaves out what lies after its checkpoint, since it will happen
-again, and so knows exactly what the uninterrupted run knew at that step.
+Which step was the best, whether to stop early and how far the rate was lowered all follow from it.
+It is written before the checkpoint that it belongs to. A run that resumes leaves out what lies
+after its checkpoint, since it will happen again, and so knows exactly what the uninterrupted run
+knew at that step.
 """
 
 import json
@@ -26,7 +29,8 @@ class History:
     """Begins a history.
 
     Args:
-      metric: that tells the best validation: the smallest, if its name holds "loss" or "error", else the largest.
+      metric: that tells the best validation: the smallest, if its name holds "loss" or "error",
+        else the largest.
       patience: validations in a row without a new best one after which to stop, or None.
     """
     self.metric = metric
@@ -40,7 +44,8 @@ class History:
     self._validations.append(dict(means, step=step))
 
   def roll_back(self, step: int, to: int) -> None:
-    """Takes note that the run went back from `step` to `to`; what was in between will happen again."""
+    """Takes note that the run went back from `step` to `to`; what was in between will happen again.
+    """
     self._rollbacks.append(dict(step=step, to=to))
     self._leave_out_validations_after(to)
 
@@ -81,7 +86,9 @@ class History:
     if self._patience is None or not self._validations:
       return False
     best = self.best_first()
-    since = [validation for validation in self._validations if not best or validation['step'] > best[0]]
+    since = [
+        validation for validation in self._validations if not best or validation['step'] > best[0]
+    ]
     return len(since) >= self._patience
 
   def describe_best(self) -> str:
@@ -89,8 +96,10 @@ class History:
     best = self.best_first()
     if not best:
       return ''
-    [value] = [validation[self.metric] for validation in self._validations if validation['step'] == best[0]][-1:]
-    return '%s %.4f after step %d' % (self.metric, value, best[0])
+    [value] = [
+        validation[self.metric] for validation in self._validations if validation['step'] == best[0]
+    ][-1:]
+    return f'{self.metric} {value:.4f} after step {best[0]}'
 
   def format(self) -> str:
     """Returns the text of the file."""
@@ -99,19 +108,21 @@ class History:
   def check_metric(self, names: Sequence[str]) -> None:
     """Raises a UsageError if validation does not measure what the best is told by."""
     if self.metric not in names:
-      raise UsageError('best_metric=%s: validation measures %s; choose one of these.'
-                       % (self.metric, ', '.join(names)))
+      raise UsageError(f"best_metric={self.metric}: validation measures {', '.join(names)}; choose "
+                       "one of these.")
 
   def read(self, folder: str, step: int, warn: Callable[[str], None] = print) -> None:
-    """Takes up the history in a folder as it was after `step` updates; what cannot be read is a warning."""
+    """Takes up the history in a folder as it was after `step` updates; what cannot be read is a
+    warning.
+    """
     try:
       with open(os.path.join(folder, HISTORY), encoding='utf-8') as file:
         self.parse(file.read(), step)
     except FileNotFoundError:
       return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-      warn('WARNING: %s in %s cannot be read (%s): the best checkpoint and early stopping begin anew'
-           % (HISTORY, folder, error))
+      warn(f'WARNING: {HISTORY} in {folder} cannot be read ({error}): the best checkpoint and '
+           'early stopping begin anew')
 
   def parse(self, text: str, step: int) -> None:
     """Takes up the history that a text of `format` tells, as it was after `step` updates.
@@ -130,12 +141,14 @@ class History:
     self._leave_out_validations_after(step)
 
   def _leave_out_validations_after(self, step):
-    self._validations = [validation for validation in self._validations if validation['step'] <= step]
+    self._validations = [
+        validation for validation in self._validations if validation['step'] <= step
+    ]
 
 
 def _check(entry, *steps):
   """Raises a ValueError for an entry that is none: numbers by name, some of which are steps."""
   if not all(isinstance(value, (int, float)) for value in entry.values()):
-    raise ValueError('%r is no number' % (entry,))
+    raise ValueError(f'{entry!r} is no number')
   if not all(type(entry[name]) is int for name in steps):
-    raise ValueError('%r has no step' % (entry,))
+    raise ValueError(f'{entry!r} has no step')

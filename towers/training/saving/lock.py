@@ -1,6 +1,8 @@
-"""The lock of a checkpoint folder: two runs that save to one folder would delete each other's checkpoints.
+"""The lock of a checkpoint folder: two runs that save to one folder would delete each other's
+checkpoints.
 
-The kernel holds the lock for the process (`flock`), so that a killed run leaves none behind. The file says whose it is.
+The kernel holds the lock for the process (`flock`), so that a killed run leaves none behind. The
+file says whose it is.
 """
 
 import contextlib
@@ -31,20 +33,22 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     # A link, which somebody else's folder may hold, is not followed.
     handle = os.open(os.path.join(folder, _NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
   except OSError as error:
-    raise UsageError('checkpoint_dir %s cannot be made or written to: %s. Choose a folder that can be.'
-                     % (folder, error.strerror)) from None
+    raise UsageError(f'checkpoint_dir {folder} cannot be made or written to: {error.strerror}. '
+                     'Choose a folder that can be.') from None
   with os.fdopen(handle, 'r+') as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise UsageError('checkpoint_dir %s is in use by another run: %s. Wait until it has ended, end it, or give '
-                       'another checkpoint_dir.' % (folder, _describe(file.read(1000)))) from None
+      raise UsageError(f'checkpoint_dir {folder} is in use by another run: '
+                       f'{_describe(file.read(1000))}. Wait until it has ended, end it, or give '
+                       'another checkpoint_dir.') from None
     except OSError as error:
-      raise UsageError('checkpoint_dir %s cannot be locked: %s. Choose a folder on another file system.'
-                       % (folder, error.strerror)) from None
+      raise UsageError(f'checkpoint_dir {folder} cannot be locked: {error.strerror}. Choose a '
+                       'folder on another file system.') from None
     with contextlib.suppress(OSError):  # On a full disk it is locked all the same.
       file.truncate(0)
-      json.dump(dict(process=os.getpid(), host=socket.gethostname(), since=time.strftime('%Y-%m-%d %H:%M:%S')), file)
+      json.dump(dict(process=os.getpid(), host=socket.gethostname(), since=time.strftime(
+          '%Y-%m-%d %H:%M:%S')), file)
       file.flush()
     yield
 
@@ -52,6 +56,6 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
 def _describe(text):
   try:
     owner = json.loads(text)
-    return 'process %d on %s, since %s' % (owner['process'], owner['host'], owner['since'])
+    return f"process {owner['process']} on {owner['host']}, since {owner['since']}"
   except (ValueError, KeyError, TypeError):
     return 'a process that did not say which'

@@ -1,9 +1,11 @@
 """The cluster: which workers train together, and which of them this process is, as TF_CONFIG says.
 
-  TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker", "index": 1}}'
+  TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker",
+  "index": 1}}'
 
-The same command runs on every machine; only the task differs. A "chief" is the first worker under another name, and
-without one worker 0 is the chief. An "evaluator" takes no part in training. Nothing here imports TensorFlow.
+The same command runs on every machine; only the task differs. A "chief" is the first worker under
+another name, and without one worker 0 is the chief. An "evaluator" takes no part in training.
+Nothing here imports TensorFlow.
 """
 
 import json
@@ -14,7 +16,8 @@ from towers.base.usage_error import UsageError
 
 VARIABLE = 'TF_CONFIG'
 _JOBS = ('chief', 'worker', 'evaluator')
-_EXAMPLE = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+_EXAMPLE = ('{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", '
+            '"index": 0}}')
 
 
 class Cluster(NamedTuple):
@@ -46,14 +49,15 @@ class Cluster(NamedTuple):
 
   def describe(self, index: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""
-    return 'worker %d (%s)' % (index, self.addresses[index])
+    return f'worker {index} ({self.addresses[index]})'
 
 
 ALONE = Cluster([''])
 
 
 def read_cluster(environ: Mapping[str, str]) -> Cluster:
-  """Returns the cluster that TF_CONFIG in `environ` describes; without it, or with an empty one, a single worker.
+  """Returns the cluster that TF_CONFIG in `environ` describes; without it, or with an empty one, a
+  single worker.
 
   Raises:
     UsageError: what cannot be a cluster; names the part and the fix.
@@ -64,21 +68,22 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
   try:
     content = json.loads(text)
   except ValueError as error:
-    raise _refusal('is no JSON: %s' % error) from None
+    raise _refusal(f'is no JSON: {error}') from None
   if not isinstance(content, dict):
-    raise _refusal('is %s, and must be an object' % json.dumps(content)[:40])
+    raise _refusal(f'is {json.dumps(content)[:40]}, and must be an object')
   if not content.get('cluster'):
-    return ALONE  # As Estimator takes it: a task, or an environment, without a cluster is one process.
+    # As Estimator takes it: a task, or an environment, without a cluster is one process.
+    return ALONE
   jobs = _check_jobs(content['cluster'])
   chiefs, workers = jobs.get('chief', []), jobs.get('worker', [])
   if len(chiefs) > 1:
-    raise _refusal('names %d chiefs, and there can be one' % len(chiefs))
+    raise _refusal(f'names {len(chiefs)} chiefs, and there can be one')
   addresses = chiefs + workers
   if not addresses:
     raise _refusal('names no worker')
   for address in addresses:
     if addresses.count(address) > 1:
-      raise _refusal('names the address %s twice: two workers need two ports' % address)
+      raise _refusal(f'names the address {address} twice: two workers need two ports')
   return _find_task(content.get('task'), jobs, addresses)
 
 
@@ -88,42 +93,46 @@ def _check_jobs(cluster: Any) -> Any:
     raise _refusal('has a cluster that is no object')
   for job, addresses in cluster.items():
     if job == 'ps':
-      raise _refusal('names parameter servers (ps), which do not exist here: workers exchange gradients directly; '
+      raise _refusal('names parameter servers (ps), which do not exist here: workers exchange '
+                     'gradients directly; '
                      'leave "ps" out')
     if job not in _JOBS:
-      raise _refusal('names the job "%s": there are %s' % (job, ', '.join(_JOBS)))
-    if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
-      raise _refusal('has a job "%s" that is no list of addresses' % job)
+      raise _refusal(f"names the job \"{job}\": there are {', '.join(_JOBS)}")
+    if not isinstance(addresses, list) or not all(
+        isinstance(address, str) for address in addresses):
+      raise _refusal(f'has a job "{job}" that is no list of addresses')
     for address in addresses:
       host, _, port = address.rpartition(':')
       if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _refusal('has the address "%s" for a %s: it must be host:port' % (address, job))
+        raise _refusal(f'has the address "{address}" for a {job}: it must be host:port')
   return cluster
 
 
 def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
   if not isinstance(task, dict) or 'type' not in task:
-    raise _refusal('has no task, so that this process cannot know which of the %d workers it is' % len(addresses))
+    raise _refusal(f'has no task, so that this process cannot know which of the {len(addresses)} '
+                   'workers it is')
   job, index = task['type'], task.get('index', 0)
   if job == 'master':  # The chief's name before TensorFlow 1.12.
     job = 'chief'
   if job not in _JOBS:
-    raise _refusal('has a task of type "%s": there are %s' % (job, ', '.join(_JOBS)))
+    raise _refusal(f"has a task of type \"{job}\": there are {', '.join(_JOBS)}")
   if isinstance(index, bool) or not isinstance(index, int):
-    raise _refusal('has a task whose index is %s, and must be a number' % json.dumps(index))
+    raise _refusal(f'has a task whose index is {json.dumps(index)}, and must be a number')
   if job == 'evaluator':
     return Cluster(addresses, is_evaluator=True)
   count = len(jobs.get(job, []))
   if not 0 <= index < count:
-    raise _refusal('says that this is %s %d, but names %d of them%s'
-                   % (job, index, count, ': the numbers are 0 to %d' % (count - 1) if count else ''))
+    raise _refusal('says that this is %s %d, but names %d of them%s' %
+                   (job, index, count, ': the numbers are 0 to %d' % (count - 1) if count else ''))
   return Cluster(addresses, index + (len(jobs.get('chief', [])) if job == 'worker' else 0))
 
 
 def check_port(cluster: Cluster) -> None:
   """Raises if somebody listens on this worker's port already.
 
-  TensorFlow would not: its servers may share a port, and a worker that was started twice takes turns with itself.
+  TensorFlow would not: its servers may share a port, and a worker that was started twice takes
+  turns with itself.
 
   Raises:
     UsageError: names the address.
@@ -137,10 +146,11 @@ def check_port(cluster: Cluster) -> None:
     try:
       probe.bind(('', port))
     except OSError as error:
-      raise UsageError('%s cannot listen on port %d of this machine: %s. Is it running already? End what uses the '
-                       'port (ss -ltnp shows it), or name another in %s on all workers.'
-                       % (cluster.describe(cluster.worker), port, error.strerror, VARIABLE)) from None
+      raise UsageError(
+          f'{cluster.describe(cluster.worker)} cannot listen on port {port} of this '
+          f'machine: {error.strerror}. Is it running already? End what uses the '
+          f'port (ss -ltnp shows it), or name another in {VARIABLE} on all workers.') from None
 
 
 def _refusal(what):
-  return UsageError('%s %s. It must be like %s, or be unset for one worker.' % (VARIABLE, what, _EXAMPLE))
+  return UsageError(f'{VARIABLE} {what}. It must be like {_EXAMPLE}, or be unset for one worker.')

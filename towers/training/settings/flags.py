@@ -11,16 +11,25 @@ from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config, Path, Text
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
-    int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_boolean,
-    list: flags.DEFINE_list, Path: flags.DEFINE_string, Text: flags.DEFINE_string}
+    int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
+    bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
+    Text: flags.DEFINE_string
+}
 # Columns of a flag's name and choices in the help; choices that need more stand beside it.
 _LEFT = 53
 # absl's own names for it.
-_HELP = {'help': 'show all flags', 'helpshort': 'show those that are used most', 'helpfull': 'show all flags'}
+_HELP = {
+    'help': 'show all flags', 'helpshort': 'show those that are used most', 'helpfull': 'show '
+                                                                                        'all '
+                                                                                        'flags'
+}
 # They fit a screen.
-COMMON = ('data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus', 'device', 'model',
-          'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps', 'validation', 'validate_every',
-          'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'doctor', 'export_dir', 'predict')
+COMMON = ('data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
+    'device', 'model',
+          'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps', 'validation',
+          'validate_every',
+          'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'doctor',
+          'export_dir', 'predict')
 
 
 def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
@@ -30,7 +39,8 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
     arguments: `sys.argv`, the program's name first.
 
   Raises:
-    UsageError: an unknown flag, with the nearest one named, a value of the wrong kind, or what `Config` refuses.
+    UsageError: an unknown flag, with the nearest one named, a value of the wrong kind, or what
+      `Config` refuses.
   """
   values = flags.FlagValues()
   for name, text in _HELP.items():
@@ -41,28 +51,32 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
   try:
     left = values(list(arguments))[1:]
   except flags.Error as error:
-    raise UsageError('%s\nFlags: python main.py --helpshort, or --help for all' % error) from None
+    raise UsageError(f'{error}\nFlags: python main.py --helpshort, or --help for all') from None
   if left:
-    raise UsageError('%s: what is this? Flags begin with --, as --%s.' % (' '.join(left), left[0].lstrip('-')))
+    raise UsageError(f"{' '.join(left)}: what is this? Flags begin with --, as "
+                     f"--{left[0].lstrip('-')}.")
   if any(values[name].value for name in _HELP):
     print(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
-  given: Dict[str, Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
+  given: Dict[str,
+              Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
   given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
   return Config(**given)
 
 
 def format_flags(settings: Dict[str, Any]) -> List[str]:
-  """Returns the flags that give these settings, without those that are a setting's default anyway."""
+  """Returns the flags that give these settings, without those that are a setting's default anyway.
+  """
   found = []
   for field in dataclasses.fields(Config):
     value = settings.get(field.name, field.default)
     if value == field.default:
       continue
     if isinstance(value, bool):
-      found.append('--%s%s' % ('' if value else 'no', field.name))
+      found.append(f"--{'' if value else 'no'}{field.name}")
     else:
-      found.append('--%s=%s' % (field.name, ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value))
+      text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value
+      found.append(f'--{field.name}={text}')
   return found
 
 
@@ -75,7 +89,7 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
     width: of a line, in columns.
   """
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU, in plain view.',
-                      'usage: python %s [--flag=value ...]' % os.path.basename(program)]
+                      f'usage: python {os.path.basename(program)} [--flag=value ...]']
   group = None
   for field in dataclasses.fields(Config):
     if names is not None and field.name not in names:
@@ -83,19 +97,19 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
     setting = field.metadata['setting']
     if setting.group != group:
       group = setting.group
-      lines.append('%s:' % group)
-    left, text = '  --%s' % field.name, setting.help
+      lines.append(f'{group}:')
+    left, text = f'  --{field.name}', setting.help
     if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
       left += '=' + '|'.join(setting.choices)
     elif setting.choices:
       text += ': ' + ', '.join(setting.choices)
-    default = '' if field.default in (None, (), False) or setting.choices else ' (%s)' % field.default
+    default = '' if field.default in (None, (), False) or setting.choices else f' ({field.default})'
     if setting.choices:
-      default = ' (%s)' % field.default
+      default = f' ({field.default})'
     lines += textwrap.wrap(text + default, width, initial_indent=left.ljust(_LEFT) + ' ',
                            subsequent_indent=' ' * (_LEFT + 1))
   if names is not None:
-    lines.append('all flags: python %s --help' % os.path.basename(program))
+    lines.append(f'all flags: python {os.path.basename(program)} --help')
   return '\n'.join(lines)
 
 
@@ -103,5 +117,5 @@ def _parse_numbers(name, texts):
   try:
     return tuple(float(text) for text in texts)
   except ValueError:
-    raise UsageError('%s=%s: they must be numbers with commas between them, as 30,60.'
-                     % (name, ','.join(texts))) from None
+    raise UsageError(f"{name}={','.join(texts)}: they must be numbers with commas between them, as "
+                     "30,60.") from None

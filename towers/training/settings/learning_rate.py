@@ -1,7 +1,8 @@
-"""The learning rate, as a function of the examples seen: the same at an epoch for any batch and number of towers.
+"""The learning rate, as a function of the examples seen: the same at an epoch for any batch and
+number of towers.
 
-  rate   ╱‾‾‾‾╲___     warm-up rises in a straight line from 0; the schedule multiplies it from the first example on
-        ╱         ‾
+  rate   ╱‾‾‾‾╲___     warm-up rises in a straight line from 0;
+        ╱         ‾    the schedule multiplies it from the first example on
 """
 
 import math
@@ -14,7 +15,8 @@ from towers.training.settings.config import Config
 
 def build_learning_rate(config: Config, *, examples_seen: Any, examples_per_epoch: int,
                         total_examples: int) -> Union[float, Any]:
-  """Returns the rate of the next update: a float where it never changes, else a scalar float32 tensor on the host.
+  """Returns the rate of the next update: a float where it never changes, else a scalar float32
+  tensor on the host.
 
   Args:
     config: schedule, warmup_epochs, decay_epochs, decay_rate and the peak.
@@ -39,7 +41,9 @@ def build_learning_rate(config: Config, *, examples_seen: Any, examples_per_epoc
 
 
 def get_rate_factor() -> Any:
-  """Returns the float32 factor of a run that went back, a variable; the history holds it, no checkpoint does."""
+  """Returns the float32 factor of a run that went back, a variable; the history holds it, no
+  checkpoint does.
+  """
   for variable in tf.local_variables():
     if variable.op.name == 'rate_factor':
       return variable
@@ -51,7 +55,8 @@ def get_rate_factor() -> Any:
 def _decay(config, seen, epochs, total_examples):
   """Returns the schedule's factor, a float64 tensor from 1 down."""
   if config.schedule == 'piecewise':
-    falls = tf.reduce_sum(tf.cast(epochs >= tf.constant(config.decay_epochs, tf.float64), tf.float64))
+    falls = tf.reduce_sum(
+        tf.cast(epochs >= tf.constant(config.decay_epochs, tf.float64), tf.float64))
     return tf.pow(tf.constant(config.decay_rate, tf.float64), falls)
   if config.schedule == 'exponential':
     return tf.pow(tf.constant(config.decay_rate, tf.float64), epochs / config.decay_epochs[0])

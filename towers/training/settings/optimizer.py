@@ -7,7 +7,9 @@ from towers.training.settings.config import Config
 
 
 def build_optimizer(config: Config, learning_rate: Union[float, Any]) -> Any:
-  """Returns a `tf.train.Optimizer`; its slots stand with their variables, wherever those are placed."""
+  """Returns a `tf.train.Optimizer`; its slots stand with their variables, wherever those are
+  placed.
+  """
   if config.optimizer == 'adam':
     return tf.train.AdamOptimizer(learning_rate)
   if config.optimizer == 'momentum':

@@ -1,4 +1,6 @@
-"""Outputs: whether everything that a run is to write can be written, told before it starts rather than at its end."""
+"""Outputs: whether everything that a run is to write can be written, told before it starts rather
+than at its end.
+"""
 
 import os
 
@@ -20,9 +22,10 @@ def check_outputs(config: Config) -> None:
     if path is not None:
       folder = os.path.dirname(os.path.abspath(path))
       if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError('%s=%s cannot be written: %s. Choose a file in a folder that exists and can be written.'
-                         % (name, path, 'it is a folder' if os.path.isdir(path)
-                            else 'there is no folder %s that can be written' % folder))
+        raise UsageError('{}={} cannot be written: {}. Choose a file in a folder that exists and '
+                         'can be written.'.format(
+                             name, path, 'it is a folder' if os.path.isdir(path) else
+                             f'there is no folder {folder} that can be written'))
   for name in _FOLDERS:
     path = getattr(config, name)
     if path is not None and config.predict is None:
@@ -32,4 +35,5 @@ def check_outputs(config: Config) -> None:
       except OSError as error:
         reason = error.strerror
       if reason:
-        raise UsageError('%s=%s cannot be made or written to: %s. Choose a folder that can be.' % (name, path, reason))
+        raise UsageError(f'{name}={path} cannot be made or written to: {reason}. Choose a folder '
+                         'that can be.')

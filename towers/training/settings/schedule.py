@@ -35,25 +35,29 @@ def build_schedule(config: Config, plan: Plan) -> Schedule:
   return Schedule(
       total_steps=total_steps,
       validate_every=count_interval('validate_every', config.validate_every, plan.steps_per_epoch),
-      save_every=(total_steps if by_the_clock
-                  else count_interval('checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),
+      save_every=(total_steps if by_the_clock else count_interval(
+          'checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),
       save_seconds=number if by_the_clock else None, on_nan=config.on_nan)
 
 
-def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan, may_skip: bool = False) -> None:
+def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan,
+                 may_skip: bool = False) -> None:
   """Raises if a run cannot go on where a checkpoint stopped, since its steps were of other sizes.
 
-  Where damaged records are skipped, a step sees fewer examples than it planned. Then up to a tenth fewer is taken for
-  that, which also lets pass a batch that is larger by so little; a smaller one never passes.
+  Where damaged records are skipped, a step sees fewer examples than it planned. Then up to a tenth
+  fewer is taken for that, which also lets pass a batch that is larger by so little; a smaller one
+  never passes.
 
   Raises:
     UsageError: names the counts and the fix.
   """
   planned = plan.examples_before(step)
-  if planned != examples_seen and not (may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned):
-    message = ('The checkpoint %s has seen %d examples in %d steps, but with this data and batch_size=%d they would be '
-               '%d: resume with the data, batch_size and drop_remainder that it was written with, or give another '
-               'checkpoint_dir.' % (path, examples_seen, step, plan.batch_size, planned))
+  if planned != examples_seen and not (may_skip and
+                                       (1 - _MOST_SKIPPED) * planned <= examples_seen < planned):
+    message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
+               f'this data and batch_size={plan.batch_size} they would be {planned}: resume '
+               'with the data, batch_size and drop_remainder that it was written with, or give '
+               'another checkpoint_dir.')
     if examples_seen < planned and not may_skip:
       message += ' If it skipped damaged records, resume with on_bad_record=skip.'
     raise UsageError(message)

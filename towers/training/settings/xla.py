@@ -1,10 +1,12 @@
 """XLA: TensorFlow's compiler, which is switched on before TensorFlow is loaded.
 
-  on      ops that can be compiled together are found in the graph, and compiled before the first run
+  on      ops that can be compiled together are found in the graph and compiled before the first run
   off     nothing is
-  auto    what TF_XLA_FLAGS says, if you set it; else off, since compiling a net takes long and may gain nothing
+  auto    what TF_XLA_FLAGS says, if you set it; else off,
+          since compiling a net takes long and may gain nothing
 
-The session's own setting (`global_jit_level`) compiles nothing on CPUs, on neither target; flags in the environment do.
+The session's own setting (`global_jit_level`) compiles nothing on CPUs, on neither target; flags in
+the environment do.
 """
 
 from typing import Any, MutableMapping
@@ -17,7 +19,8 @@ _ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1
 
 
 def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
-  """Sets what TensorFlow reads when it is loaded; flags of XLA that say so themselves stay as they are.
+  """Sets what TensorFlow reads when it is loaded; flags of XLA that say so themselves stay as they
+  are.
 
   Args:
     kind: one of `XLA`.
@@ -25,14 +28,16 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
   """
   given = environ.get(_FLAGS, '')
   if kind == 'on' and 'tf_xla_auto_jit' not in given:
-    environ[_FLAGS] = ('%s %s' % (given, _ON)).strip()
+    environ[_FLAGS] = f'{given} {_ON}'.strip()
   elif kind == 'off' and given and 'tf_xla_auto_jit' not in given:
-    environ[_FLAGS] = '%s %s' % (given, _OFF)
+    environ[_FLAGS] = f'{given} {_OFF}'
 
 
 def check_xla(config: Any, devices: Any) -> None:
-  """Raises a UsageError where TensorFlow cannot compile a config's towers on these towers.Devices."""
-  if config.xla == 'on' and config.graph_rewriter == 'off' and devices.kind == 'CPU' and len(devices.names) > 1:
-    raise UsageError('xla=on and graph_rewriter=off do not go together with %d towers on virtual CPU devices: what XLA '
-                     'folds into constants itself it puts on the first of them. Use graph_rewriter=auto or xla=off.'
-                     % len(devices.names))
+  """Raises a UsageError where TensorFlow cannot compile a config's towers on these towers.Devices.
+  """
+  if config.xla == 'on' and config.graph_rewriter == 'off' and devices.kind == 'CPU' and len(
+      devices.names) > 1:
+    raise UsageError(f'xla=on and graph_rewriter=off do not go together with {len(devices.names)} '
+                     'towers on virtual CPU devices: what XLA folds into constants itself it '
+                     'puts on the first of them. Use graph_rewriter=auto or xla=off.')

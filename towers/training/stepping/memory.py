@@ -1,12 +1,14 @@
-"""Memory: an estimate of what a tower takes on its device, from static shapes, before anything runs.
+"""Memory: an estimate of what a tower takes on its device, from static shapes, before anything
+runs.
 
-  activations   what the forward pass computes and the backward pass reads again, once for each example
+  activations   what the forward pass computes and the backward pass reads again, once per example
   gradients     as large as the trainable variables
   batches       the one that is computed on, and those that wait in the staging area
 
-Variables and what the optimizer keeps for them are counted where they stand, in the table of devices. Workspace of
-kernels, gradients on their way back and TensorFlow itself come on top, so it is the least that is needed:
-peak memory of `convnet` on two CPU towers grew by 0.51 MB an example, where this says 0.27 MB.
+Variables and what the optimizer keeps for them are counted where they stand, in the table of
+devices. Workspace of kernels, gradients on their way back and TensorFlow itself come on top, so it
+is the least that is needed: peak memory of `convnet` on two CPU towers grew by 0.51 MB an example,
+where this says 0.27 MB.
 """
 
 from typing import Any, Dict, NamedTuple
@@ -27,9 +29,8 @@ class Memory(NamedTuple):
 
   def describe(self) -> str:
     """Returns the sum and its parts in words."""
-    return '%s (activations %s, gradients %s, batches %s)' % (
-        format_bytes(sum(self)), format_bytes(self.activations), format_bytes(self.gradients),
-        format_bytes(self.batches))
+    return (f'{format_bytes(sum(self))} (activations {format_bytes(self.activations)}, gradients '
+            f'{format_bytes(self.gradients)}, batches {format_bytes(self.batches)})')
 
 
 def estimate_memory(program: Program) -> Memory:
@@ -59,7 +60,8 @@ def _source(tensor):
 
 
 def _tensor_bytes(tensor, share):
-  """Returns the size of a tensor whose unknown first dimension is the tower's share of the batch."""
+  """Returns the size of a tensor whose unknown first dimension is the tower's share of the batch.
+  """
   if tensor.dtype in (tf.resource, tf.variant, tf.string) or tensor.shape.ndims is None:
     return 0
   sizes = tensor.shape.as_list()
@@ -76,5 +78,5 @@ def _tensor_bytes(tensor, share):
 def format_bytes(number: float) -> str:
   """Returns 512 bytes, 3.6 MB or 1.25 GB."""
   if number < 1e6:
-    return '{:,} bytes'.format(int(number)) if number < 1e4 else '%.0f kB' % (number / 1e3)
-  return '%.1f MB' % (number / 1e6) if number < 1e9 else '%.2f GB' % (number / 1e9)
+    return f'{int(number):,} bytes' if number < 1e4 else f'{number / 1000.0:.0f} kB'
+  return f'{number / 1000000.0:.1f} MB' if number < 1e9 else f'{number / 1000000000.0:.2f} GB'

@@ -1,7 +1,9 @@
-"""Start-up: what happens before the first step, and how long it takes, so that a deep net is not waited for in silence.
+"""Start-up: what happens before the first step, and how long it takes, so that a deep net is not
+waited for in silence.
 
   building the graph … 15 s, 31,000 ops so far             while it takes long
-  ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first step 4.1
+  ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
+  step 4.1
 """
 
 import sys
@@ -72,9 +74,10 @@ class Startup:
         return
       self._is_over.set()
       self._end_phase()
-      phases = ', '.join('%s %.1f%s' % (name, seconds, ' (%s)' % self._notes[name] if name in self._notes else '')
+      phases = ', '.join('{} {:.1f}{}'.format(
+          name, seconds, f' ({self._notes[name]})' if name in self._notes else '')
                          for name, seconds in self.seconds.items())
-      self._write('ready in %.1f s: %s' % (time.monotonic() - self.started, phases))
+      self._write(f'ready in {time.monotonic() - self.started:.1f} s: {phases}')
 
   def _end_phase(self):
     now = time.monotonic()
@@ -86,9 +89,9 @@ class Startup:
       with self._lock:
         seconds = time.monotonic() - self._phase_started
         if self._doing and seconds >= self._beat_seconds and not self._is_over.is_set():
-          so_far = '' if self._count_ops is None else ', {:,} ops so far'.format(self._count_ops())
+          so_far = '' if self._count_ops is None else f', {self._count_ops():,} ops so far'
           doing = self._doing() if callable(self._doing) else self._doing
-          self._write('%s … %.0f s%s' % (doing, seconds, so_far))
+          self._write(f'{doing} … {seconds:.0f} s{so_far}')
 
   def _write(self, line):
     self._stream.write(line + '\n')

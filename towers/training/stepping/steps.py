@@ -1,10 +1,13 @@
 """Steps: what one call of the session does, and nothing else around it.
 
-Three callables cover a run. Each takes batches out of the staging areas, and what it fetches puts the next ones in:
+Three callables cover a run. Each takes batches out of the staging areas, and what it fetches puts
+the next ones in:
 
   train                  loss, update, put train
-  train + validate       the same, and the sums of the validation tower, put validation   (validation on its own tower)
-  validate               sums with is_validating fed, put validation                       (validation by the switch)
+  train + validate       the same, and the sums of the validation tower, put validation
+                         (validation on its own tower)
+  validate               sums with is_validating fed, put validation
+                         (validation by the switch)
 
 What is fetched is fixed once; a plain `Session.run` would resolve it again in every step.
 """
@@ -26,12 +29,15 @@ from towers.training.stepping.validation_pass import ValidationPass
 from towers.update.guard import build_diagnosis
 
 _FIRST_LOSSES = 5
-# The step of more takes longer to prepare than variables to start, and is in nobody's way if these have one thread.
+# The step of more takes longer to prepare than variables to start, and is in nobody's way if these
+# have one thread.
 _FEW_TOWERS = 4
 
 
 class Update(NamedTuple):
-  """What a measured step tells besides its loss: the global norm of its gradients, and its learning rate."""
+  """What a measured step tells besides its loss: the global norm of its gradients, and its learning
+  rate.
+  """
   gradient_norm: float
   learning_rate: float
 
@@ -41,7 +47,8 @@ class Steps:
 
   Attributes:
     step: steps done, which is the number of the one that is next.
-    runs: of the session so far. It rises as long as anything goes forward, which is all that a watchdog reads.
+    runs: of the session so far. It rises as long as anything goes forward, which is all that a
+      watchdog reads.
     input_wait_seconds: that the training steps so far have waited for input.
     first_losses: of the first few steps of this process, to compare runs by.
     activity: what is being done, in words.
@@ -106,7 +113,9 @@ class Steps:
     return self._validation is not None and self._validation.is_validating is None
 
   def start_variables(self) -> None:
-    """Starts all variables and lookup tables in another thread, and prepares the training step meanwhile."""
+    """Starts all variables and lookup tables in another thread, and prepares the training step
+    meanwhile.
+    """
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
                      by_caller=len(self._program.reduced.towers) > _FEW_TOWERS)
@@ -120,7 +129,9 @@ class Steps:
       started.result()
 
   def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no variable."""
+    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no
+    variable.
+    """
     self.step = step
     self.activity = 'warm-up'
     self._program.train.start(self._session, step=step)
@@ -135,14 +146,18 @@ class Steps:
       self.runs += 1
 
   def broadcast(self) -> None:
-    """Makes the chief's variables those of all workers, each of which calls it; for one worker nothing is to do."""
+    """Makes the chief's variables those of all workers, each of which calls it; for one worker
+    nothing is to do.
+    """
     if self._program.broadcast is not None:
       self._session.run(self._program.broadcast.all_op)
 
   def agree(self, request: str, wants: bool) -> bool:
-    """Returns whether this worker, or any other that trains with it, wants what is in `all_reduce.VOTES`.
+    """Returns whether this worker, or any other that trains with it, wants what is in
+    `all_reduce.VOTES`.
 
-    What others want is known once a step has told of it; so is what this worker wants, if it is not alone.
+    What others want is known once a step has told of it; so is what this worker wants, if it is not
+    alone.
     """
     if self._votes is None:
       return wants
@@ -159,12 +174,16 @@ class Steps:
     return self._votes is not None
 
   def measure(self, is_measured: bool) -> None:
-    """Says whether the next steps also compute what `update` holds; the program must have a gradient norm."""
+    """Says whether the next steps also compute what `update` holds; the program must have a
+    gradient norm.
+    """
     self._is_measured = is_measured
     self._choose_calls()
 
   def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
-    """Has the next steps' fetches run by `run(fetches)`, which does what `session.run` does; None for the session."""
+    """Has the next steps' fetches run by `run(fetches)`, which does what `session.run` does; None
+    for the session.
+    """
     self._run_instead = run
     self._choose_calls()
 
@@ -194,7 +213,8 @@ class Steps:
 
   def _with_update(self, make, fetches):
     rate = self._program.learning_rate
-    call = make(fetches + [self._program.gradient_norm] + ([] if isinstance(rate, float) else [rate]))
+    call = make(fetches + [self._program.gradient_norm] +
+                ([] if isinstance(rate, float) else [rate]))
 
     def run():
       results = call()
@@ -207,7 +227,8 @@ class Steps:
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
-    Where the loss is finite and was only scaled too much, nothing is updated either: the step is skipped.
+    Where the loss is finite and was only scaled too much, nothing is updated either: the step is
+    skipped.
 
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
@@ -225,11 +246,12 @@ class Steps:
       self._session.run(self._program.broadcast.untrained_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
-    return ValidationPass(names=self._validation.names, num_steps=self._validation.feed.inputs.plan.steps_per_epoch,
-                          step=step)
+    return ValidationPass(names=self._validation.names,
+                          num_steps=self._validation.feed.inputs.plan.steps_per_epoch, step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
-    """Like `train`, while the validation tower measures the next batch of the pass in the same run."""
+    """Like `train`, while the validation tower measures the next batch of the pass in the same run.
+    """
     if self._accumulates:
       self._accumulate_micro_batches()
     sums, *results = self._calls['measure_and_train']()
@@ -259,13 +281,16 @@ class Steps:
     """Takes note of what all workers have told in a step."""
     is_same_step, *wanted = told
     if not is_same_step:
-      raise RunError('The workers are not at the same step: this one has done %d. One of them was started again by '
-                     'itself, or from other checkpoints. Nothing was updated or saved in this step: end all workers, '
-                     'and start all of them again.' % self.step)
+      raise RunError(f'The workers are not at the same step: this one has done {self.step}. One of '
+                     'them was started again by itself, or from other checkpoints. Nothing was '
+                     'updated or saved in this step: end all workers, and start all of them '
+                     'again.')
     self._agreed = {name: count > 0 for name, count in zip(VOTES, wanted)}
 
   def _lower_loss_scale(self) -> bool:
-    """Halves the loss scale after gradients that it made too large; returns whether there was anything to halve."""
+    """Halves the loss scale after gradients that it made too large; returns whether there was
+    anything to halve.
+    """
     scale = self._program.reduced.loss_scale
     if scale is None or scale.variable is None:
       return False
@@ -283,10 +308,12 @@ class Steps:
       self.runs += 1
 
   def retry(self) -> Retried:
-    """Takes the step that was not finite again, from the same examples, and tells which towers it comes from.
+    """Takes the step that was not finite again, from the same examples, and tells which towers it
+    comes from.
 
-    With unchanged weights the same numbers come out, and the step is left undone again; but where a device or a kernel
-    has failed only once, it is done now. Either way the input then stands behind the step's examples.
+    With unchanged weights the same numbers come out, and the step is left undone again; but where a
+    device or a kernel has failed only once, it is done now. Either way the input then stands behind
+    the step's examples.
     """
     if self._diagnosis is None:
       with self._session.graph.as_default():
@@ -304,16 +331,19 @@ class Steps:
     is_done = bool(results[3])
     self.step += is_done
     self.update = None
-    return Retried(float(results[2]), is_done, np.stack(losses), np.stack(finite), self._diagnosis.names,
-                   self.has_other_workers)
+    return Retried(float(results[2]), is_done, np.stack(losses), np.stack(finite),
+                   self._diagnosis.names, self.has_other_workers)
 
   def skip(self) -> None:
-    """Counts the step as done without updating any weight; the input stands behind its examples already."""
+    """Counts the step as done without updating any weight; the input stands behind its examples
+    already.
+    """
     self.step += 1
     for counter, value in zip(self._counters, (self.step, self._plan.examples_before(self.step))):
       counter.load(value, self._session)
 
-  def validate(self, validation_pass: ValidationPass, goes_on: Callable[[], bool] = lambda: True) -> None:
+  def validate(self, validation_pass: ValidationPass,
+               goes_on: Callable[[], bool] = lambda: True) -> None:
     """Measures all batches that are left of the pass, without training, as long as `goes_on()`.
 
     Several workers end a pass together, and none before its end.
@@ -338,13 +368,16 @@ class Steps:
     same = self._session.run(copies.same)
     if not same.all():
       first = int(np.argmin(same))
-      raise RunError('After step %d tower %d has another %s than tower 0 (%d of %d copies differ), so what it computes '
-                     'is worth nothing, and is not saved. A device gives other results than its peers: start again '
-                     'from the checkpoint before, and use --variables=first if it happens again.'
-                     % (self.step, copies.towers[first], copies.names[first], np.sum(~same), len(same)))
+      raise RunError(f'After step {self.step} tower {copies.towers[first]} has another '
+                     f'{copies.names[first]} than tower 0 ({int(np.sum(~same))} of {len(same)} '
+                     'copies differ), so what it computes is worth nothing, and is not saved. A '
+                     'device gives other results than its peers: start again from the '
+                     'checkpoint before, and use --variables=first if it happens again.')
 
   def scale_learning_rate(self, factor: float) -> None:
-    """Multiplies the schedule's rate by `factor`, where the program was built for it (on_nan=rollback)."""
+    """Multiplies the schedule's rate by `factor`, where the program was built for it
+    (on_nan=rollback).
+    """
     if not isinstance(self._program.learning_rate, float):
       with self._session.graph.as_default():
         get_rate_factor().load(factor, self._session)

@@ -7,14 +7,17 @@ import numpy as np
 
 def format_means(means: Dict[str, float], num_examples: int) -> str:
   """Returns means as they are told: 'loss 0.4470, accuracy 0.8410 (1,000 examples)'."""
-  return '%s (%s examples)' % (', '.join('%s %.4f' % item for item in means.items()), '{:,}'.format(num_examples))
+  return '{} ({} examples)'.format(', '.join('{} {:.4f}'.format(*item) for item in means.items()),
+      f'{num_examples:,}')
 
 
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
   def __init__(self, *, names: List[str], num_steps: int, step: int):
-    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step` updates."""
+    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step`
+    updates.
+    """
     self.step = step
     self._names = names
     self._steps_left = num_steps

@@ -1,9 +1,11 @@
-"""The watchdog: a run that does not go forward ends, and the message names the towers whose input it waits for.
+"""The watchdog: a run that does not go forward ends, and the message names the towers whose input
+it waits for.
 
-A `get_next` that waits for a function that never returns blocks in C++ and obeys neither time limits nor Ctrl-C. (A
-staging area never blocks: a run that finds it out of balance fails.) So a thread looks now and then whether the number
-of session runs has risen; the loop does nothing for it. When it has not for too long, the thread finds out where the
-run hangs, says so, and ends the process:
+A `get_next` that waits for a function that never returns blocks in C++ and obeys neither time
+limits nor Ctrl-C. (A staging area never blocks: a run that finds it out of balance fails.) So a
+thread looks now and then whether the number of session runs has risen; the loop does nothing for
+it. When it has not for too long, the thread finds out where the run hangs, says so, and ends the
+process:
 
   an iterator gives no batch when asked for one more   ─► the input of the towers that it feeds
   it does                                              ─► the computation itself
@@ -26,8 +28,10 @@ from towers.training.stepping.steps import Steps
 _SECONDS_TO_ANSWER = 2.5
 # What goes forward does so at least that often, or it does no harm to look more closely.
 _SECONDS_OF_A_STEP = 2.0
-# Towers that wait in an op hold threads of the session; with as few cores as towers none is left for a data set.
-_PERHAPS_THE_MODEL = ' Or an op of the model, such as a tf.py_func, holds the threads that the data set needs.'
+# Towers that wait in an op hold threads of the session; with as few cores as towers none is left
+# for a data set.
+_PERHAPS_THE_MODEL = (' Or an op of the model, such as a tf.py_func, holds the threads that the '
+                      'data set needs.')
 
 
 class Watchdog:
@@ -39,7 +43,8 @@ class Watchdog:
 
     Args:
       limit_seconds: how long a run of the session may take, at most.
-      on_stall: is called with the reason, in the watchdog's thread; None writes it and ends the process.
+      on_stall: is called with the reason, in the watchdog's thread; None writes it and ends the
+        process.
       clock: seconds.
     """
     self._limit_seconds = limit_seconds
@@ -86,11 +91,11 @@ class Watchdog:
         try:
           reason = find_stall(steps)
         except Exception as error:  # Whatever is wrong with a run that hangs, it must end.
-          reason = 'what it waits for could not be found out (%s).' % error
+          reason = f'what it waits for could not be found out ({error}).'
         # Perhaps it only was slow, and is there now.
         if steps.runs == runs and not self._has_ended.is_set():
-          self._on_stall('Nothing went forward for %g s (stall_seconds) in %s, after %d steps: %s'
-                         % (self._limit_seconds, steps.activity, steps.step, reason))
+          self._on_stall(f'Nothing went forward for {self._limit_seconds:g} s (stall_seconds) in '
+                         f'{steps.activity}, after {steps.step} steps: {reason}')
           return
         runs = None
 
@@ -107,15 +112,21 @@ def find_stall(steps: Steps) -> str:
     silent = list(dict.fromkeys(describe_towers(feed, _find_get_next(tensor))
                                 for tensor, answer in zip(tensors, answers) if answer is None))
     if silent:
-      return ('the iterator of %s (split %s) gives no batch: see what the data set waits for, or raise stall_seconds '
-              'if it may take that long.%s' % (' and '.join(silent), feed.inputs.name, _PERHAPS_THE_MODEL))
-  return ('the batches of all towers are there, and the computation does not end: a device hangs, or an op of the '
-          'model waits%s. The first step, which also chooses kernels, may take longer than others: raise stall_seconds.'
-          % (', or another worker, which then tells more' if steps.has_other_workers else ''))
+      return (f"the iterator of {' and '.join(silent)} (split {feed.inputs.name}) gives no batch: "
+              "see what the data set waits for, or raise stall_seconds if it may take that "
+              f"long.{_PERHAPS_THE_MODEL}")
+  return (
+      "the batches of all towers are there, and the computation does not end: a device hangs, "
+      "or an op of the model "
+      f"waits{', or another worker, which then tells more' if steps.has_other_workers else ''}. "
+      "The first step, which also chooses kernels, may take longer than others: raise "
+      "stall_seconds.")
 
 
 def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
-  """Returns the tensors' values, None for those that do not come; asked from threads that may wait for ever."""
+  """Returns the tensors' values, None for those that do not come; asked from threads that may wait
+  for ever.
+  """
   answers: List[Any] = [None] * len(tensors)
   # On the thread that asks: those of the session may all be blocked.
   options = tf.RunOptions(inter_op_thread_pool=-1)
@@ -123,7 +134,8 @@ def _ask(session: Any, tensors: Sequence[Any]) -> List[Any]:
   def ask(index):
     try:
       answers[index] = session.run(tensors[index], options=options)
-    except Exception:  # An answer of another kind: the iterator has failed, which the run itself tells.
+    except Exception:
+      # An answer of another kind: the iterator has failed, which the run itself tells.
       answers[index] = 'failed'
 
   threads = [threading.Thread(target=ask, args=(index,), name='watchdog-asks', daemon=True)
@@ -144,4 +156,4 @@ def _find_get_next(tensor):
     if op.type in GET_NEXTS:
       return op
     pending.extend(source.op for source in op.inputs)
-  raise ValueError('%s comes from no iterator.' % tensor)
+  raise ValueError(f'{tensor} comes from no iterator.')

@@ -1,13 +1,15 @@
-"""Autotune: which settings of speed are the fastest for one's own model, data and machine, by trying them.
+"""Autotune: which settings of speed are the fastest for one's own model, data and machine, by
+trying them.
 
   plain settings      a process of its own ──► losses, examples/s
   --xla=on            another one          ──►      …             other losses: not taken
-  --staging_depth=0   another one          ──►      …             faster: kept, and the next ones are tried with it
-  …
+  --staging_depth=0   another one          ──►      …             faster: kept, and the next ones
+  …                                                               are tried with it
 
-Every trial is `main.py` itself, with all flags of the run, for a few seconds in a process that is thrown away: one that
-crashes or never ends does no harm. What is found is remembered in the user's cache, by a fingerprint of all that it
-depends on. A setting that is not at its default was chosen by the user, and is not tried.
+Every trial is `main.py` itself, with all flags of the run, for a few seconds in a process that is
+thrown away: one that crashes or never ends does no harm. What is found is remembered in the user's
+cache, by a fingerprint of all that it depends on. A setting that is not at its default was chosen
+by the user, and is not tried.
 """
 
 import dataclasses
@@ -30,7 +32,8 @@ from towers.base.whole_file import write_whole
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))))
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
 _COMMAND = (sys.executable, '-m', 'towers')
 _PILOT_STEPS = 8
@@ -41,12 +44,16 @@ _WORTH = 1.03  # What is less faster may be chance.
 _TOLERANCE = 1e-3
 # What a trial does without, since it is thrown away: nobody looks at it, and nothing of it is used.
 _LEFT_OUT: Dict[str, Any] = dict(
-    autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None, on_nan='stop',
-    best_metric='loss', **{field.name: field.default for field in dataclasses.fields(Config)
-                           if field.metadata['setting'].group in ('to look at', 'to use')})
+    autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None,
+    on_nan='stop', best_metric='loss', **{
+        field.name: field.default
+        for field in dataclasses.fields(Config)
+        if field.metadata['setting'].group in ('to look at', 'to use')
+    })
 # What neither the speed nor the losses of the first steps depend on.
 _NOT_IN_FINGERPRINT = set(_LEFT_OUT) - {'validation'} | {
-    'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints', 'on_full_disk', 'stall_seconds'}
+    'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints',
+    'on_full_disk', 'stall_seconds'}
 
 
 class TimedTrial(NamedTuple):
@@ -92,12 +99,13 @@ class Tuned(NamedTuple):
     names = [' '.join(format_flags(row.settings)) or 'plain' for row in self.rows]
     width = max(map(len, names))
     plain = self.rows[0].examples_per_second
-    return '\n'.join('  {:<{width}}  {:>12,.0f} examples/s  {:5.2f}  {}'.format(
-        name, row.examples_per_second, row.examples_per_second / plain, row.verdict, width=width).rstrip()
+    return '\n'.join(f'  {name:<{{width}}}  {row.examples_per_second:>12,.0f} examples/s  '
+                     f'{row.examples_per_second / plain:5.2f}  {row.verdict}'.rstrip()
                      for name, row in zip(names, self.rows))
 
 
-def autotune(config: Config, *, command: Sequence[str] = _COMMAND, seconds: float = _SECONDS) -> Config:
+def autotune(config: Config, *, command: Sequence[str] = _COMMAND,
+             seconds: float = _SECONDS) -> Config:
   """Returns the config with the fastest settings: remembered ones, or those that trials find now.
 
   Args:
@@ -112,7 +120,7 @@ def autotune(config: Config, *, command: Sequence[str] = _COMMAND, seconds: floa
   tuned = _recall(path)
   if tuned is None:
     steps = _count_steps(config, _run_trial(command, config, {}, _PILOT_STEPS, None), seconds)
-    print('autotune: trials of {:,} steps in processes of their own'.format(steps))
+    print(f'autotune: trials of {steps:,} steps in processes of their own')
     limits: List[float] = []
 
     def run(settings):
@@ -125,8 +133,9 @@ def autotune(config: Config, *, command: Sequence[str] = _COMMAND, seconds: floa
     _remember(path, tuned)
     print(tuned.format())
   else:
-    print('autotune: remembered in %s\n%s' % (path, tuned.format()))
-  print('autotune: the same as %s' % (' '.join(format_flags(tuned.settings)) or 'no flags of speed at all'))
+    print(f'autotune: remembered in {path}\n{tuned.format()}')
+  print('autotune: the same as %s' % (' '.join(format_flags(tuned.settings)) or 'no flags of speed '
+                                                                                'at all'))
   return dataclasses.replace(config, autotune=False, **tuned.settings)
 
 
@@ -162,33 +171,42 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Dict[str, An
   default = {field.name: field.default for field in dataclasses.fields(Config)}
   cores = count_cores()
   found: List[List[Dict[str, Any]]] = [
-      [dict(xla='on')],
-      [dict(graph_rewriter='on'), dict(graph_rewriter='off')],
-      [dict(inter_threads=inter, intra_threads=intra)
-       for inter, intra in sorted({(cores, 1), (1, cores), (cores, count_cores_of_each(num_towers)), (2 * cores, 1)})],
-      [dict(staging_depth=depth) for depth in (0, 2)],
+      [dict(xla='on')], [dict(graph_rewriter='on'),
+                         dict(graph_rewriter='off')],
+      [
+          dict(inter_threads=inter, intra_threads=intra)
+          for inter, intra in sorted({(cores,
+                                       1), (1,
+                                            cores), (cores,
+                                                     count_cores_of_each(num_towers)), (2 * cores,
+                                                                                        1)})
+      ], [dict(staging_depth=depth) for depth in (0, 2)],
       [dict(variables=kind) for kind in ('first', 'balanced', 'replicated') if num_towers > 1],
   ]
-  return [alternatives for alternatives in found
-          if alternatives and all(getattr(config, name) == default[name] for name in alternatives[0])]
+  return [
+      alternatives for alternatives in found
+      if alternatives and all(getattr(config, name) == default[name] for name in alternatives[0])
+  ]
 
 
 def _compare(losses, expected):
   """Returns '' if losses agree but for rounding, else the first that does not, in words."""
   for step, (ours, theirs) in enumerate(zip(losses, expected)):
     if not abs(ours - theirs) <= _TOLERANCE * max(abs(theirs), 1e-2):
-      return 'disagrees: loss %.5g in step %d, not %.5g' % (ours, step + 1, theirs)
-  return '' if len(losses) == len(expected) else 'disagrees: %d losses, not %d' % (len(losses), len(expected))
+      return f'disagrees: loss {ours:.5g} in step {step + 1}, not {theirs:.5g}'
+  return '' if len(losses) == len(expected) else (f'disagrees: {len(losses)} losses, not '
+                                                  f'{len(expected)}')
 
 
 def _refuse_broken(trial):
   if trial.error:
-    raise UsageError('autotune: the settings as they are do not run: %s' % trial.error)
+    raise UsageError(f'autotune: the settings as they are do not run: {trial.error}')
 
 
 def _count_steps(config, pilot, seconds):
   _refuse_broken(pilot)
-  return int(min(max(seconds * pilot.examples_per_second / config.batch_size, _PILOT_STEPS), _MOST_STEPS))
+  return int(
+      min(max(seconds * pilot.examples_per_second / config.batch_size, _PILOT_STEPS), _MOST_STEPS))
 
 
 def _run_trial(command, config, changes, steps, limit_seconds):
@@ -207,11 +225,12 @@ def _run_trial(command, config, changes, steps, limit_seconds):
           line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
           timeout=limit_seconds, env=dict(os.environ, PYTHONPATH=paths))
     except subprocess.TimeoutExpired:
-      return TimedTrial(error='not done after %.0f s' % limit_seconds)
+      return TimedTrial(error=f'not done after {limit_seconds:.0f} s')
     if done.returncode:
       said = done.stderr.decode(errors='replace').strip().splitlines()
-      how = 'exit code %d' % done.returncode if done.returncode > 0 else 'ended by signal %d' % -done.returncode
-      return TimedTrial(error=said[-1][:200] if said and done.returncode in (2, 3) else how)
+      code = done.returncode
+      how = f'exit code {code}' if code > 0 else f'ended by signal {-code}'
+      return TimedTrial(error=said[-1][:200] if said and code in (2, 3) else how)
     with open(path, encoding='utf-8') as file:
       result = json.load(file)
   return TimedTrial(result['first_losses'], result['examples_per_second'], result['num_towers'])
@@ -222,10 +241,17 @@ def _cache_path(config):
 
 
 def fingerprint(config: Config) -> str:
-  """Returns a digest of what the fastest settings depend on: those of the run, the machine, TensorFlow, this source."""
+  """Returns a digest of what the fastest settings depend on: those of the run, the machine,
+  TensorFlow, this source.
+  """
   parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)
            if field.name not in _NOT_IN_FINGERPRINT}
-  parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(), _list_gpus()]
+  parts['machine'] = [
+      platform.machine(),
+      _read('/proc/cpuinfo', 'model name'),
+      count_cores(),
+      _list_gpus()
+  ]
   # The package is not imported here: its files stand for its version.
   spec = importlib.machinery.PathFinder.find_spec('tensorflow')
   files = [spec.origin, os.stat(spec.origin).st_mtime_ns] if spec and spec.origin else []
@@ -277,6 +303,7 @@ def _recall(path):
 def _remember(path, tuned):
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_whole(path, (json.dumps(dict(settings=tuned.settings, rows=tuned.rows), indent=1) + '\n').encode())
+    write_whole(path, (json.dumps(dict(settings=tuned.settings, rows=tuned.rows), indent=1) +
+                       '\n').encode())
   except OSError as error:
-    print('autotune: not remembered, %s cannot be written: %s' % (path, error.strerror))
+    print(f'autotune: not remembered, {path} cannot be written: {error.strerror}')

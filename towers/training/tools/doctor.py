@@ -1,11 +1,13 @@
 """Doctor: what this machine has, what does not fit together, and what to do about it.
 
   ok     Python 3.11.7
-  FAULT  GPU 0, NVIDIA A100-SXM4-40GB, has compute capability 8.0, and TensorFlow 1.14.0 is built for CUDA 10.0, which
+  FAULT  GPU 0, NVIDIA A100-SXM4-40GB, has compute capability 8.0, and TensorFlow 1.14.0 is built
+  for CUDA 10.0, which
          knows none above 7.5
          fix: use TensorFlow 2.x (TOWERS_TARGET=tf2 ./run), on which the same source runs
 
-Nothing here imports TensorFlow before it is looked at, since a doctor must be able to say why that fails.
+Nothing here imports TensorFlow before it is looked at, since a doctor must be able to say why that
+fails.
 """
 
 import re
@@ -44,17 +46,18 @@ def examine(write: Callable[[str], Any] = print) -> bool:
     tell(check_visible(gpus, build, count_gpus()))
     tell([try_towers()])
   faults = sum(finding.kind == 'FAULT' for finding in findings)
-  write('%d fault%s found' % (faults, '' if faults == 1 else 's') if faults else 'nothing is at fault')
+  write(f"{faults} fault{'' if faults == 1 else 's'} found" if faults else 'nothing is at fault')
   return not faults
 
 
 def check_python(version: Sequence[int]) -> Finding:
   """Says whether there is a TensorFlow for this Python."""
-  text = 'Python %s' % '.'.join(map(str, version))
+  text = f"Python {'.'.join(map(str, version))}"
   if tuple(version[:2]) == (3, 7) or (3, 10) <= tuple(version[:2]) <= (3, 13):
     return Finding('ok', text)
   return Finding('FAULT', text + ', for which there is no TensorFlow that towers runs on',
-                 'use Python 3.7 (TensorFlow 1.14) or 3.10 to 3.13 (2.21); ./run finds one that is installed')
+                 'use Python 3.7 (TensorFlow 1.14) or 3.10 to 3.13 (2.21); ./run finds one that is '
+                 'installed')
 
 
 def check_machine() -> List[Finding]:
@@ -66,12 +69,13 @@ def check_machine() -> List[Finding]:
       available = 1024.0 * int(re.findall(r'MemAvailable: +(\d+) kB', file.read())[0])
   except (OSError, IndexError):  # Not Linux.
     pass
-  text = '%d core%s' % (cores, '' if cores == 1 else 's')
+  text = f"{cores} core{'' if cores == 1 else 's'}"
   if available is None:
     return [Finding('ok', text)]
-  text += ', %.1f GB of memory free' % (available / 1e9)
+  text += f', {available / 1000000000.0:.1f} GB of memory free'
   if available < _LEAST_MEMORY:
-    return [Finding('note', text, 'end other programs, or use a smaller batch_size: a small run takes about 1 GB')]
+    return [Finding('note', text, 'end other programs, or use a smaller batch_size: a small run '
+                                  'takes about 1 GB')]
   return [Finding('ok', text)]
 
 
@@ -82,9 +86,9 @@ def check_import() -> Finding:
   except UsageError as error:
     return Finding('FAULT', str(error))
   except Exception as error:  # Whatever a broken installation raises is what the user must know.
-    return Finding('FAULT', 'TensorFlow cannot be imported: %s: %s' % (type(error).__name__, error),
+    return Finding('FAULT', f'TensorFlow cannot be imported: {type(error).__name__}: {error}',
                    'let ./run make an environment with the versions this project is tested with')
-  return Finding('ok', 'TensorFlow %s' % tf.__version__)
+  return Finding('ok', f'TensorFlow {tf.__version__}')
 
 
 def check_packages(build: Build) -> List[Finding]:
@@ -93,8 +97,9 @@ def check_packages(build: Build) -> List[Finding]:
 
   from tensorflow_v1 import load_keras
   findings = []
-  if build.version.startswith('1.14') and tuple(map(int, numpy.__version__.split('.')[:2])) > (1, 16):
-    findings.append(Finding('note', 'numpy %s makes TensorFlow 1.14 warn' % numpy.__version__,
+  if build.version.startswith('1.14') and tuple(map(int,
+                                                    numpy.__version__.split('.')[:2])) > (1, 16):
+    findings.append(Finding('note', f'numpy {numpy.__version__} makes TensorFlow 1.14 warn',
                             'pip install numpy==1.16.6'))
   try:
     load_keras()
@@ -104,14 +109,16 @@ def check_packages(build: Build) -> List[Finding]:
 
 
 def try_towers(seconds: float = _SECONDS_TO_ANSWER) -> Finding:
-  """Trains two staged towers, on GPUs if there are any, and one tower, and says whether they come to the same."""
+  """Trains two staged towers, on GPUs if there are any, and one tower, and says whether they come
+  to the same.
+  """
   answers: List[Finding] = []
   thread = threading.Thread(target=lambda: answers.append(_compare_towers()), daemon=True)
   thread.start()
   thread.join(seconds)
   if answers:
     return answers[0]
-  return Finding('FAULT', 'two staged towers did not come to an end within %g s' % seconds,
+  return Finding('FAULT', f'two staged towers did not come to an end within {seconds:g} s',
                  'see python main.py --check, and report it with all of the above')
 
 
@@ -123,10 +130,10 @@ def _compare_towers():
     two, one = _train(devices), _train(build_devices(1, 'cpu'))
   except Exception as error:  # Of TensorFlow, of CUDA: whatever it is, it is the finding.
     reason = (str(error).splitlines() or [''])[0]
-    return Finding('FAULT', 'two staged towers failed: %s: %s' % (type(error).__name__, reason),
+    return Finding('FAULT', f'two staged towers failed: {type(error).__name__}: {reason}',
                    'see the findings above; --device=cpu tries the program without GPUs')
-  text = '%d staged tower%s on %s, 20 steps: loss %.6f, one tower %.6f' % (
-      len(devices.names), '' if len(devices.names) == 1 else 's', ' and '.join(devices.names), two, one)
+  text = (f"{len(devices.names)} staged tower{'' if len(devices.names) == 1 else 's'} on "
+          f"{' and '.join(devices.names)}, 20 steps: loss {two:.6f}, one tower {one:.6f}")
   if abs(two - one) <= 1e-3 * abs(one):
     return Finding('ok', text)
   return Finding('FAULT', text, 'a device computes wrongly: see python main.py --check')
@@ -151,8 +158,8 @@ def _train(devices):
 
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
-    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split'), devices=devices.names,
-                             staging_depth=1)
+    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split'),
+                             devices=devices.names, staging_depth=1)
     store = towers.build_variable_store(devices=devices.names)
     reduced = towers.average_gradients(
         towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))

@@ -1,11 +1,13 @@
-"""Evaluator: a process beside the workers that measures every new checkpoint on the validation split.
+"""Evaluator: a process beside the workers that measures every new checkpoint on the validation
+split.
 
   workers    train ─► save 500 ─► train ─► save 1000 ─► … ─► save the last ─► done
   evaluator            └─► measure 500      └─► measure 1000          └─► measure ─► done
 
-It trains nothing, writes nothing that the chief reads, and may be slower than the workers: then it takes the newest
-checkpoint and leaves out those before. What it has found stands in `evaluations.json` beside the checkpoints, so that
-an evaluator that is started again goes on behind it.
+It trains nothing, writes nothing that the chief reads, and may be slower than the workers: then it
+takes the newest checkpoint and leaves out those before. What it has found stands in
+`evaluations.json` beside the checkpoints, so that an evaluator that is started again goes on behind
+it.
 """
 
 import json
@@ -37,7 +39,9 @@ class Evaluations:
   """What has been measured, by step, in a file."""
 
   def __init__(self, folder: str):
-    """Reads what an earlier evaluator has left in a folder; a file that tells nothing is begun anew."""
+    """Reads what an earlier evaluator has left in a folder; a file that tells nothing is begun
+    anew.
+    """
     self._path = os.path.join(folder, EVALUATIONS)
     self.rows: List[Dict[str, float]] = []
     try:
@@ -56,8 +60,8 @@ class Evaluations:
     write_whole(self._path, (json.dumps(self.rows, indent=1) + '\n').encode())
 
 
-def evaluate(program: Program, *, config: Config, devices: towers.Devices, startup: Startup, signals: Signals,
-             sleep: Callable[[float], Any] = time.sleep) -> None:
+def evaluate(program: Program, *, config: Config, devices: towers.Devices, startup: Startup,
+             signals: Signals, sleep: Callable[[float], Any] = time.sleep) -> None:
   """Measures checkpoints as they come, to that of the last step.
 
   Args:
@@ -74,7 +78,8 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
   """
   folder = config.checkpoint_dir
   if folder is None:
-    raise UsageError('An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
+    raise UsageError(
+        'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
   last_step = config.count_steps(program.train.inputs.plan.steps_per_epoch)
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config)
@@ -92,8 +97,9 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
       if step is None:
         if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
           told_at = time.monotonic()
-          print('%s waiting for a checkpoint after step %d' % (time.strftime('%H:%M:%S'),
-                                                              max(0, evaluations.last_step())), flush=True)
+          print(
+              '%s waiting for a checkpoint after step %d' %
+              (time.strftime('%H:%M:%S'), max(0, evaluations.last_step())), flush=True)
         _leave_if_asked(signals)
         sleep(_SECONDS_BETWEEN_LOOKS)
         continue
@@ -102,8 +108,8 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
       _leave_if_asked(signals)
       means = measured.means()
       evaluations.add(step, means)
-      print('{} evaluation of step {:,}: {}'.format(
-          time.strftime('%H:%M:%S'), step, format_means(means, measured.num_examples)), flush=True)
+      print(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
+            f"{format_means(means, measured.num_examples)}", flush=True)
       if summaries is not None:
         summaries.validation(step, means)
   if summaries is not None:
@@ -111,7 +117,9 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
 
 
 def _take_newest(session, saver, folder, after) -> Optional[int]:
-  """Restores the newest checkpoint after a step; returns its step, or None where there is none that can be read."""
+  """Restores the newest checkpoint after a step; returns its step, or None where there is none that
+  can be read.
+  """
   for step in list_steps(folder) if os.path.isdir(folder) else []:
     if step <= after:
       return None
@@ -121,12 +129,14 @@ def _take_newest(session, saver, folder, after) -> Optional[int]:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
       # The chief may have deleted it meanwhile.
       if step in list_steps(folder):
-        print('WARNING: %s cannot be read: %s' % (path_of(folder, step), find_reason(error)), flush=True)
+        print(f'WARNING: {path_of(folder, step)} cannot be read: {find_reason(error)}', flush=True)
   return None
 
 
 def _is_over(config, measured_step, last_step):
-  """Whether no checkpoint will come that has not been measured: the last step's is, or the workers stopped early."""
+  """Whether no checkpoint will come that has not been measured: the last step's is, or the workers
+  stopped early.
+  """
   if measured_step >= last_step:
     return True
   history = History(metric=config.best_metric, patience=config.early_stopping)
@@ -146,4 +156,4 @@ def _build_summaries(config):
 def _leave_if_asked(signals):
   if signals.received is not None:
     signals.answer()
-    raise Interrupted(signals.received, 'what has been measured stands in %s' % EVALUATIONS)
+    raise Interrupted(signals.received, f'what has been measured stands in {EVALUATIONS}')

@@ -1,13 +1,16 @@
-"""Export: a run's best weights as a SavedModel, in a graph of its own that knows nothing of training.
+"""Export: a run's best weights as a SavedModel, in a graph of its own that knows nothing of
+training.
 
-  checkpoint ─► weights ───────────────────────┐     images         [n, height, width, channels], as the data has them
+  checkpoint ─► weights ───────────────────────┐     images         [n, height, width, channels],
+                                               │                    as the data has them
   build_logits(images, is_training=False) ─────┴─►   logits         [n, classes]
                                                      probabilities  [n, classes]
   served/315/saved_model.pb, variables/              class          [n]
 
-The folder is named by the step that the weights are from, which is what TensorFlow Serving takes for a version.
-No iterator, no staging area, no `is_validating`, no device and no tower: it loads anywhere, on one CPU as well. The
-weights are those of the best validation where one was saved, else the newest.
+The folder is named by the step that the weights are from, which is what TensorFlow Serving takes
+for a version. No iterator, no staging area, no `is_validating`, no device and no tower: it loads
+anywhere, on one CPU as well. The weights are those of the best validation where one was saved, else
+the newest.
 """
 
 import contextlib
@@ -48,7 +51,8 @@ class Serving(NamedTuple):
 
 
 def export(config: Config, data_set: DataSet) -> str:
-  """Writes the model of a run's `checkpoint_dir` to a folder in its `export_dir`; returns that folder.
+  """Writes the model of a run's `checkpoint_dir` to a folder in its `export_dir`; returns that
+  folder.
 
   What stood there before is replaced once the new one is whole.
 
@@ -63,7 +67,8 @@ def export(config: Config, data_set: DataSet) -> str:
         op._clear_attr('debug_name')  # A name for messages on 2.x, which 1.14 refuses to load.
     outputs = dict(logits=serving.logits, probabilities=serving.probabilities)
     outputs['class'] = serving.classes
-    signature = tf.saved_model.predict_signature_def(inputs=dict(images=serving.images), outputs=outputs)
+    signature = tf.saved_model.predict_signature_def(inputs=dict(images=serving.images),
+                                                     outputs=outputs)
     try:
       os.makedirs(config.export_dir, exist_ok=True)
       aside = tempfile.mkdtemp(prefix='.writing-', dir=config.export_dir)
@@ -80,15 +85,16 @@ def export(config: Config, data_set: DataSet) -> str:
       finally:
         shutil.rmtree(aside, ignore_errors=True)
     except (OSError, tf.errors.OpError) as error:
-      raise RunError('The model cannot be exported to %s: %s. The checkpoints are whole: make room or choose another '
-                     'export_dir, and start the same command again.'
-                     % (config.export_dir, find_reason(error))) from None
+      raise RunError(f'The model cannot be exported to {config.export_dir}: {find_reason(error)}. '
+                     'The checkpoints are whole: make room or choose another export_dir, and '
+                     'start the same command again.') from None
   return folder
 
 
 @contextlib.contextmanager
 def open_checkpoint(config: Config, data_set: DataSet) -> Iterator[Tuple[Any, Serving, int]]:
-  """Opens a session on the model of a run, with its best weights; gives the session, the model and the weights' step.
+  """Opens a session on the model of a run, with its best weights; gives the session, the model and
+  the weights' step.
 
   Raises:
     UsageError: there is no checkpoint, or it is of another model.
@@ -107,17 +113,19 @@ def open_checkpoint(config: Config, data_set: DataSet) -> Iterator[Tuple[Any, Se
 
 @contextlib.contextmanager
 def open_export(folder: str) -> Iterator[Tuple[Any, Serving, int]]:
-  """Opens a session on an exported model: a SavedModel's folder, or the newest one of those that a folder holds.
+  """Opens a session on an exported model: a SavedModel's folder, or the newest one of those that a
+  folder holds.
 
   Raises:
     UsageError: there is none, it is damaged, or has other inputs and outputs than `export` gives.
   """
-  steps = [int(name) for name in os.listdir(folder) if name.isdigit()] if os.path.isdir(folder) else []
+  steps = [int(name) for name in os.listdir(folder) if name.isdigit()
+          ] if os.path.isdir(folder) else []
   if steps and not os.path.exists(os.path.join(folder, 'saved_model.pb')):
     folder = os.path.join(folder, str(max(steps)))
   if not os.path.exists(os.path.join(folder, 'saved_model.pb')):
-    raise UsageError('export_dir=%s holds no exported model: make one with --export_dir beside --checkpoint_dir.'
-                     % folder)
+    raise UsageError(f'export_dir={folder} holds no exported model: make one with --export_dir '
+                     'beside --checkpoint_dir.')
   with tf.Graph().as_default() as graph, tf.Session(config=session_config()) as session:
     try:
       signature = tf.saved_model.loader.load(session, [_TAG], folder).signature_def[_KEY]
@@ -125,12 +133,13 @@ def open_export(folder: str) -> Iterator[Tuple[Any, Serving, int]]:
           signature.outputs[name].name for name in ('logits', 'probabilities', 'class')]
       serving = Serving(*[graph.get_tensor_by_name(name) for name in names])
     except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
-      raise UsageError('The model in %s cannot be loaded: %s. Export it again.'
-                       % (folder, find_reason(error))) from None
+      raise UsageError(f'The model in {folder} cannot be loaded: {find_reason(error)}. Export it '
+                       'again.') from None
     yield session, serving, max(steps, default=0)
 
 
-def build_serving(build_logits: Callable[[Any, Any], Any], *, image_shape: Any, image_dtype: Any) -> Serving:
+def build_serving(build_logits: Callable[[Any, Any], Any], *, image_shape: Any,
+                  image_dtype: Any) -> Serving:
   """Builds a model to be asked, in the default graph.
 
   Args:
@@ -140,29 +149,33 @@ def build_serving(build_logits: Callable[[Any, Any], Any], *, image_shape: Any, 
   """
   images = tf.placeholder(image_dtype, [None] + list(image_shape), 'images')
   logits = build_logits(images, False)
-  return Serving(images, tf.identity(logits, 'output/logits'), tf.nn.softmax(logits, name='output/probabilities'),
+  return Serving(images, tf.identity(logits, 'output/logits'),
+                 tf.nn.softmax(logits, name='output/probabilities'),
                  tf.argmax(logits, 1, name='output/class'))
 
 
 def find_image_type(examples: Examples) -> Tuple[Any, Any]:
   """Returns the shape `[height, width, channels]` and the dtype of a split's images."""
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1, name=examples.name)
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
+                             name=examples.name)
     [batch] = towers.build_inputs(examples, plan=plan, mode='split').next_batches()
     images = batch.tensors[0]
     return images.shape.as_list()[1:], images.dtype
 
 
 def find_best(folder: str, metric: str) -> int:
-  """Returns the step of the best checkpoint in a folder, or of the newest where no validation says which is the best.
+  """Returns the step of the best checkpoint in a folder, or of the newest where no validation says
+  which is the best.
 
   Raises:
     UsageError: there is no folder or no checkpoint.
   """
   steps = list_steps(folder) if os.path.isdir(folder) else []
   if not steps:
-    raise UsageError('checkpoint_dir=%s %s: give the folder of a run that has saved.'
-                     % (folder, 'has no checkpoint' if os.path.isdir(folder) else 'does not exist'))
+    raise UsageError(f"checkpoint_dir={folder} "
+                     f"{'has no checkpoint' if os.path.isdir(folder) else 'does not exist'}: "
+                     "give the folder of a run that has saved.")
   history = History(metric=metric)
   history.read(folder, sys.maxsize)
   return next(step for step in history.best_first() + steps if step in steps)
@@ -176,15 +189,20 @@ def session_config() -> Any:
 def _restore(session, path):
   """Reads the weights; the checkpoint also holds what the optimizer keeps, which is left."""
   variables = tf.global_variables()
-  ours = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype) for variable in variables}
+  ours = {
+      variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+      for variable in variables
+  }
   try:
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    check_same_variables(path, {name: (tuple(shapes[name]), dtypes[name]) for name in shapes if name in ours}, ours)
+    check_same_variables(
+        path, {name: (tuple(shapes[name]), dtypes[name]) for name in shapes if name in ours}, ours)
     for variable in variables:
       variable.load(reader.get_tensor(variable.op.name), session)
   except UsageError:
     raise
   except (tf.errors.OpError, ValueError, RuntimeError) as error:
-    raise UsageError('%s is damaged: %s. Remove it, and the one before it is taken.' % (path, find_reason(error))
+    raise UsageError(f'{path} is damaged: {find_reason(error)}. Remove it, and the one before it '
+                     'is taken.'
                      ) from None

@@ -18,5 +18,5 @@ class Finding(NamedTuple):
 
 def format_finding(finding: Finding) -> str:
   """Returns a finding in one line, and its fix in another."""
-  fix = '\n       fix: %s' % finding.fix if finding.fix else ''
-  return '%-6s %s%s' % (finding.kind, finding.text, fix)
+  fix = f'\n       fix: {finding.fix}' if finding.fix else ''
+  return f'{finding.kind:6} {finding.text}{fix}'

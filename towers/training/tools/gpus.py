@@ -1,7 +1,8 @@
 """GPUs: what the driver has, what the installed TensorFlow was built for, and whether the two fit.
 
-Of GPUs tells the driver's own library, NVML, which Python reaches by `pynvml` of the package nvidia-ml-py. Where that
-fails, `nvidia-smi` does, in the CSV that its manual documents (`nvidia-smi --help-query-gpu`), or says what is wrong.
+Of GPUs tells the driver's own library, NVML, which Python reaches by `pynvml` of the package
+nvidia-ml-py. Where that fails, `nvidia-smi` does, in the CSV that its manual documents (`nvidia-smi
+--help-query-gpu`), or says what is wrong.
 """
 
 import os
@@ -14,9 +15,10 @@ from towers.training.tools.fact import Finding
 
 _QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
 _SECONDS_TO_ANSWER = 30.0
-# For the CUDA that a TensorFlow is built with, the oldest driver on Linux (release notes of the CUDA toolkit).
-_DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0): (450, 80), (12, 0): (525, 60),
-            (13, 0): (580, 65)}
+# For the CUDA that a TensorFlow is built with, the oldest driver on Linux (release notes of the
+# CUDA toolkit).
+_DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0): (450, 80),
+            (12, 0): (525, 60), (13, 0): (580, 65)}
 
 
 class Gpu(NamedTuple):
@@ -27,7 +29,8 @@ class Gpu(NamedTuple):
     name: its product name.
     driver: the driver's version, as (418, 67).
     memory_mib: of the GPU; None where it does not say.
-    capability: the compute capability, as (7, 0); None where the `nvidia-smi` of an older driver does not tell it.
+    capability: the compute capability, as (7, 0); None where the `nvidia-smi` of an older driver
+      does not tell it.
   """
   number: int
   name: str
@@ -83,8 +86,9 @@ def _describe(pynvml, number, driver):
              pynvml.nvmlDeviceGetCudaComputeCapability(gpu))
 
 
-def find_gpus(run: Callable[..., Any] = subprocess.run, ask: Callable[[], Optional[List[Gpu]]] = ask_driver
-              ) -> Tuple[List[Gpu], List[Finding]]:
+def find_gpus(
+    run: Callable[..., Any] = subprocess.run,
+    ask: Callable[[], Optional[List[Gpu]]] = ask_driver) -> Tuple[List[Gpu], List[Finding]]:
   """Asks the driver, or else nvidia-smi; returns the GPUs, and what stands against asking."""
   told = ask()
   if told is not None:
@@ -92,11 +96,13 @@ def find_gpus(run: Callable[..., Any] = subprocess.run, ask: Callable[[], Option
   for fields in (_QUERY, _QUERY[:-1]):
     try:
       done = run(['nvidia-smi', '--query-gpu=' + ','.join(fields), '--format=csv,noheader,nounits'],
-                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=_SECONDS_TO_ANSWER)
+                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                 timeout=_SECONDS_TO_ANSWER)
     except FileNotFoundError:
-      return [], [_no_gpu('there is no nvidia-smi, so no NVIDIA driver', 'on a machine with a GPU, install its driver')]
+      return [], [_no_gpu('there is no nvidia-smi, so no NVIDIA driver',
+          'on a machine with a GPU, install its driver')]
     except (OSError, subprocess.TimeoutExpired) as error:
-      return [], [Finding('FAULT', 'nvidia-smi does not answer: %s' % error,
+      return [], [Finding('FAULT', f'nvidia-smi does not answer: {error}',
                           'reload the driver or restart the machine')]
     if done.returncode == 0:
       gpus = parse_gpus(done.stdout)
@@ -104,8 +110,9 @@ def find_gpus(run: Callable[..., Any] = subprocess.run, ask: Callable[[], Option
     # Older drivers do not know the last field.
     if 'not a valid field' not in done.stdout:
       break
-  return [], [Finding('FAULT', 'nvidia-smi fails: %s' % ' '.join(done.stdout.split()),
-                      'install a driver that fits this kernel, or restart the machine after an update of the driver')]
+  return [], [Finding('FAULT', f"nvidia-smi fails: {' '.join(done.stdout.split())}",
+                      'install a driver that fits this kernel, or restart the machine after an '
+                      'update of the driver')]
 
 
 def _no_gpu(reason, fix=''):
@@ -113,8 +120,9 @@ def _no_gpu(reason, fix=''):
 
 
 def parse_gpus(text: str) -> List[Gpu]:
-  """Returns the GPUs of `nvidia-smi --query-gpu=index,name,driver_version,memory.total[,compute_cap]
-  --format=csv,noheader,nounits`."""
+  """Returns the GPUs of `nvidia-smi
+  --query-gpu=index,name,driver_version,memory.total[,compute_cap] --format=csv,noheader,nounits`.
+  """
   gpus = []
   for line in text.splitlines():
     cells = [cell.strip() for cell in line.split(',')]
@@ -136,32 +144,39 @@ def find_build() -> Build:
     # The wheels of 1.13 and 1.14; they hold code for 3.5 to 7.0, which 7.5 runs as well.
     return Build(tf.__version__, (10, 0), (3, 5), (7, 5))
   info = tf.sysconfig.get_build_info()
-  return parse_build(tf.__version__, info.get('cuda_version', ''), info.get('cuda_compute_capabilities', []))
+  return parse_build(tf.__version__, info.get('cuda_version', ''), info.get(
+      'cuda_compute_capabilities', []))
 
 
 def parse_build(version: str, cuda: str, capabilities: Sequence[str]) -> Build:
-  """Returns a Build from what TensorFlow 2.x says of itself, as '12.5.1' and ['sm_60', …, 'compute_90'].
+  """Returns a Build from what TensorFlow 2.x says of itself, as '12.5.1' and ['sm_60', …,
+  'compute_90'].
 
-  Code for `compute_` is compiled for newer GPUs by their driver when it is first needed, so there is no highest.
+  Code for `compute_` is compiled for newer GPUs by their driver when it is first needed, so there
+  is no highest.
   """
   numbers = [tuple(map(int, part)) for part in re.findall(r'_(\d+)(\d)\b', ' '.join(capabilities))]
   digits = re.findall(r'\d+', cuda)
   is_forward = any(name.startswith('compute_') for name in capabilities)
-  return Build(version, (int(digits[0]), int((digits + ['0'])[1])) if digits else None,
-               min(numbers, default=None), None if is_forward else max(numbers, default=None))  # type: ignore
+  cuda_version = (int(digits[0]), int((digits + ['0'])[1])) if digits else None
+  least = min(numbers, default=None)
+  most = None if is_forward else max(numbers, default=None)
+  return Build(version, cuda_version, least, most)  # type: ignore
 
 
 def check_gpus(gpus: Sequence[Gpu], build: Build) -> List[Finding]:
   """Says for each GPU whether this TensorFlow and the driver can use it."""
   findings = []
   for gpu in gpus:
-    text = 'GPU %d, %s' % (gpu.number, gpu.name)
+    text = f'GPU {gpu.number}, {gpu.name}'
     if build.cuda is None:
-      findings.append(Finding('FAULT', '%s, and TensorFlow %s is built without CUDA' % (text, build.version),
+      findings.append(Finding('FAULT', f'{text}, and TensorFlow {build.version} is built without '
+                                       'CUDA',
                               _install(build)))
       continue
     known = 'TensorFlow %s is built for CUDA %d.%d' % ((build.version,) + build.cuda)
-    least_driver = max((driver for cuda, driver in _DRIVERS.items() if cuda <= build.cuda), default=(0, 0))
+    least_driver = max((driver for cuda, driver in _DRIVERS.items() if cuda <= build.cuda),
+                       default=(0, 0))
     if gpu.capability and build.most and gpu.capability > build.most:
       findings.append(Finding(
           'FAULT', '%s, has compute capability %d.%d, and %s, which knows none above %d.%d'
@@ -171,15 +186,18 @@ def check_gpus(gpus: Sequence[Gpu], build: Build) -> List[Finding]:
       findings.append(Finding(
           'FAULT', '%s, has compute capability %d.%d, and %s, with code for %d.%d and above'
           % ((text,) + gpu.capability + (known,) + build.least),
-          'use an older TensorFlow: 1.14 (TOWERS_TARGET=tf1 ./run, with Python 3.7) runs from 3.5 on'))
+          'use an older TensorFlow: 1.14 (TOWERS_TARGET=tf1 ./run, with Python 3.7) runs from 3.5 '
+          'on'))
     elif gpu.driver < least_driver:
       findings.append(Finding(
           'FAULT', '%s, has the driver %s, and %s, which needs %d.%d or later'
-          % ((text, '.'.join(map(str, gpu.driver)), known) + least_driver), 'install a newer NVIDIA driver'))
+          % ((text, '.'.join(map(str, gpu.driver)), known) + least_driver),
+          'install a newer NVIDIA driver'))
     else:
-      memory = '' if gpu.memory_mib is None else ', {:,} MiB'.format(gpu.memory_mib)
+      memory = '' if gpu.memory_mib is None else f', {gpu.memory_mib:,} MiB'
       capability = ', compute capability %d.%d' % gpu.capability if gpu.capability else ''
-      findings.append(Finding('ok', '%s%s%s, driver %s' % (text, capability, memory, '.'.join(map(str, gpu.driver)))))
+      findings.append(Finding('ok', f"{text}{capability}{memory}, driver "
+                                    f"{'.'.join(map(str, gpu.driver))}"))
   return findings
 
 
@@ -189,15 +207,15 @@ def check_visible(gpus: Sequence[Gpu], build: Build, seen: int) -> List[Finding]
     return []
   hidden = os.environ.get('CUDA_VISIBLE_DEVICES')
   if seen == len(gpus):
-    return [Finding('ok', 'TensorFlow sees %d of %d GPUs' % (seen, len(gpus)))]
-  text = 'TensorFlow sees %d of %d GPUs' % (seen, len(gpus))
+    return [Finding('ok', f'TensorFlow sees {seen} of {len(gpus)} GPUs')]
+  text = f'TensorFlow sees {seen} of {len(gpus)} GPUs'
   if hidden is not None:
-    return [Finding('note', '%s, with CUDA_VISIBLE_DEVICES=%s' % (text, hidden), 'unset it to see all')]
+    return [Finding('note', f'{text}, with CUDA_VISIBLE_DEVICES={hidden}', 'unset it to see all')]
   return [Finding('FAULT', text, _install(build))]
 
 
 def _install(build):
   if build.version.startswith('1.'):
-    return ('pip uninstall tensorflow; pip install tensorflow-gpu==%s, and CUDA 10.0 with cuDNN 7 in LD_LIBRARY_PATH'
-            % build.version)
-  return "pip install 'tensorflow[and-cuda]==%s', which brings the CUDA libraries" % build.version
+    return (f'pip uninstall tensorflow; pip install tensorflow-gpu=={build.version}, and CUDA 10.0 '
+            'with cuDNN 7 in LD_LIBRARY_PATH')
+  return f"pip install 'tensorflow[and-cuda]=={build.version}', which brings the CUDA libraries"

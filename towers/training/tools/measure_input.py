@@ -1,4 +1,5 @@
-"""Measure input: how fast the pipelines are by themselves, and what to do where towers wait for them.
+"""Measure input: how fast the pipelines are by themselves, and what to do where towers wait for
+them.
 
   input alone: 2 towers, global batch 64, 2 threads on 2 cores
     split       712 examples/s
@@ -22,7 +23,8 @@ _SECONDS = 3.0
 _ADVISE_FROM = 0.1
 
 
-def measure_input(config: Config, data_set: DataSet, devices: Any, *, seconds: float = _SECONDS) -> Dict[str, float]:
+def measure_input(config: Config, data_set: DataSet, devices: Any, *,
+                  seconds: float = _SECONDS) -> Dict[str, float]:
   """Takes batches of the training split in each mode, and does nothing with them.
 
   Args:
@@ -39,10 +41,10 @@ def measure_input(config: Config, data_set: DataSet, devices: Any, *, seconds: f
     with tf.Graph().as_default():
       examples = data_set.train
       plan = towers.build_plan(num_examples=examples.num_examples, batch_size=config.batch_size,
-                               num_towers=len(devices.names), name=examples.name, drop_remainder=config.drop_remainder,
-                               accumulate=config.accumulate)
-      inputs = towers.build_inputs(examples, plan=plan, mode=mode, shuffle=config.shuffle, seed=config.seed,
-                                   parallel_calls=config.input_threads)
+                               num_towers=len(devices.names), name=examples.name,
+                               drop_remainder=config.drop_remainder, accumulate=config.accumulate)
+      inputs = towers.build_inputs(examples, plan=plan, mode=mode, shuffle=config.shuffle,
+                                   seed=config.seed, parallel_calls=config.input_threads)
       batches = inputs.next_batches()
       # Fetching the tensors would copy them once more.
       there = tf.group(*[tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)])
@@ -62,10 +64,11 @@ def measure_input(config: Config, data_set: DataSet, devices: Any, *, seconds: f
 
 def format_speeds(config: Config, num_towers: int, speeds: Dict[str, float]) -> str:
   """Returns the table at the top of this file."""
-  lines = ['input alone: {} tower{}, global batch {:,}, {} threads on {} cores'.format(
-      num_towers, '' if num_towers == 1 else 's', config.batch_size, config.input_threads or count_cores(),
-      count_cores())]
-  return '\n'.join(lines + ['  {:5}  {:>12,.0f} examples/s'.format(mode, speed) for mode, speed in speeds.items()])
+  lines = [f"input alone: {num_towers} tower{'' if num_towers == 1 else 's'}, global batch "
+           f"{config.batch_size:,}, {config.input_threads or count_cores()} threads on "
+           f"{count_cores()} cores"]
+  return '\n'.join(lines +
+                   [f'  {mode:5}  {speed:>12,.0f} examples/s' for mode, speed in speeds.items()])
 
 
 def advise(config: Config, waited: float, needs_threads: bool = True) -> str:
@@ -84,13 +87,14 @@ def advise(config: Config, waited: float, needs_threads: bool = True) -> str:
   if config.staging_depth == 0:
     ways.append('staging_depth=1 makes the next batch while the towers compute')
   if not needs_threads:
-    ways.append('a larger batch_size, since steps are so short that taking rows out of arrays is not')
+    ways.append('a larger batch_size, since steps are so short that taking rows out of arrays is '
+                'not')
   elif threads < cores:
-    ways.append('input_threads={} uses all cores, where it is {}'.format(cores, threads))
+    ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
   else:
-    ways.append('all {} cores decode already: input_threads={} helps only where disks are what is waited for, '
-                'otherwise more cores or smaller images do'.format(cores, 2 * threads))
+    ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only where '
+                'disks are what is waited for, otherwise more cores or smaller images do')
   if config.data == 'images':
     ways.append('python -m towers.data.convert makes few large files of many small ones')
   ways.append('--input_only measures the input alone, in every mode')
-  return 'the towers waited for input {:.0%} of the time. What may help: {}.'.format(waited, '; '.join(ways))
+  return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

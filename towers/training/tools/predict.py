@@ -26,7 +26,8 @@ from towers.training.tools.export import Serving, open_checkpoint, open_export, 
 
 
 def predict(config: Config) -> None:
-  """Writes the class and its probability for every example in `config.predict`, to `result_file` or to stdout.
+  """Writes the class and its probability for every example in `config.predict`, to `result_file` or
+  to stdout.
 
   Raises:
     UsageError: no such file, folder or model, or images that are not those the model takes.
@@ -38,11 +39,12 @@ def predict(config: Config) -> None:
     opened = open_checkpoint(config, data.load(
         config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields}))
   if not os.path.exists(config.predict):
-    raise UsageError('predict=%s does not exist: give a .npy file, or a folder of JPEGs and PNGs.' % config.predict)
+    raise UsageError(f'predict={config.predict} does not exist: give a .npy file, or a folder of '
+                     'JPEGs and PNGs.')
   lines = ['example,class,probability']
   with opened as (session, serving, _):
     for name, label, probability in classify(session, serving, _read(config, serving)):
-      lines.append('%s,%d,%.6f' % (_quote(name), label, probability))
+      lines.append(f'{_quote(name)},{label},{probability:.6f}')
   text = '\n'.join(lines + [''])
   if config.result_file is not None:
     write_whole(config.result_file, text.encode())
@@ -50,7 +52,8 @@ def predict(config: Config) -> None:
   try:
     sys.stdout.write(text)
     sys.stdout.flush()
-  except BrokenPipeError:  # Whoever reads has seen enough, as `head` does; Python would try once more at its end.
+  except BrokenPipeError:
+    # Whoever reads has seen enough, as `head` does; Python would try once more at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -64,13 +67,16 @@ def classify(session: Any, serving: Serving, batches: Iterable[Tuple[List[str], 
     batches: names, and images `[n, height, width, channels]`.
   """
   for names, images in batches:
-    classes, probabilities = session.run([serving.classes, serving.probabilities], {serving.images: images})
+    classes, probabilities = session.run([serving.classes, serving.probabilities],
+                                         {serving.images: images})
     for name, label, row in zip(names, classes, probabilities):
       yield name, int(label), float(row[label])
 
 
 def _read(config, serving):
-  """Yields (names, images) of a file or folder, in batches; raises a UsageError for images of another shape."""
+  """Yields (names, images) of a file or folder, in batches; raises a UsageError for images of
+  another shape.
+  """
   shape, dtype = serving.images.shape.as_list()[1:], serving.images.dtype
   if os.path.isdir(config.predict):
     return _read_folder(config, shape, dtype)
@@ -80,30 +86,33 @@ def _read(config, serving):
 def _read_array(config, shape, dtype):
   images = map_npy(config.predict)
   is_grey = images.ndim == 3 and shape[-1] == 1
-  if list(images.shape[1:]) != (shape[:-1] if is_grey else shape) or images.dtype != dtype.as_numpy_dtype:
-    raise UsageError('predict=%s holds %s of shape %s, and the model takes %s of shape [n, %s]: make them so, with '
-                     'numpy.save.' % (config.predict, images.dtype, list(images.shape), dtype.name,
-                                      ', '.join(map(str, shape))))
+  if list(images.shape[1:]) != (shape[:-1]
+                                if is_grey else shape) or images.dtype != dtype.as_numpy_dtype:
+    raise UsageError(f"predict={config.predict} holds {images.dtype} of shape "
+                     f"{list(images.shape)}, and the model takes {dtype.name} of shape [n, "
+                     f"{', '.join(map(str, shape))}]: make them so, with numpy.save.")
   for start in range(0, len(images), config.batch_size):
     batch = np.asarray(images[start:start + config.batch_size])
-    yield [str(start + row) for row in range(len(batch))], batch[..., np.newaxis] if is_grey else batch
+    yield [str(start + row) for row in range(len(batch))], batch[...,
+                                                                 np.newaxis] if is_grey else batch
 
 
 def _read_folder(config, shape, dtype):
   names = sorted(name for name in os.listdir(config.predict)
                  if name.lower().endswith(EXTENSIONS) and not name.startswith('.'))
   if not names:
-    raise UsageError('predict=%s holds no JPEG or PNG.' % config.predict)
+    raise UsageError(f'predict={config.predict} holds no JPEG or PNG.')
   if dtype != tf.uint8 or shape[0] != shape[1] or shape[2] not in (1, 3):
-    raise UsageError('predict=%s is a folder of images, which become squares of bytes, and the model takes %s of shape '
-                     '%s: give a .npy file.' % (config.predict, dtype.name, shape))
+    raise UsageError(f'predict={config.predict} is a folder of images, which become squares of '
+                     f'bytes, and the model takes {dtype.name} of shape {shape}: give a .npy '
+                     'file.')
   files = ImageFiles([os.path.join(config.predict, name) for name in names], [0] * len(names))
   bad_records = BadRecords(config.on_bad_record)
   format = ImageFormat(size=shape[0], channels=shape[2], max_pixels=config.max_image_pixels)
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
     # As validation reads them: the same window, the same resizing.
-    examples = encoded_examples(ImageSource(len(names), files.read, files.place), format=format, augment='none', seed=0,
-                                bad_records=bad_records, name='predict')
+    examples = encoded_examples(ImageSource(len(names), files.read, files.place), format=format,
+                                augment='none', seed=0, bad_records=bad_records, name='predict')
     assert examples.read is not None
     read = examples.read(tf.data.Dataset.range(len(names)), epoch=tf.zeros([], tf.int64),
                          parallel_calls=config.input_threads or 2)
@@ -123,4 +132,4 @@ def _read_folder(config, shape, dtype):
 
 def _quote(name):
   """Returns a cell of CSV (RFC 4180)."""
-  return '"%s"' % name.replace('"', '""') if set(name) & set(',"\r\n') else name
+  return '"{}"'.format(name.replace('"', '""')) if set(name) & set(',"\r\n') else name
