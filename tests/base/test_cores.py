@@ -15,7 +15,8 @@ def test_a_process_that_is_kept_to_one_core_counts_one():
   code = ('import os; from towers.base.cores import count_cores; '
           'os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(count_cores()); '
           'import sys; assert "tensorflow" not in sys.modules')
-  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=60)
+  done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, check=True,
+                        timeout=60)
   assert done.stdout == b'1\n'
   assert count_cores() == len(os.sched_getaffinity(0))
 
