@@ -11,8 +11,8 @@ from tensorflow_v1 import tf
 
 config = json.loads(os.environ.get('TF_CONFIG') or '{"cluster": {"worker": [""]}, "task": '
                                                    '{"index": 0}}')
-addresses, number = config['cluster']['worker'], config['task']['index']
-workers = towers.Workers(len(addresses), number)
+addresses, rank = config['cluster']['worker'], config['task']['index']
+workers = towers.Workers(len(addresses), rank)
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
@@ -32,10 +32,10 @@ def model(batch, is_training):
 devices = towers.build_devices(2, 'cpu')
 # Every worker takes its share of the same global batch …
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2,
-                         num_workers=len(addresses), worker=number)
+                         num_workers=len(addresses), rank=rank)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
                          devices=devices.names)
-store = towers.build_variable_store(devices=devices.names, worker=number)
+store = towers.build_variable_store(devices=devices.names, rank=rank)
 all_towers = towers.build_towers(model, towers.build_batches(feed), devices=devices.names,
                                  store=store, workers=workers)
 # … and computes the mean over all of it, to the same bits as the others.
@@ -44,7 +44,7 @@ train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.005
 session_config = towers.build_session_config(devices, workers=workers)
 target = ''
 if len(addresses) > 1:
-  server = tf.train.Server({'worker': addresses}, job_name='worker', task_index=number,
+  server = tf.train.Server({'worker': addresses}, job_name='worker', task_index=rank,
                            config=session_config)
   target = server.target
 with tf.Session(target, config=session_config) as session:

@@ -106,7 +106,7 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
            **planned: Any) -> Feed:
     plan = towers.build_plan(
         num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
-        num_workers=workers.num_workers, worker=workers.worker, name=examples.name, **planned)
+        num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
     inputs = towers.build_inputs(examples, plan=plan, mode=input_mode, shuffle=shuffle, seed=seed,
                                  parallel_calls=input_threads)
     return towers.build_feed(inputs, devices=devices, staging_depth=staging_depth)
@@ -126,7 +126,7 @@ def build_program(model: Model, data_set: DataSet, *, devices: Sequence[str],
     batches = towers.build_batches(train)
 
   store = towers.build_variable_store(
-      devices=train_devices, placement=variables, seed=seed, worker=workers.worker)
+      devices=train_devices, placement=variables, seed=seed, rank=workers.rank)
   numbers = towers.build_precision(precision, devices=train_devices, loss_scale=loss_scale)
   all_towers = towers.build_towers(
       model, batches, devices=train_devices, store=store, is_training=is_training,

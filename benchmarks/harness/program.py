@@ -62,7 +62,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_configured(config, model, data_set, devices.names,
-                               towers.Workers(cluster.num_workers, cluster.worker))
+                               towers.Workers(cluster.num_workers, cluster.rank))
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
     with open_session(worker, devices, config, program.needs_threads) as session:

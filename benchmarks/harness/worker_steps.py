@@ -160,7 +160,7 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
   from towers.training.settings.cluster import read_cluster
 
   cluster = read_cluster(os.environ)
-  arrays = examples_of(cluster.worker, len(cluster.addresses))
+  arrays = examples_of(cluster.rank, len(cluster.addresses))
   strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy(
       tf.distribute.experimental.CollectiveCommunication.RING)
 
@@ -206,7 +206,7 @@ def _open_keras(net, batch_size):
 
   from towers.training.settings.cluster import read_cluster
   cluster = read_cluster(os.environ)
-  arrays = examples_of(cluster.worker, len(cluster.addresses))
+  arrays = examples_of(cluster.rank, len(cluster.addresses))
   options = tf.distribute.experimental.CommunicationOptions(
       implementation=tf.distribute.experimental.CommunicationImplementation.RING)
   strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

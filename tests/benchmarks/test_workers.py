@@ -93,7 +93,7 @@ def test_a_workers_examples_are_those_that_the_plan_deals_it():
   np.testing.assert_array_equal(of_second[1], labels[1::2])
   assert of_second[0].shape[1:] == images.shape[1:]
   shared = build_plan(num_examples=len(labels), batch_size=128, num_towers=1, num_workers=2,
-                      worker=1)
+                      rank=1)
   assert shared.shares(128) == [64]
 
 

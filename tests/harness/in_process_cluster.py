@@ -58,7 +58,7 @@ class InProcessCluster:
       return self.servers.target(worker, config)
 
     self.runs = [
-        Run(worker=worker, num_workers=num_workers, serve=functools.partial(serve, worker),
+        Run(rank=worker, num_workers=num_workers, serve=functools.partial(serve, worker),
             **settings) for worker in range(num_workers)
     ]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)

@@ -86,7 +86,7 @@ class Run:
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
                validation=None, model=model, shuffle=False, validation_tower=False,
-               validation_kind=None, worker=0, num_workers=1, serve=None, **settings):
+               validation_kind=None, rank=0, num_workers=1, serve=None, **settings):
     """Opens it; `serve` takes a session's config and returns the target to run in, for one of
     several workers.
     """
@@ -101,9 +101,9 @@ class Run:
     self.graph = tf.Graph()
     with self.graph.as_default():
       self.program = build_configured(config, model, data_set, devices.names,
-                                      towers.Workers(num_workers, worker))
+                                      towers.Workers(num_workers, rank))
       self.session_config = towers.build_session_config(devices,
-                                                        workers=towers.Workers(num_workers, worker),
+                                                        workers=towers.Workers(num_workers, rank),
                                                         needs_threads=self.program.needs_threads)
       self.target = serve(self.session_config) if serve else ''
       self.session = tf.Session(self.target, config=self.session_config)

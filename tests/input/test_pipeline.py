@@ -29,13 +29,13 @@ def take(mode, size, *, num_steps, first_step=0, **settings):
 
 
 def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, num_workers=1,
-              worker=0, make_examples=id_examples, num_threads=0):
+              rank=0, make_examples=id_examples, num_threads=0):
   """Returns the same of several runs, (first step, number of steps), of one program."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size,
                              num_towers=num_towers, drop_remainder=drop_remainder,
-                             num_workers=num_workers, worker=worker)
+                             num_workers=num_workers, rank=rank)
     inputs = towers.build_inputs(make_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle,
                                  seed=seed)
     batches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples))
@@ -96,17 +96,17 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(
   num_examples, batch_size, num_towers = size
   steps_per_epoch = -(-num_examples // batch_size)
   of_worker = []
-  for worker in range(num_workers):
+  for rank in range(num_workers):
     plan, [steps, resumed] = take_runs(
         mode, size, [(0, 2 * steps_per_epoch + 1), (steps_per_epoch - 1, 2)], shuffle=shuffle,
-        num_workers=num_workers, worker=worker)
+        num_workers=num_workers, rank=rank)
     of_worker.append((plan, steps))
     assert {id for step in steps for ids in step for id in ids
-           } == set(range(worker, num_examples, num_workers))
+           } == set(range(rank, num_examples, num_workers))
     assert resumed == steps[steps_per_epoch - 1:steps_per_epoch + 1]
     if mode == 'shard':
       for tower in range(num_towers):
-        assert all(id % (num_workers * num_towers) == worker + num_workers * tower
+        assert all(id % (num_workers * num_towers) == rank + num_workers * tower
                    for step in steps for id in step[tower])
   for epoch in range(2):
     taken = [
@@ -129,9 +129,9 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(
 def test_every_shard_is_shuffled_in_an_order_of_its_own(mode, num_workers, num_towers):
   num_examples, num_shards = 96, num_workers * num_towers
   orders = []
-  for worker in range(num_workers):
+  for rank in range(num_workers):
     steps = take(mode, (num_examples, 8, num_towers), num_steps=12, shuffle=True,
-                 num_workers=num_workers, worker=worker)[1]
+                 num_workers=num_workers, rank=rank)[1]
     # By their places within the shard, which is every fourth example.
     orders += [
         [id // num_shards for step in steps for id in step[tower]] for tower in range(num_towers)

@@ -55,10 +55,10 @@ def test_dealing_in_turn_gives_each_example_to_one_tower(count, num_towers):
 @hypothesis.given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
 def test_workers_shares_add_up(size, num_workers, num_towers):
   plans = [build_plan(num_examples=40, batch_size=40, num_towers=num_towers,
-                      num_workers=num_workers, worker=worker) for worker in range(num_workers)]
+                      num_workers=num_workers, rank=rank) for rank in range(num_workers)]
   shares = [plan.shares(size) for plan in plans]
   assert [sum(of_worker) for of_worker in shares] == [
-      len(range(worker, size, num_workers)) for worker in range(num_workers)]
+      len(range(rank, size, num_workers)) for rank in range(num_workers)]
   assert all(max(of_worker) - min(of_worker) <= 1 for of_worker in shares)
 
 

@@ -104,7 +104,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     get_nexts = []
     initializer = None
     # Sharded by worker, then by tower.
-    for shard in range(plan.worker, num_shards, plan.num_workers):
+    for shard in range(plan.rank, num_shards, plan.num_workers):
       def epoch(number, shard=shard):
         first_micro_batch = tf.where(tf.equal(number, start_epoch), start_micro_batch,
                                      tf.zeros_like(start_micro_batch))

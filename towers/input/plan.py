@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     drop_remainder: leave out the last, smaller batch of every epoch.
     accumulate: runs that a full global batch is taken in.
     num_workers: that share each global batch, each with as many towers.
-    worker: the number of this one, from 0.
+    rank: of this one, from 0.
   """
   num_examples: int
   batch_size: int
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
   drop_remainder: bool = False
   accumulate: int = 1
   num_workers: int = 1
-  worker: int = 0
+  rank: int = 0
 
   @property
   def micro_batch_size(self) -> int:
@@ -99,7 +99,7 @@ class Plan(NamedTuple):
 
     8 over 3 towers of one worker is [3, 3, 2].
     """
-    size = dealt(size, self.worker, self.num_workers)
+    size = dealt(size, self.rank, self.num_workers)
     return [
         size // self.num_towers + (tower < size % self.num_towers)
         for tower in range(self.num_towers)
@@ -114,7 +114,7 @@ def dealt(count, shard: int, num_shards: int):
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
-               accumulate: int = 1, num_workers: int = 1, worker: int = 0,
+               accumulate: int = 1, num_workers: int = 1, rank: int = 0,
                name: str = 'examples') -> Plan:
   """Returns the plan of a split, or says why there is none.
 
@@ -124,8 +124,8 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_rema
   """
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
-  if not 0 <= worker < num_workers:
-    raise UsageError(f'worker is {worker}: of {num_workers} workers the numbers are 0 to '
+  if not 0 <= rank < num_workers:
+    raise UsageError(f'rank is {rank}: the ranks of {num_workers} workers are 0 to '
                      f'{num_workers - 1}.')
   all_towers = num_workers * num_towers
   towers = f'{all_towers} towers' + (f' of {num_workers} workers' if num_workers > 1 else '')
@@ -144,7 +144,7 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_rema
   if num_examples < all_towers:
     raise UsageError(f'{name} has {num_examples} examples for {towers}: every tower needs at least '
                      f'one; use at most {max(num_examples, 1)} towers, or more data.')
-  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, worker)
+  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, rank)
   if plan.steps_per_epoch == 0:
     raise UsageError(f'{name} has {num_examples} examples, fewer than one global batch of '
                      f'{batch_size}, and drop_remainder leaves out the rest: use a batch_size of '

@@ -163,7 +163,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     config.isolate_session_state = True
     # A worker's session sees its own devices alone; with others the first run would wait for their
     # sessions.
-    config.device_filters.append(f'/job:worker/task:{workers.worker}')
+    config.device_filters.append(f'/job:worker/task:{workers.rank}')
     # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait
     # for ever.
     config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'

@@ -57,14 +57,14 @@ class VariableStore(NamedTuple):
 
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
-                         worker: int = 0) -> VariableStore:
+                         rank: int = 0) -> VariableStore:
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
 
   Args:
     devices: of this worker's towers.
     placement: one of `PLACEMENTS`.
     seed: of everything random in the towers.
-    worker: the number of the worker.
+    rank: of this worker.
 
   Raises:
     UsageError: an unknown placement, or no device.
@@ -115,7 +115,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
       initial_ops.update(find_random_ops(initial_value))
 
   return VariableStore(creator, asked.clear, made, initial_ops, seed, replicas, [], len(devices),
-                       worker * len(devices))
+                       rank * len(devices))
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Any]) -> None:

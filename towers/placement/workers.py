@@ -18,9 +18,9 @@ from towers.placement.host import HOST
 
 
 class Workers(NamedTuple):
-  """How many workers there are, and which of them this is; worker 0 is the chief."""
+  """The number of workers and the rank of this one; rank 0 is the chief."""
   num_workers: int = 1
-  worker: int = 0
+  rank: int = 0
 
 
 ALONE = Workers()

@@ -43,7 +43,7 @@ def _broadcast(variables, workers):
   values = [variable.read_value() for variable in variables]
   # 1.14 hands out no bools.
   values = [tf.cast(value, tf.int32) if value.dtype.is_bool else value for value in values]
-  is_source = workers.worker == 0
+  is_source = workers.rank == 0
   ops = []
   for numbers in plan_fusion(sizes_of(values), FUSION_BYTES):
     fused = fuse([values[number] for number in numbers])

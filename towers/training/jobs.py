@@ -45,7 +45,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   joined = join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup)
   with joined as worker, tf.Graph().as_default() as graph:
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-    workers = towers.Workers(cluster.num_workers, cluster.worker)
+    workers = towers.Workers(cluster.num_workers, cluster.rank)
     program = build_configured(
         config, _build_model(config, data_set), data_set, devices.names, workers)
     startup.note(describe_ops(graph, len(devices.names)))
@@ -55,7 +55,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
       evaluate(program, config=config, devices=devices, startup=startup, signals=signals)
       return None
     print(description if cluster.is_chief else
-          f'{cluster.describe(cluster.worker)} of {cluster.num_workers}; {cluster.describe(0)} '
+          f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
           'tells of the run')
     return run_program(
         program, config=config, description=description, bad_records=data_set.bad_records,

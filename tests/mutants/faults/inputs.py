@@ -32,7 +32,7 @@ MUTANTS = [
             ('(tower < size % self.num_towers)', '(tower <= size % self.num_towers)',
              'one tower too many gets one example more',
              'test_eight_over_three test_steps_cover_an_epoch_once'),
-            ('size = dealt(size, self.worker, self.num_workers)',
+            ('size = dealt(size, self.rank, self.num_workers)',
              'size = dealt(size, 0, self.num_workers)', 'every worker takes the share of the first',
              'test_workers_shares_add_up'),
             ('return (count - shard + num_shards - 1) // num_shards',
@@ -67,7 +67,7 @@ MUTANTS = [
             ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
              'seed=_epoch_seed(0, shard, number) if shuffle else None',
              'the seed does not decide the order', 'test_the_seed_decides_the_order'),
-            ('# Sharded by worker, then by tower.\n    for shard in range(plan.worker, '
+            ('# Sharded by worker, then by tower.\n    for shard in range(plan.rank, '
              'num_shards, plan.num_workers):', 'for shard in range(num_iterators):',
              'every worker takes the shards of the first',
              'test_workers_share_every_step_and_each_stays_with_its_own_examples'),

@@ -124,7 +124,7 @@ MUTANTS = [
              'bytes_on[device] += 1',
              'variables are balanced by number and not by bytes',
              'test_balancing_is_by_bytes'),
-            ('worker * len(devices))',
+            ('rank * len(devices))',
              'worker)',
              'towers of neighbouring workers draw the same',
              'tests/reduce/test_workers.py::test_no_two_towers_of_all_workers_draw_the_same'),

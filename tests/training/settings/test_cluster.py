@@ -29,20 +29,20 @@ def test_without_it_there_is_one_worker():
                   }, {'TF_CONFIG': '{"cluster": '
                                    '{}}'}):
     cluster = read_cluster(environ)
-    assert cluster.is_chief and not cluster.trains_together and cluster.worker == 0
+    assert cluster.is_chief and not cluster.trains_together and cluster.rank == 0
     assert len(cluster.addresses) == 1
 
 
 def test_workers_are_numbered_behind_the_chief():
   cluster = read(dict(worker=TWO), dict(type='worker', index=1), environment='cloud')
-  assert (cluster.addresses, cluster.worker, cluster.is_chief,
+  assert (cluster.addresses, cluster.rank, cluster.is_chief,
           cluster.trains_together) == (TWO, 1, False, True)
   assert read(dict(worker=TWO), dict(type='worker', index=0)).is_chief
   with_chief = dict(chief=['c:3'], worker=TWO)
   assert read(with_chief, dict(type='chief', index=0)).is_chief
   assert read(with_chief, dict(type='master', index=0)).is_chief
   cluster = read(with_chief, dict(type='worker', index=1))
-  assert (cluster.addresses, cluster.worker) == (['c:3', 'a:1', 'b:2'], 2)
+  assert (cluster.addresses, cluster.rank) == (['c:3', 'a:1', 'b:2'], 2)
   assert cluster.describe(2) == 'worker 2 (b:2)'
 
 
@@ -113,7 +113,7 @@ def test_a_port_that_somebody_listens_on_is_refused():
     with pytest.raises(UsageError, match=f'worker 0 .* cannot listen on port {port} of this '
                                          'machine: Address'):
       check_port(cluster)
-    check_port(cluster._replace(worker=1, addresses=cluster.addresses[::-1], is_evaluator=True))
+    check_port(cluster._replace(rank=1, addresses=cluster.addresses[::-1], is_evaluator=True))
   check_port(cluster)
 
 

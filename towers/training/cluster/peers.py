@@ -53,7 +53,7 @@ def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
 
 def find_faults(cluster: Cluster) -> Dict[int, str]:
   """Returns for each other worker what `find_fault` finds; asks many at a time."""
-  others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.worker]
+  others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.rank]
   with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(others))) as threads:
     return dict(
         zip(others, threads.map(lambda worker: find_fault(cluster.addresses[worker]), others)))

@@ -67,15 +67,15 @@ class Worker:
     self._next_key = 1  # Those of a program's graph are far above.
     try:
       self._server = tf.train.Server({'worker': cluster.addresses}, job_name='worker',
-                                     task_index=cluster.worker, config=session_config)
+                                     task_index=cluster.rank, config=session_config)
     except tf.errors.OpError as error:
-      raise UsageError(f'The server of {cluster.describe(cluster.worker)} cannot be started: '
+      raise UsageError(f'The server of {cluster.describe(cluster.rank)} cannot be started: '
                        f'{find_reason(error)}. See what listens on its port (ss -ltnp), or name '
                        'another in TF_CONFIG on all workers.') from None
     self.target = self._server.target
     self.peers = Peers(cluster, limit_seconds=worker_seconds)
     self.missing: List[int] = [
-        worker for worker in range(len(cluster.addresses)) if worker != cluster.worker
+        worker for worker in range(len(cluster.addresses)) if worker != cluster.rank
     ]
 
   def close(self) -> None:
@@ -129,7 +129,7 @@ class Worker:
     """Returns the texts of all workers, each of which calls it at the same time, the chief's first.
     """
     data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    count, own = len(self.cluster.addresses), self.cluster.worker
+    count, own = len(self.cluster.addresses), self.cluster.rank
     lengths = np.zeros([count], np.int32)
     lengths[own] = len(data)
     lengths = self._sum(lengths)
@@ -220,7 +220,7 @@ def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices,
     yield None
     return
   session_config = build_session_config(config, devices,
-                                        towers.Workers(cluster.num_workers, cluster.worker))
+                                        towers.Workers(cluster.num_workers, cluster.rank))
   worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
   startup.begin('workers', worker.describe_wait)
   worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))

@@ -25,17 +25,17 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: of all workers, as 'host:port', the chief's first.
-    worker: the number of this one; of an evaluator 0.
+    rank: of this one; of an evaluator 0.
     is_evaluator: whether this process follows checkpoints instead of training.
   """
   addresses: List[str]
-  worker: int = 0
+  rank: int = 0
   is_evaluator: bool = False
 
   @property
   def is_chief(self) -> bool:
     """Whether this process saves, and tells of the run."""
-    return self.worker == 0 and not self.is_evaluator
+    return self.rank == 0 and not self.is_evaluator
 
   @property
   def num_workers(self) -> int:
@@ -139,7 +139,7 @@ def check_port(cluster: Cluster) -> None:
   """
   if not cluster.trains_together:
     return
-  port = int(cluster.addresses[cluster.worker].rpartition(':')[2])
+  port = int(cluster.addresses[cluster.rank].rpartition(':')[2])
   with socket.socket() as probe:
     # What an ended run has left waiting is no hindrance.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,7 +147,7 @@ def check_port(cluster: Cluster) -> None:
       probe.bind(('', port))
     except OSError as error:
       raise UsageError(
-          f'{cluster.describe(cluster.worker)} cannot listen on port {port} of this '
+          f'{cluster.describe(cluster.rank)} cannot listen on port {port} of this '
           f'machine: {error.strerror}. Is it running already? End what uses the '
           f'port (ss -ltnp shows it), or name another in {VARIABLE} on all workers.') from None
 
