@@ -99,7 +99,7 @@ class Tuned(NamedTuple):
     names = [' '.join(format_flags(row.settings)) or 'plain' for row in self.rows]
     width = max(map(len, names))
     plain = self.rows[0].examples_per_second
-    return '\n'.join(f'  {name:<{{width}}}  {row.examples_per_second:>12,.0f} examples/s  '
+    return '\n'.join(f'  {name:<{width}}  {row.examples_per_second:>12,.0f} examples/s  '
                      f'{row.examples_per_second / plain:5.2f}  {row.verdict}'.rstrip()
                      for name, row in zip(names, self.rows))
 
