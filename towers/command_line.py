@@ -50,12 +50,14 @@ def _run(config: Config, startup: Startup, signals: Signals) -> int:
   if config.doctor:
     return 0 if jobs.examine() else 1
   if config.predict:
-    check_outputs(config)
+    check_outputs(result_file=config.result_file, report=config.report)
     jobs.predict(config)
     return 0
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
-  check_outputs(config)
+  check_outputs(result_file=config.result_file, report=config.report,
+                trace_file=config.trace_file if config.trace_steps else None,
+                summary_dir=config.summary_dir, export_dir=config.export_dir)
   check_port(cluster)
   with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
     if config.autotune:

@@ -22,7 +22,9 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
   from towers.training.stepping.startup import Startup
 
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
-      cluster, config=config, devices=devices, facts={}, startup=startup) as worker:
+      cluster, devices=devices, session_settings=config.session_settings(),
+      facts=config.common_to_workers(), startup=startup, start_seconds=config.start_seconds,
+      worker_seconds=config.worker_seconds) as worker:
     yield worker
     if worker:
       worker.peers.stop()
@@ -30,11 +32,12 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
 def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = True) -> Any:
   """Returns a session for the default graph, on a worker's server unless that is None."""
+  import towers
   from tensorflow_v1 import tf
-  from towers.training.stepping.session import build_session_config
   if worker:
     return tf.Session(worker.target, config=worker.session_config)
-  return tf.Session(config=build_session_config(config, devices, needs_threads=needs_threads))
+  return tf.Session(config=towers.build_session_config(
+      devices, needs_threads=needs_threads, **config.session_settings()))
 
 
 @contextlib.contextmanager

@@ -69,7 +69,9 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
       run_loop(steps, session=steps.session,
-               schedule=build_schedule(config, plan)._replace(total_steps=_ENDLESS),
+               schedule=build_schedule(
+                   plan, steps=_ENDLESS, validate_every=config.validate_every,
+                   checkpoint_every=config.checkpoint_every, on_nan=config.on_nan),
                checkpoints=checkpoints, progress=progress, signals=signals)
 
 

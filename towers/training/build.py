@@ -26,9 +26,13 @@ def build_configured(config: Config, model: Model, data_set: DataSet, devices: S
   def optimizer(plan: Plan) -> Tuple[tf.train.Optimizer, Rate]:
     total_examples = plan.examples_before(config.count_steps(plan.steps_per_epoch))
     learning_rate = build_learning_rate(
-        config, examples_seen=towers.get_examples_seen(),
-        examples_per_epoch=plan.examples_per_epoch, total_examples=total_examples)
-    return build_optimizer(config, learning_rate), learning_rate
+        config.peak_learning_rate(), schedule=config.schedule,
+        examples_seen=towers.get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
+        total_examples=total_examples, warmup_epochs=config.warmup_epochs,
+        decay_epochs=config.decay_epochs, decay_rate=config.decay_rate,
+        can_fall=config.on_nan == 'rollback')
+    return (build_optimizer(config.optimizer, learning_rate, momentum=config.momentum),
+            learning_rate)
 
   return build_program(
       model, data_set, devices=devices, optimizer=optimizer, workers=workers,

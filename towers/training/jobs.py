@@ -42,7 +42,10 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
                training_examples=data_set.train.num_examples,
                validation_examples=data_set.validation.num_examples)
-  joined = join_workers(cluster, config=config, devices=devices, facts=facts, startup=startup)
+  joined = join_workers(
+      cluster, devices=devices, session_settings=config.session_settings(),
+      facts=dict(config.common_to_workers(), **facts), startup=startup,
+      start_seconds=config.start_seconds, worker_seconds=config.worker_seconds)
   with joined as worker, tf.Graph().as_default() as graph:
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
     workers = towers.Workers(cluster.num_workers, cluster.rank)
@@ -137,7 +140,7 @@ def _build_devices(config):
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
                      'whose weights and checkpoints are the same.')
-  check_xla(config, devices)
+  check_xla(devices, xla=config.xla, graph_rewriter=config.graph_rewriter)
   return devices
 
 

@@ -15,10 +15,10 @@ from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Progress
 from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints
 from towers.training.saving.history import History
-from towers.training.settings.config import Config, count_interval, parse_trace_steps
+from towers.training.settings.config import Config
+from towers.training.settings.intervals import count_interval, parse_trace_steps
 from towers.training.settings.schedule import build_schedule, check_resume
 from towers.training.stepping.failure import explain
-from towers.training.stepping.session import build_session_config
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.watchdog import Watchdog
@@ -57,11 +57,13 @@ def run_program(program: Program, *, config: Config, description: str,
     checkpoints = Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
                               stop_on_full_disk=config.on_full_disk == 'stop')
   plan = program.train.inputs.plan
-  schedule = build_schedule(config, plan)
+  schedule = build_schedule(
+      plan, epochs=config.epochs, steps=config.steps, validate_every=config.validate_every,
+      checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)
   if not is_chief:
     schedule = schedule._replace(save_seconds=None)  # The chief's clock counts.
-  session_config = worker.session_config if worker else build_session_config(
-      config, devices, needs_threads=program.needs_threads)
+  session_config = worker.session_config if worker else towers.build_session_config(
+      devices, needs_threads=program.needs_threads, **config.session_settings())
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   if worker:
     startup.begin('workers\' graphs', 'waiting for the graphs of the other workers')

@@ -21,46 +21,34 @@ MUTANTS = [
     *mutants_of(
         'towers/training/settings/schedule.py', tests='tests/training/settings/test_schedule.py',
         faults=[
-            ('  if planned != examples_seen and not (may_skip and\n'
-             '                                       (1 - _MOST_SKIPPED) * planned <= '
-             'examples_seen < planned):', '  if planned > examples_seen and not (may_skip and\n'
-             '                                      (1 - _MOST_SKIPPED) * planned <= examples_seen '
-             '< planned):', 'a checkpoint of larger batches is taken',
+            ('if examples_seen == planned:', 'if examples_seen >= planned:',
+             'a checkpoint of larger batches is taken',
              'test_a_checkpoint_of_other_batches_is_refused'),
-            ('  if planned != examples_seen and not (may_skip and\n'
-             '                                       (1 - _MOST_SKIPPED) * planned <= '
-             'examples_seen < planned):',
-             '  if planned != examples_seen and not (may_skip and (1 - _MOST_SKIPPED) * planned <= '
-             'examples_seen):', 'with skipped records a checkpoint of larger batches is taken',
+            ('if may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned:',
+             'if may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen:',
+             'with skipped records a checkpoint of larger batches is taken',
              'test_a_checkpoint_may_have_seen_fewer_examples_where_damaged_ones_are_skipped'),
-            ('      save_every=(total_steps if by_the_clock else count_interval(\n'
-             "          'checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),",
-             "      save_every=(1 if by_the_clock else count_interval('checkpoint_every', "
-             "config.checkpoint_every,\n"
-             '                                                        plan.steps_per_epoch)),',
+            ('save_every, save_seconds = total_steps, count',
+             'save_every, save_seconds = 1, count',
              'a checkpoint by the clock is written in every step',
              'test_a_schedule_counts_in_steps'),
         ]),
     *mutants_of(
         'towers/training/settings/learning_rate.py',
         tests='tests/training/settings/test_learning_rate.py', faults=[
-            ('    falls = tf.reduce_sum(\n'
-             '        tf.cast(epochs >= tf.constant(config.decay_epochs, tf.float64), tf.float64))',
-             '    falls = tf.reduce_sum(tf.cast(epochs > tf.constant(config.decay_epochs, '
-             'tf.float64),\n'
-             '                                  tf.float64))', 'the rate falls a step late',
+            ('epochs >= tf.constant(decay_epochs, tf.float64)',
+             'epochs > tf.constant(decay_epochs, tf.float64)', 'the rate falls a step late',
              'test_piecewise_falls_at_its_epochs'),
             ('tf.cos(math.pi * tf.minimum(seen / total_examples, 1.0))',
              'tf.cos(math.pi * (seen / total_examples))', 'cosine rises again after its end',
              'test_cosine_ends_at_zero_and_stays_there'),
-            ('rate *= tf.minimum(epochs / config.warmup_epochs, 1.0)',
-             'rate *= tf.maximum(epochs / config.warmup_epochs, 1.0)',
+            ('rate *= tf.minimum(epochs / warmup_epochs, 1.0)',
+             'rate *= tf.maximum(epochs / warmup_epochs, 1.0)',
              'min and max are confused in the warm-up',
              'test_warm_up_rises_from_zero_in_a_straight_line'),
-            ('return tf.pow(tf.constant(config.decay_rate, tf.float64), epochs / '
-             'config.decay_epochs[0])',
-             'return tf.pow(tf.constant(config.decay_rate, tf.float64),\n'
-             '                  tf.floor(epochs / config.decay_epochs[0]))',
+            ('factor = tf.pow(tf.constant(decay_rate, tf.float64), epochs / decay_epochs[0])',
+             'factor = tf.pow(tf.constant(decay_rate, tf.float64),\n'
+             '                      tf.floor(epochs / decay_epochs[0]))',
              'exponential falls in stairs', 'test_exponential_falls_all_the_time'),
             ('epochs = seen / examples_per_epoch', 'epochs = seen / total_examples',
              'epochs are counted in runs', 'test_piecewise_falls_at_its_epochs'),
@@ -223,16 +211,19 @@ MUTANTS = [
           'tests/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'
           'measures[2-split]'),]),
     *mutants_of(
-        'towers/training/settings/config.py', tests='tests/training/settings/test_config.py',
+        'towers/training/settings/intervals.py', tests='tests/training/settings/test_config.py',
         faults=[
-            ("return max(1, round(number * (steps_per_epoch if unit == 'epochs' else 1)))",
-             "return round(number * (steps_per_epoch if unit == 'epochs' else 1))",
+            ("return max(1, round(count * (steps_per_epoch if unit == 'epochs' else 1)))",
+             "return round(count * (steps_per_epoch if unit == 'epochs' else 1))",
              'a small part of an epoch is an interval of no steps',
              'test_intervals_are_steps_or_epochs'),
-            ('return max(1, round((5 if self.epochs is None else self.epochs) * steps_per_'
-             'epoch))',
-             'return max(1, int((5 if self.epochs is None else self.epochs) * steps_per_epoch))',
+            ('round((_DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch)',
+             'int((_DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch)',
              'parts of epochs are cut and not rounded', 'test_steps_come_from_epochs_unless_given'),
+        ]),
+    *mutants_of(
+        'towers/training/settings/config.py', tests='tests/training/settings/test_config.py',
+        faults=[
             ("return 0.001 if self.optimizer == 'adam' else 0.05", 'return 0.05',
              'adam starts with the rate of momentum',
              'test_the_rate_follows_the_optimizer_unless_given'),

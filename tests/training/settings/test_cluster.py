@@ -129,5 +129,5 @@ def test_the_chief_alone_writes():
 @pytest.mark.parametrize('name', ['autotune', 'check', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
   with pytest.raises(UsageError,
-                     match=f'{name} is done by one worker alone, and TF_CONFIG names 2'):
+                     match=f'{name} is a job for one worker, and TF_CONFIG names 2'):
     Config(**{name: True}).for_worker(read(dict(worker=TWO), dict(type='worker', index=0)))

@@ -12,8 +12,9 @@ import towers.placement.devices
 import towers.placement.variables
 import towers.tower.precision
 from towers.base.usage_error import UsageError
-from towers.training.settings.config import Config, Path, Text, _setting, count_interval
+from towers.training.settings.config import Config, Path, Text, _setting
 from towers.training.settings.flags import COMMON, format_flags, parse_flags
+from towers.training.settings.intervals import count_interval
 
 
 @pytest.mark.parametrize('settings, words', [
@@ -169,9 +170,9 @@ def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   short = capsys.readouterr().out
   assert [name for name in COMMON if '  --' + name not in short] == []
   assert 24 <= len(short.splitlines()) <= 40 and max(map(len, (shown + short).splitlines())) <= 120
-  # Both in the order of the straight line.
+  # Both in the order of the data path.
   groups = [line for line in shown.splitlines() if line.endswith(':')]
-  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, which TF_CONFIG names:',
-  'weight update:', 'loop:']
+  assert groups[:6] == ['data:', 'inputs:', 'towers:', 'workers, from TF_CONFIG:',
+                        'weight update:', 'loop:']
   del groups[3]  # Not used most.
   assert [line for line in short.splitlines() if line.endswith(':')] == groups

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from tensorflow_v1 import tf
-from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 
 PER_EPOCH = 100
@@ -15,8 +14,8 @@ def rates(epochs, **settings):
   """Returns the rate at each of `epochs` of a run of 10."""
   with tf.Graph().as_default(), tf.Session() as session:
     seen = tf.Variable(tf.zeros([], tf.int64), use_resource=True)
-    rate = build_learning_rate(Config(learning_rate=0.5, **settings), examples_seen=seen,
-                               examples_per_epoch=PER_EPOCH, total_examples=10 * PER_EPOCH)
+    rate = build_learning_rate(0.5, examples_seen=seen, examples_per_epoch=PER_EPOCH,
+                               total_examples=10 * PER_EPOCH, **settings)
     if isinstance(rate, float):
       return [rate for _ in epochs]
     assert rate.dtype == tf.float32
@@ -57,6 +56,6 @@ def test_counts_beyond_what_float32_can_hold():
     seen = tf.constant(2 ** 24 + 1, tf.int64)
     seen.read_value = lambda: seen
     rate = build_learning_rate(
-        Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0**24 + 1,)),
-        examples_seen=seen, examples_per_epoch=1, total_examples=2**25)
+        1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,), examples_seen=seen,
+        examples_per_epoch=1, total_examples=2 ** 25)
     assert session.run(rate) == pytest.approx(0.1)

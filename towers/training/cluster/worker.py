@@ -1,21 +1,19 @@
-"""Worker: this process among those that train together, from the first sign of the others to the
-common start.
+"""Worker: this process in its cluster, until all workers start training together.
 
   serve ─► meet ─► compare flags ─► (build the graph) ─► compare graphs ─► the chief's state ─►
   train
-           waits for all, names who is missing           both name the odd worker and what is odd
+           names the missing ones                both name the worker that differs, and the values
 
-TensorFlow itself is silent while it waits for a worker, and workers whose graphs differ hang, or
-train apart.
+TensorFlow itself waits for a worker in silence, and workers whose graphs differ hang, or train
+apart.
 """
 
 import collections
 import contextlib
-import dataclasses
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import numpy as np
 
@@ -27,27 +25,19 @@ from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.settings.cluster import Cluster
-from towers.training.settings.config import Config
-from towers.training.stepping.session import build_session_config
 from towers.training.stepping.startup import Startup
 
-# What may differ from worker to worker: paths of their machines, and what changes no number.
-_OWN = ('data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps',
-    'trace_file', 'export_dir',
-        'device', 'num_gpus', 'input_threads', 'inter_threads', 'intra_threads', 'graph_rewriter',
-        'xla', 'tower_build',
-        'stall_seconds', 'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints',
-        'quiet')
+_MOST_DIFFERENCES = 8
 
 
 class Worker:
   """One of several workers, with a server of its own.
 
   Attributes:
-    target: to open sessions on.
-    session_config: for them.
-    cluster: of which it is one.
-    missing: the numbers of those that are not there yet.
+    target: the server, for `tf.Session`.
+    session_config: for the server and its sessions.
+    cluster: the workers, this one included.
+    missing: ranks of the workers that have not answered yet.
     peers: watches the others, once all have met.
   """
 
@@ -55,50 +45,47 @@ class Worker:
     """Starts the server.
 
     Args:
-      cluster: of which this process is a worker.
+      cluster: the workers, this one included.
       session_config: for the server, and for sessions on it.
-      worker_seconds: how long another may be silent.
+      worker_seconds: how long another worker may be silent.
 
     Raises:
-      UsageError: it cannot be started, as where the port is in use.
+      UsageError: the server cannot start, since its port is in use for example.
     """
     self.cluster = cluster
     self.session_config = session_config
-    self._next_key = 1  # Those of a program's graph are far above.
+    self._next_key = 1  # The keys of a program's graph are far above.
     try:
       self._server = tf.train.Server({'worker': cluster.addresses}, job_name='worker',
                                      task_index=cluster.rank, config=session_config)
     except tf.errors.OpError as error:
-      raise UsageError(f'The server of {cluster.describe(cluster.rank)} cannot be started: '
-                       f'{find_reason(error)}. See what listens on its port (ss -ltnp), or name '
+      raise UsageError(f'The server of {cluster.describe(cluster.rank)} cannot start: '
+                       f'{find_reason(error)}. See what listens on its port (ss -ltnp), or choose '
                        'another in TF_CONFIG on all workers.') from None
     self.target = self._server.target
     self.peers = Peers(cluster, limit_seconds=worker_seconds)
     self.missing: List[int] = [
-        worker for worker in range(len(cluster.addresses)) if worker != cluster.rank
-    ]
+        rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
 
   def close(self) -> None:
-    """Gives the server back, while what it needs for that is there: TensorFlow 1.14's complains at
-    the very end.
-    """
+    """Frees the server: that of TensorFlow 1.14 complains if the interpreter ends first."""
     del self._server
 
   def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print,
            ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
-    """Waits until all workers are there, and tells for whom.
+    """Waits until all workers answer, and tells which ones it waits for.
 
     Raises:
-      RunError: one is not within `limit_seconds`; names it.
+      RunError: one does not within `limit_seconds`; names it.
     """
     until = clock() + limit_seconds
     never_seen = set(self.missing)
     has_told = False
     while True:
-      faults = {worker: fault for worker, fault in ask(self.cluster).items() if fault}
+      faults = {rank: fault for rank, fault in ask(self.cluster).items() if fault}
       never_seen &= set(faults)
-      # Who was there and is not any more has had its own reason, such as that another is missing.
+      # A worker that came and left had its own reason, such as that another one is missing.
       self.missing = sorted(never_seen or faults)
       if not faults:
         return
@@ -107,48 +94,49 @@ class Worker:
         has_told = True
       if clock() >= until:
         raise RunError(
-            '{} not there after {:g} s (start_seconds): {}. Start the same command on '
-            'every machine of '
-            'TF_CONFIG, and see that each can reach the ports of the others.'.format(
-                self._name_missing(), limit_seconds, '; '.join(
-                    'worker %d %s' %
-                    (worker, 'does not listen' if faults[worker] == REFUSED else faults[worker])
-                    for worker in self.missing)))
+            f'{self._name_missing()} not there after {limit_seconds:g} s (start_seconds): '
+            f'{self._describe_faults(faults)}. Start the same command on every machine of '
+            'TF_CONFIG, and see that each can reach the ports of the others.')
       time.sleep(0.2)
 
   def describe_wait(self) -> str:
-    """Returns in words who is waited for."""
+    """Returns in words which workers this one waits for."""
     return f'waiting for the other workers: {self._name_missing()} not there yet'
 
   def _name_missing(self):
-    """Returns who is not there yet: 'worker 1 (10.0.0.2:2222) is'."""
-    named = ', '.join(self.cluster.describe(worker) for worker in self.missing)
+    """Returns the missing workers and a verb: 'worker 1 (10.0.0.2:2222) is'."""
+    named = ', '.join(self.cluster.describe(rank) for rank in self.missing)
     return f"{named} {'is' if len(self.missing) == 1 else 'are'}"
 
+  def _describe_faults(self, faults):
+    clauses = []
+    for rank in self.missing:
+      fault = 'does not listen' if faults[rank] == REFUSED else faults[rank]
+      clauses.append(f'worker {rank} {fault}')
+    return '; '.join(clauses)
+
   def share(self, text: str) -> List[str]:
-    """Returns the texts of all workers, each of which calls it at the same time, the chief's first.
-    """
+    """Returns the texts of all workers, by rank; all workers call it at the same time."""
     data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     count, own = len(self.cluster.addresses), self.cluster.rank
     lengths = np.zeros([count], np.int32)
     lengths[own] = len(data)
     lengths = self._sum(lengths)
+
     table = np.zeros([count, max(1, lengths.max())], np.int32)
     table[own, :len(data)] = data
-    return [
-        bytes(row[:length].astype(np.uint8)).decode()
-        for row, length in zip(self._sum(table), lengths)
-    ]
+    rows = self._sum(table)
+    return [bytes(row[:length].astype(np.uint8)).decode() for row, length in zip(rows, lengths)]
 
-  def _sum(self, numbers):
-    """Returns the sum of all workers' arrays, in a graph and a session of its own."""
+  def _sum(self, values):
+    """Returns the sum of all workers' arrays, computed in a graph and a session of its own."""
     key, self._next_key = self._next_key, self._next_key + 1
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
-      given = tf.placeholder(tf.int32, numbers.shape)
-      total = sum_of_workers(given, num_workers=len(self.cluster.addresses), key=key)
+      placeholder = tf.placeholder(tf.int32, values.shape)
+      total = sum_of_workers(placeholder, num_workers=len(self.cluster.addresses), key=key)
     with tf.Session(self.target, graph=graph, config=self.session_config) as session:
       try:
-        return session.run(total, {given: numbers})
+        return session.run(total, {placeholder: values})
       except tf.errors.OpError as error:
         raise self.peers.explain(error) or RunError(
             f'The workers cannot exchange what they must agree on: {find_reason(error)}') from None
@@ -157,35 +145,30 @@ class Worker:
     """Makes sure that all workers have the same facts.
 
     Args:
-      what: has the facts, in words: 'flags'.
-      facts: by name; of a value that is long, a hash.
-      fix: what to do where they differ.
+      what: what the facts are of, in words: 'flags'.
+      facts: by name; a hash in place of a long value.
+      fix: what to do if they differ.
 
     Raises:
-      UsageError: names the odd worker, the facts, and what they are elsewhere.
+      UsageError: names the worker that differs, its facts, and those of the others.
     """
-    told = [json.loads(text) for text in self.share(json.dumps(facts, sort_keys=True, default=str))]
+    text = json.dumps(facts, sort_keys=True, default=str)
+    by_rank = [json.loads(other) for other in self.share(text)]
     differences = []
-    for name in sorted({name for of_worker in told for name in of_worker}):
-      values = [json.dumps(of_worker.get(name)) for of_worker in told]
-      # Of two, the chief's.
-      usual = max(values, key=lambda value:
-                  (collections.Counter(values)[value], value == values[0]))
-      differences += [f'{self.cluster.describe(worker)} has {name}={value}, the others {usual}'
-                      for worker, value in enumerate(values) if value != usual]
+    for name in sorted({name for other in by_rank for name in other}):
+      values = [json.dumps(other.get(name)) for other in by_rank]
+      counts = collections.Counter(values)
+      # In a tie, the chief's.
+      usual = max(values, key=lambda value: (counts[value], value == values[0]))
+      differences += [f'{self.cluster.describe(rank)} has {name}={value}, the others {usual}'
+                      for rank, value in enumerate(values) if value != usual]
     if differences:
-      raise UsageError(f"The workers have different {what}: {'; '.join(differences[:8])}. {fix}")
-
-
-def flags_of(config: Config) -> Dict[str, Any]:
-  """Returns the settings that all workers must have in common."""
-  return {name: value for name, value in dataclasses.asdict(config).items() if name not in _OWN}
+      shown = '; '.join(differences[:_MOST_DIFFERENCES])
+      raise UsageError(f'The workers have different {what}: {shown}. {fix}')
 
 
 def facts_of_graph(graph: Any) -> Dict[str, str]:
-  """Returns what the graphs of all workers must have in common: variables, what is exchanged, the
-  first tower.
-  """
+  """Returns what all workers' graphs must share: variables, collectives and the first tower."""
   with graph.as_default():
     variables = [f'{variable.op.name} {variable.shape} {variable.dtype.base_dtype.name}'
                  for variable in tf.global_variables()]
@@ -194,38 +177,47 @@ def facts_of_graph(graph: Any) -> Dict[str, str]:
                  f"{[str(value.shape) for value in op.inputs]}"
                  for op in ops if op.type.startswith('CollectiveReduce')]
   tower = [f'{op.name} {op.type}' for op in ops if op.name.startswith('tower_0/')]
-  return {name: '%d, %s' % (len(lines), hashlib.sha256('\n'.join(lines).encode()).hexdigest()[:8])
-          for name, lines in (('variables', variables), ('collectives', collectives), (
-              'ops_of_tower_0', tower))}
+  return dict(variables=_digest(variables), collectives=_digest(collectives),
+              ops_of_tower_0=_digest(tower))
+
+
+def _digest(lines):
+  """Returns the number of lines and a hash of them."""
+  digest = hashlib.sha256('\n'.join(lines).encode()).hexdigest()
+  return f'{len(lines)}, {digest[:8]}'
 
 
 @contextlib.contextmanager
-def join_workers(cluster: Cluster, *, config: Config, devices: towers.Devices,
-                 facts: Dict[str, Any], startup: Startup) -> Iterator[Optional[Worker]]:
-  """Meets the other workers, and watches them while the context lasts; gives None where there are
-  none.
+def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, Any],
+                 startup: Startup, session_settings: Optional[Mapping[str, Any]] = None,
+                 start_seconds: float = 300.0,
+                 worker_seconds: float = 20.0) -> Iterator[Optional[Worker]]:
+  """Meets the other workers, and watches them while the context lasts; yields None if alone.
 
   Args:
-    cluster: of which this process is a worker.
-    config: of the run.
+    cluster: the workers, this one included.
     devices: of this worker's towers.
-    facts: what else all workers must have in common, by name.
+    facts: what all workers must share, such as flags and the size of the data, by name.
     startup: entered.
+    session_settings: keyword arguments of `towers.build_session_config`.
+    start_seconds: how long to wait for all workers.
+    worker_seconds: how long another worker may then be silent.
 
   Raises:
     UsageError: the port is in use, or the workers differ.
-    RunError: a worker is not there.
+    RunError: a worker is missing.
   """
   if not cluster.trains_together:
     yield None
     return
-  session_config = build_session_config(config, devices,
-                                        towers.Workers(cluster.num_workers, cluster.rank))
-  worker = Worker(cluster, session_config, worker_seconds=config.worker_seconds)
+  session_config = towers.build_session_config(
+      devices, workers=towers.Workers(cluster.num_workers, cluster.rank),
+      **(session_settings or {}))
+  worker = Worker(cluster, session_config, worker_seconds=worker_seconds)
   startup.begin('workers', worker.describe_wait)
-  worker.meet(config.start_seconds, tell=lambda text: print(text, flush=True))
+  worker.meet(start_seconds, tell=lambda text: print(text, flush=True))
   with worker.peers:
-    worker.compare('flags or data', dict(flags_of(config), **facts),
+    worker.compare('flags or data', facts,
                    'Start all of them with the same flags, data and versions.')
     yield worker
   worker.close()

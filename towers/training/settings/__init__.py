@@ -1,1 +1,1 @@
-"""Settings: what a run is asked to do, checked before anything expensive starts."""
+"""Settings: what a run does, checked before anything expensive starts."""

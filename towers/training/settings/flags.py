@@ -15,32 +15,31 @@ _DEFINE: Dict[type, Callable[..., Any]] = {
     bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
     Text: flags.DEFINE_string
 }
-# Columns of a flag's name and choices in the help; choices that need more stand beside it.
+# Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
-# absl's own names for it.
+# absl's own names.
 _HELP = {
-    'help': 'show all flags', 'helpshort': 'show those that are used most', 'helpfull': 'show '
-                                                                                        'all '
-                                                                                        'flags'
+    'help': 'show all flags',
+    'helpshort': 'show the most used flags',
+    'helpfull': 'show all flags',
 }
-# They fit a screen.
-COMMON = ('data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
-    'device', 'model',
-          'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps', 'validation',
-          'validate_every',
-          'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps', 'doctor',
-          'export_dir', 'predict')
+# The flags of --helpshort: they fit a screen.
+COMMON = (
+    'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
+    'device', 'model', 'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps',
+    'validation', 'validate_every', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
+    'trace_steps', 'doctor', 'export_dir', 'predict')
 
 
 def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
-  """Returns the Config of a command line, or None when help was asked for and printed.
+  """Returns the Config of a command line, or None after printing the help that it asks for.
 
   Args:
     arguments: `sys.argv`, the program's name first.
 
   Raises:
-    UsageError: an unknown flag, with the nearest one named, a value of the wrong kind, or what
-      `Config` refuses.
+    UsageError: an unknown flag (the message names the nearest one), a value of the wrong kind, or
+      one that `Config` refuses.
   """
   values = flags.FlagValues()
   for name, text in _HELP.items():
@@ -53,20 +52,18 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
   except flags.Error as error:
     raise UsageError(f'{error}\nFlags: python main.py --helpshort, or --help for all') from None
   if left:
-    raise UsageError(f"{' '.join(left)}: what is this? Flags begin with --, as "
+    raise UsageError(f"{' '.join(left)}: not a flag. Flags begin with --, as "
                      f"--{left[0].lstrip('-')}.")
   if any(values[name].value for name in _HELP):
     print(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
-  given: Dict[str,
-              Any] = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
-  given['decay_epochs'] = _parse_numbers('decay_epochs', given['decay_epochs'])
-  return Config(**given)
+  settings = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
+  settings['decay_epochs'] = _parse_numbers('decay_epochs', settings['decay_epochs'])
+  return Config(**settings)
 
 
 def format_flags(settings: Dict[str, Any]) -> List[str]:
-  """Returns the flags that give these settings, without those that are a setting's default anyway.
-  """
+  """Returns the flags that give these settings; a setting at its default needs none."""
   found = []
   for field in dataclasses.fields(Config):
     value = settings.get(field.name, field.default)
@@ -81,14 +78,14 @@ def format_flags(settings: Dict[str, Any]) -> List[str]:
 
 
 def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
-  """Returns the help: flags in groups, in the order in which data runs through the program.
+  """Returns the help: flags in groups, in the order of the data path.
 
   Args:
     program: `sys.argv[0]`.
-    names: of the flags to show; None for all.
-    width: of a line, in columns.
+    names: the flags to show; None for all.
+    width: columns of a line.
   """
-  lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU, in plain view.',
+  lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',
                       f'usage: python {os.path.basename(program)} [--flag=value ...]']
   group = None
   for field in dataclasses.fields(Config):
@@ -103,14 +100,19 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
       left += '=' + '|'.join(setting.choices)
     elif setting.choices:
       text += ': ' + ', '.join(setting.choices)
-    default = '' if field.default in (None, (), False) or setting.choices else f' ({field.default})'
-    if setting.choices:
-      default = f' ({field.default})'
-    lines += textwrap.wrap(text + default, width, initial_indent=left.ljust(_LEFT) + ' ',
-                           subsequent_indent=' ' * (_LEFT + 1))
+    lines += textwrap.wrap(
+        text + _format_default(field.default), width, initial_indent=left.ljust(_LEFT) + ' ',
+        subsequent_indent=' ' * (_LEFT + 1))
   if names is not None:
     lines.append(f'all flags: python {os.path.basename(program)} --help')
   return '\n'.join(lines)
+
+
+def _format_default(value):
+  """Returns ' (0.1)', or '' for what the text of the help says itself."""
+  if value is None or value is False or value == ():
+    return ''
+  return f' ({value:g})' if isinstance(value, float) else f' ({value})'
 
 
 def _parse_numbers(name, texts):

@@ -1,12 +1,12 @@
-"""Schedules: what a run does in which step, and whether a run that goes on had the same."""
+"""Schedules: what a run does after which step, and whether a resumed run counted steps the same."""
 
 from typing import NamedTuple, Optional
 
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
-from towers.training.settings.config import Config, count_interval, parse_interval
+from towers.training.settings.intervals import count_interval, count_steps, parse_interval
 
-# Of the planned examples: where more are damaged, it is rather the batch that is another.
+# Of the planned examples. If more are missing, the batch was probably another.
 _MOST_SKIPPED = 0.1
 
 
@@ -27,37 +27,54 @@ class Schedule(NamedTuple):
   on_nan: str = 'stop'
 
 
-def build_schedule(config: Config, plan: Plan) -> Schedule:
-  """Returns a config's schedule for the training split's plan."""
-  total_steps = config.count_steps(plan.steps_per_epoch)
-  number, unit = parse_interval('checkpoint_every', config.checkpoint_every)
-  by_the_clock = unit == 'seconds'
-  return Schedule(
-      total_steps=total_steps,
-      validate_every=count_interval('validate_every', config.validate_every, plan.steps_per_epoch),
-      save_every=(total_steps if by_the_clock else count_interval(
-          'checkpoint_every', config.checkpoint_every, plan.steps_per_epoch)),
-      save_seconds=number if by_the_clock else None, on_nan=config.on_nan)
+def build_schedule(plan: Plan, *, epochs: Optional[float] = None, steps: Optional[int] = None,
+                   validate_every: str = '1epoch', checkpoint_every: str = '1epoch',
+                   on_nan: str = 'stop') -> Schedule:
+  """Returns the schedule of a run over the training split.
+
+  Args:
+    plan: of the training split.
+    epochs: passes over it; 5 if `steps` is None too.
+    steps: weight updates, instead of epochs.
+    validate_every: as '500steps' or '2epochs'.
+    checkpoint_every: the same, or '600seconds'.
+    on_nan: 'stop', 'skip' or 'rollback'.
+
+  Raises:
+    UsageError: an interval in other words.
+  """
+  per_epoch = plan.steps_per_epoch
+  total_steps = count_steps(per_epoch, epochs=epochs, steps=steps)
+  count, unit = parse_interval('checkpoint_every', checkpoint_every)
+  if unit == 'seconds':
+    save_every, save_seconds = total_steps, count
+  else:
+    save_every, save_seconds = count_interval('checkpoint_every', checkpoint_every, per_epoch), None
+  return Schedule(total_steps=total_steps,
+                  validate_every=count_interval('validate_every', validate_every, per_epoch),
+                  save_every=save_every, save_seconds=save_seconds, on_nan=on_nan)
 
 
 def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan,
                  may_skip: bool = False) -> None:
-  """Raises if a run cannot go on where a checkpoint stopped, since its steps were of other sizes.
+  """Raises if a checkpoint was written with steps of another size.
 
-  Where damaged records are skipped, a step sees fewer examples than it planned. Then up to a tenth
-  fewer is taken for that, which also lets pass a batch that is larger by so little; a smaller one
-  never passes.
+  A step that skips damaged records sees fewer examples than planned. `may_skip` therefore accepts
+  up to a tenth fewer, which also accepts a batch that is larger by so little, and never a smaller
+  one.
 
   Raises:
     UsageError: names the counts and the fix.
   """
   planned = plan.examples_before(step)
-  if planned != examples_seen and not (may_skip and
-                                       (1 - _MOST_SKIPPED) * planned <= examples_seen < planned):
-    message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
-               f'this data and batch_size={plan.batch_size} they would be {planned}: resume '
-               'with the data, batch_size and drop_remainder that it was written with, or give '
-               'another checkpoint_dir.')
-    if examples_seen < planned and not may_skip:
-      message += ' If it skipped damaged records, resume with on_bad_record=skip.'
-    raise UsageError(message)
+  if examples_seen == planned:
+    return
+  if may_skip and (1 - _MOST_SKIPPED) * planned <= examples_seen < planned:
+    return
+  message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
+             f'this data and batch_size={plan.batch_size} they would be {planned}: resume with the '
+             'data, batch_size and drop_remainder that it was written with, or give another '
+             'checkpoint_dir.')
+  if examples_seen < planned and not may_skip:
+    message += ' If it skipped damaged records, resume with on_bad_record=skip.'
+  raise UsageError(message)

@@ -1,11 +1,11 @@
 """XLA: TensorFlow's compiler, which is switched on before TensorFlow is loaded.
 
-  on      ops that can be compiled together are found in the graph and compiled before the first run
-  off     nothing is
-  auto    what TF_XLA_FLAGS says, if you set it; else off,
+  on      compiles clusters of ops before the first run
+  off     compiles nothing
+  auto    follows TF_XLA_FLAGS, if you set it; else off,
           since compiling a net takes long and may gain nothing
 
-The session's own setting (`global_jit_level`) compiles nothing on CPUs, on neither target; flags in
+The session's own setting (`global_jit_level`) compiles nothing on CPUs, on either target; flags in
 the environment do.
 """
 
@@ -19,12 +19,11 @@ _ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1
 
 
 def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
-  """Sets what TensorFlow reads when it is loaded; flags of XLA that say so themselves stay as they
-  are.
+  """Sets the flags of XLA that TensorFlow reads when it loads, unless the user has set them.
 
   Args:
     kind: one of `XLA`.
-    environ: of the process.
+    environ: the environment of the process.
   """
   given = environ.get(_FLAGS, '')
   if kind == 'on' and 'tf_xla_auto_jit' not in given:
@@ -33,11 +32,14 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
     environ[_FLAGS] = f'{given} {_OFF}'
 
 
-def check_xla(config: Any, devices: Any) -> None:
-  """Raises a UsageError where TensorFlow cannot compile a config's towers on these towers.Devices.
+def check_xla(devices: Any, *, xla: str, graph_rewriter: str) -> None:
+  """Raises if XLA cannot compile towers on these `towers.Devices`.
+
+  Raises:
+    UsageError: names the settings and the fix.
   """
-  if config.xla == 'on' and config.graph_rewriter == 'off' and devices.kind == 'CPU' and len(
-      devices.names) > 1:
-    raise UsageError(f'xla=on and graph_rewriter=off do not go together with {len(devices.names)} '
-                     'towers on virtual CPU devices: what XLA folds into constants itself it '
-                     'puts on the first of them. Use graph_rewriter=auto or xla=off.')
+  num_towers = len(devices.names)
+  if xla == 'on' and graph_rewriter == 'off' and devices.kind == 'CPU' and num_towers > 1:
+    raise UsageError(f'xla=on and graph_rewriter=off do not go together with {num_towers} towers '
+                     'on virtual CPU devices: XLA puts the constants that it folds itself on the '
+                     'first device. Use graph_rewriter=auto or xla=off.')

@@ -1,7 +1,6 @@
-"""The zoo: the package `models` that is installed beside this one, which `--model` chooses from.
+"""The zoo: the package `models` beside `towers`, which `--model` chooses from.
 
-A user's folder may have a `models` of its own, and Python finds that one first. The zoo is then
-loaded under another name.
+If Python finds a `models` of the user's first, the zoo loads under another name.
 """
 
 import functools
@@ -19,7 +18,7 @@ _FILE = os.path.join(
 
 @functools.lru_cache(maxsize=None)
 def load_zoo() -> ModuleType:
-  """Returns the package; no TensorFlow is imported before a model is built."""
+  """Returns the package, which imports TensorFlow only to build a model."""
   found = importlib.util.find_spec('models')
   if found is not None and found.origin and os.path.samefile(found.origin, _FILE):
     return importlib.import_module('models')

@@ -25,7 +25,6 @@ from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
 from towers.training.saving.history import History
 from towers.training.settings.config import Config
-from towers.training.stepping.session import build_session_config
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
@@ -84,7 +83,8 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config)
   startup.begin('variables', 'starting the variables')
-  with tf.Session(config=build_session_config(config, devices)) as session:
+  session_config = towers.build_session_config(devices, **config.session_settings())
+  with tf.Session(config=session_config) as session:
     steps = Steps(session, program)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     steps.start_validation()
