@@ -1,5 +1,6 @@
 """Runs the loop of main.py on a small model while somebody keeps its curves."""
 
+import dataclasses
 import io
 import os
 
@@ -56,9 +57,10 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
       told.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'}, graph=run.graph,
                             warn=progress.write))
     if report:
-      told.append(
-          Report(str(report), config=run.config, first_step=step, description='<two> towers',
-                 versions={}, read_seconds=progress.seconds, warn=progress.write))
+      told.append(Report(
+          str(report), settings=dataclasses.asdict(run.config), first_step=step,
+          description='<two> towers', versions={}, read_seconds=progress.seconds,
+          warn=progress.write))
     if told:
       samples = MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
                               first_step=step, metric_writers=told,

@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
+from towers import data
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
 from towers.training.faults.signals import Signals
@@ -52,10 +53,19 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     program = build_configured(
         config, _build_model(config, data_set), data_set, devices.names, workers)
     startup.note(describe_ops(graph, len(devices.names)))
-    description = describe_run(config, data_set, devices, program)
+    description = describe_run(
+        program, devices=devices, data_set=data_set, input_mode=config.input_mode,
+        data=config.data, model=config.model, on_bad_record=config.on_bad_record,
+        update=f'{config.optimizer}, {config.schedule} schedule, '
+               f'peak rate {config.peak_learning_rate():g}')
     if cluster.is_evaluator:
       from towers.training.tools.evaluator import evaluate
-      evaluate(program, config=config, devices=devices, startup=startup, signals=signals)
+      evaluate(
+          program, checkpoint_dir=config.checkpoint_dir,
+          last_step=config.count_steps(program.train.inputs.plan.steps_per_epoch),
+          session_config=towers.build_session_config(devices, **config.session_settings()),
+          startup=startup, signals=signals, best_metric=config.best_metric,
+          early_stopping=config.early_stopping, summary_dir=config.summary_dir)
       return None
     print(description if cluster.is_chief else
           f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
@@ -88,7 +98,8 @@ def check(config: Config, data_set: DataSet) -> bool:
     print(f'is_training={is_training}: {reports[-1].format()}')
     if reports[-1].agrees or not reports[-1].draws:
       break
-  print(describe_check(config))
+  print(describe_check(tower_build=config.tower_build, variables=config.variables,
+                       accumulate=config.accumulate, precision=config.precision))
   return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 
@@ -98,8 +109,13 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   from towers.training.tools import measure_input
 
   devices = towers.build_devices(config.num_gpus, config.device)
-  speeds = measure_input.measure_input(config, data_set, devices)
-  print(measure_input.format_speeds(config, len(devices.names), speeds))
+  speeds = measure_input.measure_input(
+      data_set.train, devices, batch_size=config.batch_size, accumulate=config.accumulate,
+      drop_remainder=config.drop_remainder, shuffle=config.shuffle, seed=config.seed,
+      input_threads=config.input_threads)
+  print(measure_input.format_speeds(speeds, num_towers=len(devices.names),
+                                    batch_size=config.batch_size,
+                                    input_threads=config.input_threads))
   return speeds
 
 
@@ -112,7 +128,11 @@ def tune(config: Config) -> Config:
 def export(config: Config, data_set: DataSet) -> None:
   """Writes the model with the best weights of a run that has ended."""
   from towers.training.tools.export import export
-  print(f'exported to {export(config, data_set)}')
+  assert config.export_dir is not None and config.checkpoint_dir is not None
+  folder = export(config.export_dir, checkpoint_dir=config.checkpoint_dir,
+                  build_logits=_build_logits(config, data_set), examples=data_set.validation,
+                  best_metric=config.best_metric)
+  print(f'exported to {folder}')
 
 
 def examine() -> bool:
@@ -123,8 +143,20 @@ def examine() -> bool:
 
 def predict(config: Config) -> None:
   """Names the classes of the examples that --predict gives."""
+  from towers.training.tools.export import open_checkpoint, open_export
   from towers.training.tools.predict import predict
-  predict(config)
+  assert config.predict is not None
+  if config.export_dir is not None:
+    opened = open_export(config.export_dir)
+  else:
+    assert config.checkpoint_dir is not None
+    data_set = data.load(config.data, **{name: getattr(config, name)
+                                         for name in data.LoadSettings._fields})
+    opened = open_checkpoint(config.checkpoint_dir, _build_logits(config, data_set),
+                             data_set.validation, best_metric=config.best_metric)
+  predict(config.predict, opened, batch_size=config.batch_size,
+          max_image_pixels=config.max_image_pixels, on_bad_record=config.on_bad_record,
+          input_threads=config.input_threads, output=config.result_file)
 
 
 def _build_devices(config):
@@ -142,6 +174,10 @@ def _build_devices(config):
                      'whose weights and checkpoints are the same.')
   check_xla(devices, xla=config.xla, graph_rewriter=config.graph_rewriter)
   return devices
+
+
+def _build_logits(config, data_set):
+  return load_zoo().build_logits(config.model, num_classes=data_set.num_classes)
 
 
 def _build_model(config, data_set) -> 'Model':

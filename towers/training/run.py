@@ -1,6 +1,7 @@
 """A run: a program in a session, from the first variable to the result."""
 
 import contextlib
+import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import towers
@@ -133,7 +134,9 @@ def run_program(program: Program, *, config: Config, description: str,
       steps.activity = 'the end'
     except tf.errors.OpError as error:
       raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
-  advice = advise(config, progress.input_wait or 0.0, program.train.inputs.needs_threads)
+  advice = advise(progress.input_wait or 0.0, input_threads=config.input_threads,
+                  staging_depth=config.staging_depth, is_image_folder=config.data == 'images',
+                  needs_threads=program.train.inputs.needs_threads)
   if advice:
     print(advice)
 
@@ -155,15 +158,17 @@ def build_metric_writers(config: Config, *, first_step: int, description: str, n
                          read_seconds: Callable[[], Dict[str, float]]) -> List[MetricWriter]:
   """Returns who keeps a run's curves."""
   metric_writers: List[MetricWriter] = []
+  settings = dataclasses.asdict(config)
   if config.summary_dir:
     from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
     metric_writers.append(Summaries(
         config.summary_dir, first_step=first_step, graph=tf.get_default_graph(), warn=warn,
-        texts=dict(configuration=format_settings(config), run=format_verbatim(description))))
+        texts=dict(configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
+                   run=format_verbatim(description))))
   if config.report:
     from towers.training.reporting.report import Report, find_versions
     metric_writers.append(
-        Report(config.report, config=config, first_step=first_step, description=description,
+        Report(config.report, settings=settings, first_step=first_step, description=description,
                versions=find_versions(), warnings=[notice] if notice else [],
                read_seconds=read_seconds, warn=warn))
   return metric_writers

@@ -1,6 +1,4 @@
-"""The report: what it draws is what was measured, after a kill as well, and the page needs nothing
-but itself.
-"""
+"""The report: it draws what was measured, also after a kill, in a page that loads nothing."""
 
 import html.parser
 import json
@@ -16,12 +14,13 @@ from tests import ROOT, faults
 from tests.harness.curves import CURVES, List, train
 from tests.harness.small import Run
 from towers.training.reporting import report
+from towers.training.reporting.__main__ import main as compare
 from towers.training.reporting.chart import Curve, draw_chart, find_ticks, write_chart
-from towers.training.reporting.report import format_page, read_runs
+from towers.training.reporting.page import format_page, read_runs
 
 
 class Page(html.parser.HTMLParser):
-  """Tags that were not closed, and whatever would be loaded from elsewhere."""
+  """The open tags, and the addresses from which a page would load something."""
 
   def __init__(self, text):
     super().__init__()
@@ -34,42 +33,41 @@ class Page(html.parser.HTMLParser):
     self.outside += [value for name, value in attributes if name in ('src', 'href')]
 
   def handle_startendtag(self, tag, attributes):
-    pass  # Of a drawing.
+    pass  # Drawings close their own tags.
 
   def handle_endtag(self, tag):
     assert self.open.pop() == tag
 
 
 def check_page(path):
-  """Returns the page, after seeing that it is whole and needs nothing from elsewhere."""
+  """Returns the page's text after checks that it is well formed and loads nothing."""
   text = path.read_text(encoding='utf-8')
   page = Page(text)
-  assert page.open == [] and page.outside == [] and '//' not in re.sub(r'<!DOCTYPE|xmlns="[^"]*"',
-      '', text)
+  assert page.open == [] and page.outside == []
+  assert '//' not in re.sub(r'<!DOCTYPE|xmlns="[^"]*"', '', text)
   for drawing in re.findall(r'<svg.*?</svg>', text, re.DOTALL):
     xml.etree.ElementTree.fromstring(drawing)
   return text
 
 
 def untimed(points):
-  return [{name: value for name, value in point.items() if name not in ('examples_per_second',
-      'input_wait')}
-          for point in points]
+  timed = ('examples_per_second', 'input_wait')
+  return [{name: value for name, value in point.items() if name not in timed} for point in points]
 
 
-@pytest.mark.parametrize('num_towers, mode, aside', [(1, 'split', False), (3, 'shard', False), (4,
-    'next', True)])
+@pytest.mark.parametrize('num_towers, mode, aside', [
+    (1, 'split', False), (3, 'shard', False), (4, 'next', True)])
 def test_the_page_holds_what_was_measured(tmp_path, num_towers, mode, aside):
   kept = List()
   with Run(num_towers=num_towers, mode=mode, validation_tower=aside, **CURVES) as run:
     train(run, report=tmp_path / 'run.html', metric_writers=[kept])
   text = check_page(tmp_path / 'run.html')
   [found] = read_runs(str(tmp_path / 'run.html'))
-  assert found['samples'] == [dict(sample._asdict()) for sample in kept.samples] and len(
-      kept.samples) == 4
+  assert len(kept.samples) == 4
+  assert found['samples'] == [dict(sample._asdict()) for sample in kept.samples]
   assert found['validations'] == [dict(metrics, step=step) for step, metrics in kept.validations]
-  assert found['validations'][-1]['step'] == 12 and set(found['seconds']) == {'training',
-  'validation, checkpoints'}
+  assert found['validations'][-1]['step'] == 12
+  assert set(found['seconds']) == {'training', 'validation, checkpoints'}
   assert re.findall(r'<figcaption>([^<]*) <', text) == [
       'loss', 'accuracy', 'examples per second', 'share of time that waits for input',
       'learning rate', 'gradient norm']
@@ -86,19 +84,16 @@ def test_a_killed_run_goes_on_with_its_page(tmp_path, kill_after):
     train(run, folder=tmp_path / 'parts', report=tmp_path / 'parts.html', kill_after=kill_after)
   with Run(**settings) as run:
     train(run, folder=tmp_path / 'parts', report=tmp_path / 'parts.html')
-  [whole], [parts
-           ] = read_runs(str(tmp_path / 'whole.html')), read_runs(str(tmp_path / 'parts.html'))
+  [whole] = read_runs(str(tmp_path / 'whole.html'))
+  [parts] = read_runs(str(tmp_path / 'parts.html'))
   assert parts['validations'] == whole['validations']
-  # A page is written with each validation; what was measured between the last one and the
-  # checkpoint is not there.
+  # Each validation writes the page. The samples between the last one and the checkpoint are lost.
   written, missing = (kill_after - 1) // 5 * 5, (kill_after - 1) // 4 * 4
-  expected = [
-      point for point in untimed(whole['samples']) if not written < point['step'] <= missing
-  ]
-  assert untimed(parts['samples']) == expected
+  assert untimed(parts['samples']) == [
+      point for point in untimed(whole['samples']) if not written < point['step'] <= missing]
 
 
-def test_a_page_that_cannot_be_written_is_a_warning_and_a_strange_one_is_begun_anew(tmp_path):
+def test_an_unwritable_page_is_a_warning_and_a_foreign_one_is_replaced(tmp_path):
   with Run(**CURVES) as run, faults.full_disk():
     shown = train(run, report=tmp_path / 'run.html')
   assert f"report {tmp_path / 'run.html'} cannot be written" in shown and 'step 12/12' in shown
@@ -108,8 +103,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_and_a_strange_one_is_begun_a
   (tmp_path / 'run.html').write_text('something else')
   with Run(**CURVES) as run:
     shown = train(run, folder=tmp_path / 'saved', report=tmp_path / 'run.html')
-  assert ('is no page that --report has written, so that the curves of its page begin at step 6'
-          in shown)
+  assert 'is not a page that --report wrote, so its curves start at step 6' in shown
   assert [point['step'] for point in read_runs(str(tmp_path / 'run.html'))[0]['samples']] == [9, 12]
 
 
@@ -122,20 +116,26 @@ def test_many_samples_are_thinned(tmp_path, monkeypatch):
 
 
 def a_run(**changes):
-  run = dict(config=dict(model='linear', data='sample',
-                         seed=0), description='', versions={}, warnings=[], seconds={},
-             samples=[dict(step=step, loss=1.0 / step) for step in (1, 2, 3)], result=None,
-             validations=[dict(step=3, loss=0.5, accuracy=0.75)])
+  run = dict(
+      config=dict(model='linear', data='sample', seed=0), description='', versions={}, warnings=[],
+      seconds={}, samples=[dict(step=step, loss=1.0 / step) for step in (1, 2, 3)],
+      validations=[dict(step=3, loss=0.5, accuracy=0.75)], result=None)
   return dict(run, **changes)
 
 
+def test_a_page_has_a_title():
+  assert '<h1>linear on sample</h1>' in format_page(['a'], [a_run()])
+  assert '<h1>a</h1>' in format_page(['a'], [a_run(config={})])
+  assert '<h1>a and b</h1>' in format_page(['a', 'b'], [a_run(), a_run()])
+
+
 def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
-  other = a_run(config=dict(model='linear', data='sample', seed=1), warnings=[
-      '</script><script>alert(1)</script>'])
+  other = a_run(config=dict(model='linear', data='sample', seed=1),
+                warnings=['</script><script>alert(1)</script>'])
   for name, run in (('a', a_run()), ('b', other)):
-    (tmp_path / (name + '.html')).write_text(format_page([name], [run]))
-  code = report.main([str(tmp_path / 'a.html'), str(tmp_path / 'b.html'),
-      f"--output={tmp_path / 'both.html'}"])
+    (tmp_path / f'{name}.html').write_text(format_page([name], [run]))
+  code = compare([str(tmp_path / 'a.html'), str(tmp_path / 'b.html'),
+                  f"--output={tmp_path / 'both.html'}"])
   text = check_page(tmp_path / 'both.html')
   assert code == 0 and read_runs(str(tmp_path / 'both.html')) == [a_run(), other]
   assert '<tr class="differs"><td>seed</td><td>0</td><td>1</td></tr>' in text
@@ -148,47 +148,48 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
 def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
   code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
-          'from towers.training.reporting import report; sys.exit(report.main(sys.argv[1:]))')
-  subprocess.run([sys.executable, '-c', code, str(tmp_path / 'a.html'),
-      f"--output={tmp_path / 'both.html'}"],
-                 cwd=ROOT, check=True, timeout=60)
+          'from towers.training.reporting.__main__ import main; sys.exit(main(sys.argv[1:]))')
+  subprocess.run(
+      [sys.executable, '-c', code, str(tmp_path / 'a.html'), f"--output={tmp_path / 'both.html'}"],
+      cwd=ROOT, check=True, timeout=60)
   assert read_runs(str(tmp_path / 'both.html')) == [a_run()]
 
 
 @pytest.mark.parametrize('arguments, word', [
-    (['nothing.html'], 'nothing.html cannot be read'), (['strange.html'], 'no page'),
+    (['nothing.html'], 'nothing.html cannot be read'),
+    (['strange.html'], 'strange.html is not a page'),
     (['a.html', '--output=/nowhere/page.html'], '/nowhere/page.html cannot be written'),
     (['gs://bucket/a.html'], 'pages=gs://bucket/a.html names another file system'),
     (['a.html', '--output=gs://bucket/b.html'],
-        'output=gs://bucket/b.html names another file system')])
+     'output=gs://bucket/b.html names another file system')])
 def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, word):
   monkeypatch.chdir(str(tmp_path))
   (tmp_path / 'strange.html').write_text('<html></html>')
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  assert report.main(['--output=page.html'] + arguments) == 2
+  assert compare(['--output=page.html'] + arguments) == 2
   assert word in capsys.readouterr().err
 
 
 def test_the_page_of_main_has_its_result(tmp_path):
   assert main.main([
       'main.py', '--model=linear', '--batch_size=400', '--steps=4', '--device=cpu',
-      '--summary_every=1',
-      f"--report={tmp_path / 'run.html'}", f"--result_file={tmp_path / 'result.json'}"]) == 0
+      '--summary_every=1', f"--report={tmp_path / 'run.html'}",
+      f"--result_file={tmp_path / 'result.json'}"]) == 0
   [run] = read_runs(str(tmp_path / 'run.html'))
   assert run['result'] == json.loads((tmp_path / 'result.json').read_text())
-  assert list(run['seconds']) == ['packages and files', 'graph', 'variables', 'first step',
-  'training',
-                                  'validation, checkpoints']
-  assert run['config']['steps'] == 4 and '/device:CPU:1' in run[
-      'description'] and 'TensorFlow' in run['versions']
+  assert list(run['seconds']) == [
+      'packages and files', 'graph', 'variables', 'first step', 'training',
+      'validation, checkpoints']
+  assert run['config']['steps'] == 4 and 'TensorFlow' in run['versions']
+  assert '/device:CPU:1' in run['description']
   assert len(run['samples']) == 4 and 'learning rate' in check_page(tmp_path / 'run.html')
   done = subprocess.run([sys.executable, 'main.py', '--report=/nowhere/run.html'], cwd=ROOT,
                         capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and 'report=/nowhere/run.html' in done.stderr
 
 
-@pytest.mark.parametrize('least, most', [(0, 1), (0.759, 0.781), (0, 126), (3, 3), (1e-5, 4e-5),
-                                         (-2, 1e6)])
+@pytest.mark.parametrize('least, most', [
+    (0, 1), (0.759, 0.781), (0, 126), (3, 3), (1e-5, 4e-5), (-2, 1e6)])
 def test_ticks_are_round_few_and_around_the_values(least, most):
   ticks = find_ticks(least, most, 4)
   assert 1 <= len(ticks) <= 7 and ticks[0] <= least + 1e-12 and ticks[-1] >= most - 1e-12
@@ -199,15 +200,15 @@ def test_a_chart_draws_what_is_higher_higher_within_its_frame():
                                Curve('b', [(7, 1.0)], 1, has_dots=True)])
   [line, _] = re.findall(r'points="([^"]*)"', figure)
   (left, high), (right, low) = [tuple(map(float, point.split(','))) for point in line.split(' ')]
-  [(across, middle)] = [tuple(map(float, point)) for point in re.findall(
-      r'cx="([\d.]+)" cy="([\d.]+)"', figure)]
+  [dot] = re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', figure)
+  across, middle = map(float, dot)
   assert 0 < left < across < right < 560 and 0 < high < middle < low < 210
   assert across - left == pytest.approx((right - left) * 7 / 20, abs=0.2)
   assert draw_chart('nothing', [Curve('a', [(1, float('nan'))], 0)]) == ''
 
 
 def test_a_chart_in_a_file_is_a_picture_by_itself(tmp_path):
-  curves = [Curve(f'<{number}>', [(0, 0.2), (10, 0.2 * number)], number) for number in range(3)]
+  curves = [Curve(f'<{index}>', [(0, 0.2), (10, 0.2 * index)], index) for index in range(3)]
   write_chart(str(tmp_path / 'chart.svg'), 'a & b', curves, x_label='steps', most=1.0,
               format_y='{:.0%}'.format)
   picture = xml.etree.ElementTree.parse(str(tmp_path / 'chart.svg')).getroot()

@@ -1,4 +1,4 @@
-"""The doctor: this machine as it is, and troubles that it can only tell of."""
+"""The doctor: this machine as it is, and faults that a test can only simulate."""
 
 import subprocess
 import sys
@@ -10,14 +10,13 @@ from tests import ROOT
 from tests.training.tools.test_gpus import BROKEN, no_answer, smi
 from towers.training.tools import doctor
 from towers.training.tools.doctor import check_python, try_towers
-from towers.training.tools.fact import Finding
+from towers.training.tools.finding import Finding
 from towers.training.tools.gpus import find_gpus
 
 
-@pytest.mark.parametrize('version, is_right', [((3, 6, 9), False), ((3, 7, 16), True),
-                                               ((3, 8, 1), False), ((3, 9, 1), False),
-                                               ((3, 10, 0), True), ((3, 13, 2), True),
-                                               ((3, 14, 0), False)])
+@pytest.mark.parametrize('version, is_right', [
+    ((3, 6, 9), False), ((3, 7, 16), True), ((3, 8, 1), False), ((3, 9, 1), False),
+    ((3, 10, 0), True), ((3, 13, 2), True), ((3, 14, 0), False)])
 def test_pythons(version, is_right):
   assert (check_python(version).kind == 'ok') == is_right
 
@@ -56,5 +55,5 @@ def test_a_tensorflow_that_cannot_be_imported_is_a_finding_and_ends_with_code_1(
   done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True,
                         timeout=60)
   assert done.returncode == 1 and done.stderr == ''
-  assert 'FAULT  TensorFlow cannot be imported' in done.stdout and done.stdout.endswith(
-      '1 fault found\n')
+  assert 'FAULT  TensorFlow cannot be imported' in done.stdout
+  assert done.stdout.endswith('1 fault found\n')

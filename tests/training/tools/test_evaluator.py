@@ -1,4 +1,4 @@
-"""The evaluator: it measures what the workers save, to the last step, and disturbs nobody."""
+"""The evaluator: it measures the workers' checkpoints to the last step, and changes nothing."""
 
 import json
 import signal
@@ -10,12 +10,10 @@ from tensorflow_v1 import tf
 from tests import faults
 from towers.training.saving.checkpoints import list_steps
 from towers.training.saving.history import HISTORY, History
-from towers.training.settings.config import Config
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
-'--steps=6',
-         '--validate_every=2steps', '--checkpoint_every=2steps']
+         '--steps=6', '--validate_every=2steps', '--checkpoint_every=2steps']
 EVALUATOR = json.dumps(
     dict(cluster=dict(worker=['a:1', 'b:1']), task=dict(type='evaluator', index=0)))
 
@@ -29,10 +27,10 @@ def rows(folder):
   return {row['step']: row for row in json.loads((folder / EVALUATIONS).read_text())}
 
 
-@pytest.mark.parametrize('flags', [[], ['--variables=replicated', '--validation=none',
-    '--optimizer=adam'],
-                                   ['--validation=tower', '--num_gpus=3', '--input_mode=shard',
-                                   '--staging_depth=0']])
+@pytest.mark.parametrize('flags', [
+    [],
+    ['--variables=replicated', '--validation=none', '--optimizer=adam'],
+    ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0']])
 def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):
   assert run([f'--checkpoint_dir={tmp_path}'] + flags) == 0
   saved = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != 'lock'}
@@ -43,8 +41,8 @@ def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, caps
   assert list((summaries / 'evaluation').iterdir())
   assert sorted(rows(tmp_path)) == [6]
   if '--validation=none' not in flags:
-    [expected] = [row for row in json.loads((tmp_path / HISTORY).read_text())['validations'] if row[
-        'step'] == 6]
+    validations = json.loads((tmp_path / HISTORY).read_text())['validations']
+    [expected] = [row for row in validations if row['step'] == 6]
     assert rows(tmp_path)[6] == pytest.approx(expected, abs=1e-6)
   for name, content in saved.items():
     assert (tmp_path / name).read_bytes() == content
@@ -71,16 +69,17 @@ def test_the_newest_that_can_be_read_is_taken(tmp_path, capsys):
 
 
 def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_path):
-  config = Config(checkpoint_dir=str(tmp_path), early_stopping=2, steps=100)
-  assert _is_over(config, 100, 100) and not _is_over(config, 60, 100)
+  def is_over(measured_step):
+    return _is_over(str(tmp_path), measured_step, 100, early_stopping=2)
+
+  assert is_over(100) and not is_over(60)
   history = History(metric='loss', patience=2)
   for step, loss in ((20, 1.0), (40, 2.0), (60, 3.0)):
     history.add(step, dict(loss=loss))
   (tmp_path / HISTORY).write_text(history.format())
   (tmp_path / 'model.ckpt-60.index').write_text('')
   assert list_steps(str(tmp_path)) == [60]
-  assert not _is_over(config, 40, 100)
-  assert _is_over(config, 60, 100)
+  assert not is_over(40) and is_over(60)
 
 
 @pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]'])

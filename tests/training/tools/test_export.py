@@ -1,6 +1,4 @@
-"""Export and predict: what is exported measures what validation did, loads anywhere, and names its
-images' classes.
-"""
+"""Export and predict: an exported model measures what validation did, and loads anywhere."""
 
 import json
 import os
@@ -18,17 +16,15 @@ from tests import ROOT, faults
 from towers import data
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.faults.run_error import RunError
-from towers.training.settings.config import Config
 from towers.training.tools.export import export, find_best
 
 QUICK = ['--device=cpu', '--batch_size=250', '--optimizer=adam', '--learning_rate=0.1',
-'--schedule=constant']
-OTHERS = [
-    path for path in (os.path.join(ROOT, f'.venv-tf{target}', 'bin', 'python') for target in (1, 2))
-    if os.path.exists(path) and
-    os.path.realpath(os.path.dirname(path)) != os.path.realpath(os.path.dirname(sys.executable))
-]
-# A program that knows nothing of this project.
+         '--schedule=constant']
+BINS = [os.path.realpath(os.path.join(ROOT, f'.venv-tf{target}', 'bin')) for target in (1, 2)]
+OTHERS = [os.path.join(folder, 'python') for folder in BINS
+          if os.path.exists(os.path.join(folder, 'python'))
+          and folder != os.path.realpath(os.path.dirname(sys.executable))]
+# A program without any of this project.
 ASK = """
 import sys, numpy as np, tensorflow.compat.v1 as tf
 with tf.Session(graph=tf.Graph()) as session:
@@ -41,8 +37,7 @@ np.savez(sys.argv[3], **answers)
 
 
 def build_logits(name, *, num_classes, data_format='NHWC'):
-  """Stands in for the models by name: whatever differs between training and validation, in few ops.
-  """
+  """Stands in for the zoo's: few ops, with all that differs between training and validation."""
   def logits(images, is_training):
     layers = Layers(is_training)
     features = batch_norm(layers.max_pool(layers.normalize(images), 4), is_training, name='norm')
@@ -61,25 +56,23 @@ def softmax_cross_entropy(logits, labels):
 
 
 def ask(python, folder, images, answers):
-  done = subprocess.run(
-      [python, '-c', ASK, str(folder), str(images),
-       str(answers)], capture_output=True, text=True, cwd=os.path.dirname(str(answers)),
-      timeout=120)
+  done = subprocess.run([python, '-c', ASK, str(folder), str(images), str(answers)],
+                        cwd=os.path.dirname(str(answers)), capture_output=True, text=True,
+                        timeout=120)
   assert done.returncode == 0, done.stderr
   return np.load(str(answers))
 
 
 @pytest.fixture(scope='module')
 def served(tmp_path_factory):
-  """A run that got worse at its end, exported: the folder with saved/, served/ and images.npy."""
+  """The folder of a run that got worse at its end, with saved/, served/ and images.npy."""
   folder = tmp_path_factory.mktemp('export')
   with pytest.MonkeyPatch().context() as patch:
     patch.setattr(models, 'build_logits', build_logits)
-    assert run('--steps=8', '--num_gpus=3', '--validate_every=1',
-        f"--checkpoint_dir={folder / 'saved'}",
-               f"--export_dir={folder / 'served'}") == 0
-    assert run('--steps=10', '--num_gpus=3', '--validate_every=1', '--learning_rate=30',
-        f"--checkpoint_dir={folder / 'saved'}", f"--export_dir={folder / 'served'}") == 0
+    flags = ['--num_gpus=3', '--validate_every=1', f"--checkpoint_dir={folder / 'saved'}",
+             f"--export_dir={folder / 'served'}"]
+    assert run('--steps=8', *flags) == 0
+    assert run('--steps=10', '--learning_rate=30', *flags) == 0
   np.save(str(folder / 'images.npy'), data.load('sample').validation.arrays[0])
   return folder
 
@@ -96,10 +89,10 @@ def test_the_best_weights_are_exported_and_measure_what_validation_did(served, t
   answers = ask(sys.executable, served / 'served' / str(best), served / 'images.npy',
                 tmp_path / 'answers.npz')
   labels = data.load('sample').validation.arrays[1]
-  assert softmax_cross_entropy(answers['logits'], labels) == pytest.approx(validations[best][
-      'loss'], abs=1e-5)
-  assert np.mean(answers['class'] == labels) == pytest.approx(validations[best]['accuracy'],
-                                                              abs=1e-9)
+  loss = softmax_cross_entropy(answers['logits'], labels)
+  accuracy = np.mean(answers['class'] == labels)
+  assert loss == pytest.approx(validations[best]['loss'], abs=1e-5)
+  assert accuracy == pytest.approx(validations[best]['accuracy'], abs=1e-9)
   np.testing.assert_array_equal(answers['class'], answers['logits'].argmax(1))
   exponentials = np.exp(answers['logits'] - answers['logits'].max(1, keepdims=True))
   np.testing.assert_allclose(answers['probabilities'],
@@ -119,12 +112,12 @@ def test_nothing_of_training_is_in_it(served):
   with tf.Session(graph=tf.Graph()) as session:
     tf.saved_model.loader.load(session, ['serve'], str(served / 'served' / name))
     ops = session.graph.get_operations()
-  assert not {op.type for op in ops} & {'IteratorV2', 'IteratorGetNext', 'Stage', 'Unstage', 'If',
-  'Switch', 'Merge',
-                                        'ResourceApplyAdam', 'SoftmaxCrossEntropyWithLogits'}
+  assert not {op.type for op in ops} & {
+      'IteratorV2', 'IteratorGetNext', 'Stage', 'Unstage', 'If', 'Switch', 'Merge',
+      'ResourceApplyAdam', 'SoftmaxCrossEntropyWithLogits'}
   words = ('tower', 'validating', 'gradients', 'global_step', 'examples_seen', 'Adam', 'stage')
   assert not [op.name for op in ops if any(word in op.name for word in words)]
-  # But for the host that SavedModel's own saver asks for, which is everywhere.
+  # SavedModel's own saver is placed on the host, which exists everywhere.
   assert {op.device for op in ops if not op.name.startswith('save/')} == {''}
   assert all(op.device in ('', '/device:CPU:0', '/device:CPU:*') for op in ops)
   assert sum(op.type == 'VarHandleOp' for op in ops) == 6
@@ -140,18 +133,18 @@ def test_nothing_of_training_is_in_it(served):
 def test_every_way_to_train_exports_what_it_validated(flags, tmp_path, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   assert run('--steps=3', f"--checkpoint_dir={tmp_path / 'saved'}",
-      f"--export_dir={tmp_path / 'served'}",
-             f"--result_file={tmp_path / 'result.json'}", *flags) == 0
+             f"--export_dir={tmp_path / 'served'}", f"--result_file={tmp_path / 'result.json'}",
+             *flags) == 0
   with open(str(tmp_path / 'result.json')) as file:
     result = json.load(file)
   images, labels = data.load('sample').validation.arrays
   np.save(str(tmp_path / 'images.npy'), images)
-  assert main.main(['main.py', f"--predict={tmp_path / 'images.npy'}",
-      f"--export_dir={tmp_path / 'served'}",
-                    f"--result_file={tmp_path / 'answers.csv'}"]) == 0
+  assert main.main([
+      'main.py', f"--predict={tmp_path / 'images.npy'}", f"--export_dir={tmp_path / 'served'}",
+      f"--result_file={tmp_path / 'answers.csv'}"]) == 0
   rows = [line.split(',') for line in (tmp_path / 'answers.csv').read_text().splitlines()]
-  assert rows[0] == ['example', 'class', 'probability'] and [row[0] for row in rows[1:]] == list(
-      map(str, range(1000)))
+  assert rows[0] == ['example', 'class', 'probability']
+  assert [row[0] for row in rows[1:]] == list(map(str, range(1000)))
   accuracy = np.mean([int(row[1]) == label for row, label in zip(rows[1:], labels)])
   assert accuracy == pytest.approx(result['validation_accuracy'], abs=1e-9) and accuracy > 0.3
 
@@ -189,11 +182,11 @@ def test_a_folder_of_images_is_read_as_validation_reads_it(tmp_path, monkeypatch
     for label, name in enumerate(('cats', 'dogs')):
       folder = tmp_path / 'data' / split / name
       folder.mkdir(parents=True)
-      for number in range(count):
-        size = random.randint(20, 60, size=2)
-        image = np.clip(random.randint(256, size=[size[0], size[1], 3]) // 2 + 12 * label, 0,
-                        255).astype(np.uint8)
-        (folder / (f'{name}, {number}.png')).write_bytes(encode.run(png, {pixels: image}))
+      for index in range(count):
+        height, width = random.randint(20, 60, size=2)
+        image = random.randint(256, size=[height, width, 3]) // 2 + 12 * label
+        image = np.clip(image, 0, 255).astype(np.uint8)
+        (folder / f'{name}, {index}.png').write_bytes(encode.run(png, {pixels: image}))
   flags = ['--data=images', f"--data_dir={tmp_path / 'data'}", '--image_size=16']
   assert run('--steps=4', '--batch_size=8', f"--checkpoint_dir={tmp_path / 'saved'}",
              f"--result_file={tmp_path / 'result.json'}", f"--export_dir={tmp_path / 'served'}",
@@ -203,17 +196,17 @@ def test_a_folder_of_images_is_read_as_validation_reads_it(tmp_path, monkeypatch
   right = 0
   for label, name in enumerate(('cats', 'dogs')):
     for source in (f"--checkpoint_dir={tmp_path / 'saved'}", f"--export_dir={tmp_path / 'served'}"):
-      assert main.main(['main.py', f"--predict={tmp_path / 'data' / 'validation' / name}",
-          '--batch_size=4', source,
-                        f"--result_file={tmp_path / 'answers'}"] + flags) == 0
+      assert main.main([
+          'main.py', f"--predict={tmp_path / 'data' / 'validation' / name}", '--batch_size=4',
+          source, f"--result_file={tmp_path / 'answers'}"] + flags) == 0
     lines = (tmp_path / 'answers').read_text().splitlines()[1:]
     assert len(lines) == 10 and lines[0].startswith(f'"{name}, 0.png",')
     right += sum(int(line.split(',')[-2]) == label for line in lines)
   assert right / 20.0 == pytest.approx(expected) and expected not in (0.0, 1.0)
-  # One that is damaged ends it, or is left out.
+  # A damaged image ends the prediction, or is left out.
   (tmp_path / 'data' / 'validation' / 'cats' / 'cats, 3.png').write_bytes(b'no image')
   flags = ['main.py', f"--predict={tmp_path / 'data' / 'validation' / 'cats'}",
-  f"--export_dir={tmp_path / 'served'}", f"--result_file={tmp_path / 'answers'}"]
+           f"--export_dir={tmp_path / 'served'}", f"--result_file={tmp_path / 'answers'}"]
   assert main.main(flags) == 2
   assert main.main(flags + ['--on_bad_record=skip']) == 0
   assert len((tmp_path / 'answers').read_text().splitlines()) == 10
@@ -223,19 +216,19 @@ def test_exporting_again_replaces_it_and_a_full_disk_leaves_what_was_there(
     served, monkeypatch, capsys):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   flags = ['--steps=10', '--num_gpus=3', '--validate_every=1',
-  f"--checkpoint_dir={served / 'saved'}",
-           f"--export_dir={served / 'served'}"]
+           f"--checkpoint_dir={served / 'saved'}", f"--export_dir={served / 'served'}"]
   [name] = os.listdir(str(served / 'served'))
   files = sorted(path for path in (served / 'served' / name).rglob('*') if path.is_file())
   before = [path.stat().st_mtime_ns for path in files]
-  config = Config(checkpoint_dir=str(served / 'saved'), export_dir=str(served / 'served'))
   with faults.full_disk(), pytest.raises(RunError, match='cannot be exported to'):
-    export(config, data.load('sample'))
-  assert [path.stat().st_mtime_ns for path in files] == before and os.listdir(str(
-      served / 'served')) == [name]
+    export(str(served / 'served'), checkpoint_dir=str(served / 'saved'),
+           build_logits=build_logits('few ops', num_classes=10),
+           examples=data.load('sample').validation)
+  assert [path.stat().st_mtime_ns for path in files] == before
+  assert os.listdir(str(served / 'served')) == [name]
   assert run(*flags) == 0
-  assert [path.stat().st_mtime_ns for path in files] > before and os.listdir(str(
-      served / 'served')) == [name]
+  assert [path.stat().st_mtime_ns for path in files] > before
+  assert os.listdir(str(served / 'served')) == [name]
 
 
 @pytest.mark.parametrize('flags, words', [
@@ -249,10 +242,10 @@ def test_exporting_again_replaces_it_and_a_full_disk_leaves_what_was_there(
     (['--predict=wrong.npy', '--export_dir=served'],
      ['wrong.npy', 'float64', '[5, 28, 28]', 'uint8 of shape [n, 28, 28, 1]']),
     (['--predict=saved', '--export_dir=served'], ['predict=saved', 'no JPEG']),
-    (['--predict=images.npy', '--checkpoint_dir=saved', '--model=lenet'], ['another model',
-        'conv1']),
-    (['--predict=images.npy', '--export_dir=served', '--result_file=/nowhere/answers'], [
-        '/nowhere/answers']),
+    (['--predict=images.npy', '--checkpoint_dir=saved', '--model=lenet'],
+     ['another model', 'conv1']),
+    (['--predict=images.npy', '--export_dir=served', '--result_file=/nowhere/answers'],
+     ['/nowhere/answers']),
 ])
 def test_mistakes_are_named(served, flags, words, capsys, monkeypatch):
   np.save(str(served / 'wrong.npy'), np.zeros([5, 28, 28]))

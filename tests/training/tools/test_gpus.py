@@ -1,6 +1,4 @@
-"""GPUs: answers of a driver and recorded ones of nvidia-smi, and every kind of trouble with its
-fix.
-"""
+"""GPUs: answers of a driver, recorded ones of nvidia-smi, and each fault with its fix."""
 
 import subprocess
 import sys
@@ -9,39 +7,32 @@ import threading
 import pynvml
 import pytest
 
-from towers.training.tools.fact import Finding, format_finding
-from towers.training.tools.gpus import (
+from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.gpus import Gpu, ask_driver, find_gpus, parse_gpus
+from towers.training.tools.tensorflow_build import (
     Build,
-    Gpu,
-    ask_driver,
     check_gpus,
     check_visible,
     find_build,
-    find_gpus,
     parse_build,
-    parse_gpus,
 )
 
 TF1 = Build('1.14.0', (10, 0), (3, 5), (7, 5))
 TF2 = parse_build('2.21.0', '12.5.1', ['sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90'])
 
-# In the documented format, csv,noheader,nounits, of drivers that know compute_cap and of one that
-# does not.
+# In the format csv,noheader,nounits, of drivers with and without compute_cap.
 A100 = ('0, NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0\n1, NVIDIA A100-SXM4-40GB, 535.104.05, '
         '40960, 8.0\n')
 V100 = '0, Tesla V100-SXM2-16GB, 418.67, 16130\n'
 MIXED = ('0, NVIDIA GeForce RTX 4090, 550.54.14, 24564, 8.9\n1, Tesla K80, 470.199.02, 11441, 3.7\n'
          '2, NVIDIA H100 80GB HBM3, 550.54.14, [N/A], 9.0\n')
 REFUSAL = 'Field "compute_cap" is not a valid field to query.\n'
-BROKEN = ('NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver. Make '
-          'sure that the latest '
-          'NVIDIA driver is installed and running.\n')
+BROKEN = ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure "
+          'that the latest NVIDIA driver is installed and running.\n')
 
 
 def smi(*answers):
-  """Stands in for subprocess.run: gives the answers, texts or exceptions, one after another; keeps
-  what was asked.
-  """
+  """Stands in for subprocess.run: gives these texts or exceptions in turn, and keeps commands."""
   asked, left = [], list(answers)
 
   def run(command, **_):
@@ -57,9 +48,9 @@ def smi(*answers):
 
 
 class Nvml:
-  """Stands in for the driver's library behind pynvml: gives GPUs of (name, MiB, capability).
+  """Stands in for the driver's library behind pynvml, with GPUs of (name, MiB, capability).
 
-  A None is what that GPU does not support.
+  A GPU does not support what is None.
   """
 
   def __init__(self, gpus, driver='550.54.14', init=0):
@@ -120,10 +111,8 @@ def test_the_driver_tells_name_memory_and_capability(load_nvml):
   library = Nvml([('Tesla K80', 11441, (3, 7)), ('NVIDIA GB10', None, (12, 1))],
                  driver='470.199.02')
   load_nvml(library)
-  expected = [
-      Gpu(0, 'Tesla K80', (470, 199, 2), 11441, (3, 7)),
-      Gpu(1, 'NVIDIA GB10', (470, 199, 2), None, (12, 1))
-  ]
+  expected = [Gpu(0, 'Tesla K80', (470, 199, 2), 11441, (3, 7)),
+              Gpu(1, 'NVIDIA GB10', (470, 199, 2), None, (12, 1))]
   assert ask_driver() == expected and library.num_open == 0
   assert find_gpus(smi()) == (expected, [])
   load_nvml(Nvml([]))
@@ -199,8 +188,8 @@ def gpu(capability, driver=(550, 54)):
   return Gpu(0, 'GPU', driver, 16000, capability)
 
 
-@pytest.mark.parametrize('capability', [(3, 5), (3, 7), (5, 2), (6, 0), (7, 0), (7, 5), (8, 0),
-                                        (8, 6), (8, 9), (9, 0), (12, 0), None])
+@pytest.mark.parametrize('capability', [
+    (3, 5), (3, 7), (5, 2), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0), None])
 def test_1_14_knows_nothing_from_ampere_on_and_2_x_nothing_before_its_first(capability):
   [first], [second] = check_gpus([gpu(capability)], TF1), check_gpus([gpu(capability)], TF2)
   assert first.kind == ('FAULT' if capability and capability >= (8, 0) else 'ok')
@@ -212,12 +201,10 @@ def test_1_14_knows_nothing_from_ampere_on_and_2_x_nothing_before_its_first(capa
     assert '6.0 and above' in second.text and 'TOWERS_TARGET=tf1' in second.fix
 
 
-@pytest.mark.parametrize('build, driver, is_right', [(TF1, (410, 48), True),
-                                                     (TF1, (410, 47), False),
-                                                     (TF1, (396, 82, 1), False),
-                                                     (TF2, (525, 60, 13), True),
-                                                     (TF2, (418, 67), False),
-                                                     (Build('2.30.0', (13, 1)), (570, 1), False)])
+@pytest.mark.parametrize('build, driver, is_right', [
+    (TF1, (410, 48), True), (TF1, (410, 47), False), (TF1, (396, 82, 1), False),
+    (TF2, (525, 60, 13), True), (TF2, (418, 67), False),
+    (Build('2.30.0', (13, 1)), (570, 1), False)])
 def test_drivers_that_are_too_old_are_named(build, driver, is_right):
   [finding] = check_gpus([gpu((7, 0), driver)], build)
   assert finding.kind == ('ok' if is_right else 'FAULT')

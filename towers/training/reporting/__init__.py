@@ -1,1 +1,1 @@
-"""Reporting: what a run shows while it runs, and what it leaves behind."""
+"""Reporting: what a run prints, draws and writes about itself."""

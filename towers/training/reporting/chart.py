@@ -1,8 +1,8 @@
-"""Chart: curves as SVG, drawn in plain Python, inside of a page or as a file.
+"""Chart: curves as SVG, drawn in plain Python, for a page or as a file.
 
-Inside of a page colours come from the page, so that it may be light or dark; a file has its own.
+A page brings its own colours, light or dark; a file has fixed ones.
 
-   2.5 ┤╲                       a `Curve` is a name and points (x, y); what is no number is a gap
+   2.5 ┤╲                       a `Curve` is a name and points (x, y); NaN and Inf are left out
    1.5 ┤ ╲__•
    0.5 ┤    ╲____•____
        └─────┬──────┬──
@@ -16,7 +16,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 _WIDTH, _HEIGHT = 560, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26
 NUM_COLOURS = 6
-# Of a file: room above for title and legend, beneath for what the axis is.
+# A file needs room above for title and legend, and below for the label of the axis.
 _HEAD, _FOOT = 44, 22
 _FILE_COLOURS = ('#1b6ca8', '#d1495b', '#3c8d40', '#8a5a99', '#b7791f', '#4a5568')
 
@@ -25,10 +25,10 @@ class Curve(NamedTuple):
   """One line of a chart.
 
   Attributes:
-    name: for the legend, and for those who point at a dot.
+    name: in the legend, and in the title of each dot.
     points: (x, y), x at least 0 and rising.
-    colour: a number from 0, which the page has a colour for (class `c0`, `c1`, …).
-    has_dots: whether every point is drawn, thick; otherwise a thin line.
+    colour: from 0; the page has a colour for each class `c0`, `c1`, ….
+    has_dots: draws a thick line with a dot at each point, instead of a thin line.
   """
   name: str
   points: Sequence[Tuple[float, float]]
@@ -37,78 +37,80 @@ class Curve(NamedTuple):
 
 
 def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) -> str:
-  """Returns a figure with a legend, or '' where no curve has a point.
+  """Returns a figure with a legend, or '' if no curve has a point.
 
   Args:
     title: of the figure.
-    curves: to draw over one another.
-    from_zero: whether the axis begins at 0, as that of a speed should.
+    curves: drawn in this order, the last on top.
+    from_zero: starts the vertical axis at 0.
   """
-  curves = _leave_gaps(curves)
+  curves = _drop_not_finite(curves)
   if not curves:
     return ''
-  legend = ''.join(f'<span class="c{curve.colour % NUM_COLOURS}">{_mark(curve)} '
-                   f'{html.escape(curve.name)}</span>' for curve in curves)
+  legend = ''.join(_legend_entry('span', curve) for curve in curves)
   drawing = _draw(curves, 'step', least=0.0 if from_zero else None)
-  return (f'<figure><figcaption>{html.escape(title)} <small>{legend}</small></figcaption><svg '
-          f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-          f'aria-label="{html.escape(title)}">{drawing}</svg></figure>')
+  return (f'<figure><figcaption>{html.escape(title)} <small>{legend}</small></figcaption>'
+          f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)}">'
+          f'{drawing}</svg></figure>')
 
 
 def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str,
-                most: Optional[float] = None, format_y: Optional[Callable[[float],
-                                                                          str]] = None) -> None:
-  """Writes a file of SVG; later curves are thinner, so that those that lie on each other are all
-  seen.
+                most: Optional[float] = None,
+                format_y: Optional[Callable[[float], str]] = None) -> None:
+  """Writes an SVG file; each curve is thinner than the one below it, so all stay visible.
 
   Args:
-    path: to write to.
-    title: above them.
-    curves: to draw over one another, at least one with a point.
-    x_label: what the axis beneath is.
-    most: the upper end of the upright axis, which begins at 0; None for a round number that holds
-      all.
-    format_y: of a number at the left; `format_number` if None.
+    path: of the file.
+    title: above the chart.
+    curves: drawn in this order, the last on top; at least one with a point.
+    x_label: of the horizontal axis.
+    most: the upper end of the vertical axis, which starts at 0; None for a round number above all
+      points.
+    format_y: formats a number of the vertical axis; `format_number` if None.
   """
-  curves = _leave_gaps(curves)
-  styles = ['.grid { stroke: #ddd; }'] + [
-      '.c%d { fill: %s; } polyline.c%d { fill: none; stroke: %s; stroke-width: %.1f; }'
-      % (number, colour, number, colour, 1.5 + max(0, len(curves) - 1 - number))
-      for number, colour in enumerate(_FILE_COLOURS)]
-  legend = '  '.join(f'<tspan class="c{curve.colour % NUM_COLOURS}">{_mark(curve)} '
-                     f'{html.escape(curve.name)}</tspan>' for curve in curves)
-  lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} '
-           f'{_HEAD + _HEIGHT + _FOOT}" font-family="sans-serif" font-size="11">',
-           f"<style>{' '.join(styles)}</style>",
-           '<rect width="100%" height="100%" fill="white"/>',
-           f'<text x="12" y="17">{html.escape(title)}</text>',
-           f'<text x="{_LEFT}" y="35" xml:space="preserve">{legend}</text>',
-           '<g transform="translate(0 '
-           f'{_HEAD})">{_draw(curves, x_label, least=0.0, most=most, format_y=format_y)}</g>',
-           f'<text x="{int((_LEFT + _WIDTH - _RIGHT) // 2)}" y="{_HEAD + _HEIGHT + 10}" '
-           f'text-anchor="middle">{html.escape(x_label)}</text>', '</svg>', '']
+  curves = _drop_not_finite(curves)
+  styles = ['.grid { stroke: #ddd; }']
+  for index, colour in enumerate(_FILE_COLOURS):
+    width = 1.5 + max(0, len(curves) - 1 - index)
+    styles.append(f'.c{index} {{ fill: {colour}; }} polyline.c{index} {{ fill: none; '
+                  f'stroke: {colour}; stroke-width: {width:.1f}; }}')
+  legend = '  '.join(_legend_entry('tspan', curve) for curve in curves)
+  drawing = _draw(curves, x_label, least=0.0, most=most, format_y=format_y)
+  lines = [
+      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEAD + _HEIGHT + _FOOT}" '
+      'font-family="sans-serif" font-size="11">',
+      f"<style>{' '.join(styles)}</style>",
+      '<rect width="100%" height="100%" fill="white"/>',
+      f'<text x="12" y="17">{html.escape(title)}</text>',
+      f'<text x="{_LEFT}" y="35" xml:space="preserve">{legend}</text>',
+      f'<g transform="translate(0 {_HEAD})">{drawing}</g>',
+      f'<text x="{(_LEFT + _WIDTH - _RIGHT) // 2}" y="{_HEAD + _HEIGHT + 10}" '
+      f'text-anchor="middle">{html.escape(x_label)}</text>',
+      '</svg>',
+      '']
   with open(path, 'w', encoding='utf-8') as file:
     file.write('\n'.join(lines))
 
 
-def _leave_gaps(curves):
-  """Returns the curves that have points that are numbers, with these points alone."""
-  curves = [
-      curve._replace(points=[(x, y)
-                             for x, y in curve.points
-                             if math.isfinite(y)])
-      for curve in curves
-  ]
+def _drop_not_finite(curves):
+  """Returns the curves that have finite points, with these points alone."""
+  curves = [curve._replace(points=[(x, y) for x, y in curve.points if math.isfinite(y)])
+            for curve in curves]
   return [curve for curve in curves if curve.points]
 
 
-def _mark(curve):
-  return '●' if curve.has_dots else '━'
+def _colour_class(curve):
+  return f'c{curve.colour % NUM_COLOURS}'
+
+
+def _legend_entry(tag, curve):
+  mark = '●' if curve.has_dots else '━'
+  return f'<{tag} class="{_colour_class(curve)}">{mark} {html.escape(curve.name)}</{tag}>'
 
 
 def _draw(curves, x_label, *, least=None, most=None, format_y=None):
-  """Returns the inside of an SVG of `_WIDTH` by `_HEIGHT`: grid, numbers at both axes, curves."""
-  # From 0 on, so that all charts of a run stand under one another.
+  """Returns the body of an SVG of `_WIDTH` by `_HEIGHT`: grid, numbers at both axes, curves."""
+  # From 0 on, so that all charts of a run share one axis.
   xs = [0.0] + [x for curve in curves for x, _ in curve.points]
   ys = [y for curve in curves for _, y in curve.points]
   x_ticks = find_ticks(min(xs), max(xs), 6)
@@ -126,23 +128,23 @@ def _draw(curves, x_label, *, least=None, most=None, format_y=None):
   for y in y_ticks:
     _, down = place(left, y)
     parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down:.1f}" '
-                 f'y2="{down:.1f}"/><text x="{_LEFT - 6}" y="{down + 4:.1f}" '
-                 f'text-anchor="end">{(format_y or format_number)(y)}</text>')
+                 f'y2="{down:.1f}"/>')
+    parts.append(f'<text x="{_LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">'
+                 f'{(format_y or format_number)(y)}</text>')
   for x in x_ticks:
     if left <= x <= right:
       parts.append(f'<text x="{place(x, bottom)[0]:.1f}" y="{_HEIGHT - 8}" '
                    f'text-anchor="middle">{format_number(x)}</text>')
   for curve in curves:
-    line = ' '.join('{:.1f},{:.1f}'.format(*place(x, y)) for x, y in curve.points)
-    parts.append("<polyline "
-                 f"class=\"c{curve.colour % NUM_COLOURS}{' thick' if curve.has_dots else ''}\" "
-                 f"points=\"{line}\"/>")
+    colour, thick = _colour_class(curve), ' thick' if curve.has_dots else ''
+    placed = [place(x, y) for x, y in curve.points]
+    line = ' '.join(f'{across:.1f},{down:.1f}' for across, down in placed)
+    parts.append(f'<polyline class="{colour}{thick}" points="{line}"/>')
     if curve.has_dots or len(curve.points) == 1:
-      for x, y in curve.points:
-        parts.append('<circle class="c%d" cx="%.1f" cy="%.1f" r="3"><title>%s, %s %s: '
-                     '%s</title></circle>' % (
-            (curve.colour % NUM_COLOURS,) + place(x, y) + (
-                html.escape(curve.name), html.escape(x_label), format_number(x), f'{y:.4g}')))
+      for (x, y), (across, down) in zip(curve.points, placed):
+        title = f'{html.escape(curve.name)}, {html.escape(x_label)} {format_number(x)}: {y:.4g}'
+        parts.append(f'<circle class="{colour}" cx="{across:.1f}" cy="{down:.1f}" r="3">'
+                     f'<title>{title}</title></circle>')
   return ''.join(parts)
 
 
@@ -154,7 +156,7 @@ def find_ticks(least: float, most: float, count: int) -> List[float]:
   power = 10.0 ** math.floor(math.log10(rough))
   step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
   first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
-  return [number * step for number in range(first, last + 1)]
+  return [index * step for index in range(first, last + 1)]
 
 
 def format_number(value: float) -> str:

@@ -1,74 +1,86 @@
-"""What a run tells of itself before its first step: devices, data, batches, model, variables."""
-
-from typing import Any
+"""What a run says about itself before its first step: devices, data, batches, model, variables."""
 
 from tensorflow_v1 import tf
 from towers import AllReduce, Devices, Plan, Precision, format_device_table
 from towers.data import DataSet
 from towers.program import Program
-from towers.training.settings.config import Config
 from towers.training.stepping.memory import estimate_memory, format_bytes
 
 
-def describe_run(config: Config, data_set: DataSet, devices: Devices, program: Program) -> str:
-  """Returns some lines and the table of devices, once the program is built."""
-  plan = program.train.inputs.plan
+def describe_run(program: Program, *, devices: Devices, data_set: DataSet, input_mode: str,
+                 data: str = '', model: str = '', update: str = '',
+                 on_bad_record: str = 'fail') -> str:
+  """Returns some lines about a program that has been built, and the table of its devices.
+
+  Args:
+    program: in the default graph.
+    devices: of the program.
+    data_set: both splits.
+    input_mode: 'split', 'next' or 'shard'.
+    data: the name of the data set, if it has one.
+    model: the name of the model, if it has one.
+    update: optimizer and learning rate, in a few words.
+    on_bad_record: what happens to damaged records.
+  """
+  reduced = program.reduced
+  num_towers = len(reduced.towers)
+  staging_depth = 0 if program.train.stage is None else program.train.stage.depth
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
-  roles = [f'tower {tower}' for tower in range(len(program.reduced.towers))]
-  roles += ['validation'] * (len(devices.names) - len(roles))
+
+  kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
   lines = [
-      f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on "
-      f"{'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'}",
-      f'data: {config.data}, {data_set.train.num_examples:,} training and '
-      f'{data_set.validation.num_examples:,} validation examples',
-      f'input: {config.input_mode}, staging depth {config.staging_depth}; {describe_batch(plan)}',
-      f'model: {config.model}, {num_weights:,} weights; {config.optimizer}, {config.schedule} '
-      f'schedule, peak rate {config.peak_learning_rate():g}',
-  ]
+      f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}",
+      _join('data: ', data, f'{data_set.train.num_examples:,} training and '
+            f'{data_set.validation.num_examples:,} validation examples')]
+  if data_set.source:
+    lines.append(f'  {data_set.source}; damaged records: {on_bad_record}')
+  lines += [
+      f'input: {input_mode}, staging depth {staging_depth}; '
+      f'{describe_batch(program.train.inputs.plan)}',
+      '; '.join(filter(None, [_join('model: ', model, f'{num_weights:,} weights'), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
-  if data_set.source:
-    lines.insert(2, f'  {data_set.source}; damaged records: {config.on_bad_record}')
-  if program.reduced.without_gradient:
-    lines.append('without a gradient, so never trained: '
-                 + ', '.join(variable.op.name for variable in program.reduced.without_gradient))
-  if program.reduced.partly_without_gradient:
-    lines.append('WARNING: without a gradient in some towers, so trained by the others alone: ' +
-                 ', '.join(
-                     variable.op.name for variable in program.reduced.partly_without_gradient))
-  if program.reduced.all_reduce is not None:
-    lines.append(describe_all_reduce(program.reduced.all_reduce))
+
+  if reduced.without_gradient:
+    lines.append(f'without a gradient, so never trained: {_names(reduced.without_gradient)}')
+  if reduced.partly_without_gradient:
+    lines.append('WARNING: without a gradient in some towers, so trained by the others alone: '
+                 f'{_names(reduced.partly_without_gradient)}')
+  if reduced.all_reduce is not None:
+    lines.append(describe_all_reduce(reduced.all_reduce))
+
   lines.append(f'memory: estimated at least {estimate_memory(program).describe()} per tower, '
                'besides variables')
-  variables = tf.global_variables() + (program.replicas.variables
-                                       if program.replicas is not None else [])
+  variables = tf.global_variables()
+  if program.replicas is not None:
+    variables = variables + program.replicas.variables
+  roles = [f'tower {tower}' for tower in range(num_towers)]
+  roles += ['validation'] * (len(devices.names) - num_towers)
   return '\n'.join(lines + [format_device_table(devices.names, variables, roles)])
 
 
 def describe_precision(precision: Precision) -> str:
-  """Returns the sentence that says in what towers compute, and how the loss is scaled."""
-  is_adapted = precision.loss_scale.variable is not None
-  return 'precision: {}, on weights of float32; loss scale {}'.format(
-      precision.dtype.name,
-      'adapted' if is_adapted else f'{tf.get_static_value(precision.loss_scale.value):g}')
+  """Returns the sentence about the dtype that towers compute in, and the loss scale."""
+  loss_scale = precision.loss_scale
+  is_adapted = loss_scale.variable is not None
+  scale = 'adapted' if is_adapted else f'{tf.get_static_value(loss_scale.value):g}'
+  return f'precision: {precision.dtype.name}, on weights of float32; loss scale {scale}'
 
 
 def describe_all_reduce(all_reduce: AllReduce) -> str:
-  """Returns the sentence that says into how many collectives the gradients are packed."""
+  """Returns the sentence about how many collectives sum the gradients."""
+  bytes_each = all_reduce.num_bytes / max(all_reduce.num_collectives, 1)
   sentence = (f"all-reduce: {_count(all_reduce.num_gradients, 'gradient')} of "
               f"{format_bytes(all_reduce.num_bytes)}, fused into "
-              f"{_count(all_reduce.num_collectives, 'all-reduce')} of "
-              f"{format_bytes(all_reduce.num_bytes / max(all_reduce.num_collectives, 1))} on "
-              f"average ({all_reduce.kind})")
+              f"{_count(all_reduce.num_collectives, 'all-reduce')} of {format_bytes(bytes_each)} "
+              f"on average ({all_reduce.kind})")
   if all_reduce.num_gathered:
     sentence += f"; {_count(all_reduce.num_gathered, 'sparse gradient')} gathered row by row"
   return sentence
 
 
 def describe_batch(plan: Plan) -> str:
-  """Returns the sentence that says how a global batch is shared: 'batch: 32 per tower x 2 towers =
-  64 global'.
-  """
+  """Returns how towers share a global batch: 'batch: 32 per tower x 2 towers = 64 global, …'."""
   sizes = plan.shares(plan.micro_batch_size)
   if min(sizes) == max(sizes):
     shares = f"{sizes[0]:,} per tower x {_count(plan.num_towers, 'tower')}"
@@ -79,7 +91,7 @@ def describe_batch(plan: Plan) -> str:
     if plan.micro_batch_size % plan.num_workers:
       shares += ' in turn'
   if plan.accumulate > 1:
-    shares += f' x {plan.accumulate} runs'
+    shares += f' x {plan.accumulate} micro-batches'
   sentence = (f"batch: {shares} = {plan.batch_size:,} global, "
               f"{_count(plan.steps_per_epoch, 'step')} per epoch")
   if plan.examples_per_epoch % plan.batch_size:
@@ -87,22 +99,34 @@ def describe_batch(plan: Plan) -> str:
   return sentence
 
 
-def describe_ops(graph: Any, num_towers: int) -> str:
+def describe_ops(graph: tf.Graph, num_towers: int) -> str:
   """Returns how many ops a graph's towers have."""
   ops = graph.get_operations()
   in_towers = sum(op.name.startswith('tower_') for op in ops)
   return f"{_count(num_towers, 'tower')} of {in_towers // num_towers:,} ops, {len(ops):,} in all"
 
 
-def describe_check(config: Config) -> str:
-  """Returns a line on what `--check` compares, and which settings it does not."""
+def describe_check(*, tower_build: str, variables: str, accumulate: int, precision: str) -> str:
+  """Returns a line on what `--check` compares, and which of these settings it leaves out."""
   compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32')
-  others = [f'{name}={getattr(config, name)}' for name, value in compared.items()
-            if getattr(config, name) not in (value, 'auto')]
-  line = (f"compared: {', '.join((f'{name}={value}' for name, value in compared.items()))}, plain "
-          "gradient descent without clipping or decay")
-  return f'{line}; NOT compared: {", ".join(others)}' if others else line
+  given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
+               precision=precision)
+  line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
+  others = {name: value for name, value in given.items() if value not in (compared[name], 'auto')}
+  return f'{line}; NOT compared: {_assignments(others)}' if others else line
 
 
-def _count(number: Any, noun: str) -> str:
+def _join(head, name, text):
+  return f'{head}{name}, {text}' if name else head + text
+
+
+def _names(variables):
+  return ', '.join(variable.op.name for variable in variables)
+
+
+def _assignments(settings):
+  return ', '.join(f'{name}={value}' for name, value in settings.items())
+
+
+def _count(number, noun):
   return f"{number:,} {noun}{'' if number == 1 else 's'}"

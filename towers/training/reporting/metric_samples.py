@@ -1,11 +1,11 @@
-"""MetricSamples: what a run keeps of its steps, one in so many, for curves.
+"""MetricSamples: measures every n-th step of a run, for its curves.
 
   step 6 ─► step 7 … step 11 ─► step 12                     `summary_every`: 6 steps
   measured                      measured ─► Sample(step=12, loss, learning_rate, gradient_norm, …)
                                          ─► summaries, report
 
-Which steps are measured follows from their number, so that a resumed run measures those that the
-uninterrupted one would have. Only they compute the gradient norm, and nothing is fetched between
+Whether a step is measured depends on its number alone, so a resumed run measures the same steps as
+an uninterrupted one. Only these steps compute the gradient norm, and nothing is fetched between
 two steps.
 """
 
@@ -18,20 +18,20 @@ from towers.training.stepping.steps import Steps
 
 
 class MetricSamples(Callback):
-  """Measures a step now and then, and tells the metric_writers."""
+  """Measures every n-th step and passes it to the metric writers."""
 
   def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int,
                metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
-    """Prepares.
+    """Prepares to measure.
 
     Args:
-      steps: that train; of a program with a gradient norm.
+      steps: of a program with a gradient norm.
       plan: of the training split.
       every: steps between two samples.
       first_step: steps that an earlier run did, and measured.
-      metric_writers: who is told.
-      has_validated: whether an earlier run has told of the validation of a step.
+      metric_writers: take the samples.
+      has_validated: whether an earlier run has written the validation of a step.
     """
     self._steps = steps
     self._plan = plan
@@ -43,20 +43,14 @@ class MetricSamples(Callback):
     self._begin(first_step)
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and
-    the first step.
-    """
-    if step <= self._last_step:  # Nothing was done.
+    """Samples the step if it is due; `train_seconds` leaves out pauses and the first step."""
+    if step <= self._last_step:  # It updated nothing.
       return
     self._last_step = step
     if self._mark is None:
       self._mark = (step, train_seconds, self._steps.input_wait_seconds)
     if step % self._every == 0:
-      speed, wait = self._measure_speed(step, train_seconds)
-      update = self._steps.update
-      nan = float('nan')
-      sample = Sample(step, float(loss), update.learning_rate if update else nan,
-                      update.gradient_norm if update else nan, speed, wait)
+      sample = self._build_sample(step, loss, train_seconds)
       for metric_writer in self._metric_writers:
         metric_writer.sample(sample)
       self._mark = (step, train_seconds, self._steps.input_wait_seconds)
@@ -65,29 +59,29 @@ class MetricSamples(Callback):
       self._steps.measure(True)
 
   def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
-    """Tells of a pass over the validation split, unless an earlier run has."""
+    """Writes the means over the validation split, unless an earlier run has."""
     if not self._has_validated(step):
       for metric_writer in self._metric_writers:
         metric_writer.validation(step, metrics)
 
   def rewind(self, step: int) -> None:
-    """Takes note that the run goes on from an earlier step."""
+    """Continues from an earlier step."""
     for metric_writer in self._metric_writers:
       metric_writer.rewind(step)
     self._begin(step)
 
   def warning(self, text: str) -> None:
-    """Tells of a line that warns the user."""
+    """Writes a warning to the user."""
     for metric_writer in self._metric_writers:
       metric_writer.warning(text)
 
   def finish(self, result: Dict[str, Any]) -> None:
-    """Tells the result."""
+    """Writes the result of a complete run."""
     for metric_writer in self._metric_writers:
       metric_writer.finish(result)
 
   def close(self) -> None:
-    """Ends all metric_writers."""
+    """Closes all metric writers."""
     for metric_writer in self._metric_writers:
       metric_writer.close()
 
@@ -95,6 +89,14 @@ class MetricSamples(Callback):
     self._last_step = step
     self._mark = None
     self._steps.measure((step + 1) % self._every == 0)
+
+  def _build_sample(self, step, loss, train_seconds):
+    speed, wait = self._measure_speed(step, train_seconds)
+    update, nan = self._steps.update, float('nan')
+    return Sample(
+        step=step, loss=float(loss), learning_rate=update.learning_rate if update else nan,
+        gradient_norm=update.gradient_norm if update else nan, examples_per_second=speed,
+        input_wait=wait)
 
   def _measure_speed(self, step, train_seconds):
     """Returns examples per second and the share of time waited, since the last sample."""
@@ -104,5 +106,5 @@ class MetricSamples(Callback):
     if step == before or seconds <= 0:
       return None, None
     examples = self._plan.examples_before(step) - self._plan.examples_before(before)
-    return examples / seconds, min(
-        float(self._steps.input_wait_seconds - waited_before) / seconds, 1.0)
+    waited = float(self._steps.input_wait_seconds - waited_before)
+    return examples / seconds, min(waited / seconds, 1.0)

@@ -1,4 +1,4 @@
-"""MetricWriters: who keeps what is measured of a run: the curves of TensorBoard, a report."""
+"""MetricWriter: where measured steps go: TensorBoard's curves, a report, or your own."""
 
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -7,12 +7,11 @@ class Sample(NamedTuple):
   """A measured step.
 
   Attributes:
-    step: weight updates, its own included.
+    step: weight updates so far, this one included.
     loss: the mean over its global batch, before the update.
     learning_rate: of its update.
-    gradient_norm: global, of its averaged gradients before they were clipped.
-    examples_per_second: of training since the sample before; None where no step has been timed
-      since.
+    gradient_norm: the global norm of its averaged gradients, before they are clipped.
+    examples_per_second: of training since the previous sample; None if no step was timed since.
     input_wait: the share of that time in which the towers waited for input, 0 to 1; None likewise.
   """
   step: int
@@ -24,22 +23,22 @@ class Sample(NamedTuple):
 
 
 class MetricWriter:
-  """Who keeps samples; what is not overridden does nothing."""
+  """A base class whose methods do nothing."""
 
   def sample(self, sample: Sample) -> None:
     """Takes a measured step."""
 
   def validation(self, step: int, metrics: Dict[str, float]) -> None:
-    """Takes the means of a pass over the validation split, for the weights after `step` updates."""
+    """Takes the means over the validation split, for the weights after `step` updates."""
 
   def rewind(self, step: int) -> None:
-    """Forgets what came after `step`, since it will happen again."""
+    """Forgets everything after `step`, which the run will repeat."""
 
   def warning(self, text: str) -> None:
-    """Takes a line that warns the user; from any thread."""
+    """Takes a warning to the user; from any thread."""
 
   def finish(self, result: Dict[str, Any]) -> None:
-    """Takes the result of a run that has come to its end."""
+    """Takes the result of a complete run."""
 
   def close(self) -> None:
-    """Ends, whatever the run has come to."""
+    """Closes the writer, however the run ended."""

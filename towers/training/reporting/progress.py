@@ -1,7 +1,7 @@
-"""Progress: where a run is, how fast, and how long it will still take.
+"""Progress: how far a run is, how fast, and how long it will still take.
 
-On a terminal one line is drawn again and again, as much of it as there is room for; anywhere else a
-plain line with the time is written now and then.
+On a terminal Progress redraws one line, cut to its width; anywhere else it prints a plain line with
+the time every few seconds.
 
   epoch 2/5 ━━━━━━━━━━━─────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
   14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional, TextIO
 
 from towers.input.plan import Plan
 from towers.training.stepping.validation_pass import format_means
@@ -21,53 +21,53 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 5.0
 _LONGEST_BAR = 30
 _SHORTEST_BAR = 8
-# A smaller share of the time that the towers wait for input is not worth the room on the line.
+# The line leaves out a smaller share of time that the towers wait for input.
 _SHOWN_WAIT = 0.05
 
 
 class Callback:
-  """Who is told what progress is told; what is not overridden does nothing."""
+  """What `Progress` calls besides; a base class whose methods do nothing."""
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Takes note that `step` steps are over, after `train_seconds` of training without pauses and
-    the first step.
-    """
+    """Runs after each step; `train_seconds` leaves out pauses and the first step."""
 
   def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
-    """Takes the means of a pass over the validation split, for the weights after `step` updates."""
+    """Takes the means over the validation split, for the weights after `step` updates."""
 
   def rewind(self, step: int) -> None:
-    """Takes note that the run goes on from an earlier step."""
+    """Runs when the run goes back to an earlier step."""
 
   def warning(self, text: str) -> None:
-    """Takes a line that warns the user; from any thread."""
+    """Takes a warning to the user; from any thread."""
 
 
 class Progress:
   """Shows a training run, step by step.
 
   Attributes:
-    callbacks: are told of every step as well.
+    callbacks: run after each step, validation, rewind and warning.
+    first_step_at: when the first step ended, by the clock; None until then.
   """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan,
                learning_rate: Callable[[], float], on_first_step: Callable[[], None] = lambda: None,
-               input_wait_seconds: Callable[[], float] = lambda: 0.0, stream: Any = None,
+               input_wait_seconds: Callable[[], float] = lambda: 0.0,
+               stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_quiet: bool = False):
-    """Prepares to show; nothing is written yet.
+    """Prepares to show a run; writes nothing yet.
 
     Args:
       total_steps: of the whole run.
       first_step: steps that an earlier run did.
       plan: of the training split.
-      learning_rate: reads the rate; called only when it is shown.
-      on_first_step: called when the first step is done, before anything is shown.
-      input_wait_seconds: tells how long all training steps so far have waited for input.
-      stream: to write to, `sys.stdout` if None. A bar is drawn if it is a terminal.
+      learning_rate: reads the rate; called only to show it.
+      on_first_step: called after the first step, before anything is shown.
+      input_wait_seconds: reads how long all training steps so far have waited for input.
+      stream: to write to; `sys.stdout` if None. A terminal gets a bar.
       clock: seconds.
-      columns: of the terminal; asked for at each drawing if None.
-      is_quiet: neither a bar nor lines are written, but what is told of validation, and by others.
+      columns: of the terminal; read at each drawing if None.
+      is_quiet: writes neither bar nor lines, only validations and warnings.
     """
     self._total_steps = total_steps
     self._total_epochs = -(-total_steps // plan.steps_per_epoch)
@@ -82,26 +82,26 @@ class Progress:
     self._clock = clock
     self._columns = columns
     self._is_quiet = is_quiet
-    self._bar_characters = ('━', '─') if 'utf' in (self._stream.encoding or '').lower() else ('#',
-        '-')
+    is_unicode = 'utf' in (self._stream.encoding or '').lower()
+    self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
     self._bar_is_drawn = False
-    # A checkpoint that is written beside the loop may have something to say.
+    # The thread that writes checkpoints may print a warning.
     self._lock = threading.RLock()
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
     self._first_timed_step = first_step
-    self._mark = 0.0  # Training time counts from here: the end of the last step, or of a pause.
+    self._mark = 0.0  # The end of the last step or pause, from which training time counts.
     self._train_seconds = 0.0
     self._shown_step, self._shown_train_seconds = first_step, 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
     self._paused_seconds = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
-    """Takes note that `step` steps are over; shows it when it is time to."""
+    """Counts a step, and shows it when a line is due."""
     now = self._clock()
     if self.first_step_at is None:
-      # The first step holds set-up that no other has: the speed is that of the steps after it.
+      # The first step includes set-up, so the speed counts from the second one.
       self.first_step_at = now
       self._on_first_step()
       self._first_timed_step = self._shown_step = step
@@ -111,21 +111,22 @@ class Progress:
     self._step, self._mark = step, now
     for callback in self.callbacks:
       callback.step(step=step, loss=loss, train_seconds=self._train_seconds)
+
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
-      self._next_show = now + (_SECONDS_BETWEEN_DRAWINGS
-                               if self._is_terminal else _SECONDS_BETWEEN_LINES)
+      pause = _SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES
+      self._next_show = now + pause
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds
       self._shown_wait_seconds = self._input_wait_seconds()
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
-    """Writes the means of a pass over the validation split, of the weights after `step` updates."""
+    """Writes the means over the validation split, for the weights after `step` updates."""
     self.write(f'validation after step {step:,}: {format_means(metrics, examples)}')
     for callback in self.callbacks:
       callback.validation(step=step, metrics=metrics)
 
   def write(self, text: str) -> None:
-    """Writes a line that stays; from any thread."""
+    """Writes a line above the bar; from any thread."""
     if text.startswith('WARNING'):
       for callback in self.callbacks:
         callback.warning(text)
@@ -135,16 +136,14 @@ class Progress:
       self._put(clear + text + '\n')
 
   def close(self) -> None:
-    """Ends the bar's line, so that what comes next, however the run has ended, stands in one of its
-    own.
-    """
+    """Ends the bar's line, so that whatever is printed next starts a new one."""
     with self._lock:
       if self._bar_is_drawn:
         self._bar_is_drawn = False
         self._put('\n')
 
   def rewind(self, step: int) -> None:
-    """Takes note that the run goes on from an earlier step; the speed is measured anew."""
+    """Continues from an earlier step, and measures the speed anew."""
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
@@ -153,7 +152,7 @@ class Progress:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What happens within is no training, and does not count for its speed."""
+    """Opens a context whose time does not count as training."""
     began = self._clock()
     try:
       yield
@@ -162,26 +161,23 @@ class Progress:
       self._paused_seconds += self._mark - began
 
   def seconds(self) -> Dict[str, float]:
-    """Returns how long this process has done what, since its first step."""
+    """Returns the seconds of each phase of this process, since its first step."""
     since = 0.0 if self.first_step_at is None else self._clock() - self.first_step_at
-    return {
-        'training': since - self._paused_seconds, 'validation, checkpoints': self._paused_seconds
-    }
+    return {'training': since - self._paused_seconds,
+            'validation, checkpoints': self._paused_seconds}
 
   @property
   def examples_per_second(self) -> Optional[float]:
-    """The speed of training, without the first step and pauses; None with fewer than two steps."""
+    """The speed of training, without first step and pauses; None with fewer than two steps."""
     return self._speed(self._first_timed_step, self._train_seconds)
 
   def seconds_per_step(self) -> float:
-    """Returns how long a step takes, 0 before that is known."""
+    """Returns the seconds of a mean step, or 0 before any was timed."""
     return self._train_seconds / max(1, self._step - self._first_timed_step)
 
   @property
   def input_wait(self) -> Optional[float]:
-    """The share of the training time in which the towers waited for input, 0 to 1; None with fewer
-    than two steps.
-    """
+    """The share of training time that towers waited for input, 0 to 1; None as for the speed."""
     return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
 
   def _share_waited(self, since_seconds, seconds):
@@ -204,41 +200,38 @@ class Progress:
     if waited and waited >= _SHOWN_WAIT:
       facts['wait'] = f'waits {waited:.0%}'
     if self._first_timed_step < self._step < self._total_steps:
-      # With what validation and checkpoints took, since they will take it again.
+      # The steps to come will pause for validation and checkpoints as those before did.
       seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
       facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - self._step))} left'
-    if not self._is_terminal:
-      epoch, count = facts.pop('epoch'), facts.pop('step')
-      return self.write('{} {}, {}: {}'.format(time.strftime('%H:%M:%S'), count, epoch,
-                                               ', '.join(facts.values())))
 
-    line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
-    with self._lock:
-      self._bar_is_drawn = self._step != self._total_steps
-      self._put('\r\x1b[K' + line + ('' if self._bar_is_drawn else '\n'))
-    return None
+    if self._is_terminal:
+      line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
+      with self._lock:
+        self._bar_is_drawn = self._step != self._total_steps
+        self._put('\r\x1b[K' + line + ('' if self._bar_is_drawn else '\n'))
+    else:
+      epoch, count = facts.pop('epoch'), facts.pop('step')
+      self.write(f"{time.strftime('%H:%M:%S')} {count}, {epoch}: {', '.join(facts.values())}")
 
   def _draw(self, facts, columns):
-    """Returns the line with a bar, if there is room for it; without what matters least, where there
-    is little.
-    """
+    """Returns the line, with a bar if there is room, and without the least of facts if not."""
     for left_out in ('', 'rate', 'wait', 'speed', 'epoch', 'loss', 'left'):
       facts = {name: fact for name, fact in facts.items() if name != left_out}
-      head, tail = facts.get('epoch',
-                             ''), '  '.join(fact for name, fact in facts.items() if name != 'epoch')
+      head = facts.get('epoch', '')
+      tail = '  '.join(fact for name, fact in facts.items() if name != 'epoch')
       room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
       if room >= _SHORTEST_BAR:
         done = round(room * self._step / self._total_steps)
         full, empty = self._bar_characters
         return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
       line = head + ' ' * bool(head) + tail
-      # The bar is worth more than the rate, and less than everything else.
+      # The rate gives way to the bar, and the bar to everything else.
       if left_out and len(line) <= columns:
         break
     return line[:columns]
 
   def _put(self, text):
-    # A terminal that is gone, or a log on a full disk, is no reason to end a run.
+    # A closed terminal, or a log on a full disk, does not end a run.
     with contextlib.suppress(OSError):
       self._stream.write(text)
       self._stream.flush()
@@ -248,4 +241,4 @@ def format_seconds(seconds: float) -> str:
   """Returns 0:07, 12:34 or 1:02:03."""
   minutes, rest = divmod(int(round(seconds)), 60)
   hours, minutes = divmod(minutes, 60)
-  return f'{hours}:{int(minutes):02}:{int(rest):02}' if hours else f'{int(minutes)}:{int(rest):02}'
+  return f'{hours}:{minutes:02}:{rest:02}' if hours else f'{minutes}:{rest:02}'

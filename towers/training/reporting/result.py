@@ -1,4 +1,4 @@
-"""The result of a run, as a line for people and as JSON for programs."""
+"""The result of a run: a line to read, and JSON for programs."""
 
 import json
 from typing import Any, Dict
@@ -7,7 +7,7 @@ from towers.base.whole_file import write_whole
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
-  """Writes one JSON object, whole or not at all."""
+  """Writes one JSON object, atomically."""
   write_whole(path, (json.dumps(result, indent=2) + '\n').encode())
 
 
@@ -15,16 +15,15 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
   """Returns the last line of a run.
 
   Args:
-    result: the JSON object's values.
-    seconds: that the whole run took.
+    result: of the run.
+    seconds: of the whole run.
   """
   parts = [f"done: {result['global_step']:,} steps, {result['examples_seen']:,} examples, "
            f"{seconds:.1f} s"]
   if result['validation_examples']:
-    parts += [
-        f"validation {name[len('validation_'):]} {value:.4f}" for name, value in result.items()
-        if name.startswith('validation_') and name != 'validation_examples'
-    ]
+    parts += [f"validation {name[len('validation_'):]} {value:.4f}"
+              for name, value in result.items()
+              if name.startswith('validation_') and name != 'validation_examples']
   if result['examples_per_second'] is not None:
     parts.append(f"{result['examples_per_second']:,.0f} examples/s")
   if result['input_wait'] is not None:

@@ -1,49 +1,45 @@
-"""Summaries: a run's curves, text and graph in TensorBoard's format, one set of tags whatever the
-number of towers.
+"""Summaries: a run's curves, text and graph for TensorBoard, under the same tags on N towers.
 
   train/loss  train/learning_rate  train/gradient_norm  train/examples_per_second  train/input_wait
-  validation/loss  validation/accuracy  …          at the step whose weights were measured
+  validation/loss  validation/accuracy  …          at the step of the measured weights
   configuration  run                               text: all settings; devices, data and variables
-  graph                                            tower_0, tower_1, … are its scopes
+  graph                                            with a scope for each tower: tower_0, tower_1, …
 
-Each process writes a file of its own, which begins by taking back what an earlier one told of later
-steps: TensorBoard drops the points at and behind a `SessionLog.START`, and a run that resumes tells
-them again.
+Each process writes a file of its own and starts it with a `SessionLog.START`, at which TensorBoard
+drops the points of later steps: a resumed run writes them again.
 
-Not by `tf.summary.FileWriter`, whose thread meets a full disk alone: on 1.14 nobody hears of it,
-and on 2.21 it writes a stack trace and raises an IndexError in the middle of a step. Here an event
-is in the file, or a warning is on the screen, when `sample` returns.
+`tf.summary.FileWriter` writes in a thread, and loses events on a full disk: silently on 1.14; on
+2.21 with a stack trace and an IndexError in the middle of a step. Here, when `sample` returns, the
+event is in the file or a warning is on the screen.
 """
 
-import dataclasses
 import io
 import os
 import socket
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Mapping
 
 from tensorflow_v1 import tf
 from towers.data.formats.tfrecord import write_record
 from towers.training.reporting.metric_writer import MetricWriter, Sample
-from towers.training.settings.config import Config
 
-# The version of the format from which TensorBoard heeds SessionLog.START.
+# From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
 
 
 class Summaries(MetricWriter):
-  """Writes the events of one process's part of a run."""
+  """Writes the events of one process."""
 
-  def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: Any,
+  def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: tf.Graph,
                warn: Callable[[str], None] = print, clock: Callable[[], float] = time.time):
-    """Makes a new file in a folder, and writes what is known before the first step.
+    """Creates a file, and writes texts and graph.
 
     Args:
-      folder: that exists.
+      folder: of the file; it exists.
       first_step: steps that an earlier run did.
       texts: in Markdown, by tag.
-      graph: a tf.Graph.
-      warn: is told, once, that nothing can be written.
+      graph: of the run.
+      warn: called with a warning when an event cannot be written, once until one can.
       clock: seconds since 1970.
     """
     self._warn = warn
@@ -67,7 +63,7 @@ class Summaries(MetricWriter):
     self._write_scalars(step, 'validation', metrics)
 
   def rewind(self, step: int) -> None:
-    """Takes back all points behind `step`."""
+    """Makes TensorBoard drop all points after `step`."""
     self._write(tf.Event(step=step + 1, session_log=tf.SessionLog(status=tf.SessionLog.START)))
 
   def close(self) -> None:
@@ -75,20 +71,15 @@ class Summaries(MetricWriter):
     os.close(self._handle)
 
   def _write_scalars(self, step, group, values):
-    self._write_values(
-        step, *[
-            tf.Summary.Value(tag=f'{group}/{name}', simple_value=value)
-            for name, value in values.items()
-            if name != 'step' and value is not None
-        ])
+    self._write_values(step, *[tf.Summary.Value(tag=f'{group}/{name}', simple_value=value)
+                               for name, value in values.items()
+                               if name != 'step' and value is not None])
 
   def _write_values(self, step, *values):
     self._write(tf.Event(step=step, summary=tf.Summary(value=values)))
 
   def _write(self, event):
-    """Appends an event, whole or not at all; a disk without room is a warning, and is tried again
-    next time.
-    """
+    """Appends an event, or warns and leaves the file as it was."""
     event.wall_time = self._clock()
     record = io.BytesIO()
     write_record(record, event.SerializeToString())
@@ -101,22 +92,22 @@ class Summaries(MetricWriter):
       self._is_failing = False
     except OSError as error:
       if not self._is_failing:
-        self._warn(f'WARNING: summaries cannot be written: {error.strerror}. The run goes on '
+        self._warn(f'WARNING: summaries cannot be written: {error.strerror}. The run continues '
                    'without these points.')
       self._is_failing = True
 
 
-def format_settings(config: Config) -> str:
-  """Returns a table of all settings in Markdown; those that are not the default are bold."""
+def format_settings(settings: Mapping[str, Any], *, defaults: Mapping[str, Any]) -> str:
+  """Returns a table of settings in Markdown; those that differ from their default are bold."""
   lines = ['setting | value', '--- | ---']
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    lines.append(('%s | %s' if value == field.default else '**%s** | **%s**') % (field.name, value))
+  for name, value in settings.items():
+    is_default = value == defaults.get(name, value)
+    lines.append(f'{name} | {value}' if is_default else f'**{name}** | **{value}**')
   return '\n'.join(lines)
 
 
 def format_verbatim(text: str) -> str:
-  """Returns Markdown that shows a text as it is, in lines and columns."""
+  """Returns Markdown that keeps the lines and columns of a text."""
   return '\n'.join('    ' + line for line in text.splitlines())
 
 
@@ -127,10 +118,10 @@ def _text_value(tag, text):
 
 
 def _open_new(path):
-  """Opens a file that was not there, with a number behind its name."""
-  number = 0
+  """Creates a file `path.0`, or the first of `path.1`, … that does not exist."""
+  index = 0
   while True:
     try:
-      return os.open(f'{path}.{number}', os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+      return os.open(f'{path}.{index}', os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
     except FileExistsError:
-      number += 1
+      index += 1

@@ -1,15 +1,14 @@
-"""Timeline: what every op of some steps did and when, as one trace that Chrome and Perfetto show.
+"""Timeline: when each op of some steps ran, as a trace for Chrome and Perfetto.
 
   session.run   ├── step 7 ──────────────┤├── step 8 ─────────────┤   one lane for each part of the
-  input              ├ get next ┤                                     straight line, whatever device
-  staging       ├ get ┤           ├ put ┤                             its ops stand on
+  input              ├ get next ┤                                     straight line, on whatever
+  staging       ├ get ┤           ├ put ┤                             device its ops are
   tower 0            ├ Conv2D ┤├ MatMul ┤ …
   tower 1             ├ Conv2D ┤├ MatMul ┤ …
   update                                 ├ AddN ┤├ apply ┤
 
-Only the steps asked for run with a full trace, in which TensorFlow writes down every op; they are
-slower, the others are not. Format: "Trace Event Format", Google, the JSON object with complete
-events.
+Only the traced steps are slower: TensorFlow records each of their ops. The file has Google's "Trace
+Event Format": a JSON object of complete events.
 """
 
 import json
@@ -22,21 +21,21 @@ from towers.base.whole_file import write_whole
 from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
 
-# In the order in which a batch comes through them; towers follow, by number.
+# In the order in which a batch passes them; then come the towers.
 _LANES = ['session.run', 'input', 'staging']
 _LAST_LANES = ['update', 'validation']
 _OP = re.compile(r' = (\w+)\(')
 
 
 class Event(NamedTuple):
-  """What one op did.
+  """A bar of the trace.
 
   Attributes:
     lane: 'input', 'staging', 'tower 0', …
-    name: the op's type, or what else to show on the bar.
+    name: the op's type, or another text for the bar.
     start: microseconds since 1970.
-    microseconds: that it took.
-    details: what a click on the bar shows.
+    microseconds: its duration.
+    details: shown after a click on the bar.
   """
   lane: str
   name: str
@@ -46,19 +45,19 @@ class Event(NamedTuple):
 
 
 class Timeline(Callback):
-  """Traces the runs of some steps, and writes them when the last one is over."""
+  """Traces some steps, and writes the file after the last of them."""
 
   def __init__(self, path: str, steps: Steps, *, first: int, last: int, first_step: int,
                warn: Callable[[str], None] = print):
-    """Prepares; traces at once if the next step is to be traced.
+    """Starts to trace if the next step is one to trace.
 
     Args:
       path: of the JSON file.
-      steps: that train.
+      steps: of the run.
       first: the first step to trace, from 1.
-      last: the last one.
+      last: the last step to trace.
       first_step: steps that an earlier run did.
-      warn: is told what a user should know.
+      warn: called with each warning.
     """
     self._path, self._steps, self._first, self._last = path, steps, first, last
     self._warn = warn
@@ -68,12 +67,12 @@ class Timeline(Callback):
     self._switch(first_step)
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Begins or ends to trace, when it is time to."""
+    """Starts to trace before the first step to trace, and stops after the last one."""
     if self._is_tracing or step == self._first - 1:
       self._switch(step)
 
   def close(self) -> None:
-    """Writes what was traced, if that has not been done."""
+    """Writes the steps traced so far, unless the file is already written."""
     if self._is_tracing:
       self._steps.run_by(None)
       self._write()
@@ -90,13 +89,13 @@ class Timeline(Callback):
         self._write()
 
   def _run(self, fetches):
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     metadata = tf.RunMetadata()
     start = time.time()
-    results = self._steps.session.run(fetches,
-                                      options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
-                                      run_metadata=metadata)
-    self._events.append(Event('session.run', f'step {self._steps.step + 1}', int(start * 1e6),
-                              int((time.time() - start) * 1e6), {}))
+    results = self._steps.session.run(fetches, options=options, run_metadata=metadata)
+    microseconds = int((time.time() - start) * 1e6)
+    self._events.append(Event(lane='session.run', name=f'step {self._steps.step + 1}',
+                              start=int(start * 1e6), microseconds=microseconds, details={}))
     self._events += find_events(metadata.step_stats)
     return results
 
@@ -110,31 +109,31 @@ class Timeline(Callback):
 
 
 def find_events(step_stats: Any) -> List[Event]:
-  """Returns what the ops of one session run did, from its RunMetadata's `step_stats`."""
+  """Returns the bars of one session run, from its RunMetadata's `step_stats`."""
   events = []
   for device in step_stats.dev_stats:
-    # 1.14 writes every op down here again, beside what the threads of data sets do.
+    # Beside the threads of data sets, 1.14 lists each op here once more.
     is_host_threads = device.device == '/host:CPU'
     for node in device.node_stats:
       if node.node_name == '_SOURCE' or (is_host_threads and '::' not in node.node_name):
         continue
       match = _OP.search(node.timeline_label)
       name = match.group(1) if match else re.split(r'::|:|/', node.node_name)[-1]
-      events.append(Event(find_lane(node.node_name, device.device), name, node.all_start_micros,
-                          max(node.all_end_rel_micros, 1),
-                          dict(op=node.node_name, device=device.device, label=node.timeline_label)))
+      details = dict(op=node.node_name, device=device.device, label=node.timeline_label)
+      events.append(Event(
+          lane=find_lane(node.node_name, device.device), name=name, start=node.all_start_micros,
+          microseconds=max(node.all_end_rel_micros, 1), details=details))
   return events
 
 
 def find_lane(op: str, device: str = '') -> str:
-  """Returns the lane of an op, from its name: its place on the straight line.
+  """Returns the lane of an op, which follows from its name.
 
-  What a GPU's own streams tell has lanes of its own: there the kernel runs that the tower's lane
-  only starts.
+  The streams of a GPU have lanes of their own: they run the kernels that a tower's lane starts.
   """
   scopes = op.split('/')
-  if 'Iterator::' in op or scopes[0] == 'switch' or any(
-      scope.startswith('next_') for scope in scopes):
+  takes_next = any(scope.startswith('next_') for scope in scopes)
+  if 'Iterator::' in op or scopes[0] == 'switch' or takes_next:
     lane = 'input'
   elif re.match(r'(stage|put|switch)_', scopes[0]):
     lane = 'staging'
@@ -148,22 +147,20 @@ def find_lane(op: str, device: str = '') -> str:
 
 
 def format_trace(events: Sequence[Event]) -> str:
-  """Returns the JSON: a process for each lane, in which bars that overlap stand in rows of their
-  own.
-  """
+  """Returns the JSON: a process for each lane, with a row for each bar that overlaps others."""
   lanes = sorted({event.lane for event in events}, key=_lane_order)
   traced: List[Dict[str, Any]] = []
-  for number, lane in enumerate(lanes):
-    traced.append(dict(ph='M', name='process_name', pid=number, args=dict(name=lane)))
-    traced.append(dict(ph='M', name='process_sort_index', pid=number, args=dict(sort_index=number)))
-    rows: List[int] = []  # When each is free again.
-    for event in sorted((event for event in events if event.lane == lane),
-                        key=lambda event: (event.start, -event.microseconds)):
-      row = next((row for row, free in enumerate(rows) if free <= event.start), len(rows))
-      rows[row:row + 1] = [event.start + event.microseconds]
-      traced.append(
-          dict(ph='X', name=event.name, pid=number, tid=row, ts=event.start, dur=event.microseconds,
-               args=event.details))
+  for index, lane in enumerate(lanes):
+    traced.append(dict(ph='M', name='process_name', pid=index, args=dict(name=lane)))
+    traced.append(dict(ph='M', name='process_sort_index', pid=index, args=dict(sort_index=index)))
+    in_lane = sorted((event for event in events if event.lane == lane),
+                     key=lambda event: (event.start, -event.microseconds))
+    row_ends: List[int] = []
+    for event in in_lane:
+      row = next((row for row, end in enumerate(row_ends) if end <= event.start), len(row_ends))
+      row_ends[row:row + 1] = [event.start + event.microseconds]
+      traced.append(dict(ph='X', name=event.name, pid=index, tid=row, ts=event.start,
+                         dur=event.microseconds, args=event.details))
   return json.dumps(dict(traceEvents=traced, displayTimeUnit='ms'))
 
 

@@ -1,13 +1,10 @@
-"""Doctor: what this machine has, what does not fit together, and what to do about it.
+"""Doctor: what this machine has, what does not fit together, and how to fix it.
 
   ok     Python 3.11.7
-  FAULT  GPU 0, NVIDIA A100-SXM4-40GB, has compute capability 8.0, and TensorFlow 1.14.0 is built
-  for CUDA 10.0, which
-         knows none above 7.5
+  FAULT  GPU 0, NVIDIA A100-SXM4-40GB, has compute capability 8.0, and TensorFlow 1.14.0 is built …
          fix: use TensorFlow 2.x (TOWERS_TARGET=tf2 ./run), on which the same source runs
 
-Nothing here imports TensorFlow before it is looked at, since a doctor must be able to say why that
-fails.
+This module does not import TensorFlow, so that the doctor can say why an import fails.
 """
 
 import re
@@ -17,41 +14,47 @@ from typing import Any, Callable, List, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.usage_error import UsageError
-from towers.training.tools.fact import Finding, format_finding
-from towers.training.tools.gpus import Build, check_gpus, check_visible, find_build, find_gpus
+from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.gpus import find_gpus
+from towers.training.tools.tensorflow_build import Build, check_gpus, check_visible, find_build
 
 _SECONDS_TO_ANSWER = 60.0
 _LEAST_MEMORY = 2e9
 
 
 def examine(write: Callable[[str], Any] = print) -> bool:
-  """Looks at everything and writes what it finds; returns whether nothing is at fault."""
+  """Writes findings about this machine, and returns whether none of them is a fault."""
   findings: List[Finding] = []
 
-  def tell(more: Sequence[Finding]) -> bool:
+  def report(more: Sequence[Finding]) -> bool:
     for finding in more:
       write(format_finding(finding))
     findings.extend(more)
     return all(finding.kind != 'FAULT' for finding in more)
 
-  is_python_right = tell([check_python(sys.version_info[:3])])
-  tell(check_machine())
+  is_python_right = report([check_python(sys.version_info[:3])])
+  report([check_machine()])
   gpus, problems = find_gpus()
-  tell(problems)
-  if is_python_right and tell([check_import()]):
+  report(problems)
+
+  if is_python_right and report([check_import()]):
     from towers.placement.devices import count_gpus
     build = find_build()
-    tell(check_packages(build))
-    tell(check_gpus(gpus, build))
-    tell(check_visible(gpus, build, count_gpus()))
-    tell([try_towers()])
-  faults = sum(finding.kind == 'FAULT' for finding in findings)
-  write(f"{faults} fault{'' if faults == 1 else 's'} found" if faults else 'nothing is at fault')
-  return not faults
+    report(check_packages(build))
+    report(check_gpus(gpus, build))
+    report(check_visible(gpus, build, count_gpus()))
+    report([try_towers()])
+
+  num_faults = sum(finding.kind == 'FAULT' for finding in findings)
+  if num_faults:
+    write(f"{num_faults} fault{'' if num_faults == 1 else 's'} found")
+  else:
+    write('nothing is at fault')
+  return not num_faults
 
 
 def check_python(version: Sequence[int]) -> Finding:
-  """Says whether there is a TensorFlow for this Python."""
+  """Returns whether a TensorFlow exists for this Python."""
   text = f"Python {'.'.join(map(str, version))}"
   if tuple(version[:2]) == (3, 7) or (3, 10) <= tuple(version[:2]) <= (3, 13):
     return Finding('ok', text)
@@ -60,45 +63,42 @@ def check_python(version: Sequence[int]) -> Finding:
                  'installed')
 
 
-def check_machine() -> List[Finding]:
-  """Tells cores and memory."""
+def check_machine() -> Finding:
+  """Returns the number of cores and the free memory."""
   cores = count_cores()
-  available = None
+  text = f"{cores} core{'' if cores == 1 else 's'}"
   try:
     with open('/proc/meminfo') as file:
       available = 1024.0 * int(re.findall(r'MemAvailable: +(\d+) kB', file.read())[0])
   except (OSError, IndexError):  # Not Linux.
-    pass
-  text = f"{cores} core{'' if cores == 1 else 's'}"
-  if available is None:
-    return [Finding('ok', text)]
-  text += f', {available / 1000000000.0:.1f} GB of memory free'
+    return Finding('ok', text)
+  text += f', {available / 1e9:.1f} GB of memory free'
   if available < _LEAST_MEMORY:
-    return [Finding('note', text, 'end other programs, or use a smaller batch_size: a small run '
-                                  'takes about 1 GB')]
-  return [Finding('ok', text)]
+    return Finding('note', text, 'end other programs, or use a smaller batch_size: a small run '
+                                 'takes about 1 GB')
+  return Finding('ok', text)
 
 
 def check_import() -> Finding:
-  """Imports TensorFlow, and says what stands against it."""
+  """Imports TensorFlow, and returns its version or why the import fails."""
   try:
     from tensorflow_v1 import tf
   except UsageError as error:
     return Finding('FAULT', str(error))
-  except Exception as error:  # Whatever a broken installation raises is what the user must know.
+  except Exception as error:  # A broken installation may raise anything.
     return Finding('FAULT', f'TensorFlow cannot be imported: {type(error).__name__}: {error}',
                    'let ./run make an environment with the versions this project is tested with')
   return Finding('ok', f'TensorFlow {tf.__version__}')
 
 
 def check_packages(build: Build) -> List[Finding]:
-  """Says which packages beside TensorFlow make trouble."""
+  """Returns notes about packages that do not fit this TensorFlow."""
   import numpy
 
   from tensorflow_v1 import load_keras
   findings = []
-  if build.version.startswith('1.14') and tuple(map(int,
-                                                    numpy.__version__.split('.')[:2])) > (1, 16):
+  major, minor = map(int, numpy.__version__.split('.')[:2])
+  if build.version.startswith('1.14') and (major, minor) > (1, 16):
     findings.append(Finding('note', f'numpy {numpy.__version__} makes TensorFlow 1.14 warn',
                             'pip install numpy==1.16.6'))
   try:
@@ -109,16 +109,14 @@ def check_packages(build: Build) -> List[Finding]:
 
 
 def try_towers(seconds: float = _SECONDS_TO_ANSWER) -> Finding:
-  """Trains two staged towers, on GPUs if there are any, and one tower, and says whether they come
-  to the same.
-  """
+  """Trains two staged towers, on GPUs if possible, and returns whether they equal one tower."""
   answers: List[Finding] = []
   thread = threading.Thread(target=lambda: answers.append(_compare_towers()), daemon=True)
   thread.start()
   thread.join(seconds)
   if answers:
     return answers[0]
-  return Finding('FAULT', f'two staged towers did not come to an end within {seconds:g} s',
+  return Finding('FAULT', f'two staged towers did not finish within {seconds:g} s',
                  'see python main.py --check, and report it with all of the above')
 
 
@@ -128,19 +126,20 @@ def _compare_towers():
     num_gpus = count_gpus()
     devices = build_devices(min(num_gpus, 2) or 2, 'gpu' if num_gpus else 'cpu')
     two, one = _train(devices), _train(build_devices(1, 'cpu'))
-  except Exception as error:  # Of TensorFlow, of CUDA: whatever it is, it is the finding.
+  except Exception as error:  # Any error of TensorFlow or CUDA is the finding.
     reason = (str(error).splitlines() or [''])[0]
     return Finding('FAULT', f'two staged towers failed: {type(error).__name__}: {reason}',
                    'see the findings above; --device=cpu tries the program without GPUs')
-  text = (f"{len(devices.names)} staged tower{'' if len(devices.names) == 1 else 's'} on "
-          f"{' and '.join(devices.names)}, 20 steps: loss {two:.6f}, one tower {one:.6f}")
+  plural = '' if len(devices.names) == 1 else 's'
+  text = (f"{len(devices.names)} staged tower{plural} on {' and '.join(devices.names)}, 20 steps: "
+          f'loss {two:.6f}, one tower {one:.6f}')
   if abs(two - one) <= 1e-3 * abs(one):
     return Finding('ok', text)
   return Finding('FAULT', text, 'a device computes wrongly: see python main.py --check')
 
 
 def _train(devices):
-  """Returns the loss of a small model after 20 steps on the towers, each with a staging area."""
+  """Returns the loss of a small model after 20 steps on staged towers."""
   import numpy as np
 
   import towers
@@ -158,13 +157,15 @@ def _train(devices):
 
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
-    feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split'),
-                             devices=devices.names, staging_depth=1)
+    inputs = towers.build_inputs(examples, plan=plan, mode='split')
+    feed = towers.build_feed(inputs, devices=devices.names, staging_depth=1)
+    batches = towers.build_batches(feed)
     store = towers.build_variable_store(devices=devices.names)
-    reduced = towers.average_gradients(
-        towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
+    all_towers = towers.build_towers(model, batches, devices=devices.names, store=store)
+    reduced = towers.average_gradients(all_towers)
     train_op = towers.build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.5))
     with tf.Session(config=towers.build_session_config(devices)) as session:
       session.run(tf.global_variables_initializer())
       feed.start(session)
-      return [session.run([reduced.loss, train_op])[0] for _ in range(20)][-1]
+      losses = [session.run([reduced.loss, train_op])[0] for _ in range(20)]
+  return losses[-1]

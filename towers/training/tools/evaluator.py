@@ -1,21 +1,18 @@
-"""Evaluator: a process beside the workers that measures every new checkpoint on the validation
-split.
+"""Evaluator: a process beside the workers that measures each new checkpoint.
 
   workers    train ─► save 500 ─► train ─► save 1000 ─► … ─► save the last ─► done
   evaluator            └─► measure 500      └─► measure 1000          └─► measure ─► done
 
-It trains nothing, writes nothing that the chief reads, and may be slower than the workers: then it
-takes the newest checkpoint and leaves out those before. What it has found stands in
-`evaluations.json` beside the checkpoints, so that an evaluator that is started again goes on behind
-it.
+It trains nothing and writes nothing that the chief reads. If it is slower than the workers, it
+measures the newest checkpoint and skips those before. Its results are in `evaluations.json` beside
+the checkpoints, so a restarted evaluator continues after them.
 """
 
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
-import towers
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
@@ -24,7 +21,6 @@ from towers.training.faults.reason import find_reason
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
 from towers.training.saving.history import History
-from towers.training.settings.config import Config
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
@@ -35,74 +31,69 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 
 class Evaluations:
-  """What has been measured, by step, in a file."""
+  """The means of each measured step, in a file."""
 
   def __init__(self, folder: str):
-    """Reads what an earlier evaluator has left in a folder; a file that tells nothing is begun
-    anew.
-    """
+    """Reads what an earlier evaluator left in a folder; ignores a damaged file."""
     self._path = os.path.join(folder, EVALUATIONS)
     self.rows: List[Dict[str, float]] = []
     try:
       with open(self._path, encoding='utf-8') as file:
         self.rows = [dict(row, step=int(row['step'])) for row in json.load(file)]
     except (OSError, ValueError, KeyError, TypeError):
-      self.rows = []
+      pass
 
   def last_step(self) -> int:
-    """Returns the newest step that was measured, or -1."""
+    """Returns the newest measured step, or -1."""
     return max((int(row['step']) for row in self.rows), default=-1)
 
   def add(self, step: int, means: Dict[str, float]) -> None:
-    """Adds the means of a step, and writes the file whole."""
+    """Adds the means of a step, and writes the file."""
     self.rows.append(dict(means, step=step))
     write_whole(self._path, (json.dumps(self.rows, indent=1) + '\n').encode())
 
 
-def evaluate(program: Program, *, config: Config, devices: towers.Devices, startup: Startup,
-             signals: Signals, sleep: Callable[[float], Any] = time.sleep) -> None:
-  """Measures checkpoints as they come, to that of the last step.
+def evaluate(program: Program, *, checkpoint_dir: Optional[str], last_step: int,
+             session_config: Any, startup: Startup, signals: Signals, best_metric: str = 'loss',
+             early_stopping: Optional[int] = None, summary_dir: Optional[str] = None,
+             sleep: Callable[[float], Any] = time.sleep) -> None:
+  """Measures each new checkpoint until the workers have trained to the end.
 
   Args:
-    program: built in the default graph as that of the workers, with the switch.
-    config: that it was built from.
-    devices: that it stands on.
+    program: in the default graph, as that of the workers, with `validation='switch'`.
+    checkpoint_dir: of the workers.
+    last_step: of the workers' run.
+    session_config: a `tf.ConfigProto`.
     startup: entered.
     signals: entered.
+    best_metric: of the workers.
+    early_stopping: of the workers.
+    summary_dir: where to write summaries, in a folder `evaluation`; None for no summaries.
     sleep: waits some seconds.
 
   Raises:
-    UsageError: there is no folder to look in, or the checkpoints are of another program.
+    UsageError: there is no checkpoint_dir, or its checkpoints are of another program.
     Interrupted: a signal ended it.
   """
-  folder = config.checkpoint_dir
-  if folder is None:
+  if checkpoint_dir is None:
     raise UsageError(
         'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
-  last_step = config.count_steps(program.train.inputs.plan.steps_per_epoch)
-  evaluations = Evaluations(folder)
-  summaries = _build_summaries(config)
+  evaluations = Evaluations(checkpoint_dir)
+  summaries = _build_summaries(summary_dir)
+
+  def is_over():
+    return _is_over(checkpoint_dir, evaluations.last_step(), last_step, best_metric=best_metric,
+                    early_stopping=early_stopping)
+
   startup.begin('variables', 'starting the variables')
-  session_config = towers.build_session_config(devices, **config.session_settings())
   with tf.Session(config=session_config) as session:
     steps = Steps(session, program)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    saver = tf.train.Saver(tf.global_variables())
-    told_at = float('-inf')
-    while not _is_over(config, evaluations.last_step(), last_step):
-      step = _take_newest(session, saver, folder, after=evaluations.last_step())
-      if step is None:
-        if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
-          told_at = time.monotonic()
-          print(
-              '%s waiting for a checkpoint after step %d' %
-              (time.strftime('%H:%M:%S'), max(0, evaluations.last_step())), flush=True)
-        _leave_if_asked(signals)
-        sleep(_SECONDS_BETWEEN_LOOKS)
-        continue
+    for step in _restore_each(session, checkpoint_dir, evaluations.last_step, is_over, signals,
+                              sleep):
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)
@@ -116,10 +107,26 @@ def evaluate(program: Program, *, config: Config, devices: towers.Devices, start
     summaries.close()
 
 
+def _restore_each(session, folder, read_last_step, is_over, signals, sleep) -> Iterator[int]:
+  """Restores the newest checkpoint after the last step, and yields its step, until it is over."""
+  saver = tf.train.Saver(tf.global_variables())
+  told_at = float('-inf')
+  while not is_over():
+    last_step = read_last_step()
+    step = _take_newest(session, saver, folder, after=last_step)
+    if step is not None:
+      yield step
+      continue
+    if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
+      told_at = time.monotonic()
+      print(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step {max(0, last_step)}",
+            flush=True)
+    _leave_if_asked(signals)
+    sleep(_SECONDS_BETWEEN_LOOKS)
+
+
 def _take_newest(session, saver, folder, after) -> Optional[int]:
-  """Restores the newest checkpoint after a step; returns its step, or None where there is none that
-  can be read.
-  """
+  """Restores the newest readable checkpoint after a step; returns its step, or None."""
   for step in list_steps(folder) if os.path.isdir(folder) else []:
     if step <= after:
       return None
@@ -133,22 +140,20 @@ def _take_newest(session, saver, folder, after) -> Optional[int]:
   return None
 
 
-def _is_over(config, measured_step, last_step):
-  """Whether no checkpoint will come that has not been measured: the last step's is, or the workers
-  stopped early.
-  """
+def _is_over(folder, measured_step, last_step, *, best_metric='loss', early_stopping=None):
+  """Whether the last step is measured, or the last one of workers that stopped early."""
   if measured_step >= last_step:
     return True
-  history = History(metric=config.best_metric, patience=config.early_stopping)
-  history.read(config.checkpoint_dir, measured_step, warn=lambda _: None)
-  return history.has_stopped and measured_step >= max(list_steps(config.checkpoint_dir), default=0)
+  history = History(metric=best_metric, patience=early_stopping)
+  history.read(folder, measured_step, warn=lambda _: None)
+  return history.has_stopped and measured_step >= max(list_steps(folder), default=0)
 
 
-def _build_summaries(config):
-  if not config.summary_dir:
+def _build_summaries(summary_dir):
+  if not summary_dir:
     return None
   from towers.training.reporting.summaries import Summaries
-  folder = os.path.join(config.summary_dir, 'evaluation')
+  folder = os.path.join(summary_dir, 'evaluation')
   os.makedirs(folder, exist_ok=True)
   return Summaries(folder, first_step=0, texts={}, graph=tf.Graph())
 
@@ -156,4 +161,4 @@ def _build_summaries(config):
 def _leave_if_asked(signals):
   if signals.received is not None:
     signals.answer()
-    raise Interrupted(signals.received, f'what has been measured stands in {EVALUATIONS}')
+    raise Interrupted(signals.received, f'what has been measured is in {EVALUATIONS}')

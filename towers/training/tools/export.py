@@ -1,16 +1,14 @@
-"""Export: a run's best weights as a SavedModel, in a graph of its own that knows nothing of
-training.
+"""Export: a run's best weights as a SavedModel, in a graph of its own without training.
 
   checkpoint ─► weights ───────────────────────┐     images         [n, height, width, channels],
-                                               │                    as the data has them
+                                               │                    as in the data set
   build_logits(images, is_training=False) ─────┴─►   logits         [n, classes]
                                                      probabilities  [n, classes]
   served/315/saved_model.pb, variables/              class          [n]
 
-The folder is named by the step that the weights are from, which is what TensorFlow Serving takes
-for a version. No iterator, no staging area, no `is_validating`, no device and no tower: it loads
-anywhere, on one CPU as well. The weights are those of the best validation where one was saved, else
-the newest.
+The folder is named after the step of the weights: TensorFlow Serving reads it as a version. Without
+iterators, staging areas, devices and towers the model loads anywhere, also on one CPU. The weights
+are those of the best validation that has a checkpoint, otherwise the newest.
 """
 
 import contextlib
@@ -18,25 +16,26 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Any, Callable, Iterator, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 import towers
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.data import DataSet, Examples
+from towers.data import Examples
 from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import check_same_variables, list_steps, path_of
 from towers.training.saving.history import History
-from towers.training.settings.config import Config
-from towers.training.settings.zoo import load_zoo
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _TAG = tf.saved_model.tag_constants.SERVING
 
+# `build_logits(images, is_training)`, with variables by `tf.get_variable`.
+BuildLogits = Callable[[tf.Tensor, bool], tf.Tensor]
+
 
 class Serving(NamedTuple):
-  """A model to be asked: feed `images`, fetch the others.
+  """A model for inference: feed `images`, fetch the others.
 
   Attributes:
     images: `[n, height, width, channels]`, a placeholder.
@@ -44,84 +43,96 @@ class Serving(NamedTuple):
     probabilities: float32 `[n, classes]`.
     classes: int64 `[n]`, the most probable ones.
   """
-  images: Any
-  logits: Any
-  probabilities: Any
-  classes: Any
+  images: tf.Tensor
+  logits: tf.Tensor
+  probabilities: tf.Tensor
+  classes: tf.Tensor
 
 
-def export(config: Config, data_set: DataSet) -> str:
-  """Writes the model of a run's `checkpoint_dir` to a folder in its `export_dir`; returns that
-  folder.
+def export(export_dir: str, *, checkpoint_dir: str, build_logits: BuildLogits,
+           examples: Examples, best_metric: str = 'loss') -> str:
+  """Writes the model of a run to a folder named after its step, and returns that folder.
 
-  What stood there before is replaced once the new one is whole.
+  A folder of the same step is replaced once the new one is whole.
+
+  Args:
+    export_dir: where the folder is made.
+    checkpoint_dir: of the run.
+    build_logits: `build_logits(images, is_training)`, the model up to its logits.
+    examples: a split with the images' shape and dtype.
+    best_metric: of the validations, to choose the weights by.
 
   Raises:
     UsageError: there is no checkpoint, or it is of another model.
-    RunError: it cannot be written.
+    RunError: the model cannot be written.
   """
-  assert config.export_dir is not None
-  with open_checkpoint(config, data_set) as (session, serving, step):
-    for op in session.graph.get_operations():
-      if op.type == 'VarHandleOp' and 'debug_name' in op.node_def.attr:
-        op._clear_attr('debug_name')  # A name for messages on 2.x, which 1.14 refuses to load.
-    outputs = dict(logits=serving.logits, probabilities=serving.probabilities)
-    outputs['class'] = serving.classes
-    signature = tf.saved_model.predict_signature_def(inputs=dict(images=serving.images),
-                                                     outputs=outputs)
+  opened = open_checkpoint(checkpoint_dir, build_logits, examples, best_metric=best_metric)
+  with opened as (session, serving, step):
     try:
-      os.makedirs(config.export_dir, exist_ok=True)
-      aside = tempfile.mkdtemp(prefix='.writing-', dir=config.export_dir)
-      try:
-        written = os.path.join(aside, 'model')
-        builder = tf.saved_model.Builder(written)
-        builder.add_meta_graph_and_variables(session, [_TAG], signature_def_map={_KEY: signature},
-                                             strip_default_attrs=True)
-        builder.save()
-        folder = os.path.join(config.export_dir, str(step))
-        if os.path.isdir(folder):
-          os.replace(folder, os.path.join(aside, 'before'))
-        os.replace(written, folder)
-      finally:
-        shutil.rmtree(aside, ignore_errors=True)
+      return _write(export_dir, session, serving, step)
     except (OSError, tf.errors.OpError) as error:
-      raise RunError(f'The model cannot be exported to {config.export_dir}: {find_reason(error)}. '
+      raise RunError(f'The model cannot be exported to {export_dir}: {find_reason(error)}. '
                      'The checkpoints are whole: make room or choose another export_dir, and '
                      'start the same command again.') from None
+
+
+def _write(export_dir, session, serving, step):
+  for op in session.graph.get_operations():
+    if op.type == 'VarHandleOp' and 'debug_name' in op.node_def.attr:
+      op._clear_attr('debug_name')  # 2.x uses it in messages, and 1.14 cannot load it.
+  outputs = dict(logits=serving.logits, probabilities=serving.probabilities)
+  outputs['class'] = serving.classes
+  signature = tf.saved_model.predict_signature_def(inputs=dict(images=serving.images),
+                                                   outputs=outputs)
+  folder = os.path.join(export_dir, str(step))
+  os.makedirs(export_dir, exist_ok=True)
+  aside = tempfile.mkdtemp(prefix='.writing-', dir=export_dir)
+  try:
+    written = os.path.join(aside, 'model')
+    builder = tf.saved_model.Builder(written)
+    builder.add_meta_graph_and_variables(session, [_TAG], signature_def_map={_KEY: signature},
+                                         strip_default_attrs=True)
+    builder.save()
+    if os.path.isdir(folder):
+      os.replace(folder, os.path.join(aside, 'before'))
+    os.replace(written, folder)
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
   return folder
 
 
 @contextlib.contextmanager
-def open_checkpoint(config: Config, data_set: DataSet) -> Iterator[Tuple[Any, Serving, int]]:
-  """Opens a session on the model of a run, with its best weights; gives the session, the model and
-  the weights' step.
+def open_checkpoint(checkpoint_dir: str, build_logits: BuildLogits, examples: Examples, *,
+                    best_metric: str = 'loss') -> Iterator[Tuple[tf.Session, Serving, int]]:
+  """Opens a session on the model of a run; yields the session, the model and its weights' step.
+
+  The arguments are those of `export`.
 
   Raises:
     UsageError: there is no checkpoint, or it is of another model.
   """
-  assert config.checkpoint_dir is not None
-  step = find_best(config.checkpoint_dir, config.best_metric)
-  path = path_of(config.checkpoint_dir, step)
-  shape, dtype = find_image_type(data_set.validation)
+  step = find_best(checkpoint_dir, best_metric)
+  shape, dtype = find_image_type(examples)
   with tf.Graph().as_default():
-    build_logits = load_zoo().build_logits(config.model, num_classes=data_set.num_classes)
     serving = build_serving(build_logits, image_shape=shape, image_dtype=dtype)
     with tf.Session(config=session_config()) as session:
-      _restore(session, path)
+      _restore(session, path_of(checkpoint_dir, step))
       yield session, serving, step
 
 
 @contextlib.contextmanager
-def open_export(folder: str) -> Iterator[Tuple[Any, Serving, int]]:
-  """Opens a session on an exported model: a SavedModel's folder, or the newest one of those that a
-  folder holds.
+def open_export(folder: str) -> Iterator[Tuple[tf.Session, Serving, int]]:
+  """Opens a session on an exported model; yields the session, the model and its weights' step.
+
+  Args:
+    folder: of a SavedModel, or with several of them, of which the newest is opened.
 
   Raises:
     UsageError: there is none, it is damaged, or has other inputs and outputs than `export` gives.
   """
-  steps = [int(name) for name in os.listdir(folder) if name.isdigit()
-          ] if os.path.isdir(folder) else []
-  if steps and not os.path.exists(os.path.join(folder, 'saved_model.pb')):
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  steps = [int(name) for name in names if name.isdigit()]
+  if steps and 'saved_model.pb' not in names:
     folder = os.path.join(folder, str(max(steps)))
   if not os.path.exists(os.path.join(folder, 'saved_model.pb')):
     raise UsageError(f'export_dir={folder} holds no exported model: make one with --export_dir '
@@ -129,18 +140,18 @@ def open_export(folder: str) -> Iterator[Tuple[Any, Serving, int]]:
   with tf.Graph().as_default() as graph, tf.Session(config=session_config()) as session:
     try:
       signature = tf.saved_model.loader.load(session, [_TAG], folder).signature_def[_KEY]
-      names = [signature.inputs['images'].name] + [
-          signature.outputs[name].name for name in ('logits', 'probabilities', 'class')]
-      serving = Serving(*[graph.get_tensor_by_name(name) for name in names])
+      tensors = [signature.inputs['images']]
+      tensors += [signature.outputs[name] for name in ('logits', 'probabilities', 'class')]
+      serving = Serving(*[graph.get_tensor_by_name(tensor.name) for tensor in tensors])
     except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
       raise UsageError(f'The model in {folder} cannot be loaded: {find_reason(error)}. Export it '
                        'again.') from None
     yield session, serving, max(steps, default=0)
 
 
-def build_serving(build_logits: Callable[[Any, Any], Any], *, image_shape: Any,
-                  image_dtype: Any) -> Serving:
-  """Builds a model to be asked, in the default graph.
+def build_serving(build_logits: BuildLogits, *, image_shape: List[int],
+                  image_dtype: tf.DType) -> Serving:
+  """Builds a model for inference in the default graph.
 
   Args:
     build_logits: `build_logits(images, is_training)`, with variables by `tf.get_variable`.
@@ -154,7 +165,7 @@ def build_serving(build_logits: Callable[[Any, Any], Any], *, image_shape: Any,
                  tf.argmax(logits, 1, name='output/class'))
 
 
-def find_image_type(examples: Examples) -> Tuple[Any, Any]:
+def find_image_type(examples: Examples) -> Tuple[List[int], tf.DType]:
   """Returns the shape `[height, width, channels]` and the dtype of a split's images."""
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
@@ -165,44 +176,40 @@ def find_image_type(examples: Examples) -> Tuple[Any, Any]:
 
 
 def find_best(folder: str, metric: str) -> int:
-  """Returns the step of the best checkpoint in a folder, or of the newest where no validation says
-  which is the best.
+  """Returns the step of the best checkpoint in a folder, or the newest without validations.
 
   Raises:
     UsageError: there is no folder or no checkpoint.
   """
-  steps = list_steps(folder) if os.path.isdir(folder) else []
+  is_folder = os.path.isdir(folder)
+  steps = list_steps(folder) if is_folder else []
   if not steps:
-    raise UsageError(f"checkpoint_dir={folder} "
-                     f"{'has no checkpoint' if os.path.isdir(folder) else 'does not exist'}: "
-                     "give the folder of a run that has saved.")
+    problem = 'has no checkpoint' if is_folder else 'does not exist'
+    raise UsageError(f'checkpoint_dir={folder} {problem}: give the folder of a run that has saved.')
   history = History(metric=metric)
   history.read(folder, sys.maxsize)
   return next(step for step in history.best_first() + steps if step in steps)
 
 
 def session_config() -> Any:
-  """Returns a session's configuration that takes only the memory of a GPU that it needs."""
+  """Returns a `tf.ConfigProto` with which a session takes only the GPU memory that it needs."""
   return tf.ConfigProto(gpu_options=tf.GPUOptions(allow_growth=True), allow_soft_placement=True)
 
 
 def _restore(session, path):
-  """Reads the weights; the checkpoint also holds what the optimizer keeps, which is left."""
+  """Reads the weights; leaves what else the checkpoint holds, such as the optimizer's slots."""
   variables = tf.global_variables()
-  ours = {
-      variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-      for variable in variables
-  }
+  expected = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+              for variable in variables}
   try:
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    check_same_variables(
-        path, {name: (tuple(shapes[name]), dtypes[name]) for name in shapes if name in ours}, ours)
+    saved = {name: (tuple(shapes[name]), dtypes[name]) for name in shapes if name in expected}
+    check_same_variables(path, saved, expected)
     for variable in variables:
       variable.load(reader.get_tensor(variable.op.name), session)
   except UsageError:
     raise
   except (tf.errors.OpError, ValueError, RuntimeError) as error:
     raise UsageError(f'{path} is damaged: {find_reason(error)}. Remove it, and the one before it '
-                     'is taken.'
-                     ) from None
+                     'is taken.') from None

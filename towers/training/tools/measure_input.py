@@ -1,5 +1,4 @@
-"""Measure input: how fast the pipelines are by themselves, and what to do where towers wait for
-them.
+"""Measure input: how fast each input mode is without towers, and advice for towers that wait.
 
   input alone: 2 towers, global batch 64, 2 threads on 2 cores
     split       712 examples/s
@@ -8,93 +7,108 @@ them.
 """
 
 import time
-from typing import Any, Dict
+from typing import Dict, Optional
 
 import towers
 from tensorflow_v1 import tf
 from towers.base.cores import count_cores
-from towers.data import DataSet
+from towers.data import Examples
 from towers.input.pipeline import INPUT_MODES
-from towers.training.settings.config import Config
 
-_WARM_UP_RUNS = 5
+_WARM_UP_BATCHES = 5
 _SECONDS = 3.0
-# Below this share of the time, faster input is hardly worth the trouble.
+# Below this share of the time, faster input gains little.
 _ADVISE_FROM = 0.1
 
 
-def measure_input(config: Config, data_set: DataSet, devices: Any, *,
+def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: int,
+                  accumulate: int = 1, drop_remainder: bool = False, shuffle: bool = True,
+                  seed: int = 0, input_threads: Optional[int] = None,
                   seconds: float = _SECONDS) -> Dict[str, float]:
-  """Takes batches of the training split in each mode, and does nothing with them.
+  """Takes batches in each mode, and does nothing with them.
 
   Args:
-    config: of the run; its input_mode is not asked.
-    data_set: its training split is read.
+    examples: of the training split.
     devices: of the towers.
-    seconds: to measure for, in each mode.
+    batch_size: of the global batch.
+    accumulate: micro-batches in a global batch.
+    drop_remainder: leaves out the smaller last batch of an epoch.
+    shuffle: whether to shuffle each epoch.
+    seed: of the shuffling.
+    input_threads: examples parsed at a time; None for one on each core.
+    seconds: to measure each mode.
 
   Returns:
     Examples per second by mode.
   """
+  plan = towers.build_plan(
+      num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices.names),
+      name=examples.name, drop_remainder=drop_remainder, accumulate=accumulate)
   speeds = {}
   for mode in INPUT_MODES:
     with tf.Graph().as_default():
-      examples = data_set.train
-      plan = towers.build_plan(num_examples=examples.num_examples, batch_size=config.batch_size,
-                               num_towers=len(devices.names), name=examples.name,
-                               drop_remainder=config.drop_remainder, accumulate=config.accumulate)
-      inputs = towers.build_inputs(examples, plan=plan, mode=mode, shuffle=config.shuffle,
-                                   seed=config.seed, parallel_calls=config.input_threads)
-      batches = inputs.next_batches()
-      # Fetching the tensors would copy them once more.
-      there = tf.group(*[tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)])
-      with tf.control_dependencies([there]):
-        num_examples = tf.add_n([tf.convert_to_tensor(batch.num_examples) for batch in batches])
+      inputs = towers.build_inputs(examples, plan=plan, mode=mode, shuffle=shuffle, seed=seed,
+                                   parallel_calls=input_threads)
       with tf.Session(config=towers.build_session_config(devices)) as session:
-        session.run(inputs.initializer, inputs.feed_dict(0))
-        take = session.make_callable(num_examples)
-        for _ in range(_WARM_UP_RUNS):
-          take()
-        started, taken = time.monotonic(), 0
-        while time.monotonic() - started < seconds:
-          taken += int(take())
-        speeds[mode] = taken / (time.monotonic() - started)
+        speeds[mode] = _measure_speed(session, inputs, seconds)
   return speeds
 
 
-def format_speeds(config: Config, num_towers: int, speeds: Dict[str, float]) -> str:
+def _measure_speed(session, inputs, seconds):
+  batches = inputs.next_batches()
+  # Fetching the tensors themselves would copy them once more.
+  taken = tf.group(*[tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)])
+  with tf.control_dependencies([taken]):
+    num_taken = tf.add_n([tf.convert_to_tensor(batch.num_examples) for batch in batches])
+  session.run(inputs.initializer, inputs.feed_dict(0))
+  take = session.make_callable(num_taken)
+  for _ in range(_WARM_UP_BATCHES):
+    take()
+
+  num_examples, started = 0, time.monotonic()
+  while time.monotonic() - started < seconds:
+    num_examples += int(take())
+  return num_examples / (time.monotonic() - started)
+
+
+def format_speeds(speeds: Dict[str, float], *, num_towers: int, batch_size: int,
+                  input_threads: Optional[int] = None) -> str:
   """Returns the table at the top of this file."""
-  lines = [f"input alone: {num_towers} tower{'' if num_towers == 1 else 's'}, global batch "
-           f"{config.batch_size:,}, {config.input_threads or count_cores()} threads on "
-           f"{count_cores()} cores"]
-  return '\n'.join(lines +
-                   [f'  {mode:5}  {speed:>12,.0f} examples/s' for mode, speed in speeds.items()])
+  cores = count_cores()
+  plural = '' if num_towers == 1 else 's'
+  lines = [f'input alone: {num_towers} tower{plural}, global batch {batch_size:,}, '
+           f'{input_threads or cores} threads on {cores} cores']
+  lines += [f'  {mode:5}  {speed:>12,.0f} examples/s' for mode, speed in speeds.items()]
+  return '\n'.join(lines)
 
 
-def advise(config: Config, waited: float, needs_threads: bool = True) -> str:
-  """Returns what may help towers that waited for input, or '' where they hardly did.
+def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth: int = 1,
+           is_image_folder: bool = False, needs_threads: bool = True) -> str:
+  """Returns what may help towers that waited for input, or '' if they hardly did.
 
   Args:
-    config: of the run.
     waited: the share of the training time, 0 to 1.
+    input_threads: examples parsed at a time; None for one on each core.
+    staging_depth: batches that wait in each staging area.
+    is_image_folder: whether each example is a file.
     needs_threads: whether the input does, see `towers.Inputs`.
   """
   if waited < _ADVISE_FROM:
     return ''
   cores = count_cores()
-  threads = config.input_threads or cores
+  threads = input_threads or cores
   ways = []
-  if config.staging_depth == 0:
+  if staging_depth == 0:
     ways.append('staging_depth=1 makes the next batch while the towers compute')
   if not needs_threads:
-    ways.append('a larger batch_size, since steps are so short that taking rows out of arrays is '
-                'not')
+    ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
+                'steps')
   elif threads < cores:
     ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
   else:
-    ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only where '
-                'disks are what is waited for, otherwise more cores or smaller images do')
-  if config.data == 'images':
+    ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
+                'disks are slow, otherwise more cores or smaller images do')
+  if is_image_folder:
     ways.append('python -m towers.data.convert makes few large files of many small ones')
   ways.append('--input_only measures the input alone, in every mode')
   return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

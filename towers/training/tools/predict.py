@@ -1,64 +1,76 @@
-"""Predict: classes and probabilities of images, from a run's checkpoint or from what it exported.
+"""Predict: classes and probabilities of images, by a run's checkpoint or by an exported model.
 
   example,class,probability
   0,9,0.982310
   1,2,0.991552
 
-An array's examples are called by their number, files of a folder by their name.
+The examples of an array are called by their index, the files of a folder by their name.
 """
 
 import os
 import sys
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import ContextManager, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers import data
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_folder import EXTENSIONS, ImageFiles
 from towers.data.folders.npy import map_npy
-from towers.training.settings.config import Config
-from towers.training.tools.export import Serving, open_checkpoint, open_export, session_config
+from towers.training.tools.export import Serving, session_config
+
+# Names, and images `[n, height, width, channels]`.
+Batch = Tuple[List[str], np.ndarray]
 
 
-def predict(config: Config) -> None:
-  """Writes the class and its probability for every example in `config.predict`, to `result_file` or
-  to stdout.
+def predict(source: str, opened: ContextManager[Tuple[tf.Session, Serving, int]], *,
+            batch_size: int, max_image_pixels: int, on_bad_record: str = 'fail',
+            input_threads: Optional[int] = None, output: Optional[str] = None) -> None:
+  """Writes the class and its probability of each example, as CSV.
+
+  Args:
+    source: a .npy file, or a folder of JPEGs and PNGs.
+    opened: of `open_checkpoint` or `open_export`.
+    batch_size: images at a time.
+    max_image_pixels: images of more pixels are damaged.
+    on_bad_record: 'fail', or 'skip' to leave out damaged images.
+    input_threads: images decoded at a time; None for 2.
+    output: the file to write; stdout if None.
 
   Raises:
-    UsageError: no such file, folder or model, or images that are not those the model takes.
+    UsageError: no such file, folder or model, or images that the model does not take.
   """
-  assert config.predict is not None
-  if config.export_dir is not None:
-    opened = open_export(config.export_dir)
-  else:
-    opened = open_checkpoint(config, data.load(
-        config.data, **{name: getattr(config, name) for name in data.LoadSettings._fields}))
-  if not os.path.exists(config.predict):
-    raise UsageError(f'predict={config.predict} does not exist: give a .npy file, or a folder of '
-                     'JPEGs and PNGs.')
+  if not os.path.exists(source):
+    raise UsageError(f'predict={source} does not exist: give a .npy file, or a folder of JPEGs '
+                     'and PNGs.')
   lines = ['example,class,probability']
   with opened as (session, serving, _):
-    for name, label, probability in classify(session, serving, _read(config, serving)):
+    if os.path.isdir(source):
+      batches = _read_folder(
+          source, serving.images, batch_size=batch_size, max_image_pixels=max_image_pixels,
+          on_bad_record=on_bad_record, input_threads=input_threads)
+    else:
+      batches = _read_array(source, serving.images, batch_size=batch_size)
+    for name, label, probability in classify(session, serving, batches):
       lines.append(f'{_quote(name)},{label},{probability:.6f}')
+
   text = '\n'.join(lines + [''])
-  if config.result_file is not None:
-    write_whole(config.result_file, text.encode())
+  if output is not None:
+    write_whole(output, text.encode())
     return
   try:
     sys.stdout.write(text)
     sys.stdout.flush()
   except BrokenPipeError:
-    # Whoever reads has seen enough, as `head` does; Python would try once more at its end.
+    # The reader, such as `head`, has left. Python would flush once more when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def classify(session: Any, serving: Serving, batches: Iterable[Tuple[List[str], np.ndarray]]
-             ) -> Iterator[Tuple[str, int, float]]:
+def classify(session: tf.Session, serving: Serving,
+             batches: Iterable[Batch]) -> Iterator[Tuple[str, int, float]]:
   """Yields (name, class, probability) of each example.
 
   Args:
@@ -73,50 +85,45 @@ def classify(session: Any, serving: Serving, batches: Iterable[Tuple[List[str], 
       yield name, int(label), float(row[label])
 
 
-def _read(config, serving):
-  """Yields (names, images) of a file or folder, in batches; raises a UsageError for images of
-  another shape.
-  """
-  shape, dtype = serving.images.shape.as_list()[1:], serving.images.dtype
-  if os.path.isdir(config.predict):
-    return _read_folder(config, shape, dtype)
-  return _read_array(config, shape, dtype)
+def _read_array(path, expected, *, batch_size) -> Iterator[Batch]:
+  """Yields the batches of a .npy file; grey images may lack the last dimension."""
+  images = map_npy(path)
+  shape, dtype = expected.shape.as_list()[1:], expected.dtype
+  lacks_channels = images.ndim == 3 and shape[-1] == 1
+  expected_shape = shape[:-1] if lacks_channels else shape
+  if list(images.shape[1:]) != expected_shape or images.dtype != dtype.as_numpy_dtype:
+    raise UsageError(f"predict={path} holds {images.dtype} of shape {list(images.shape)}, and the "
+                     f"model takes {dtype.name} of shape [n, {', '.join(map(str, shape))}]: make "
+                     "them so, with numpy.save.")
+  for start in range(0, len(images), batch_size):
+    batch = np.asarray(images[start:start + batch_size])
+    names = [str(start + row) for row in range(len(batch))]
+    yield names, batch[..., np.newaxis] if lacks_channels else batch
 
 
-def _read_array(config, shape, dtype):
-  images = map_npy(config.predict)
-  is_grey = images.ndim == 3 and shape[-1] == 1
-  if list(images.shape[1:]) != (shape[:-1]
-                                if is_grey else shape) or images.dtype != dtype.as_numpy_dtype:
-    raise UsageError(f"predict={config.predict} holds {images.dtype} of shape "
-                     f"{list(images.shape)}, and the model takes {dtype.name} of shape [n, "
-                     f"{', '.join(map(str, shape))}]: make them so, with numpy.save.")
-  for start in range(0, len(images), config.batch_size):
-    batch = np.asarray(images[start:start + config.batch_size])
-    yield [str(start + row) for row in range(len(batch))], batch[...,
-                                                                 np.newaxis] if is_grey else batch
-
-
-def _read_folder(config, shape, dtype):
-  names = sorted(name for name in os.listdir(config.predict)
+def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_record,
+                 input_threads) -> Iterator[Batch]:
+  """Yields the batches of a folder's images, cut and resized as for validation."""
+  names = sorted(name for name in os.listdir(folder)
                  if name.lower().endswith(EXTENSIONS) and not name.startswith('.'))
   if not names:
-    raise UsageError(f'predict={config.predict} holds no JPEG or PNG.')
-  if dtype != tf.uint8 or shape[0] != shape[1] or shape[2] not in (1, 3):
-    raise UsageError(f'predict={config.predict} is a folder of images, which become squares of '
-                     f'bytes, and the model takes {dtype.name} of shape {shape}: give a .npy '
-                     'file.')
-  files = ImageFiles([os.path.join(config.predict, name) for name in names], [0] * len(names))
-  bad_records = BadRecords(config.on_bad_record)
-  format = ImageFormat(size=shape[0], channels=shape[2], max_pixels=config.max_image_pixels)
+    raise UsageError(f'predict={folder} holds no JPEG or PNG.')
+  [height, width, channels], dtype = expected.shape.as_list()[1:], expected.dtype
+  if dtype != tf.uint8 or height != width or channels not in (1, 3):
+    raise UsageError(f'predict={folder} is a folder of images, which become squares of bytes, and '
+                     f'the model takes {dtype.name} of shape {[height, width, channels]}: give a '
+                     '.npy file.')
+
+  files = ImageFiles([os.path.join(folder, name) for name in names], [0] * len(names))
+  bad_records = BadRecords(on_bad_record)
+  format = ImageFormat(size=height, channels=channels, max_pixels=max_image_pixels)
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
-    # As validation reads them: the same window, the same resizing.
     examples = encoded_examples(ImageSource(len(names), files.read, files.place), format=format,
                                 augment='none', seed=0, bad_records=bad_records, name='predict')
     assert examples.read is not None
     read = examples.read(tf.data.Dataset.range(len(names)), epoch=tf.zeros([], tf.int64),
-                         parallel_calls=config.input_threads or 2)
-    next_batch = tf.data.make_one_shot_iterator(read.batch(config.batch_size)).get_next()
+                         parallel_calls=input_threads or 2)
+    next_batch = tf.data.make_one_shot_iterator(read.batch(batch_size)).get_next()
     start = 0
     while start < len(names):
       try:
@@ -132,4 +139,7 @@ def _read_folder(config, shape, dtype):
 
 def _quote(name):
   """Returns a cell of CSV (RFC 4180)."""
-  return '"{}"'.format(name.replace('"', '""')) if set(name) & set(',"\r\n') else name
+  if not set(name) & set(',"\r\n'):
+    return name
+  escaped = name.replace('"', '""')
+  return f'"{escaped}"'

@@ -1,14 +1,14 @@
-"""Finding: what was looked at, what is there, and what to do about it."""
+"""Finding: a fact about this machine, and the fix if it is a fault."""
 
 from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-  """What was looked at.
+  """A fact about this machine.
 
   Attributes:
     kind: 'ok', 'note' (worth knowing) or 'FAULT'.
-    text: what is there.
+    text: the fact.
     fix: what to do, or ''.
   """
   kind: str

@@ -1,0 +1,203 @@
+"""Page: one run, or several side by side, as HTML that loads nothing from elsewhere.
+
+A run is a dict, and the page embeds it as JSON, from which `read_runs` gets it back:
+
+  config        settings by name; a page is titled by `model` and `data`, if they are there
+  description   some lines: devices, data, batches, model, variables
+  versions      of packages, by name
+  warnings      texts
+  seconds       of each phase, by name
+  samples       measured steps: step, loss, learning_rate, …
+  validations   step, loss and the other metrics
+  result        what the run returned, or None while it is not complete
+"""
+
+import html
+import json
+import re
+from typing import Any, Dict, List, Sequence
+
+from towers.base.usage_error import UsageError
+from towers.training.reporting.chart import NUM_COLOURS, Curve, draw_chart
+
+_DATA = re.compile(r'<script type="application/json" id="run-\d+">(.*?)</script>', re.DOTALL)
+_STYLE = '''
+:root { --paper: #ffffff; --ink: #1c2024; --faint: #6a727a; --line: #e2e5e9;
+  --c0: #1f6fd6; --c1: #c8571b; --c2: #1d8348; --c3: #8446c0; --c4: #b8860b; --c5: #0f8390; }
+@media (prefers-color-scheme: dark) { :root {
+  --paper: #14171a; --ink: #e6e9ec; --faint: #98a1aa; --line: #2b3138;
+  --c0: #6ea8ff; --c1: #ff9d5c; --c2: #5fd08a; --c3: #c49bff; --c4: #e5c04b; --c5: #4fd0de; } }
+body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
+  margin: 2rem auto; max-width: 1180px; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+small, .faint { color: var(--faint); }
+.charts { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); }
+figure { margin: 0; } figcaption { font-weight: 600; }
+figcaption span { margin-left: .7em; font-weight: 400; }
+svg { height: auto; width: 100%; } svg text { fill: var(--faint); font-size: 12px; }
+.grid { stroke: var(--line); }
+polyline { fill: none; stroke: currentColor; stroke-width: 1.3; }
+polyline.thick { stroke-width: 2; }
+circle { fill: currentColor; } pre { overflow-x: auto; font-size: 13px; }
+table { border-collapse: collapse; }
+td, th { padding: .15rem 1.2rem .15rem 0; text-align: left; vertical-align: top; }
+tr { border-bottom: 1px solid var(--line); } tr.differs td { font-weight: 600; }
+.wide { overflow-x: auto; }
+.bar { background: currentColor; display: inline-block; height: .6em; margin-right: .5em; }
+''' + ''.join(f'.c{index} {{ color: var(--c{index}); }}\n' for index in range(NUM_COLOURS))
+_PAGE = '''<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\
+<title>{title}</title><style>{style}</style></head>
+<body>
+{body}
+</body></html>
+'''
+
+
+def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
+  """Returns the page of one run, or of several side by side.
+
+  Args:
+    names: one for each run.
+    runs: as above.
+  """
+  title = html.escape(_title(names, runs))
+  summary = 'Bold settings and results differ.' if len(runs) > 1 else _summarize(runs[0])
+  body = [f'<h1>{title}</h1>', f'<p class="faint">{html.escape(summary)}</p>']
+
+  body += ['<h2>Result</h2>', _format_table(names, [_find_result(run) for run in runs])]
+  body += ['<h2>Curves</h2>', f'<div class="charts">{"".join(_draw_charts(names, runs))}</div>']
+  body += ['<h2>Time</h2>', _format_times(names, runs)]
+  for name, run in zip(names, runs):
+    if run['warnings']:
+      items = ''.join(f'<li>{html.escape(text)}</li>' for text in run['warnings'])
+      body += [f'<h2>Warnings{_of(name, runs)}</h2>', f'<ul>{items}</ul>']
+  for name, run in zip(names, runs):
+    body += [f'<h2>Devices, data and variables{_of(name, runs)}</h2>',
+             f"<pre>{html.escape(run['description'])}</pre>"]
+  body += ['<h2>Configuration</h2>', _format_table(names, [run['config'] for run in runs])]
+  body += ['<h2>Versions</h2>', _format_table(names, [run['versions'] for run in runs])]
+
+  for index, run in enumerate(runs):
+    content = json.dumps(run).replace('<', '\\u003c')
+    body.append(f'<script type="application/json" id="run-{index}">{content}</script>')
+  return _PAGE.format(title=title, style=_STYLE, body='\n'.join(body))
+
+
+def read_runs(path: str) -> List[Dict[str, Any]]:
+  """Returns the runs of a page: one, or several if it compares them.
+
+  Raises:
+    UsageError: the file cannot be read, or is no such page.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      runs = [json.loads(content) for content in _DATA.findall(file.read())]
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise UsageError(f'{path} cannot be read: {reason}') from None
+  if not runs:
+    raise UsageError(f'{path} is not a page that --report wrote')
+  return runs
+
+
+def _title(names, runs):
+  if len(runs) > 1:
+    return ' and '.join(names)
+  settings = runs[0]['config']
+  if settings.get('model') and settings.get('data'):
+    return f"{settings['model']} on {settings['data']}"
+  return names[0]
+
+
+def _summarize(run):
+  result = run['result']
+  if result is not None:
+    return (f"{result['global_step']:,} steps, {result['examples_seen']:,} examples on "
+            f"{result['num_towers']} towers")
+  steps = [point['step'] for point in run['samples'] + run['validations']]
+  return f'not complete: step {max(steps):,}' if steps else 'not complete: no step was measured'
+
+
+def _find_result(run):
+  if run['result'] is not None:
+    return run['result']
+  return run['validations'][-1] if run['validations'] else {}
+
+
+def _draw_charts(names, runs):
+  """Yields figures: training as a thin line, validation with dots, a colour for each run.
+
+  A single run has two colours, one for each of its curves.
+  """
+  is_alone = len(runs) == 1
+
+  def draw(title, training=None, validation=None, from_zero=True):
+    curves = []
+    for index, (name, run) in enumerate(zip(names, runs)):
+      of_run = '' if is_alone else f' of {name}'
+      if training:
+        curves.append(Curve('training' + of_run, _points(run['samples'], training), index))
+      if validation:
+        curves.append(Curve('validation' + of_run, _points(run['validations'], validation),
+                            1 if is_alone else index, has_dots=True))
+    return draw_chart(title, curves, from_zero=from_zero)
+
+  yield draw('loss', training='loss', validation='loss', from_zero=False)
+  metrics = dict.fromkeys(name for run in runs for point in run['validations'] for name in point)
+  for metric in metrics:
+    if metric not in ('step', 'loss'):
+      yield draw(metric, validation=metric, from_zero=False)
+  yield draw('examples per second', training='examples_per_second')
+  yield draw('share of time that waits for input', training='input_wait')
+  yield draw('learning rate', training='learning_rate')
+  yield draw('gradient norm', training='gradient_norm')
+
+
+def _points(entries, field):
+  return [(entry['step'], entry[field]) for entry in entries if entry.get(field) is not None]
+
+
+def _format_times(names, runs):
+  """Returns a table of phases with a bar for each."""
+  longest = max([seconds for run in runs for seconds in run['seconds'].values()] + [1e-3])
+  rows = []
+  for index, (name, run) in enumerate(zip(names, runs)):
+    if len(runs) > 1:
+      rows.append(f'<tr><th colspan="3">{html.escape(name)}</th></tr>')
+    for phase, seconds in run['seconds'].items():
+      bar = (f'<span class="bar c{index % NUM_COLOURS}" '
+             f'style="width: {300 * seconds / longest:.0f}px"></span>')
+      rows.append(f'<tr><td>{html.escape(phase)}</td><td>{seconds:.1f} s</td><td>{bar}</td></tr>')
+  return f'<table>{"".join(rows)}</table>'
+
+
+def _format_table(names, columns):
+  """Returns a table with a row for each key, and a column for each run."""
+  head = ''
+  if len(names) > 1:
+    cells = [f'<th class="c{index % NUM_COLOURS}">{html.escape(name)}</th>'
+             for index, name in enumerate(names)]
+    head = f'<tr><th></th>{"".join(cells)}</tr>'
+  rows = []
+  for key in dict.fromkeys(key for column in columns for key in column):
+    values = [_format_value(column.get(key)) for column in columns]
+    cells = [f'<td>{html.escape(text)}</td>' for text in [key] + values]
+    differs = ' class="differs"' if len(set(values)) > 1 else ''
+    rows.append(f'<tr{differs}>{"".join(cells)}</tr>')
+  return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _format_value(value):
+  if value is None:
+    return '–'
+  if isinstance(value, (list, tuple)):
+    return ', '.join(map(_format_value, value))
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return str(value)
+  return f'{value:,}' if isinstance(value, int) else f'{value:,.6g}'
+
+
+def _of(name, runs):
+  return f' of {html.escape(name)}' if len(runs) > 1 else ''
