@@ -1,6 +1,4 @@
-"""Autotune: the fastest of what computes the same is taken, whatever else happens, and found again
-without trials.
-"""
+"""Autotune: it keeps the fastest settings that compute the same, and remembers them."""
 
 import json
 import os
@@ -13,17 +11,18 @@ from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
 from towers.training.tools import autotune
-from towers.training.tools.autotune import TimedTrial, fingerprint, list_alternatives, tune
+from towers.training.tools import fingerprint as fingerprints
+from towers.training.tools.autotune import list_alternatives, tune
+from towers.training.tools.fingerprint import fingerprint
+from towers.training.tools.timed_trial import TimedTrial
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
-# All but the variables and the staging is chosen, so that few trials are left.
+# With only variables and staging depth at their defaults, few trials are left.
 FEW = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, model='linear')
 
 
 def tuned_by(speeds, config=FEW, **others):
-  """Tunes with a clock of paper: the speed of a trial is the product of what its settings are
-  worth.
-  """
+  """Tunes by fake trials, whose speed is the product of the given factors of their settings."""
   asked = []
 
   def run(settings):
@@ -40,9 +39,8 @@ def tuned_by(speeds, config=FEW, **others):
 
 
 def test_the_fastest_of_each_kind_is_kept_for_the_next():
-  tuned, asked = tuned_by({('staging_depth', 0): 1.2, ('staging_depth', 2): 1.3, ('variables',
-      'replicated'): 1.1,
-                           ('variables', 'balanced'): 0.7})
+  tuned, asked = tuned_by({('staging_depth', 0): 1.2, ('staging_depth', 2): 1.3,
+                           ('variables', 'replicated'): 1.1, ('variables', 'balanced'): 0.7})
   assert tuned.settings == dict(staging_depth=2, variables='replicated')
   assert asked == [{},
                    dict(staging_depth=0),
@@ -54,8 +52,8 @@ def test_the_fastest_of_each_kind_is_kept_for_the_next():
   assert lines[0].split() == ['plain', '1,000', 'examples/s', '1.00']
   assert lines[1].split() == ['--staging_depth=0', '1,200', 'examples/s', '1.20', 'faster']
   assert lines[4].split()[-4:] == ['examples/s', '0.91', 'not', 'faster']
-  assert lines[5].split() == ['--staging_depth=2', '--variables=replicated', '1,430',
-  'examples/s', '1.43', 'faster']
+  assert lines[5].split() == [
+      '--staging_depth=2', '--variables=replicated', '1,430', 'examples/s', '1.43', 'faster']
 
 
 def test_what_is_no_faster_than_chance_is_not_taken():
@@ -66,7 +64,7 @@ def test_what_is_no_faster_than_chance_is_not_taken():
 @pytest.mark.parametrize('trial, verdict', [
     (TimedTrial((2.3, 2.2, 2.15, 2.0, 1.9), 9e9, 2), 'disagrees: loss 2.15 in step 3, not 2.1'),
     (TimedTrial((2.3, float('nan'), 2.1, 2.0, 1.9), 9e9, 2),
-        'disagrees: loss nan in step 2, not 2.2'),
+     'disagrees: loss nan in step 2, not 2.2'),
     (TimedTrial(LOSSES[:3], 9e9, 2), 'disagrees: 3 losses, not 5'),
     (TimedTrial(error='ended by signal 11'), 'ended by signal 11'),
     (TimedTrial(error='not done after 60 s'), 'not done after 60 s'),
@@ -85,18 +83,17 @@ def test_rounding_is_no_disagreement():
 
 
 def test_what_the_user_chose_is_not_tried():
-  tried = {
-      name for alternatives in list_alternatives(Config(), 2) for settings in alternatives
-      for name in settings
-  }
-  assert tried == {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth',
-  'variables'}
-  for chosen in (dict(xla='off'), dict(graph_rewriter='on'), dict(staging_depth=2),
-                 dict(variables='first')):
-    [name] = chosen
-    assert not any(name in settings for alternatives in list_alternatives(Config(**chosen), 2)
-                   for settings in alternatives)
-  assert not any('variables' in alternatives[0] for alternatives in list_alternatives(Config(), 1))
+  def tried(num_towers=2, **chosen):
+    return {name for alternatives in list_alternatives(Config(**chosen), num_towers)
+            for settings in alternatives for name in settings}
+
+  names = {'xla', 'graph_rewriter', 'inter_threads', 'intra_threads', 'staging_depth', 'variables'}
+  assert tried() == names
+  assert tried(xla='off') == names - {'xla'}
+  assert tried(graph_rewriter='on') == names - {'graph_rewriter'}
+  assert tried(inter_threads=2) == names - {'inter_threads', 'intra_threads'}
+  assert tried(staging_depth=2) == names - {'staging_depth'}
+  assert tried(variables='first') == tried(num_towers=1) == names - {'variables'}
 
 
 def test_plain_settings_that_do_not_run_are_an_error():
@@ -107,18 +104,16 @@ def test_plain_settings_that_do_not_run_are_an_error():
 def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   plain = fingerprint(Config())
   assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
-  different = [plain] + [
-      fingerprint(Config(**changed))
-      for changed in (dict(model='linear'), dict(batch_size=65), dict(num_gpus=3),
-                      dict(input_mode='next'), dict(xla='off'))
-  ]
+  different = [plain] + [fingerprint(Config(**changed)) for changed in (
+      dict(model='linear'), dict(batch_size=65), dict(num_gpus=3), dict(input_mode='next'),
+      dict(xla='off'))]
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')
   different.append(fingerprint(Config()))
   monkeypatch.undo()
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(77))
   different.append(fingerprint(Config()))
   monkeypatch.undo()
-  monkeypatch.setattr('towers.training.tools.autotune._ROOT', str(tmp_path))
+  monkeypatch.setattr(fingerprints, 'ROOT', str(tmp_path))
   (tmp_path / 'towers').mkdir()
   for source in ('a = 1', 'a = 2'):
     (tmp_path / 'towers' / 'apply.py').write_text(source)
@@ -127,9 +122,9 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
 
 
 def test_the_fingerprint_holds_all_that_a_run_may_load():
-  packages = {name for name in os.listdir(ROOT) if os.path.exists(os.path.join(ROOT, name,
-      '__init__.py'))}
-  assert packages - {'tests', 'benchmarks', 'examples'} == set(autotune._SOURCE)
+  packages = {name for name in os.listdir(ROOT)
+              if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
+  assert packages - {'tests', 'benchmarks', 'examples'} == set(fingerprints._SOURCE)
 
 
 def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch):
@@ -145,8 +140,7 @@ def test_threads_of_an_op_are_tried_up_to_a_towers_part_of_the_cores(monkeypatch
   assert threads(8) == threads(9) == {(8, 1), (1, 8), (16, 1)}
 
 
-# A main.py of paper: tells what the trial asks for, and does what a file beside it says of the
-# flags.
+# A fake main.py: notes its flags in a file beside it, and crashes, hangs or fails by them.
 FAKE_MAIN = '''
 import json, os, sys, time
 flags = dict(flag.lstrip('-').partition('=')[::2] for flag in sys.argv[1:])
@@ -175,20 +169,20 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
                   epochs=90.0, checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
   for told in ('trials of 40 steps', 'remembered in'):
     tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])
-    assert (tuned.variables, tuned.staging_depth, tuned.autotune, tuned.epochs) == ('replicated', 1,
-                                                                                    False, 90.0)
+    assert (tuned.variables, tuned.staging_depth) == ('replicated', 1)
+    assert (tuned.autotune, tuned.epochs) == (False, 90.0)
     shown = capsys.readouterr().out
     assert told in shown and 'the same as --variables=replicated' in shown
     for words in ('ended by signal 6', 'not done after 2 s', 'error: no room', '3.00  faster'):
       assert words in shown
   asked = (tmp_path / 'asked').read_text().splitlines()
-  # A pilot, the plain settings, two depths, three placements; and none of them twice.
+  # A pilot, the plain settings, two depths, three placements; and no trial twice.
   assert len(asked) == 7
   assert all('--validation=none' in line and '--checkpoint' not in line and '--autotune' not in line
              for line in asked)
-  assert '--steps=8' in asked[0] and all(
-      '--steps=40' in line and '--xla=off' in line for line in asked[1:])
-  # What is damaged is found anew.
+  assert '--steps=8' in asked[0]
+  assert all('--steps=40' in line and '--xla=off' in line for line in asked[1:])
+  # A damaged file is ignored.
   [path] = (tmp_path / 'cache' / 'towers' / 'autotune').iterdir()
   for damaged in ('{', '{"settings": {"variables": "everywhere"}, "rows": [[{}, 1.0, ""]]}',
                   '{"settings": {}, "rows": []}'):
@@ -206,7 +200,7 @@ def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
       json.dump(dict(first_losses=[1.0], examples_per_second=1.0, num_towers=2), file)
     return subprocess.CompletedProcess(command, 0)
 
-  monkeypatch.setattr('towers.training.tools.autotune.subprocess.run', run)
+  monkeypatch.setattr('towers.training.tools.timed_trial.subprocess.run', run)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   mine = str(tmp_path / 'mine')
   config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine,
@@ -220,15 +214,13 @@ def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_it_tunes_and_trains(tmp_path):
   flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1',
-  '--model=linear',
-           '--steps=3', '--result_file=' + str(tmp_path / 'result.json')]
+           '--model=linear', '--steps=3', f"--result_file={tmp_path / 'result.json'}"]
   done = subprocess.run([sys.executable, 'main.py'] + flags, cwd=ROOT, capture_output=True,
                         env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)), timeout=200, text=True)
   assert done.returncode == 0, done.stderr
-  # Three steps have too few losses to trust, but the trials take more: all rewriters agree.
+  # The run has three losses; the trials run longer, so they compare more.
   for words in ('autotune: trials of', 'plain ', '--graph_rewriter=on', '--graph_rewriter=off',
-      'autotune: the same as',
-                'done: 3 steps'):
+                'autotune: the same as', 'done: 3 steps'):
     assert words in done.stdout
   assert 'disagrees' not in done.stdout
   result = json.loads((tmp_path / 'result.json').read_text())

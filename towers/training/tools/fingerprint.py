@@ -1,0 +1,66 @@
+"""Fingerprint: a digest of all that the fastest settings depend on."""
+
+import dataclasses
+import glob
+import hashlib
+import importlib.machinery
+import json
+import os
+import platform
+import sys
+
+from towers.base.cores import count_cores
+from towers.training.settings.config import Config
+from towers.training.tools.timed_trial import LEFT_OUT, ROOT
+
+_SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
+# Neither speed nor losses of the first steps depend on these settings.
+_IRRELEVANT = set(LEFT_OUT) - {'validation'} | {
+    'steps', 'result_file', 'validate_every', 'checkpoint_every', 'keep_checkpoints',
+    'on_full_disk', 'stall_seconds'}
+_VARIABLES = ('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_')
+
+
+def fingerprint(config: Config) -> str:
+  """Returns a digest of the run's settings, the machine, TensorFlow and this source."""
+  parts = {name: value for name, value in dataclasses.asdict(config).items()
+           if name not in _IRRELEVANT}
+  parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(),
+                      _list_gpus()]
+  parts['tensorflow'] = [sys.version] + _find_tensorflow()
+  parts['source'] = _digest_source(ROOT)
+  parts['flags'] = {name: value for name, value in os.environ.items()
+                    if name.startswith(_VARIABLES)}
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _find_tensorflow():
+  """Returns the path and time of TensorFlow's package, which stand for its version."""
+  # Importing it would take seconds.
+  spec = importlib.machinery.PathFinder.find_spec('tensorflow')
+  return [spec.origin, os.stat(spec.origin).st_mtime_ns] if spec and spec.origin else []
+
+
+def _digest_source(root):
+  """Returns a digest of the modules that a run may load."""
+  digest = hashlib.sha256()
+  for folder in _SOURCE:
+    for path in sorted(glob.glob(os.path.join(root, folder, '**', '*.py'), recursive=True)):
+      with open(path, 'rb') as file:
+        digest.update(file.read())
+  return digest.hexdigest()
+
+
+def _list_gpus():
+  folder = '/proc/driver/nvidia/gpus'
+  names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+  return [_read(os.path.join(folder, name, 'information'), 'Model') for name in names]
+
+
+def _read(path, key):
+  """Returns the first line of a file that begins with `key`, or ''."""
+  try:
+    with open(path, encoding='utf-8') as file:
+      return next((line.strip() for line in file if line.startswith(key)), '')
+  except OSError:
+    return ''

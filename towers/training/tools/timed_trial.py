@@ -1,0 +1,79 @@
+"""A timed trial: some steps of `main.py` in a process of their own, which may crash or hang."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from towers.training.settings.config import Config
+from towers.training.settings.flags import format_flags
+
+# Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))))
+# A trial's reports, checkpoints and validations would only be thrown away.
+LEFT_OUT: Dict[str, Any] = dict(
+    autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None,
+    on_nan='stop', best_metric='loss')
+LEFT_OUT.update({field.name: field.default for field in dataclasses.fields(Config)
+                 if field.metadata['setting'].group in ('reporting', 'tools')})
+# Exit codes after which the last line of stderr says what is wrong.
+_EXPLAINED_EXIT_CODES = (2, 3)
+
+
+class TimedTrial(NamedTuple):
+  """What a trial measured.
+
+  Attributes:
+    losses: of its first steps.
+    examples_per_second: after the first step.
+    num_towers: that trained.
+    error: why the trial failed, or ''.
+  """
+  losses: Sequence[float] = ()
+  examples_per_second: float = 0.0
+  num_towers: int = 0
+  error: str = ''
+
+
+def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str], steps: int,
+              limit_seconds: Optional[float] = None) -> TimedTrial:
+  """Runs some steps of a config in another process; a failure there is the trial's `error`.
+
+  Args:
+    config: of the run.
+    changes: settings that differ in the trial.
+    command: what runs the trial, before its flags.
+    steps: to train.
+    limit_seconds: after which the process is killed; None for no limit.
+  """
+  settings = dict(dataclasses.asdict(config), **LEFT_OUT)
+  settings.update(changes, steps=steps)
+  if config.validation == 'tower' and config.num_gpus is not None:
+    settings['num_gpus'] = config.num_gpus - 1
+  paths = os.pathsep.join(filter(None, [ROOT, os.environ.get('PYTHONPATH')]))
+  with tempfile.TemporaryDirectory(prefix='towers-autotune-') as folder:
+    settings['result_file'] = os.path.join(folder, 'result.json')
+    try:
+      done = subprocess.run(
+          [*command, *format_flags(settings)], env=dict(os.environ, PYTHONPATH=paths),
+          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+          timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+      return TimedTrial(error=f'not done after {limit_seconds:.0f} s')
+    if done.returncode:
+      return TimedTrial(error=_find_error(done.returncode, done.stderr))
+    with open(settings['result_file'], encoding='utf-8') as file:
+      result = json.load(file)
+  return TimedTrial(losses=result['first_losses'],
+                    examples_per_second=result['examples_per_second'],
+                    num_towers=result['num_towers'])
+
+
+def _find_error(code, stderr):
+  lines = stderr.decode(errors='replace').strip().splitlines()
+  if lines and code in _EXPLAINED_EXIT_CODES:
+    return lines[-1][:200]
+  return f'exit code {code}' if code > 0 else f'ended by signal {-code}'
