@@ -1,13 +1,12 @@
-"""Speed and peak memory over the global batch, 256 to 50,000, with and without accumulation:
-AlexNet's CIFAR form.
+"""Speed and peak memory of AlexNet's CIFAR form over the global batch, with accumulation or not.
 
   python -m benchmarks.batch_sweep                 # a table; some minutes
   python -m benchmarks.batch_sweep --model=convnet --batch_sizes=256,1024 --micro_batch_size=128
   python -m benchmarks.batch_sweep --batch_size=50000 --accumulate=200  # one line, in this process
 
-With `--accumulate` a global batch is taken in runs of about `--micro_batch_size` examples, and
-memory stays that of a run. All lines train on the same 50,000 CIFAR-shaped synthetic images, and
-each comes from a process of its own.
+The global batch goes from 256 to 50,000. Accumulation divides it into micro-batches of about
+`--micro_batch_size` examples, so memory stays that of one micro-batch. All lines train on the same
+50,000 CIFAR-shaped synthetic images, each in its own process.
 """
 
 import argparse
@@ -30,7 +29,7 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
             num_steps: int = 2, num_examples: int = NUM_EXAMPLES) -> Dict[str, Any]:
   """Trains some steps in this process; returns a line of the table.
 
-  The first step is not timed: it also starts the kernels and makes their buffers.
+  The first step is not timed: it also starts kernels and allocates their buffers.
   """
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
@@ -53,30 +52,28 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
 
 def format_line(line: Dict[str, Any]) -> str:
   """Returns a line of the table."""
-  return '%7s  %10s  %8.2f GB  %6.0f examples/s  losses %s' % (
-      f"{line['batch_size']:,}", line['accumulate'], line['peak_bytes'] / 1e9, line[
-          'examples_per_second'],
-      ', '.join(f'{loss:.4f}' for loss in line['losses']))
+  losses = ', '.join(f'{loss:.4f}' for loss in line['losses'])
+  return (f"{line['batch_size']:>7,}  {line['accumulate']:>10}  "
+          f"{line['peak_bytes'] / 1e9:8.2f} GB  {line['examples_per_second']:6.0f} examples/s  "
+          f"losses {losses}")
 
 
 def find_accumulate(batch_size: int, micro_batch_size: int) -> int:
-  """Returns the fewest runs of equal size, of at most `micro_batch_size` examples, that make a
-  batch.
-  """
-  return next(runs for runs in range(-(-batch_size // micro_batch_size), batch_size + 1)
-              if batch_size % runs == 0)
+  """Returns the fewest equal micro-batches of at most `micro_batch_size` examples."""
+  fewest = -(-batch_size // micro_batch_size)
+  return next(count for count in range(fewest, batch_size + 1) if batch_size % count == 0)
 
 
 def main() -> None:
   """Prints the table, or one line as JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--batch_size', type=at_least(1), help='measure this one alone, in this '
-                                                             'process')
-  parser.add_argument('--accumulate', type=at_least(1), default=1, help='its runs')
+  parser.add_argument('--batch_size', type=at_least(1),
+                      help='measure this one alone, in this process')
+  parser.add_argument('--accumulate', type=at_least(1), default=1, help='its micro-batches')
   parser.add_argument('--batch_sizes', type=several(at_least(1)),
                       default=','.join(map(str, BATCH_SIZES)), help='of the table')
-  parser.add_argument('--micro_batch_size', type=at_least(1), default=256, help='examples that fit '
-                                                                                'a run')
+  parser.add_argument('--micro_batch_size', type=at_least(1), default=256,
+                      help='examples that fit into memory at a time')
   parser.add_argument('--model', type=one_of(MODELS), default='alexnet_cifar')
   parser.add_argument('--num_towers', type=at_least(1), default=2)
   parser.add_argument('--num_examples', type=at_least(1), default=NUM_EXAMPLES)
@@ -84,21 +81,18 @@ def main() -> None:
   settings = [f'--model={flags.model}', f'--num_towers={flags.num_towers}',
               f'--num_examples={flags.num_examples}']
   if flags.batch_size:
-    print(
-        json.dumps(
-            measure(flags.batch_size, flags.accumulate, model=flags.model,
-                    num_towers=flags.num_towers, num_examples=flags.num_examples)))
+    line = measure(flags.batch_size, flags.accumulate, model=flags.model,
+                   num_towers=flags.num_towers, num_examples=flags.num_examples)
+    print(json.dumps(line))
     return
-  print('%s, %d towers\n%7s  %10s  %11s' % (flags.model, flags.num_towers, 'batch', 'accumulate',
-      'peak memory'),
+  print(f"{flags.model}, {flags.num_towers} towers\n{'batch':>7}  accumulate  peak memory",
         flush=True)
   for batch_size in flags.batch_sizes:
     for accumulate in sorted({1, find_accumulate(batch_size, flags.micro_batch_size)}):
       if accumulate > 1 or batch_size <= LARGEST_AT_ONCE:
-        done = subprocess.run([
-            sys.executable, '-m', 'benchmarks.batch_sweep', f'--batch_size={batch_size}',
-            f'--accumulate={accumulate}'
-        ] + settings, check=True, stdout=subprocess.PIPE)
+        command = [sys.executable, '-m', 'benchmarks.batch_sweep', f'--batch_size={batch_size}',
+                   f'--accumulate={accumulate}', *settings]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         print(format_line(json.loads(done.stdout.decode())), flush=True)
 
 

@@ -1,14 +1,13 @@
-"""Convergence: accuracy over steps of ResNet-20 for 1, 2 and 4 towers that share one global batch
-lie on one curve.
+"""Convergence: ResNet-20 on 1, 2 and 4 towers follows one curve for the same global batch.
 
   python -m benchmarks.convergence                 # the sample in colour, some minutes
-  python -m benchmarks.convergence --data=fashion_mnist --epochs=20
-  --output=docs/figures/convergence
+  python -m benchmarks.convergence --data=fashion_mnist --epochs=20 \\
+      --output=docs/figures/convergence
 
-Every run has the same seed, so the same initial weights and batches; batch normalisation takes the
-moments of the global batch (`sync`), so that N towers compute what one computes. What is left
-between the curves is rounding, which a net that is far from settled blows up from step to step. How
-much, the run of one tower says whose initial weights are changed by a millionth (`1 + noise`).
+Every run has the same seed, hence the same initial weights and batches. Batch normalisation uses
+the moments of the global batch (`sync`), so N towers compute what one computes. The curves differ
+only by rounding, which an unsettled net amplifies from step to step. For scale, a last run
+(`1 + noise`) trains one tower from initial weights that are changed by a millionth.
 
 The images are Colour Fashion, see `colour_fashion`: CIFAR-shaped, made of Fashion-MNIST. It is not
 CIFAR-10.
@@ -31,7 +30,7 @@ NOISE = 1e-6
 
 
 def load(name: str, num_train: int, num_validation: int) -> Any:
-  """Returns the data set `name`, of grey images, in colour and with at most so many examples."""
+  """Returns the grey data set `name` in colour, with at most the given numbers of examples."""
   from towers import data
   grey = data.load(name)
 
@@ -39,18 +38,17 @@ def load(name: str, num_train: int, num_validation: int) -> Any:
     images, labels = (array[:count] for array in examples.arrays)
     return data.from_arrays(colour(images, seed=seed), labels, name='colour_' + examples.name)
 
-  return data.DataSet(train=split(grey.train, num_train,
-                                  0), validation=split(grey.validation, num_validation, 1),
+  return data.DataSet(train=split(grey.train, num_train, seed=0),
+                      validation=split(grey.validation, num_validation, seed=1),
                       image_shape=(SIZE, SIZE, 3), num_classes=grey.num_classes)
 
 
 def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epochs: float,
             measure_every: int, seed: int, noise: float = 0.0) -> Dict[str, Any]:
-  """Trains in this process; returns the curve: steps, the mean training loss up to each, validation
-  accuracy.
+  """Trains in this process; returns steps, the mean loss up to each, and validation accuracy.
 
   Args:
-    noise: share that initial weights are changed by, up or down.
+    noise: relative change of the initial weights, up or down.
   """
   from benchmarks.harness.program import open_program
   from towers.training.settings.config import Config
@@ -80,12 +78,14 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
 
 
 def _disturb(session, noise):
-  """Changes all weights by a share of `noise`, up or down."""
+  """Changes every weight by the factor `1 + noise` or `1 - noise`, at random."""
   from tensorflow_v1 import tf
   variables = tf.trainable_variables()
   random = np.random.RandomState(0)
-  values = {variable.initial_value: value * (1 + noise * random.choice([-1, 1], size=value.shape))
-            for variable, value in zip(variables, session.run(variables))}
+  values = {
+      variable.initial_value: value * (1 + noise * random.choice([-1, 1], size=value.shape))
+      for variable, value in zip(variables, session.run(variables))
+  }
   session.run([variable.initializer for variable in variables], values)
 
 
@@ -95,9 +95,8 @@ def format_table(curves: Sequence[Dict[str, Any]]) -> str:
   for row, step in enumerate(curves[0]['steps']):
     lines.append(f'{int(step):8}' + ''.join(f"{curve['accuracy'][row]:12.4f}" for curve in curves))
   first = np.array(curves[0]['accuracy'])
-  lines.append('farthest ' + '%11s' % '' + ''.join(
-      f"{np.abs(np.array(curve['accuracy']) - first).max():12.4f}"
-                                                   for curve in curves[1:]))
+  distances = [np.abs(np.array(curve['accuracy']) - first).max() for curve in curves[1:]]
+  lines.append(f"{'farthest':20}" + ''.join(f'{distance:12.4f}' for distance in distances))
   return '\n'.join(lines)
 
 
@@ -106,18 +105,14 @@ def _count_towers(name):
 
 
 def main() -> None:
-  """Trains once for each number of towers; prints the table, and writes it as JSON and as a
-  picture.
-  """
+  """Trains once for each number of towers; prints the table, and writes JSON and a picture."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'), help='what '
-                      'is '
-                      'coloured')
-  parser.add_argument('--num_train', type=at_least(1), default=60000, help='training examples, at '
-                                                                           'most')
-  parser.add_argument('--num_validation', type=at_least(1), default=10000, help='validation '
-                                                                                'examples, at '
-                                                                                'most')
+  parser.add_argument('--data', default='sample', choices=('sample', 'fashion_mnist'),
+                      help='the grey images to colour')
+  parser.add_argument('--num_train', type=at_least(1), default=60000,
+                      help='training examples, at most')
+  parser.add_argument('--num_validation', type=at_least(1), default=10000,
+                      help='validation examples, at most')
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4')
   parser.add_argument('--model', type=one_of(MODELS), default='resnet20')
   parser.add_argument('--batch_size', type=at_least(1), default=128)
@@ -131,21 +126,22 @@ def main() -> None:
   except UsageError as error:
     raise SystemExit(str(error)) from None
   curves = []
-  for num_towers, noise in [(number, 0.0) for number in flags.towers] + [(1, NOISE)]:
-    curves.append(
-        measure(data_set, num_towers=num_towers, model=flags.model, batch_size=flags.batch_size,
-                noise=noise, epochs=flags.epochs, measure_every=flags.measure_every,
-                seed=flags.seed))
-    print(f"{_count_towers(curves[-1]['name'])}: accuracy {curves[-1]['accuracy'][-1]:.4f} after "
-          f"{curves[-1]['steps'][-1]} steps, {curves[-1]['seconds']:.0f} s", flush=True)
+  for num_towers, noise in [(count, 0.0) for count in flags.towers] + [(1, NOISE)]:
+    curve = measure(data_set, num_towers=num_towers, model=flags.model, noise=noise,
+                    batch_size=flags.batch_size, epochs=flags.epochs,
+                    measure_every=flags.measure_every, seed=flags.seed)
+    curves.append(curve)
+    print(f"{_count_towers(curve['name'])}: accuracy {curve['accuracy'][-1]:.4f} after "
+          f"{curve['steps'][-1]} steps, {curve['seconds']:.0f} s", flush=True)
+
   title = (f'{flags.model}, Colour Fashion ({flags.data}), global batch {flags.batch_size}, batch '
            'norm sync')
   print(f'{title}\n{format_table(curves)}')
   if flags.output:
     write_figures(flags.output + '.json', dict(title=title, curves=curves))
     write_chart(flags.output + '.svg', 'Validation accuracy: ' + title, [
-        Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), number)
-        for number, curve in enumerate(curves)
+        Curve(_count_towers(curve['name']), list(zip(curve['steps'], curve['accuracy'])), index)
+        for index, curve in enumerate(curves)
     ], x_label='steps', most=1.0, format_y='{:.0%}'.format)
 
 

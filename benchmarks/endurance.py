@@ -1,4 +1,4 @@
-"""Memory, file handles and threads over a long time: nothing may grow.
+"""Memory, file handles and threads of a long run: nothing may grow.
 
   python -m benchmarks.endurance                  # 100,000 steps of a linear model; some minutes
   python -m benchmarks.endurance --model=lenet --batch_size=256 --steps=5000
@@ -25,44 +25,45 @@ _STEPS_OF_A_PROGRAM = 10
 
 def measure() -> Tuple[float, int, int]:
   """Returns resident memory in MB, open file handles and threads of this process."""
-  return read_held_bytes() / 1e6, len(os.listdir('/proc/self/fd')), len(os.listdir(
-      '/proc/self/task'))
+  num_handles, num_threads = (len(os.listdir(f'/proc/self/{kind}')) for kind in ('fd', 'task'))
+  return read_held_bytes() / 1e6, num_handles, num_threads
 
 
 class Reports:
-  """Prints what is held, `REPORTS` times while a number of steps or programs is done, and what it
-  has grown by.
-  """
+  """Prints what the process holds, `REPORTS` times over a run, and at the end its growth."""
 
   def __init__(self, count: int, unit: str):
-    """Begins to count up to `count`."""
+    """Prepares reports on `count` steps or programs, as `unit` names them."""
     self._count, self._unit = count, unit
     self._started = time.monotonic()
     self._held: List[Tuple[float, int, int]] = []
 
   def end(self, done: int) -> None:
-    """Prints a line, if it is time for one, when `done` of them are done."""
+    """Prints a line if one is due after `done` of them."""
     if done * REPORTS // self._count > (done - 1) * REPORTS // self._count:
       self._held.append(measure())
-      self._tell('%7d %s  %6.0f s  %7.1f MB  %3d handles  %3d threads'
-                 % ((done, self._unit, time.monotonic() - self._started) + self._held[-1]))
+      megabytes, handles, threads = self._held[-1]
+      self._print(f'{done:7d} {self._unit}  {time.monotonic() - self._started:6.0f} s  '
+                  f'{megabytes:7.1f} MB  {handles:3d} handles  {threads:3d} threads')
     if done == self._count:
-      # By a tenth all caches are filled.
-      growth = [last - first for first, last in zip(self._held[0], self._held[-1])]
-      self._tell('since the first tenth: %+.1f MB, %+d handles, %+d threads' % tuple(growth))
+      # After the first tenth all caches are full.
+      megabytes, handles, threads = (
+          last - first for first, last in zip(self._held[0], self._held[-1]))
+      self._print(f'since the first tenth: {megabytes:+.1f} MB, {handles:+d} handles, '
+                  f'{threads:+d} threads')
 
-  def _tell(self, line):
+  def _print(self, line):
     print(line, file=sys.stderr, flush=True)
 
 
 def run(model: str, batch_size: int, steps: int) -> int:
-  """Trains for as many steps; returns the exit code of `main.py`."""
+  """Trains for `steps` steps; returns the exit code of `main.py`."""
   from towers import command_line as job
   with tempfile.TemporaryDirectory() as folder:
     return job.main(['main.py', '--data=synthetic', f'--model={model}', '--device=cpu',
                      f'--batch_size={batch_size}', f'--steps={steps}',
-                     f'--validate_every={int(max(1, steps // 100))}steps',
-                     f'--checkpoint_every={int(max(1, steps // 200))}steps',
+                     f'--validate_every={max(1, steps // 100)}steps',
+                     f'--checkpoint_every={max(1, steps // 200)}steps',
                      '--checkpoint_dir=' + os.path.join(folder, 'checkpoints'),
                      '--summary_dir=' + os.path.join(folder, 'summaries'),
                      '--summary_every=10steps',
@@ -75,16 +76,16 @@ def main() -> None:
   parser.add_argument('--model', type=one_of(MODELS), default='linear')
   parser.add_argument('--batch_size', type=at_least(1), default=16)
   parser.add_argument('--steps', type=at_least(REPORTS), default=100000)
-  parser.add_argument('--programs', type=at_least(REPORTS), help='so many instead of one run of '
-                                                                 'many steps')
+  parser.add_argument('--programs', type=at_least(REPORTS),
+                      help='how many programs to run in place of one long run')
   flags = parser.parse_args()
   if flags.programs:
     reports = Reports(flags.programs, 'programs')
-    for number in range(1, flags.programs + 1):
+    for index in range(flags.programs):
       code = run(flags.model, flags.batch_size, _STEPS_OF_A_PROGRAM)
       if code:
         sys.exit(code)
-      reports.end(number)
+      reports.end(index + 1)
     return
 
   from towers.training.stepping.steps import Steps

@@ -1,4 +1,4 @@
-"""What the guard against numbers that are none costs: steps with and without it, taken in turns.
+"""The cost of the guard against NaN and Inf: steps with and without it, taken in turns.
 
   python -m benchmarks.guard                      # convnet, 2 towers of 32 images; about a minute
   python -m benchmarks.guard --model=resnet20 --rounds=20
@@ -15,9 +15,7 @@ NUM_EXAMPLES = 4096
 
 
 def build(model: str, batch_size: int, num_towers: int, guard: bool):
-  """Builds a program in a graph of its own; returns what takes steps, and returns seconds and CPU
-  seconds of each.
-  """
+  """Builds a program in its own graph; returns a function that times a number of its steps."""
   import models
   import towers
   from tensorflow_v1 import tf
@@ -62,20 +60,18 @@ def main() -> None:
   flags = parser.parse_args()
   takes = [build(flags.model, flags.batch_size, flags.num_towers, guard) for guard in (False, True)]
   taken: list = [[], []]
-  for number in range(flags.rounds):
-    # Which one goes first changes, so that neither always meets the machine as the other has left
-    # it.
-    for index in ((0, 1) if number % 2 else (1, 0)):
+  for round_index in range(flags.rounds):
+    # They take turns at going first, so that neither always follows the other.
+    for index in ((0, 1) if round_index % 2 else (1, 0)):
       taken[index].append(takes[index](flags.steps))
   print(f'{flags.model}, {flags.batch_size} examples on {flags.num_towers} towers, {flags.rounds} '
         f'rounds of {flags.steps} steps:')
-  # Others on the machine take of its time, but not of the CPU seconds that are counted for this
-  # process.
+  # Other processes slow the clock's seconds down, but hardly this process's CPU seconds.
   for kind, name in enumerate(('time', 'CPU time')):
     without, guarded = ([figures[kind] for figures in figure] for figure in taken)
     ratios = sorted(after / before for before, after in zip(without, guarded))
-    print(f'  {name:9} {statistics.median(without) * 1000.0:7.3f} ms a step without, '
-          f'{statistics.median(guarded) * 1000.0:7.3f} ms with the guard; ratio of rounds: '
+    print(f'  {name:9} {statistics.median(without) * 1e3:7.3f} ms a step without, '
+          f'{statistics.median(guarded) * 1e3:7.3f} ms with the guard; ratio of rounds: '
           f'median {statistics.median(ratios):.4f}, quartiles {ratios[len(ratios) // 4]:.4f} and '
           f'{ratios[3 * len(ratios) // 4]:.4f}; of the fastest {min(guarded) / min(without):.4f}')
 

@@ -1,5 +1,4 @@
-"""Input: examples per second of each input mode and number of towers, beside bare tf.data, and
-memory.
+"""Input: speed and memory of each input mode and number of towers, beside bare tf.data.
 
   python -m benchmarks.input --make=/tmp/photos.tfrecords --count=6000  # photo crops, 500x375 JPEG
   python -m benchmarks.input --data_dir=/tmp/photos.tfrecords           # and CIFAR-shaped binary
@@ -8,24 +7,23 @@ memory.
   python -m benchmarks.input --wall_gb=3                                # an array beyond 2 GB in
                                                                         # each mode
 
-Two things are measured, each line in a process of its own:
+It measures two things, each line in its own process:
 
   input     the modes of towers/input/pipeline.py without towers
   model     the whole program of main.py, with staging, around a model that computes nothing
 
-Beside each of them, in turns in the same process, so that what else the machine does hits both:
+A bare pipeline takes turns with each in the same process, so other work on the machine slows both:
 
-  bare      what one writes by hand on the same files: TFRecordDataset or FixedLengthRecordDataset,
-            interleaved over files, shuffled, mapped in parallel, batched; one session.run for each
-            batch. The windows that photos are decoded in are drawn beforehand as ours are, so that
-            both decode as many pixels
+  bare      a pipeline as one writes it by hand for the same files: TFRecordDataset or
+            FixedLengthRecordDataset, interleaved over files, shuffled, mapped in parallel, batched;
+            one session.run for each batch. The crop windows of photos are drawn beforehand from the
+            same distribution, so both decode equally many pixels
 
-A turn begins and ends when all that is made ahead of its step is made, so that it counts the work
-of its steps alone.
+A turn starts and ends when prefetching has caught up, so it counts the work of its own steps only.
 
-The photos are those of the Debian package lomiri-wallpapers-16.04. What is made of them tests
-throughput, offsets and sizes beyond 2 GB, and is no benchmark of models. CIFAR-shaped means random
-bytes in CIFAR-10's binary format.
+The photos come from the Debian package lomiri-wallpapers-16.04. Their crops test throughput,
+offsets and sizes beyond 2 GB; they are no benchmark of models. CIFAR-shaped means random bytes in
+CIFAR-10's binary format.
 """
 
 import argparse
@@ -38,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, List, NamedTuple
+from typing import Any, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -55,7 +53,7 @@ CIFAR_BATCH_SIZE = 256
 _CIFAR_RECORDS = 10000
 _NUM_WINDOWS = 20000
 _ROUNDS = 4
-# A process is idle that uses less than this share of a core for so long.
+# A process is idle once it uses less than this share of a core for this long.
 _IDLE_SECONDS, _IDLE_SHARE = 0.05, 0.1
 _QUALITY = 90
 
@@ -79,17 +77,17 @@ def make_photos(folder: str, count: int) -> None:
       with open(path, 'rb') as photo:
         photos.append(session.run(decoded, {content: photo.read()}))
     for split, images in (('train', count), ('validation', 100)):
-      files = [opened.enter_context(open(os.path.join(folder,
-          f'{split}-{number:05d}-of-{num_files:05d}'),
-                                         'wb')) for number in range(num_files)]
-      for number in range(images):
+      paths = [os.path.join(folder, f'{split}-{index:05d}-of-{num_files:05d}')
+               for index in range(num_files)]
+      files = [opened.enter_context(open(path, 'wb')) for path in paths]
+      for index in range(images):
         photo = photos[random.randint(len(photos))]
         scale = random.uniform(1, min(2, photo.shape[0] / HEIGHT, photo.shape[1] / WIDTH))
         height, width = int(HEIGHT * scale), int(WIDTH * scale)
-        y, x = random.randint(photo.shape[0] - height + 1), random.randint(photo.shape[1] - width +
-                                                                           1)
+        y = random.randint(photo.shape[0] - height + 1)
+        x = random.randint(photo.shape[1] - width + 1)
         jpeg = session.run(encoded, {pixels: photo[y:y + height, x:x + width]})
-        write_record(files[number % num_files], encode_labelled(jpeg, 1 + number % 1000))
+        write_record(files[index % num_files], encode_labelled(jpeg, 1 + index % 1000))
 
 
 def make_cifar_shaped(folder: str) -> None:
@@ -103,14 +101,15 @@ def make_cifar_shaped(folder: str) -> None:
 
 
 def load(kind: str, data_dir: str) -> Any:
-  """Returns the data set, with the augmentation that goes with it."""
+  """Returns the data set with its usual augmentation."""
   from towers import data
   return data.load(kind, data_dir=data_dir, augment='imagenet' if kind == 'tfrecord' else 'cifar')
 
 
 def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
-  """Returns the pipeline that one writes by hand, with TensorFlow's stateful random ops, after
-  `skip` records.
+  """Returns initializer and step of a pipeline as one writes it by hand, after `skip` records.
+
+  It augments with TensorFlow's stateful random ops.
   """
   from tensorflow_v1 import plain_data_options, tf
   from towers.data.augment import NUM_DRAWS, choose_random_windows
@@ -136,12 +135,11 @@ def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
 
   is_photo = kind == 'tfrecord'
   pattern = 'train-*' if is_photo else 'data_batch_*.bin'
-  files = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(os.path.join(data_dir,
-                                                                           pattern)))).repeat()
-  records = files.interleave(
-      tf.data.TFRecordDataset
-      if is_photo else lambda file: tf.data.FixedLengthRecordDataset(file, 3073), cycle_length=4,
-      num_parallel_calls=2)
+  paths = sorted(glob.glob(os.path.join(data_dir, pattern)))
+  files = tf.data.Dataset.from_tensor_slices(paths).repeat()
+  read = (tf.data.TFRecordDataset if is_photo
+          else lambda file: tf.data.FixedLengthRecordDataset(file, 3073))
+  records = files.interleave(read, cycle_length=4, num_parallel_calls=2)
   records = records.shuffle(2000).skip(skip)
   if is_photo:
     windows = choose_random_windows(tf.tile([[HEIGHT, WIDTH]], [_NUM_WINDOWS, 1]),
@@ -155,7 +153,7 @@ def build_bare(kind: str, data_dir: str, skip: int = 0) -> Any:
 
 
 def build_nothing_model() -> Any:
-  """Returns a model that reads its batch and computes nothing worth the name."""
+  """Returns a model that reads its batch and computes next to nothing."""
   from tensorflow_v1 import tf
 
   def model(batch, is_training):
@@ -168,12 +166,12 @@ def build_nothing_model() -> Any:
 
 
 class Turn(NamedTuple):
-  """What some steps took.
+  """Cost of a turn of steps.
 
   Attributes:
-    examples: that they had.
+    examples: in these steps.
     seconds: by the clock.
-    core_seconds: that the process used of all cores, which other work on the machine changes less.
+    core_seconds: of the process on all cores; other work on the machine changes them less.
   """
   examples: int
   seconds: float
@@ -181,8 +179,7 @@ class Turn(NamedTuple):
 
 
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
-  """Measures one combination beside the bare pipeline in this process; returns a line of the table.
-  """
+  """Measures one combination and the bare pipeline; returns a line of the table."""
   from benchmarks.harness.program import open_program
   from towers.training.settings.config import Config
 
@@ -202,25 +199,23 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
     start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))
     start_bare()
     _take_turn(bare, batch_size, seconds / 4)
-    turns: List[Any] = [[_take_turn(step, batch_size, seconds / _ROUNDS)
-                         for step in (ours, bare)]
-                        for _ in range(_ROUNDS)]
-  rates = [
-      statistics.median(turn.examples / turn.seconds for turn in column) for column in zip(*turns)
-  ]
-  costs = [
-      statistics.median(turn.core_seconds / turn.examples
-                        for turn in column)
-      for column in zip(*turns)
-  ]
-  return (f'{kind:8}  {what:5}  {mode:5}  {num_towers:6d}  {rates[0]:>10,.0f}  {rates[1]:>10,.0f}  '
-          f'{rates[0] / rates[1]:>7.2f}  {costs[0] * 1000.0:>8.3f}  {costs[1] * 1000.0:>8.3f}  '
-          f'{costs[1] / costs[0]:>7.2f}  {peak_bytes / 1000000000.0:>6.2f} GB')
+    turns: List[Tuple[Turn, Turn]] = []
+    for _ in range(_ROUNDS):
+      our_turn = _take_turn(ours, batch_size, seconds / _ROUNDS)
+      turns.append((our_turn, _take_turn(bare, batch_size, seconds / _ROUNDS)))
+
+  rate, bare_rate = (statistics.median(turn.examples / turn.seconds for turn in column)
+                     for column in zip(*turns))
+  cost, bare_cost = (statistics.median(turn.core_seconds / turn.examples for turn in column)
+                     for column in zip(*turns))
+  return (f'{kind:8}  {what:5}  {mode:5}  {num_towers:6d}  {rate:>10,.0f}  {bare_rate:>10,.0f}  '
+          f'{rate / bare_rate:>7.2f}  {cost * 1e3:>8.3f}  {bare_cost * 1e3:>8.3f}  '
+          f'{bare_cost / cost:>7.2f}  {peak_bytes / 1e9:>6.2f} GB')
 
 
 @contextlib.contextmanager
 def _open_input(kind, data_dir, mode, num_towers, batch_size):
-  """Gives a function that takes a batch for each tower and does nothing with them."""
+  """Yields a function that takes a batch for each tower and drops it."""
   import towers
   from tensorflow_v1 import tf
   train = load(kind, data_dir).train
@@ -237,7 +232,7 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
 
 @contextlib.contextmanager
 def _open_bare(kind, data_dir, skip=0):
-  """Gives two functions: one starts the bare pipeline, the other takes a batch of it."""
+  """Yields two functions: one starts the bare pipeline, the other takes a batch of it."""
   import towers
   from tensorflow_v1 import tf
   with tf.Graph().as_default():
@@ -257,7 +252,7 @@ def _take_turn(step, batch_size, seconds) -> Turn:
 
 
 def _wait_until_idle() -> float:
-  """Waits until this process has nothing left to do; returns when that was."""
+  """Waits until this process is idle; returns the time at which it became so."""
   while True:
     since, cpu_since = time.monotonic(), time.process_time()
     time.sleep(_IDLE_SECONDS)
@@ -266,16 +261,14 @@ def _wait_until_idle() -> float:
 
 
 def measure_resume(kind: str, data_dir: str) -> None:
-  """Prints the time to the first batch of some steps of an epoch, with ours and with the skip of
-  tf.data.
-  """
+  """Prints the time to the first batch of some steps, by index and by the skip of tf.data."""
   import towers
   from tensorflow_v1 import tf
 
   started = time.monotonic()
   train = load(kind, data_dir).train
   print(f'{train.num_examples:,} examples, loaded in {time.monotonic() - started:.2f} s')
-  print('step          by number: seconds  core seconds   by skip: seconds  core seconds',
+  print('step           by index: seconds  core seconds   by skip: seconds  core seconds',
         flush=True)
   plan = towers.build_plan(num_examples=train.num_examples, batch_size=BATCH_SIZE, num_towers=1)
   with tf.Graph().as_default():
@@ -294,9 +287,7 @@ def measure_resume(kind: str, data_dir: str) -> None:
 
 
 def _time_second_start(start, take):
-  """Returns seconds by the clock, and of all cores, to the first batch; without what a session's
-  first run costs.
-  """
+  """Returns the seconds, and core seconds, to the first batch of a session that has run before."""
   for _ in range(2):
     _wait_until_idle()
     started, cpu_started = time.monotonic(), time.process_time()
@@ -307,15 +298,13 @@ def _time_second_start(start, take):
 
 
 def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
-  """Trains two steps from an array beyond 2 GB in this process; returns a line with the peak of its
-  memory.
-  """
+  """Trains two steps from an array beyond 2 GB; returns a line with the process's peak memory."""
   from benchmarks.harness.program import open_program
   from towers import data
   from towers.training.settings.config import Config
 
   images = np.zeros([int(num_gb * 1e9) // (SIZE * SIZE * 3), SIZE, SIZE, 3], np.uint8)
-  images[:, ::8] = 1  # Touches every page: memory that is only promised would not count.
+  images[:, ::8] = 1  # Touches every page: reserved memory would not count.
   labels = np.arange(len(images), dtype=np.int32) % 10
   held_bytes = read_peak_bytes()
   examples = data.from_arrays(images, labels, name='large')
@@ -328,9 +317,8 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
     losses = [float(steps.train()) for _ in range(2)]
   assert np.isfinite(losses).all()
   peak_bytes = read_peak_bytes()
-  return (f'{mode:5}  {num_towers:6d}  {images.nbytes / 1000000000.0:>8.2f} GB  '
-          f'{held_bytes / 1000000000.0:>10.2f} GB  {peak_bytes / 1000000000.0:>7.2f} GB  '
-          f'{graph_bytes:>8,} bytes')
+  return (f'{mode:5}  {num_towers:6d}  {images.nbytes / 1e9:>8.2f} GB  {held_bytes / 1e9:>10.2f} GB'
+          f'  {peak_bytes / 1e9:>7.2f} GB  {graph_bytes:>8,} bytes')
 
 
 def main() -> None:
@@ -341,12 +329,12 @@ def main() -> None:
   parser.add_argument('--data_dir', type=path_to_read, help='folder of the photos')
   parser.add_argument('--seconds', type=at_least(0, float), default=8.0,
                       help='to measure for, each')
-  parser.add_argument('--resume', action='store_true', help='measure the time to the first batch '
-                                                            'of a late step')
+  parser.add_argument('--resume', action='store_true',
+                      help='measure the time to the first batch of a late step')
   parser.add_argument('--wall_gb', type=at_least(0, float), help='size of an array beyond 2 GB')
   parser.add_argument('--towers', type=at_least(1), nargs='+', default=TOWERS)
-  parser.add_argument('--line', nargs=5, help='what kind folder mode towers: one line, in this '
-                                              'process')
+  parser.add_argument('--line', nargs=5,
+                      help='what kind folder mode towers: one line, in this process')
   parser.add_argument('--wall_line', nargs=2, help='mode towers: one line, in this process')
   flags = parser.parse_args()
   if flags.make:
@@ -366,8 +354,8 @@ def main() -> None:
     return
 
   def run(*arguments):
-    subprocess.run([sys.executable, '-m', 'benchmarks.input', f'--seconds={flags.seconds:g}'] +
-                   list(arguments), check=True)
+    command = [sys.executable, '-m', 'benchmarks.input', f'--seconds={flags.seconds:g}']
+    subprocess.run([*command, *arguments], check=True)
 
   if flags.wall_gb:
     print('mode   towers        array  held before       peak           graph', flush=True)

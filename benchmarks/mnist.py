@@ -1,16 +1,15 @@
-"""One tower beside two at half the batch each: the published table of MirroredStrategy, ours beside
-it, on two cores.
+"""One tower beside two at half the batch each: MirroredStrategy's published table, and towers.
 
   python -m benchmarks.mnist                               # 10,000 steps, ten minutes and more
   python -m benchmarks.mnist --steps=500 --json=mnist.json
   python -m benchmarks.mnist --data=mnist --data_dir=FOLDER
 
-Published are 10,000 steps of a small conv net on MNIST with MirroredStrategy on GTX 1080: 68.0 s
-for 1 device of 100 examples, 90.6 s for 2 devices of 50, so that the second device cost time. Here
-a core stands for a device: a tower gets one, and its ops no threads beside it. So the process of
-one tower has one core, for its input as well, and that of two towers has two. All four train the
-same net, from the same weights on the same batches of 100, and must agree in it. They take turns,
-in another order each round; the seconds of all turns are added up.
+The published table trains a small conv net for 10,000 steps on MNIST with MirroredStrategy on
+GTX 1080: 68.0 s for 1 device of 100 examples, 90.6 s for 2 devices of 50, so the second device cost
+time. Here a core stands for a device: each tower has one core and one thread per op. So the process
+of one tower has one core, for its input as well, and that of two towers has two. All four train the
+same net from the same weights on the same batches of 100, and their losses and weights must agree.
+They take turns, in another order each round; the seconds of all turns are added up.
 """
 
 import argparse
@@ -49,62 +48,63 @@ def measure(net: str, *, data: str, data_dir: Optional[str], steps: int, rounds:
     data_dir: its folder, if it needs one.
     steps: of all rounds together.
     rounds: in which all take turns.
-    limit_seconds: that any answer may take.
+    limit_seconds: longest wait for any answer.
     module: that the processes run.
 
   Raises:
-    player.Failed: a process has ended.
+    benchmark_process.Failed: a process has ended.
   """
   cores = list_cores()
   found: Dict[str, Dict[int, List[float]]] = {kind: {} for kind in KINDS}
   checked: Dict[str, Dict[str, Any]] = {}
   with contextlib.ExitStack() as opened:
-    players = []
+    processes = []
     for kind in KINDS:
       for num_towers in TOWERS:
         task = Task(net, num_towers, GLOBAL_BATCH_SIZE // num_towers, data=data, data_dir=data_dir,
                     intra_threads=1)
-        player = BenchmarkProcess(kind, task, cores=cores[:num_towers], limit_seconds=limit_seconds,
-                                  module=module)
-        opened.callback(player.end)
-        told = player.check(CHECKED_STEPS)
+        process = BenchmarkProcess(kind, task, cores=cores[:num_towers],
+                                   limit_seconds=limit_seconds, module=module)
+        opened.callback(process.end)
+        report = process.check(CHECKED_STEPS)
         name = kind if num_towers == 1 else f'{kind}, {num_towers} towers'
-        checked[name] = dict(mean_losses=player.mean_losses, weights=player.weights)
-        players.append((player, found[kind].setdefault(num_towers, [])))
-    for number in range(rounds):
-      # Whatever number of steps is not divided by the rounds.
-      count = steps * (number + 1) // rounds - steps * number // rounds
-      for player, seconds in in_turn(players, number):
-        seconds.append(player.take(count)['seconds'])
-    for player, _ in players:
-      player.leave()
-  return dict(net=net, data=data, steps=steps, versions=told['versions'], seconds=found,
+        checked[name] = dict(mean_losses=process.mean_losses, weights=process.weights)
+        processes.append((process, found[kind].setdefault(num_towers, [])))
+
+    for index in range(rounds):
+      # Rounds differ by a step where they do not divide the number of steps.
+      count = steps * (index + 1) // rounds - steps * index // rounds
+      for process, seconds in in_turn(processes, index):
+        seconds.append(process.take(count)['seconds'])
+    for process, _ in processes:
+      process.leave()
+  return dict(net=net, data=data, steps=steps, versions=report['versions'], seconds=found,
               disagreements=find_disagreements(checked))
 
 
 def format_table(content: Dict[str, Any]) -> str:
   """Returns the table of what `measure` has found."""
+  shapes = [f'{num_towers} x {GLOBAL_BATCH_SIZE // num_towers}' for num_towers in TOWERS]
   rows = [
-      '{net} on {name}, {steps:,} steps of {batch} examples, TensorFlow {version}'.format(
-          name=NAMES[content['data']], batch=GLOBAL_BATCH_SIZE,
-          version=content['versions']['TensorFlow'], **content),
-      _ROW % (('',) + tuple(f'{number} x {int(GLOBAL_BATCH_SIZE // number)}' for number in TOWERS) +
-              ('2 towers while 1 takes 1, by rounds',))
+      f"{content['net']} on {NAMES[content['data']]}, {content['steps']:,} steps of "
+      f"{GLOBAL_BATCH_SIZE} examples, TensorFlow {content['versions']['TensorFlow']}",
+      _ROW % ('', *shapes, '2 towers while 1 takes 1, by rounds')
   ]
   for kind, seconds in content['seconds'].items():
-    # Keys of JSON are text.
+    # JSON turns the keys into strings.
     one, two = (seconds[key] for key in sorted(seconds, key=int))
+    ratios = [second / first for first, second in zip(one, two)]
     rows.append(_ROW % (kind, f'{sum(one):.1f} s', f'{sum(two):.1f} s',
-                        format_spread([second / first for first, second in zip(one, two)], '%.2f')))
-  rows.append(_ROW %
-              (('published',) + tuple(f'{seconds:.1f} s' for seconds in PUBLISHED_SECONDS) +
-               (f'{PUBLISHED_SECONDS[1] / PUBLISHED_SECONDS[0]:.2f}, of 10,000 steps on MNIST with '
-                'MirroredStrategy on GTX 1080',)))
+                        format_spread(ratios, '%.2f')))
+  one_device, two_devices = PUBLISHED_SECONDS
+  rows.append(_ROW % ('published', f'{one_device:.1f} s', f'{two_devices:.1f} s',
+                      f'{two_devices / one_device:.2f}, of 10,000 steps on MNIST with '
+                      'MirroredStrategy on GTX 1080'))
   return '\n'.join(rows + ['  DISAGREES: ' + what for what in content['disagreements']])
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-  """Prints the table; returns 1 if what is compared has not computed the same."""
+  """Prints the table; returns 1 if the programs do not compute the same."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--model', default='lenet', choices=('linear', 'lenet', 'convnet'))
   has_fashion = os.path.isdir(DEBIAN_FASHION_MNIST_DIR)
@@ -116,9 +116,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args(arguments)
   if flags.steps < flags.rounds:
-    parser.error(f'--steps={flags.steps} in --rounds={flags.rounds}: there must be a step for each')
+    parser.error(f'--steps={flags.steps} in --rounds={flags.rounds}: each round needs a step')
   if len(list_cores()) < max(TOWERS):
-    parser.error(f'this process may use {len(list_cores())} core, and two towers need one each')
+    parser.error(f'this process may use {len(list_cores())} core, but two towers need two')
   if flags.data == 'mnist' and flags.data_dir is None:
     parser.error('--data=mnist needs a --data_dir')
   machine = describe_machine()

@@ -1,12 +1,12 @@
-"""Overlap: how much of a slow input is hidden behind towers that compute as long as it takes.
+"""Overlap: how much of a slow input hides behind towers that compute for equally long.
 
   python -m benchmarks.overlap                                     # a minute
   python -m benchmarks.overlap --towers=8 --milliseconds=50
 
-Input and towers sleep, so that neither takes a core from the other, and what a step takes is told
-by waiting alone: the sum of both where one waits for the other, no more than either where they
-overlap. A tower that sleeps holds a thread, as one on a GPU does not; so there are threads for all
-that may sleep at a time.
+Input and towers sleep, so neither takes a core from the other, and the time of a step shows who
+waits: it is the sum of both where one waits for the other, and that of one where they overlap. A
+sleeping tower holds a thread, unlike one on a GPU, so there are threads for all that may sleep at
+once.
 """
 
 import argparse
@@ -24,14 +24,13 @@ _STEPS = 40
 
 
 def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str, Any]:
-  """Returns the median time of a step, as a share of the longer of input and towers: 1 is all
-  hidden.
+  """Returns the median time of a step, and the share of it that is ideal: 1 hides everything.
 
   Args:
     mode: of the input.
     depth: of the staging areas.
     num_towers: on virtual CPU devices.
-    seconds: that a global batch takes to be made, and a tower to compute on its part.
+    seconds: to make a global batch, and for each tower to compute on its part.
   """
   import numpy as np
 
@@ -71,10 +70,10 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
   with open_program(config, DataSet(examples, examples, (), 1), num_towers=num_towers,
                     model=model) as steps:
     steps.start(0)
-    for number in range(_WARM_UP_STEPS + _STEPS):
+    for step in range(_WARM_UP_STEPS + _STEPS):
       began = time.perf_counter()
       steps.train()
-      if number >= _WARM_UP_STEPS:
+      if step >= _WARM_UP_STEPS:
         times.append(time.perf_counter() - began)
   step_seconds = statistics.median(times)
   assert np.isfinite(step_seconds)
@@ -84,7 +83,7 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
 
 def main() -> None:
   """Prints a line for each mode and depth."""
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--towers', type=at_least(1), default=2)
   parser.add_argument('--milliseconds', type=at_least(0, float), default=20.0)
   parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
@@ -94,10 +93,10 @@ def main() -> None:
   lines = []
   for mode in ('split', 'next', 'shard'):
     for depth in (0, 1, 2):
-      lines.append(measure(mode, depth, flags.towers, flags.milliseconds / 1e3))
-      print('{mode:6} depth {depth}   {step_milliseconds:6.1f} ms a step, {hidden:.2f} of the best '
-            'there is'.format(
-          **lines[-1]), flush=True)
+      line = measure(mode, depth, flags.towers, flags.milliseconds / 1e3)
+      lines.append(line)
+      print(f"{mode:6} depth {depth}   {line['step_milliseconds']:6.1f} ms a step, "
+            f"{line['hidden']:.2f} of the ideal", flush=True)
   if flags.json:
     write_figures(flags.json, lines)
 

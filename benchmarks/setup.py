@@ -1,17 +1,15 @@
-"""Set-up: from the start of a process to the end of its first step, beside TensorFlow's
-MirroredStrategy.
+"""Set-up: from a process's start to the end of its first step, beside MirroredStrategy.
 
   python -m benchmarks.setup      # NASNet-Large and ResNet-50; takes an hour
   python -m benchmarks.setup --models=resnet50 --towers=8 --builds=clone,reuse,mirrored --repeats=3
 
-Every line is a process of its own. Ours builds the whole straight line of main.py, with input,
+Each line runs in its own process. Ours builds the whole straight line of main.py, with input,
 staging and guard. MirroredStrategy gets the same model function, optimizer, towers and batch sizes,
-and keeps a copy of the variables on each device: `mirrored` in a bare session with a constant
-batch, the easier task, `estimator` inside of the Estimator that it was made for, which TensorFlow
-2.16 and later no longer have. The optimizer is SGD: with momentum and 8 towers of NASNet-Large on
-1.14, MirroredStrategy did not come to its first step, since TensorFlow folds each device's slots of
-zeros into the graph (`estimator`: 3.3 GB, where 2 are allowed; `mirrored`: 24 GB of memory were not
-enough).
+and keeps a replica of the variables on each device: `mirrored` in a bare session with a constant
+batch, the easier task, `estimator` inside the Estimator that it was made for, which TensorFlow 2.16
+removed. The optimizer is SGD: with momentum and 8 towers of NASNet-Large on 1.14, MirroredStrategy
+never finished its first step, because TensorFlow folds each device's zero slots into the graph
+(`estimator`: 3.3 GB, where 2 are allowed; `mirrored`: 24 GB of memory were not enough).
 """
 
 import argparse
@@ -74,9 +72,7 @@ def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str
 
 
 class _Run:
-  """When a run was ready for its first step and when each step ended, by the clock and in CPU
-  seconds.
-  """
+  """When a program was ready for its first step, and when each step ended: clock, CPU seconds."""
 
   def __init__(self):
     self.ends: List[Tuple[float, float]] = []
@@ -93,7 +89,7 @@ class _Run:
 
 
 def _start_towers(opened, model, num_towers, build):
-  """Returns what takes a step and returns its loss, of the program of main.py, and its session."""
+  """Returns a function that takes a step of main.py's program, and the session."""
   from benchmarks.harness.program import open_program
   from towers import data
   from towers.training.settings.config import Config
@@ -109,14 +105,14 @@ def _start_towers(opened, model, num_towers, build):
 
 
 def _start_mirrored(opened, model, num_towers, build):
-  """The same for MirroredStrategy."""
+  """Returns the same for MirroredStrategy."""
   del build
   import models
   from tensorflow_v1 import tf
 
   def make_batch():
-    return tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32), tf.zeros([IMAGES_PER_TOWER],
-                                                                             tf.int32)
+    images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
+    return images, tf.zeros([IMAGES_PER_TOWER], tf.int32)
 
   return open_mirrored(opened, models.build_classifier(model, num_classes=NUM_CLASSES),
                        num_towers=num_towers, optimizer=_make_optimizer, make_batch=make_batch)
@@ -128,9 +124,7 @@ def _make_optimizer():
 
 
 def _run_estimator(run, model, num_towers):
-  """MirroredStrategy as it was mostly used: by an Estimator, with its input, summaries and
-  checkpoint.
-  """
+  """Trains as MirroredStrategy was mostly used: in an Estimator with input and checkpoints."""
   import models
   from tensorflow_v1 import tf
 
@@ -158,23 +152,23 @@ def _run_estimator(run, model, num_towers):
   with tempfile.TemporaryDirectory() as folder:
     config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy,
                                     session_config=tf.ConfigProto(device_count={'CPU': num_towers}))
-    tf.estimator.Estimator(build, config=config).train(load, hooks=[Watch()],
-                                                       steps=1 + _LATER_STEPS)
+    estimator = tf.estimator.Estimator(build, config=config)
+    estimator.train(load, hooks=[Watch()], steps=1 + _LATER_STEPS)
 
 
 def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
-  """Measures in a process of its own; returns its line, with 'error' where it ended badly."""
+  """Measures in a new process; returns its line, with 'error' if the process failed."""
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
   line = f'{model},{num_towers},{build},{time.time()!r}'
-  child = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
-                         capture_output=True, text=True)
-  if child.returncode < 0:
-    return dict(model=model, num_towers=num_towers, build=build,
-                error='killed by signal %d (9: the machine has no memory left)' % -child.returncode)
-  if child.returncode:
-    return dict(model=model, num_towers=num_towers, build=build,
-                error=(child.stderr.strip().splitlines() or ['?'])[-1])
-  return json.loads(child.stdout.strip().splitlines()[-1])
+  done = subprocess.run([sys.executable, '-m', 'benchmarks.setup', '--line=' + line], cwd=root,
+                        capture_output=True, text=True)
+  if done.returncode == 0:
+    return json.loads(done.stdout.strip().splitlines()[-1])
+  if done.returncode < 0:
+    error = f'killed by signal {-done.returncode} (9: the machine has no memory left)'
+  else:
+    error = (done.stderr.strip().splitlines() or ['?'])[-1]
+  return dict(model=model, num_towers=num_towers, build=build, error=error)
 
 
 def format_line(line: Dict[str, Any]) -> str:
@@ -182,19 +176,16 @@ def format_line(line: Dict[str, Any]) -> str:
   head = '{model:13} {num_towers:>2} {build:9}'.format(**line)
   if 'error' in line:
     return f"{head} {line['error']}"
-  return head + ('{setup_seconds:8.1f} s to the first step (imports {import_seconds:.1f}, build '
-                 'and start '
-                 '{build_and_start_seconds:.1f}, step {first_step_seconds:.1f}; CPU '
-                 '{setup_cpu_seconds:.1f})  '
-                 'then {step_seconds:6.2f} s a step (CPU {step_cpu_seconds:.2f})  {num_ops:>7,} '
-                 'ops  '
-                 '{gigabytes:.2f} GB').format(gigabytes=line['peak_bytes'] / 1e9, **line)
+  return head + (
+      '{setup_seconds:8.1f} s to the first step (imports {import_seconds:.1f}, '
+      'build and start {build_and_start_seconds:.1f}, step {first_step_seconds:.1f}; '
+      'CPU {setup_cpu_seconds:.1f})  then {step_seconds:6.2f} s a step '
+      '(CPU {step_cpu_seconds:.2f})  {num_ops:>7,} ops  {gigabytes:.2f} GB').format(
+          gigabytes=line['peak_bytes'] / 1e9, **line)
 
 
 def main() -> None:
-  """Measures all lines, builds in turn for each model and number of towers, and prints them as they
-  come.
-  """
+  """Measures all lines and prints each; for each model and number of towers, builds take turns."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--models', type=several(one_of(MODELS)), default='nasnet_large,resnet50')
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4,8')
@@ -223,9 +214,7 @@ def main() -> None:
 
 
 def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:
-  """Writes a picture of the seconds to the first step over the number of towers, a curve for each
-  build.
-  """
+  """Draws the seconds to the first step over the number of towers, one curve for each build."""
   curves = []
   for build in BUILDS:
     seconds: Dict[int, List[float]] = {}
@@ -233,14 +222,11 @@ def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:
       if line['model'] == model and line['build'] == build and 'error' not in line:
         seconds.setdefault(line['num_towers'], []).append(line['setup_seconds'])
     if seconds:
-      curves.append(
-          Curve(LABELS[build],
-                [(towers, statistics.median(seconds[towers])) for towers in sorted(seconds)],
-                len(curves)))
+      points = [(towers, statistics.median(seconds[towers])) for towers in sorted(seconds)]
+      curves.append(Curve(LABELS[build], points, len(curves)))
   version = next(line['tensorflow_version'] for line in lines if 'error' not in line)
-  write_chart(path, f'From process start to the end of the first step: {model}, TensorFlow '
-                    f'{version}', curves,
-              x_label='towers', format_y='{:.0f} s'.format)
+  title = f'From process start to the end of the first step: {model}, TensorFlow {version}'
+  write_chart(path, title, curves, x_label='towers', format_y='{:.0f} s'.format)
 
 
 if __name__ == '__main__':

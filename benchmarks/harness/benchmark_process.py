@@ -1,4 +1,4 @@
-"""A player: a process that takes steps when it is asked for, and waits while others do."""
+"""A process that takes steps of one kind on request, and waits while others take theirs."""
 
 import contextlib
 import json
@@ -19,21 +19,21 @@ _LAST_CHARACTERS = 2000
 
 
 class Failed(Exception):
-  """A player has ended before its time, or does not answer."""
+  """A process has ended too early, or does not answer."""
 
 
 class Absent(Exception):
-  """What a player was to measure is not installed."""
+  """The package to measure is not installed."""
 
 
 class BenchmarkProcess:
-  """A process of one kind.
+  """A running process of one kind.
 
   Attributes:
     kind: of `step_process.KINDS`.
     setup_seconds: from the start of the process to the end of its first step.
-    mean_losses: over the first step, the first two, and so on, as far as `check` has taken them.
-    weights: how far each variable had moved by then, see `task.weigh`.
+    mean_losses: over the first step, the first two, and so on, up to the last that `check` took.
+    weights: how far each variable had moved by then, see `task.measure_movement`.
   """
 
   def __init__(self, kind: str, task: Task, *, python: str = sys.executable,
@@ -44,13 +44,13 @@ class BenchmarkProcess:
     Args:
       kind: see above.
       task: that it trains.
-      python: the interpreter, of a target of its own.
+      python: the interpreter, which decides the target.
       cores: that it may use; None for all.
-      limit_seconds: that any answer may take.
+      limit_seconds: longest wait for any answer.
       module: that it runs.
 
     Raises:
-      Absent: it has nothing to measure.
+      Absent: the package to measure is not installed.
       Failed: it has ended.
     """
     self.kind = kind
@@ -61,11 +61,10 @@ class BenchmarkProcess:
       if cores is not None:
         os.sched_setaffinity(0, cores)
 
-    self._process = subprocess.Popen(
-        [python, '-m', module, kind,
-         json.dumps(task._asdict()),
-         repr(time.time())], cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=errors, text=True, preexec_fn=keep_to_cores)
+    command = [python, '-m', module, kind, json.dumps(task._asdict()), repr(time.time())]
+    self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=errors, text=True,
+                                     preexec_fn=keep_to_cores)
     os.close(errors)
     try:
       first = self._wait()
@@ -79,33 +78,29 @@ class BenchmarkProcess:
     self.weights: Dict[str, List[float]] = {}
 
   def check(self, num_steps: int) -> Dict[str, Any]:
-    """Takes the steps up to the one of this number, one by one, and notes losses and weights;
-    returns what it tells.
-    """
+    """Takes steps one by one, `num_steps` with the first; keeps losses and weights, as reported."""
     while len(self.mean_losses) < num_steps:
       self.mean_losses.append(self.take(1)['mean_loss'])
-    told = self.tell()
-    self.weights = told['weights']
-    return told
+    report = self.report()
+    self.weights = report['weights']
+    return report
 
   def take(self, num_steps: int) -> Dict[str, Any]:
-    """Takes so many steps; returns 'seconds', 'cpu_seconds' and the 'mean_loss' of all steps so
-    far.
-    """
+    """Takes steps; returns 'seconds', 'cpu_seconds' and the 'mean_loss' of all steps so far."""
     return self._ask(str(num_steps))
 
-  def tell(self) -> Dict[str, Any]:
+  def report(self) -> Dict[str, Any]:
     """Returns 'weights', 'peak_bytes', 'settings' and 'versions'."""
-    return self._ask('tell')
+    return self._ask('report')
 
   def leave(self) -> None:
-    """Asks it to leave, and sees that it does."""
+    """Asks the process to leave, and kills it if it does not."""
     with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
       self._process.communicate('0\n', timeout=_SECONDS_TO_LEAVE)
     self.end()
 
   def end(self) -> None:
-    """Ends it, whatever it does."""
+    """Kills the process."""
     if self._path:
       self._process.kill()
       self._process.communicate()
@@ -113,18 +108,18 @@ class BenchmarkProcess:
       self._path = ''
 
   def _ask(self, line):
-    with contextlib.suppress(BrokenPipeError):  # The end of its other pipe tells.
+    with contextlib.suppress(BrokenPipeError):  # `_wait` sees that it has ended.
       self._process.stdin.write(line + '\n')
       self._process.stdin.flush()
     return self._wait()
 
   def _wait(self):
-    """Returns the next line of its own."""
+    """Returns the next message of the process."""
     with selectors.DefaultSelector() as selector:
       selector.register(self._process.stdout, selectors.EVENT_READ)
       if not selector.select(self._limit_seconds):
-        raise Failed(f'{self.kind}: no answer within {self._limit_seconds:g} '
-                     f's\n{self._last_words()}')
+        raise Failed(
+            f'{self.kind}: no answer within {self._limit_seconds:g} s\n{self._last_words()}')
     line = self._process.stdout.readline()
     if not line:
       self._process.wait()

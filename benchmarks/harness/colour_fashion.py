@@ -1,9 +1,7 @@
-"""Colour Fashion: a CIFAR-shaped set, 32x32x3 and 10 classes, made of Fashion-MNIST. It is not
-CIFAR-10.
+"""Colour Fashion: Fashion-MNIST made CIFAR-shaped, 32x32x3 with 10 classes. It is not CIFAR-10.
 
-Every garment is tinted in a colour of its own and laid anywhere on a background of coloured clouds,
-so that neither colour nor place tells its class. What is drawn depends on the seed and the
-example's number alone.
+Each garment gets a random tint and a random place on a background of coloured clouds, so neither
+colour nor place gives its class away. All draws depend only on the seed and the example's index.
 """
 
 import numpy as np
@@ -19,19 +17,17 @@ def colour(images: np.ndarray, *, seed: int = 0) -> np.ndarray:
   offsets = random.randint(0, SIZE - images.shape[1] + 1, size=(num_images, 2))
   clouds = _clouds(num_images, random)
   coloured = np.empty((num_images, SIZE, SIZE, 3), np.uint8)
-  for number, (top, left) in enumerate(offsets):
+  for index, (top, left) in enumerate(offsets):
     garment = np.zeros((SIZE, SIZE, 1))
-    garment[top:top + images.shape[1], left:left + images.shape[2]] = images[number] / 255
-    # Grey is both: how bright a garment is, and where it covers what is behind.
+    garment[top:top + images.shape[1], left:left + images.shape[2]] = images[index] / 255
+    # Grey is both the garment's brightness and its opacity.
     cover = np.minimum(1, 4 * garment)
-    coloured[number] = 255 * (cover * garment * tints[number] + (1 - cover) * clouds[number])
+    coloured[index] = 255 * (cover * garment * tints[index] + (1 - cover) * clouds[index])
   return coloured
 
 
 def _clouds(num_images, random):
-  """Returns backgrounds, `[n, 32, 32, 3]` in [0, 1]: colours of 5 x 5 points, with linear passages
-  between.
-  """
+  """Returns backgrounds `[n, 32, 32, 3]` in [0, 1]: 5 x 5 random colours, interpolated linearly."""
   points = random.uniform(0.0, 0.8, size=(num_images, 5, 5, 3))
   positions = np.linspace(0, 3.999, SIZE)
   before = positions.astype(int)

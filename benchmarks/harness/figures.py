@@ -1,4 +1,4 @@
-"""Figures: what a benchmark has measured, as a JSON file, to be shown and drawn again later."""
+"""Figures of a benchmark as a JSON file, from which tables and pictures can be made again."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The machine that figures are of, the commit that they measured, and the memory that it took."""
+"""The machine and the commit that figures belong to, and this process's peak memory."""
 
 import os
 import platform
@@ -12,15 +12,13 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def describe_machine() -> Dict[str, str]:
-  """Returns the processor, how many of its cores may be used, the system, and the commit."""
+  """Returns the processor, the number of cores that may be used, the system, and the commit."""
   return dict(processor=_find_processor(), cores=str(count_cores()), system=platform.platform(),
               commit=_find_commit())
 
 
 def read_peak_bytes() -> int:
-  """Returns the most memory that this process has had, or on Linux, if that is more, the one that
-  started it.
-  """
+  """Returns this process's peak memory; on Linux, at least that of its parent when it forked."""
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -34,9 +32,7 @@ def _find_processor():
 
 
 def _find_commit():
-  """Returns the commit's hash, with a plus where files have been changed since; '?' outside of a
-  repository.
-  """
+  """Returns the commit's hash, with '+' if files have changed since; '?' outside a repository."""
   def run(*arguments):
     done = subprocess.run(('git', '-C', _ROOT) + arguments, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)

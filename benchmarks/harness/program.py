@@ -1,4 +1,4 @@
-"""The program of main.py, opened for a measurement."""
+"""Opens the program of main.py for a measurement."""
 
 import contextlib
 import sys
@@ -10,13 +10,15 @@ from towers.training.settings.cluster import ALONE, Cluster
 
 @contextlib.contextmanager
 def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
-  """Meets the other workers of a cluster; gives a towers.training.cluster.worker.Worker, or None
-  where there are none.
+  """Joins the workers of a cluster.
 
   Args:
     config: towers.training.settings.config.Config.
     devices: towers.Devices.
-    cluster: of which this process is a worker; all others call this at the same time.
+    cluster: of which this process is a worker; all workers call this at the same time.
+
+  Yields:
+    towers.training.cluster.worker.Worker, or None in a cluster of one.
   """
   from towers.training.cluster.worker import join_workers
   from towers.training.stepping.startup import Startup
@@ -31,7 +33,7 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
 
 def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = True) -> Any:
-  """Returns a session for the default graph, on a worker's server unless that is None."""
+  """Returns a session for the default graph, on the server of `worker` if there is one."""
   import towers
   from tensorflow_v1 import tf
   if worker:
@@ -43,16 +45,17 @@ def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = T
 @contextlib.contextmanager
 def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
                  cluster: Cluster = ALONE) -> Iterator[Any]:
-  """Builds the program in a graph of its own, and opens it with its initial weights.
+  """Builds the program in its own graph, and opens it with its initial weights.
 
   Args:
     config: towers.training.settings.config.Config.
     data_set: data.DataSet.
     num_towers: on virtual CPU devices.
     model: towers.Model, or None for the config's.
-    cluster: of which this process is a worker; with others, all open it at once.
+    cluster: of which this process is a worker; all workers open it at the same time.
+
   Yields:
-    towers.training.stepping.steps.Steps, to be started, within its graph and session.
+    towers.training.stepping.steps.Steps, not started yet, within its graph and session.
   """
   import models
   import towers
@@ -67,7 +70,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     program = build_configured(config, model, data_set, devices.names,
                                towers.Workers(cluster.num_workers, cluster.rank))
     if worker:
-      worker.compare('graphs', facts_of_graph(graph), 'See what they differ in.')
+      worker.compare('graphs', facts_of_graph(graph), 'Compare the settings of the workers.')
     with open_session(worker, devices, config, program.needs_threads) as session:
       steps = Steps(session, program)
       steps.start_variables()

@@ -1,13 +1,13 @@
-"""A process of `benchmarks.step`: takes steps of one kind, as many at a time as it is asked for.
+"""A process of `benchmarks.step`: takes steps of one kind, a requested number at a time.
 
   stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
-           ──► tell                 what its weights and its memory are
-  stdout   ◄── {"steps": 1, ...}    after the first step, and each time when the steps are taken
-           ◄── {"absent": "..."}    instead of the first, if what it is to measure is not installed
+           ──► report               asks for weights, memory, settings and versions
+  stdout   ◄── {"steps": 1, ...}    after the first step, and after the last of each request
+           ◄── {"absent": "..."}    instead of the first, if the package is not installed
 
   towers, one tower    the program of main.py with its progress; the second with one tower's batch
   towers --autotune    the same with the settings that `main.py --autotune` finds;
-                       the trials are no part of its set-up
+                       its trials do not count as set-up
   by hand, recipe      see `hand_written`
   mirrored             MirroredStrategy, see `mirrored`
   tensorpack ...       see `tensorpack_trainer`
@@ -15,12 +15,13 @@
 
 import json
 import os
+import platform
 import sys
 import time
 from typing import Any, Callable, Dict, List
 
 from benchmarks.harness.machine import read_peak_bytes
-from benchmarks.harness.task import Task, weigh
+from benchmarks.harness.task import Task, measure_movement
 from benchmarks.harness.worker_steps import Turns, open_parent
 from benchmarks.peers import hand_written, mirrored, ours, tensorpack_trainer
 
@@ -28,52 +29,57 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class StepTurns:
-  """Turns of one process, which may also be asked to tell what it has come to."""
+  """Turns of one process, which also answers requests for a report."""
 
   def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float):
-    """The first step is asked for already.
+    """Begins with a request for one step.
 
     Args:
       read: returns the next line of the parent, or ''.
-      write: takes a line for it.
+      write: sends it a line.
       started: time.time() when the process was started.
     """
     self._read_line, self._write = read, write
     self._turns = Turns(self._read, write, started=started)
-    self._weigh: Callable[[], Any] = dict
+    self._measure_movement: Callable[[], Any] = dict
     self.end_step = self._turns.end_step
     self.settings: Dict[str, Any] = {}
 
   def watch(self, session: Any, variables: Any) -> None:
-    """Takes what to tell of: variables, one of each that there is for several towers."""
+    """Sets the variables to report on: one of each, where towers have replicas."""
     by_name = {variable.name: variable for variable in variables}
-    self._weigh = lambda: weigh(session.run(by_name))
+    self._measure_movement = lambda: measure_movement(session.run(by_name))
 
   def _read(self):
     line = self._read_line()
-    while line.strip() == 'tell':
-      peak = read_peak_bytes()
-      self._write(json.dumps(dict(weights=self._weigh(), peak_bytes=peak, settings=self.settings,
-                                  versions=find_versions())))
+    while line.strip() == 'report':
+      peak_bytes = read_peak_bytes()
+      report = dict(weights=self._measure_movement(), peak_bytes=peak_bytes,
+                    settings=self.settings, versions=find_versions())
+      self._write(json.dumps(report))
       line = self._read_line()
     return line
 
 
 def find_versions() -> Dict[str, str]:
-  """Returns those of Python and of what has been imported for the steps."""
-  found = dict(Python='%d.%d.%d' % sys.version_info[:3])
-  for name, label in (('tensorflow', 'TensorFlow'), ('tensorpack', 'tensorpack'), ('numpy',
-      'numpy')):
+  """Returns the versions of Python and of the packages that are imported."""
+  found = dict(Python=platform.python_version())
+  labels = {'tensorflow': 'TensorFlow', 'tensorpack': 'tensorpack', 'numpy': 'numpy'}
+  for name, label in labels.items():
     if name in sys.modules:
       found[label] = getattr(sys.modules[name], '__version__', '?')
   return found
 
 
 KINDS: Dict[str, Callable[..., None]] = {
-    'towers': ours.run_towers, 'one tower': ours.run_towers, 'towers --autotune': ours.run_towers,
-    'by hand': hand_written.run_by_hand, 'recipe': hand_written.run_recipe,
-    'mirrored': mirrored.run_mirrored, 'tensorpack': tensorpack_trainer.run_bare,
-    'tensorpack default': tensorpack_trainer.run_default
+    'towers': ours.run_towers,
+    'one tower': ours.run_towers,
+    'towers --autotune': ours.run_towers,
+    'by hand': hand_written.run_by_hand,
+    'recipe': hand_written.run_recipe,
+    'mirrored': mirrored.run_mirrored,
+    'tensorpack': tensorpack_trainer.run_bare,
+    'tensorpack default': tensorpack_trainer.run_default,
 }
 
 
@@ -84,9 +90,9 @@ def main(arguments: List[str]) -> None:
   with open_parent() as write:
     settings = {}
     if kind == 'towers --autotune':
-      asked = time.time()
+      began = time.time()
       settings = ours.find_settings(task)
-      started += time.time() - asked
+      started += time.time() - began
       ours.set_environment(settings)
     turns = StepTurns(sys.stdin.readline, write, started=started)
     turns.settings = settings

@@ -1,6 +1,4 @@
-"""The table of steps: what is told of the figures of `benchmarks.step`, and whether they may be
-compared at all.
-"""
+"""The table of `benchmarks.step`, its pictures, and the check that all kinds compute the same."""
 
 import os
 from typing import Any, Dict, List, Sequence, Tuple
@@ -10,21 +8,19 @@ import numpy as np
 from towers.training.reporting.chart import Curve, write_chart
 
 OURS, ONE_TOWER, AUTOTUNED = 'towers', 'one tower', 'towers --autotune'
-# Sums are added up in another order; what is wrong is wrong by far more.
+# They allow for sums in another order; faults exceed them by far.
 _LOSS_TOLERANCE = 1e-4
 _WEIGHT_TOLERANCE = 1e-2
-# A variable that moves less than this part of what the one that moves most does is held to this
-# part.
+# Floor of a movement's scale, as a share of the largest movement of any variable.
 _LEAST_MOVEMENT = 1e-3
 _HEAD = '  %-19s %-26s %-21s %9s %9s %7s' % ('', 'ms a step', 'of ours', 'CPU ms', 'set-up s', 'MB')
 
 
 def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
-  """Returns what of the losses and weights of others is not as ours, in words; nothing if they have
-  computed the same.
+  """Returns, in words, which losses and weights of the others differ from ours.
 
   Args:
-    kinds: for each its 'mean_losses' and 'weights', see `player.BenchmarkProcess`.
+    kinds: 'mean_losses' and 'weights' of each, see `benchmark_process.BenchmarkProcess`.
   """
   found = []
   expected = kinds.get(OURS)
@@ -41,8 +37,8 @@ def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
 
 def _compare_weights(kind, weights, expected):
   if set(weights) != set(expected):
-    return [f"{kind}: other variables than ours: "
-            f"{', '.join(sorted(set(weights) ^ set(expected))[:3])}"]
+    differing = ', '.join(sorted(set(weights) ^ set(expected))[:3])
+    return [f'{kind}: other variables than ours: {differing}']
   least = _LEAST_MOVEMENT * max(length for length, _ in expected.values())
   for name, (length, along) in sorted(expected.items()):
     for what, value, ours in (('has moved by', weights[name][0], length),
@@ -53,10 +49,9 @@ def _compare_weights(kind, weights, expected):
 
 
 def ratios(line: Dict[str, Any], kind: str) -> List[float]:
-  """Returns in each round how long a step of this kind takes while ours takes 1."""
-  kinds = line['kinds']
-  return [other / ours for other, ours in zip(kinds[kind]['milliseconds'], kinds[OURS][
-      'milliseconds'])]
+  """Returns how many times as long as ours a step of this kind takes, in each round."""
+  return [other / ours for other, ours in zip(line['kinds'][kind]['milliseconds'],
+                                              line['kinds'][OURS]['milliseconds'])]
 
 
 def spread(values: Sequence[float]) -> Tuple[float, float, float]:
@@ -66,7 +61,7 @@ def spread(values: Sequence[float]) -> Tuple[float, float, float]:
 
 
 def format_spread(values: Sequence[float], form: str) -> str:
-  """Returns '1.02 (0.98 to 1.05)', each number in this form."""
+  """Returns '1.02 (0.98 to 1.05)': median and quartiles, each in the %-format `form`."""
   return f'{form} ({form} to {form})' % spread(values)
 
 
@@ -76,17 +71,18 @@ def format_machine(machine: Dict[str, str]) -> str:
 
 
 def format_line(line: Dict[str, Any]) -> str:
-  """Returns a table: a row for each kind, and what follows from them."""
-  rows = ['{net}, {num_towers} towers of {batch_size}, '.format(**line) + ', '.join(
-      '{} {}'.format(*item) for item in sorted(line['versions'].items())), _HEAD]
+  """Returns a table: a row for each kind, then the conclusions."""
+  versions = ', '.join(f'{name} {version}' for name, version in sorted(line['versions'].items()))
+  rows = [f"{line['net']}, {line['num_towers']} towers of {line['batch_size']}, {versions}", _HEAD]
   for kind, figures in line['kinds'].items():
-    rows.append('  %-19s %-26s %-21s %9s %9.1f %7.0f' %
-                (kind, format_spread(figures['milliseconds'], '%.4g'),
-                 format_spread(ratios(line, kind), '%.2f') if OURS in line['kinds'] and kind != OURS
-                 else '1', '{:.4g}'.format(spread(figures['cpu_milliseconds'])[0]),
-                 spread(figures['setup_seconds'])[0], figures['peak_bytes'] / 1e6))
-  rows += ['  %-19s %s' % item for item in line['absent'].items()]
-  rows += ['  %-19s FAILED: %s' % item for item in line['failed'].items()]
+    has_ratios = OURS in line['kinds'] and kind != OURS
+    of_ours = format_spread(ratios(line, kind), '%.2f') if has_ratios else '1'
+    cpu_milliseconds = f"{spread(figures['cpu_milliseconds'])[0]:.4g}"
+    rows.append(f"  {kind:19} {format_spread(figures['milliseconds'], '%.4g'):26} {of_ours:21} "
+                f"{cpu_milliseconds:>9} {spread(figures['setup_seconds'])[0]:9.1f} "
+                f"{figures['peak_bytes'] / 1e6:7.0f}")
+  rows += [f'  {kind:19} {reason}' for kind, reason in line['absent'].items()]
+  rows += [f'  {kind:19} FAILED: {reason}' for kind, reason in line['failed'].items()]
   rows += ['  ' + row for row in _conclude(line)]
   return '\n'.join(rows)
 
@@ -99,34 +95,33 @@ def _conclude(line):
   others = [kind for kind in kinds if kind not in (OURS, ONE_TOWER, AUTOTUNED)]
   if others:
     best = min(others, key=lambda kind: spread(ratios(line, kind))[0])
-    rows.append('the fastest other, {}, takes {} times as long as ours'.format(
-        best, format_spread(ratios(line, best), '%.2f')))
+    rows.append(f'the fastest other, {best}, takes {format_spread(ratios(line, best), "%.2f")} '
+                'times as long as ours')
     if AUTOTUNED in kinds:
       pairs = zip(kinds[best]['milliseconds'], kinds[AUTOTUNED]['milliseconds'])
-      settings = ' '.join(
-          '--{}={}'.format(*item) for item in sorted(kinds[AUTOTUNED]['settings'].items()))
-      rows.append('and {} times as long as ours with {}'.format(
-          format_spread([other / ours for other, ours in pairs], '%.2f'), settings or 'no settings '
-                                                                                      'of its own'))
+      of_autotuned = format_spread([other / ours for other, ours in pairs], '%.2f')
+      changed = sorted(kinds[AUTOTUNED]['settings'].items())
+      settings = ' '.join(f'--{name}={value}' for name, value in changed) or 'the defaults'
+      rows.append(f'and {of_autotuned} times as long as ours with {settings}')
   if ONE_TOWER in kinds:
+    num_towers = line['num_towers']
     pairs = zip(kinds[OURS]['milliseconds'], kinds[ONE_TOWER]['milliseconds'])
-    rows.append('%d towers take %s times as long as %d steps of one tower' %
-                (line['num_towers'],
-                 format_spread([towers / (line['num_towers'] * one) for towers, one in pairs],
-                               '%.2f'), line['num_towers']))
+    of_one = format_spread([towers / (num_towers * one) for towers, one in pairs], '%.2f')
+    rows.append(f'{num_towers} towers take {of_one} times as long as {num_towers} steps of one '
+                'tower')
   if others:
     rows += ['DISAGREES: ' + what for what in line['disagreements']] or [
-        f"losses of {len(kinds[OURS]['mean_losses'])} steps agree, and how far they have moved "
-        f"{len(kinds[OURS]['weights'])} variables"]
+        f"losses of {len(kinds[OURS]['mean_losses'])} steps and movements of "
+        f"{len(kinds[OURS]['weights'])} variables agree"]
   return rows
 
 
 def draw_lines(lines: Sequence[Dict[str, Any]], path: str) -> List[str]:
-  """Draws how long the others' steps take while ours take 1, over towers; returns the files' names.
+  """Draws the times of others' steps relative to ours over towers; returns the paths.
 
   Args:
     lines: of all models and versions.
-    path: of the files, whose names also tell the model and the version.
+    path: of the pictures; model and version are added to its name.
   """
   pictures: Dict[Tuple[str, str], Dict[str, List[Tuple[float, float]]]] = {}
   for line in lines:
@@ -134,13 +129,14 @@ def draw_lines(lines: Sequence[Dict[str, Any]], path: str) -> List[str]:
     if OURS in line['kinds'] and others:
       curves = pictures.setdefault((line['net'], line['versions']['TensorFlow']), {})
       for kind in others:
-        curves.setdefault(kind, []).append((float(line['num_towers']), spread(ratios(line,
-                                                                                     kind))[0]))
+        median = spread(ratios(line, kind))[0]
+        curves.setdefault(kind, []).append((float(line['num_towers']), median))
   stem, ending = os.path.splitext(path)
   written = []
   for (net, version), points in pictures.items():
     written.append(f'{stem}_{net}_{version}{ending}')
-    write_chart(written[-1], f'A step of {net} on TensorFlow {version}, while ours takes 1',
-                [Curve(kind, sorted(its_points), number, has_dots=True)
-                 for number, (kind, its_points) in enumerate(points.items())], x_label='towers')
+    drawn = [Curve(kind, sorted(its_points), index, has_dots=True)
+             for index, (kind, its_points) in enumerate(points.items())]
+    write_chart(written[-1], f'A step of {net} on TensorFlow {version}, while ours takes 1', drawn,
+                x_label='towers')
   return written

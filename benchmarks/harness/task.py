@@ -1,8 +1,7 @@
-"""A task: what all kinds of a benchmark train, so that their losses and weights can be compared.
+"""The task that all kinds of a benchmark train, so that losses and weights can be compared.
 
 Every kind gets the same model function with the same initial weights, the same examples in the same
-order, the same optimizer. How it reads them, where it keeps weights and how it sums gradients is
-its own.
+order and the same optimizer. Each reads examples, keeps weights and sums gradients in its own way.
 """
 
 import re
@@ -16,19 +15,19 @@ MOMENTUM = 0.9
 NUM_CLASSES = 10
 SYNTHETIC = 'synthetic'
 _MIN_EXAMPLES = 4096
-# What a variable's name begins with where there is one for each tower.
-_COPY = re.compile(r'^(copies/tower_\d+|tower\d+)/')
+# Prefixes of the names of replicas.
+_REPLICA = re.compile(r'^(copies/tower_\d+|tower\d+)/')
 
 
 class Net(NamedTuple):
-  """A net that is measured.
+  """A net to measure.
 
   Attributes:
-    image_shape: of its images, unless these are of a data set.
+    image_shape: of its images, unless they come from a data set.
     batch_size: of each tower, by default.
-    is_training: what the model function is called with. Nets without batch normalisation are called
-      as for validation: that leaves out their dropout, of which no two kinds would drop the same.
-    tuned_on: the data set of main.py on which its fastest settings are looked for.
+    is_training: argument of the model function. It is False for nets without batch normalisation,
+      to leave out their dropout, which differs between kinds.
+    tuned_on: the data set of main.py on which autotune runs its trials.
   """
   image_shape: Tuple[int, int, int]
   batch_size: int
@@ -45,15 +44,15 @@ NETS: Dict[str, Net] = {
 
 
 class Task(NamedTuple):
-  """What is trained.
+  """A net, its data, and the towers that train it.
 
   Attributes:
     net: one of NETS.
     num_towers: on virtual CPU devices.
     batch_size: of each tower.
-    data: 'synthetic', or a data set of main.py that needs nothing but, maybe, a folder.
+    data: 'synthetic', or a data set of main.py that needs at most a folder.
     data_dir: its folder, if it needs one.
-    intra_threads: inside of one op; None leaves it to TensorFlow.
+    intra_threads: threads of one op; None leaves them to TensorFlow.
   """
   net: str
   num_towers: int
@@ -68,10 +67,10 @@ class Task(NamedTuple):
     return self.num_towers * self.batch_size
 
   def load(self) -> Any:
-    """Returns the data set, whose epochs are whole numbers of steps.
+    """Returns the data set; an epoch is a whole number of steps.
 
     Raises:
-      ValueError: a data set of files has another size.
+      ValueError: the global batch size does not divide the number of examples.
     """
     from towers import data
     step = self.global_batch_size
@@ -81,14 +80,12 @@ class Task(NamedTuple):
     data_set = data.load(self.data,
                          **({} if self.data_dir is None else dict(data_dir=self.data_dir)))
     if data_set.train.num_examples % step:
-      raise ValueError(f'{data_set.train.num_examples} examples of {self.data} are no whole number '
-                       f'of steps of {step}: choose a batch size that divides them.')
+      raise ValueError(f'{data_set.train.num_examples} examples of {self.data} are not divisible '
+                       f'by the global batch size of {step}: choose one that divides them.')
     return data_set
 
   def load_arrays(self) -> Tuple[np.ndarray, ...]:
-    """Returns images `[examples, height, width, channels]` uint8 and labels `[examples]` int32, in
-    their order.
-    """
+    """Returns images `[n, height, width, channels]` uint8 and labels `[n]` int32, in order."""
     return self.load().train.arrays
 
   def build_model(self) -> Callable[[Any, Any], Any]:
@@ -116,47 +113,39 @@ class Task(NamedTuple):
     return tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM)
 
   def build_session_config(self) -> Any:
-    """Returns a `tf.ConfigProto` with a device for each tower, and what else TensorFlow does by
-    itself.
-    """
+    """Returns a `tf.ConfigProto` with a device for each tower and TensorFlow's other defaults."""
     from tensorflow_v1 import tf
     return tf.ConfigProto(device_count={'CPU': self.num_towers},
                           intra_op_parallelism_threads=self.intra_threads or 0)
 
 
 def initial_weights(name: str, shape: Tuple[int, ...]) -> Any:
-  """Returns what the matrix or kernel of this name starts from; None for others, which all models
-  set to constants.
-  """
-  name = _COPY.sub('', name)
+  """Returns the initial value of a matrix or kernel; None for others, which start as constants."""
+  name = _REPLICA.sub('', name)
   return draw_weights(name, shape) if name.endswith('/weights') else None
 
 
 def draw_weights(name: str, shape: Tuple[int, ...]) -> np.ndarray:
-  """Returns float32 numbers that depend on the name and the shape alone, scaled as by He et al.
-  (2015).
-  """
+  """Returns float32 weights drawn from name and shape alone, scaled as in He et al. (2015)."""
   random = np.random.RandomState(zlib.crc32(name.encode()))
   return (random.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[:-1]))).astype(np.float32)
 
 
-def weigh(values: Dict[str, np.ndarray]) -> Dict[str, List[float]]:
-  """Returns for each variable how far it has moved from its initial value, and how far in a random
-  direction.
+def measure_movement(values: Dict[str, np.ndarray]) -> Dict[str, List[float]]:
+  """Returns how far each variable has moved since its start, in all and in a random direction.
 
-  Movements rather than values: a sum instead of a mean hardly shows in weights that have barely
-  moved.
+  Movements show faults that values hide: after a few steps, weights that were moved by a sum
+  instead of a mean differ by little from the right ones.
   """
-  told = {}
+  movements = {}
   for name, value in values.items():
     name = name.split(':')[0]
     start = initial_weights(name, value.shape)
-    # Scales of batch normalisation start from 1; all else that is no matrix from 0.
-    moved = value - (float(name.endswith('/scale')) if start is None else start)
-    direction = np.random.RandomState(zlib.crc32(b'direction of ' + name.encode())).standard_normal(
-        value.shape)
-    told[name] = [
-        float(np.linalg.norm(moved)),
-        float(np.sum(moved * direction) / np.linalg.norm(direction))
-    ]
-  return told
+    if start is None:  # Scales of batch normalisation start from 1, biases and offsets from 0.
+      start = float(name.endswith('/scale'))
+    moved = value - start
+    random = np.random.RandomState(zlib.crc32(b'direction of ' + name.encode()))
+    direction = random.standard_normal(value.shape)
+    along = np.sum(moved * direction) / np.linalg.norm(direction)
+    movements[name] = [float(np.linalg.norm(moved)), float(along)]
+  return movements

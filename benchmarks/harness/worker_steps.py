@@ -1,12 +1,11 @@
-"""A worker process of `benchmarks.workers`: takes steps of one kind, as many at a time as it is
-asked for.
+"""A worker process of `benchmarks.workers`: takes steps of one kind, a requested number at a time.
 
   stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
-  stdout   ◄── {"steps": 1, ...}    after the first step, and each time when the steps are taken
+  stdout   ◄── {"steps": 1, ...}    after the first step, and after the last of each request
 
-Every kind trains the same nets from the same weights on the same examples: a worker's batch of a
-step is what the plan of `towers` gives it. Input comes from a pipeline of tf.data that looks ahead,
-and the loss of each step is that of all workers. Nobody saves, writes summaries or shows progress.
+Every kind trains the same nets from the same weights on the same examples: a worker's batches are
+those of the plan of `towers`. Input comes from a tf.data pipeline that prefetches, and the loss of
+each step is that of all workers. No kind saves, writes summaries or shows progress.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ _NO_END = 10 ** 9
 
 
 class Layer(NamedTuple):
-  """A convolution of 3x3 with pooling behind it, or a dense layer; all but the last have a ReLU."""
+  """A 3x3 convolution followed by pooling, or a dense layer; all but the last have a ReLU."""
   kind: str
   units: int
 
@@ -43,21 +42,20 @@ NETS: Dict[str, List[Layer]] = {
 
 
 class Turns:
-  """Tells after each step whether there is to be another, and waits where the parent has not asked
-  for it yet.
+  """Decides after each step whether to take another, and waits until the parent requests one.
 
   Attributes:
-    noted: what else to report of the steps; emptied by it.
+    noted: further figures for the next report, which empties it.
   """
 
   def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float,
                clock: Callable[[], float] = time.time,
                cpu_clock: Callable[[], float] = time.process_time):
-    """The first step is asked for already.
+    """Begins with a request for one step.
 
     Args:
       read: returns the next line of the parent, or ''.
-      write: takes a line for it.
+      write: sends it a line.
       started: by the clock, when the process was started.
       clock: seconds.
       cpu_clock: CPU seconds of this process.
@@ -70,17 +68,16 @@ class Turns:
     self.noted: Dict[str, List[float]] = {}
 
   def end_step(self, loss: Any, is_mean: bool = False) -> bool:
-    """Takes a step's loss, or the mean of all so far; returns whether to take another step."""
+    """Records the loss of a step, or the mean of all so far; returns whether to take another."""
     self._losses.append(loss)
     self._left -= 1
     if self._left:
       return True
     seconds, used = self._clock() - self._started, self._cpu_clock() - self._used
     mean = self._losses[-1] if is_mean else sum(map(float, self._losses)) / len(self._losses)
-    self._write(
-        json.dumps(
-            dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used, mean_loss=float(mean),
-                 **self.noted)))
+    report = dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used,
+                  mean_loss=float(mean), **self.noted)
+    self._write(json.dumps(report))
     self.noted = {}
     self._left = int(self._read() or 0)
     self._started, self._used = self._clock(), self._cpu_clock()
@@ -94,21 +91,19 @@ def load_examples() -> Any:
                              num_train=NUM_EXAMPLES)
 
 
-def examples_of(worker: int, num_workers: int) -> Tuple[np.ndarray, ...]:
-  """Returns a worker's examples in the order in which it takes them, as `towers.input.plan` deals
-  them out.
-  """
+def examples_of(rank: int, num_workers: int) -> Tuple[np.ndarray, ...]:
+  """Returns a worker's examples in the order of its plan, see `towers.input.plan`."""
   return tuple(
-      np.ascontiguousarray(array[worker::num_workers]) for array in load_examples().train.arrays)
+      np.ascontiguousarray(array[rank::num_workers]) for array in load_examples().train.arrays)
 
 
 def initial_weights(name: str, shape: Any) -> np.ndarray:
-  """Returns what a variable starts from, the same for all kinds."""
+  """Returns the initial value of a variable, the same for all kinds."""
   return np.zeros(shape, np.float32) if len(shape) == 1 else draw_weights(name, shape)
 
 
 def build_model(net: str) -> Any:
-  """Returns a net as a `towers.Model`, which is also what Estimator's model function calls."""
+  """Returns a net as a `towers.Model`; Estimator's model function calls it too."""
   from models.layers import Layers, dense
   from tensorflow_v1 import tf
 
@@ -121,23 +116,20 @@ def build_model(net: str) -> Any:
     layers = Layers(is_training)
     x = layers.normalize(images)
     with tf.variable_scope('', custom_getter=from_initial_weights):
-      for number, layer in enumerate(NETS[net]):
-        activation = tf.nn.relu if number < len(NETS[net]) - 1 else None
+      for index, layer in enumerate(NETS[net]):
         if layer.kind == 'conv':
-          x = layers.max_pool(layers.conv(x, layer.units, 3, name=f'layer{number}'))
+          x = layers.max_pool(layers.conv(x, layer.units, 3, name=f'layer{index}'))
         else:
-          x = dense(
-              layers.flatten(x) if x.shape.ndims > 2 else x, layer.units, name=f'layer{number}',
-              activation=activation)
+          x = layers.flatten(x) if x.shape.ndims > 2 else x
+          activation = tf.nn.relu if index < len(NETS[net]) - 1 else None
+          x = dense(x, layer.units, name=f'layer{index}', activation=activation)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x), {}
 
   return model
 
 
 def run_towers(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of ours: the program of main.py, with a server, a meeting, staging, guard, input wait and
-  watch of peers.
-  """
+  """Takes steps of main.py's program: server, staging, guard, input wait and watch of peers."""
   from benchmarks.harness.program import open_program
   from towers.training.settings.cluster import read_cluster
   from towers.training.settings.config import Config
@@ -154,7 +146,7 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of Estimator with MultiWorkerMirroredStrategy, of TensorFlow 1.14."""
+  """Takes steps of Estimator with MultiWorkerMirroredStrategy, of TensorFlow 1.14."""
   from benchmarks.peers.mirrored import build_update
   from tensorflow_v1 import tf
   from towers.training.settings.cluster import read_cluster
@@ -197,10 +189,9 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def _open_keras(net, batch_size):
-  """Returns TensorFlow with eager mode on, the strategy, a function that makes the net, and the
-  input.
+  """Returns TensorFlow in eager mode, the strategy, a function that builds the net, and the input.
   """
-  # With tensorflow_v1 this would be another TensorFlow; MultiWorkerMirroredStrategy needs Keras 2.
+  # tensorflow_v1 would turn eager mode off; MultiWorkerMirroredStrategy needs Keras 2.
   os.environ['TF_USE_LEGACY_KERAS'] = '1'
   import tensorflow as tf
 
@@ -214,8 +205,8 @@ def _open_keras(net, batch_size):
   def build():
     keras = tf.keras.layers
     model = tf.keras.Sequential([keras.InputLayer(IMAGE_SHAPE), keras.Rescaling(1 / 255)])
-    for number, layer in enumerate(NETS[net]):
-      activation = 'relu' if number < len(NETS[net]) - 1 else None
+    for index, layer in enumerate(NETS[net]):
+      activation = 'relu' if index < len(NETS[net]) - 1 else None
       if layer.kind == 'conv':
         model.add(keras.Conv2D(layer.units, 3, padding='same', activation=activation))
         model.add(keras.MaxPool2D())
@@ -223,10 +214,10 @@ def _open_keras(net, batch_size):
         if len(model.output_shape) > 2:
           model.add(keras.Flatten())
         model.add(keras.Dense(layer.units, activation=activation))
-    names = [f'layer{number}/{part}' for number in range(len(NETS[net])) for part in ('weights',
-        'biases')]
-    model.set_weights(
-        [initial_weights(name, weights.shape) for name, weights in zip(names, model.get_weights())])
+    names = [f'layer{index}/{part}'
+             for index in range(len(NETS[net])) for part in ('weights', 'biases')]
+    model.set_weights([initial_weights(name, weights.shape)
+                       for name, weights in zip(names, model.get_weights())])
     return model
 
   def load(_):
@@ -237,21 +228,20 @@ def _open_keras(net, batch_size):
 
 
 def run_fit(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of Keras's `model.fit` with MultiWorkerMirroredStrategy, of TensorFlow 2."""
+  """Takes steps of Keras's `model.fit` with MultiWorkerMirroredStrategy, of TensorFlow 2."""
   tf, strategy, build, batches = _open_keras(net, batch_size)
   with strategy.scope():
     model = build()
     model.compile(tf.keras.optimizers.SGD(LEARNING_RATE, MOMENTUM),
                   tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    # By default it sums over workers, with one more collective, a loss that is that of all of them
-    # already.
+    # By default, another collective sums the loss over workers, though it is that of all already.
     model.distribute_reduction_method = 'first'
 
   class Watch(tf.keras.callbacks.Callback):
 
     def __init__(self):
       super().__init__()
-      self._supports_tf_logs = True  # Else each step would wait for its numbers.
+      self._supports_tf_logs = True  # Without it, each step waits for its loss.
 
     def on_train_batch_end(self, batch, logs=None):
       self.model.stop_training = not turns.end_step(logs['loss'], is_mean=True)
@@ -260,9 +250,7 @@ def run_fit(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def run_loop(turns: Turns, net: str, batch_size: int) -> None:
-  """Steps of a loop written by hand with MultiWorkerMirroredStrategy, each a call of a tf.function,
-  of TensorFlow 2.
-  """
+  """Takes steps of a tf.function in a bare loop with MultiWorkerMirroredStrategy, TensorFlow 2."""
   tf, strategy, build, batches = _open_keras(net, batch_size)
   with strategy.scope():
     model = build()
@@ -289,10 +277,12 @@ def run_loop(turns: Turns, net: str, batch_size: int) -> None:
 
 
 def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
-  """Sums over all workers alone, packed as gradients are: `sizes` are bytes, with commas between
-  them.
+  """Takes all-reduces without a net, fused like gradients.
 
-  A step is a turn of each size; its seconds are noted under the size.
+  Args:
+    turns: as above.
+    sizes: bytes, separated by commas. A step takes one all-reduce of each, and reports its seconds
+      under the size.
   """
   import towers
   from benchmarks.harness.program import open_session, open_worker
@@ -308,10 +298,9 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
     ops = {}
     for size in map(int, sizes.split(',')):
       with tf.device(devices.names[0]):
-        parts = [
-            tf.Variable(tf.zeros([min(FUSION_BYTES, size - start) // 4]),
-                        use_resource=True).read_value() for start in range(0, size, FUSION_BYTES)
-        ]
+        lengths = [min(FUSION_BYTES, size - start) // 4 for start in range(0, size, FUSION_BYTES)]
+        parts = [tf.Variable(tf.zeros([length]), use_resource=True).read_value()
+                 for length in lengths]
       sums, _ = sum_fused([parts], devices=devices.names, kind='ring',
                           num_workers=cluster.num_workers)
       ops[size] = tf.group(*sums[0])
@@ -328,13 +317,17 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
 
 
 KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
-    'towers': run_towers, 'estimator': run_estimator, 'fit': run_fit, 'loop': run_loop,
-    'all_reduce': run_all_reduce}
+    'towers': run_towers,
+    'estimator': run_estimator,
+    'fit': run_fit,
+    'loop': run_loop,
+    'all_reduce': run_all_reduce,
+}
 
 
 @contextlib.contextmanager
 def open_parent() -> Iterator[Callable[[str], None]]:
-  """Gives what writes a line to the parent; whatever else is printed goes to stderr."""
+  """Yields a function that sends the parent a line; all other output goes to stderr."""
   with os.fdopen(os.dup(1), 'w') as stream:
     os.dup2(2, 1)
 
@@ -346,10 +339,9 @@ def open_parent() -> Iterator[Callable[[str], None]]:
 
 
 def main(arguments: List[str]) -> None:
-  """Runs `KIND NET BATCH_SIZE STARTED LIMIT_SECONDS`, by TF_CONFIG one of several workers."""
+  """Runs `KIND NET BATCH_SIZE STARTED LIMIT_SECONDS` as the worker that TF_CONFIG names."""
   kind, net, batch_size, started, limit_seconds = arguments
-  # A collective waits for ever for a worker that is gone, and so do threads at the end of a
-  # process.
+  # Collectives, and threads at the end of a process, never stop waiting for a lost worker.
   faulthandler.dump_traceback_later(float(limit_seconds), exit=True)
   with open_parent() as write:
     KINDS[kind](Turns(sys.stdin.readline, write, started=float(started)), net, int(batch_size))

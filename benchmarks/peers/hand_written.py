@@ -1,19 +1,15 @@
-"""Towers that are written by hand: as well as they can be, and as the cifar10 tutorial of
-TensorFlow writes them.
-"""
+"""Towers written by hand: as fast as we could, and as TensorFlow's cifar10 tutorial writes them."""
 
 from typing import Any, List
 
 from benchmarks.harness.task import Task
 
-# As the tutorial has it.
+# As in the tutorial.
 _QUEUE_BATCHES_PER_TOWER = 2
 
 
 def run_by_hand(turns: Any, task: Task) -> None:
-  """A bare loop: one batch to split, a StagingArea for each tower, `Session.make_callable`; no
-  guard, no counters.
-  """
+  """Takes steps of a bare loop: a split batch and staging, but neither guard nor counters."""
   from tensorflow_v1 import StagingArea, tf
 
   model, num_towers = task.build_model(), task.num_towers
@@ -43,11 +39,10 @@ def run_by_hand(turns: Any, task: Task) -> None:
 
 
 def run_recipe(turns: Any, task: Task) -> None:
-  """The cifar10 tutorial's recipe: a queue of batches that all towers take from, weights on the
-  CPU, `Session.run`.
+  """Takes steps of the cifar10 tutorial: a queue of batches, weights on the CPU, `Session.run`.
 
-  Left out is the moving average of all weights, which no other kind computes. The tutorial tells
-  the last tower's loss; here it is the mean of all towers' losses, so that it can be compared.
+  The moving average of all weights is left out, because no other kind computes it. The tutorial
+  prints the last tower's loss; here it is the mean over towers, so that it can be compared.
   """
   from tensorflow_v1 import tf
 
@@ -84,22 +79,20 @@ def run_recipe(turns: Any, task: Task) -> None:
 
 
 def average(shares: Any) -> Any:
-  """Returns the mean of what the towers have."""
+  """Returns the mean over towers."""
   from tensorflow_v1 import tf
   return tf.add_n(list(shares)) / len(shares)
 
 
 def first_updates(num_towers: int) -> List[Any]:
-  """Returns the first tower's updates of moving averages; UPDATE_OPS hold those of all, one tower
-  after another.
-  """
+  """Returns the first tower's updates of moving averages: UPDATE_OPS lists tower by tower."""
   from tensorflow_v1 import tf
   updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
   return updates[:len(updates) // num_towers]
 
 
 def _average_gradients(tower_gradients):
-  """The tutorial's function of this name."""
+  """Averages as the tutorial's function of this name does."""
   from tensorflow_v1 import tf
   reduced = []
   for shares in zip(*tower_gradients):

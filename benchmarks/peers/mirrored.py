@@ -1,6 +1,4 @@
-"""MirroredStrategy in graph mode, as a user of it writes a model's update, to be measured beside
-ours.
-"""
+"""MirroredStrategy in graph mode, with a model's update as its users write it."""
 
 import contextlib
 from typing import Any, Callable, Optional, Tuple
@@ -9,14 +7,12 @@ from benchmarks.harness.task import Task
 
 
 def run_mirrored(turns: Any, task: Task) -> None:
-  """Steps of MirroredStrategy with its own input: a batch for each device, through an iterator that
-  looks ahead.
-  """
+  """Takes steps of MirroredStrategy with its own input, which prefetches a batch per device."""
   from tensorflow_v1 import tf
 
   def load(_):
     # Batches of one device, dealt out in turn: faster than `make_dataset_iterator`, which splits
-    # those of all.
+    # global batches.
     dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
     return dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
 
@@ -33,27 +29,27 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
                   optimizer: Callable[[], Any], load: Optional[Callable[[Any], Any]] = None,
                   make_batch: Optional[Callable[[], Any]] = None,
                   session_config: Optional[Any] = None) -> Tuple[Callable[[], Any], Any]:
-  """Returns what takes a step and returns its loss, and the session that it runs in.
+  """Returns a function that takes a step and returns its loss, and the session.
 
   Args:
     opened: closes the session.
     model: towers.Model.
     num_towers: on virtual CPU devices.
     optimizer: makes the optimizer.
-    load: makes the data set of a worker, whose elements are batches of one tower.
-    make_batch: where there is none, makes in each tower the batch that all its steps take.
-    session_config: of the session; None for one with threads of its own.
+    load: makes the data set of a worker; its elements are batches of one tower.
+    make_batch: without `load`, makes each tower's constant batch.
+    session_config: of the session; None for one with its own threads.
   """
   from tensorflow_v1 import tf
 
   # Virtual devices must be there before the strategy looks for them.
-  session = opened.enter_context(tf.Session(config=session_config or tf.ConfigProto(
-      device_count={'CPU': num_towers}, use_per_session_threads=True)))
+  config = session_config or tf.ConfigProto(device_count={'CPU': num_towers},
+                                            use_per_session_threads=True)
+  session = opened.enter_context(tf.Session(config=config))
   strategy = tf.distribute.MirroredStrategy([f'/device:CPU:{tower}' for tower in range(num_towers)])
 
   def replica(batch):
-    # Outside of Estimator the strategy adds gradients up, and leaves it to the loss to be divided
-    # by all examples.
+    # Outside Estimator the strategy sums gradients; the loss must divide by the global batch.
     loss, train_op = build_update(model, batch, optimizer(),
                                   global_batch_size=num_towers * batch[1].shape[0].value)
     with tf.control_dependencies([train_op]):
@@ -65,7 +61,7 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
       start = iterator.initialize()
       losses = strategy.experimental_run(replica, iterator)
     else:
-      assert make_batch, 'neither data set nor batch'
+      assert make_batch, 'neither load nor make_batch'
       start = []
       run = getattr(strategy, 'run', None) or strategy.experimental_run_v2
       losses = run(lambda: replica(make_batch()))
@@ -83,14 +79,12 @@ def build_update(model: Any, batch: Any, optimizer: Any, *,
     model: towers.Model.
     batch: of this replica.
     optimizer: to update with.
-    global_batch_size: by which its sum of losses is divided; None for the mean over its own batch.
+    global_batch_size: divides the sum of losses; None for the mean over the batch.
   """
   from tensorflow_v1 import tf
 
   def own_averages(getter, *args, **kwargs):
-    """As Keras makes moving averages for this strategy: each device its own, the mean of them when
-    they are read.
-    """
+    """Keeps a moving average per device and reads their mean, as Keras does here."""
     if kwargs.get('trainable') is False:
       kwargs.update(synchronization=tf.VariableSynchronization.ON_READ,
                     aggregation=tf.VariableAggregation.MEAN)

@@ -1,4 +1,4 @@
-"""Steps of ours: the program of main.py, as its loop takes them."""
+"""Steps of ours: the program of main.py in its loop."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ _CHECKPOINT_EVERY = '600seconds'
 
 
 def build_config(task: Task, settings: Dict[str, Any]) -> Config:
-  """Returns the config of a task, with the settings of speed given."""
+  """Returns the config of a task with the given settings."""
   return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
                 device='cpu', learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
                 validation='none', shuffle=False, checkpoint_every=_CHECKPOINT_EVERY,
@@ -24,10 +24,10 @@ def build_config(task: Task, settings: Dict[str, Any]) -> Config:
 
 
 def find_settings(task: Task) -> Dict[str, Any]:
-  """Returns the fastest settings, as `--autotune` finds them, or remembers them.
+  """Returns the fastest settings that `--autotune` finds, or found before.
 
   Args:
-    task: of the net; trials take a data set of main.py of the same shape.
+    task: of the net; trials run on a data set of main.py of the same shape.
   """
   from towers.training.tools.autotune import autotune
   config = build_config(task, dict(data=NETS[task.net].tuned_on))
@@ -37,15 +37,13 @@ def find_settings(task: Task) -> Dict[str, Any]:
 
 
 def set_environment(settings: Dict[str, Any]) -> None:
-  """Sets what TensorFlow must find when it is loaded."""
+  """Sets the environment variables that TensorFlow reads while it loads."""
   from towers.training.settings.xla import set_xla
   set_xla(settings.get('xla', 'auto'), os.environ)
 
 
 def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
-  """The loop of main.py: input, staging, guard, input wait, progress, signals and checkpoints; no
-  validation.
-  """
+  """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
   from towers.training.faults.signals import Signals
@@ -76,11 +74,11 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
 
 
 class _Over(Exception):
-  """No further step is asked for."""
+  """The parent requests no further step."""
 
 
 class _Callback:
-  """Ends the run with the last step that the parent asks for."""
+  """Ends the run after the last step that the parent requests."""
 
   def __init__(self, turns):
     self._turns = turns

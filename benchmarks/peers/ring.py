@@ -1,8 +1,7 @@
-"""What a ring of workers costs: a formula, what it is fitted to, and a plan for many machines. No
-TensorFlow.
+"""The cost of a ring all-reduce: a formula, its fit, and a plan for many machines. No TensorFlow.
 
-In a ring of W workers every worker sends each part of the sum once to be added up, and once to be
-handed on: 2 (W - 1) hops, one after another, and 2 (W - 1) / W of all bytes.
+In a ring of W workers each part of the sum goes round twice, once to add it up and once to
+broadcast it: 2 (W - 1) hops, one after another, and 2 (W - 1) / W of all bytes.
 
   seconds = hops * latency + share * bytes / bandwidth
 """
@@ -11,40 +10,39 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 
 class Link(NamedTuple):
-  """Between neighbours of a ring: the seconds of a hop that carries nothing, and bytes a second."""
+  """Between neighbours of a ring: latency in seconds per hop, bandwidth in bytes per second."""
   latency: float
   bandwidth: float
 
 
 class Point(NamedTuple):
-  """A measured sum."""
+  """A measured all-reduce."""
   num_workers: int
   num_bytes: float
   seconds: float
 
 
 def count_hops(num_workers: int) -> int:
-  """Returns how many messages of each worker follow one after another."""
+  """Returns how many messages each worker sends, one after another."""
   return 2 * (num_workers - 1)
 
 
 def count_sent_bytes(num_workers: int, num_bytes: float) -> float:
-  """Returns what each worker sends, and receives, of a sum of so many bytes."""
+  """Returns how many bytes each worker sends, and receives, in an all-reduce."""
   return 2 * (num_workers - 1) / num_workers * num_bytes
 
 
 def ring_seconds(num_workers: int, num_bytes: float, link: Link) -> float:
-  """Returns what a sum takes."""
-  return count_hops(num_workers) * link.latency + count_sent_bytes(num_workers,
-                                                                   num_bytes) / link.bandwidth
+  """Returns the seconds of an all-reduce."""
+  latency = count_hops(num_workers) * link.latency
+  return latency + count_sent_bytes(num_workers, num_bytes) / link.bandwidth
 
 
 def fit_link(points: Sequence[Point]) -> Link:
-  """Returns the link that fits best, by relative errors, so that small sums count as much as large
-  ones.
+  """Returns the link with the least squared relative errors; small sums count as much as large.
 
   Raises:
-    ValueError: fewer than two different sums.
+    ValueError: all sums have the same size.
   """
   rows = [(count_hops(point.num_workers) / point.seconds,
            count_sent_bytes(point.num_workers, point.num_bytes) / point.seconds)
@@ -60,31 +58,27 @@ def fit_link(points: Sequence[Point]) -> Link:
 
 
 def on_one_machine(link: Link, measured_with: int, num_workers: int) -> Link:
-  """Returns the link of a machine whose cores copy the bytes of all its workers, from that of
-  another number of them.
+  """Returns the link between workers that share one machine, from one measured with fewer or more.
 
-  A hop that carries nothing mostly waits, and takes what it takes.
+  All workers share the bandwidth of its cores; latency is mostly waiting and stays the same.
   """
   return Link(link.latency, link.bandwidth * measured_with / num_workers)
 
 
 def plan(models: Sequence[Tuple[str, int]], links: Sequence[Tuple[str, Link]],
          workers: Sequence[int]) -> List[List[str]]:
-  """Returns the rows of a table: what the gradients of a model cost on each link.
+  """Returns the rows of a table: the cost of each model's gradients on each link.
 
   Args:
-    models: names, and how many float32 weights each has.
-    links: names, and what they are.
-    workers: how many.
+    models: names and numbers of float32 weights.
+    links: names and links.
+    workers: numbers of workers.
   """
   rows = [['model', 'workers', 'each sends'] + [name for name, _ in links]]
   for name, num_weights in models:
     for num_workers in workers:
-      rows.append([
-          name,
-          str(num_workers), f'{count_sent_bytes(num_workers, 4 * num_weights) / 1000000.0:.1f} '
-          'MB'
-      ] + [
-          f'{1000.0 * ring_seconds(num_workers, 4 * num_weights, link):.1f} ms' for _, link in links
-      ])
+      num_bytes = 4 * num_weights
+      sent = f'{count_sent_bytes(num_workers, num_bytes) / 1e6:.1f} MB'
+      times = [f'{ring_seconds(num_workers, num_bytes, link) * 1e3:.1f} ms' for _, link in links]
+      rows.append([name, str(num_workers), sent] + times)
   return rows

@@ -1,18 +1,18 @@
 """Tensorpack's synchronous trainers, on virtual CPU devices.
 
-  tensorpack          with `TFDatasetInput`, and of its callbacks only the one that updates moving
-                      averages
+  tensorpack          with `TFDatasetInput`, and only the callback that updates moving averages
   tensorpack default  as it ships: a DataFlow behind `QueueInput` and `StagingInput`, its session's
                       config, all of its callbacks and monitors
 
-Two things are not as it ships, or it could not be compared. It computes with resource variables, as
-everything that imports `tensorflow_v1`: with ref variables, its own choice, an update races with
-what other towers still read. And its trainers name GPUs, which a device function turns into CPUs.
+Two things differ from tensorpack as it ships, to make it comparable. It uses resource variables,
+like everything that imports `tensorflow_v1`: with ref variables, its own choice, an update races
+with the reads of other towers. And a device function turns the GPUs that its trainers name into
+CPUs.
 
-A StagingInput holds one batch, and its puts block threads: with more towers than cores, where
-TensorFlow has no thread left, it may never come to its first step (3 towers on 2 cores do or do
-not, 4 do not). It is left out there. Its replicated trainer was as fast as this one with 2 towers,
-and slower with 8.
+A StagingInput holds one batch, and its puts block threads: with more towers than cores, TensorFlow
+may run out of threads and never finish its first step (3 towers on 2 cores sometimes do, 4 never),
+so it is left out there. The replicated trainer was as fast as this one with 2 towers, and slower
+with 8.
 """
 
 import importlib.util
@@ -27,28 +27,26 @@ _NO_END = 10 ** 9
 
 
 class NotInstalled(Exception):
-  """The package that is to be measured is not there."""
+  """Tensorpack is not installed."""
 
 
 def run_bare(turns: Any, task: Task) -> None:
-  """Steps with as little around them as it can do with, and the session's config that the others
-  have.
-  """
+  """Takes steps with as few callbacks as possible, and the session config of the other kinds."""
   tf, tensorpack = _load()
   dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
   dataset = dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
   with tf.device(_on_cpus):
     trainer, losses = _build(tensorpack, task, tensorpack.TFDatasetInput(dataset))
-    trainer.train(
-        callbacks=[_make_watch(tensorpack, turns, losses),
-                   tensorpack.RunUpdateOps()], monitors=[],
-        session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(
-            config=task.build_session_config()),
-        session_init=tensorpack.tfutils.JustCurrentSession(), steps_per_epoch=_NO_END, max_epoch=1)
+    new_session = tensorpack.tfutils.sesscreate.NewSessionCreator(
+        config=task.build_session_config())
+    trainer.train(callbacks=[_make_watch(tensorpack, turns, losses), tensorpack.RunUpdateOps()],
+                  monitors=[], session_creator=new_session,
+                  session_init=tensorpack.tfutils.JustCurrentSession(),
+                  steps_per_epoch=_NO_END, max_epoch=1)
 
 
 def run_default(turns: Any, task: Task) -> None:
-  """Steps as `launch_train_with_config` takes them."""
+  """Takes steps as `launch_train_with_config` does."""
   tf, tensorpack = _load()
   examples = tensorpack.DataFromList(list(zip(*task.load_arrays())), shuffle=False)
   source = tensorpack.QueueInput(tensorpack.BatchData(examples, task.batch_size))
@@ -66,7 +64,7 @@ def run_default(turns: Any, task: Task) -> None:
 
 
 def _load():
-  """Returns TensorFlow and the package, which must find it loaded."""
+  """Returns TensorFlow and tensorpack, which must be imported after it."""
   if importlib.util.find_spec('tensorpack') is None:
     raise NotInstalled('tensorpack is not installed')
   from tensorflow_v1 import tf
@@ -98,14 +96,12 @@ def _build(tensorpack: Any, task: Task, source: Any) -> Tuple[Any, List[Any]]:
 
 
 def _on_cpus(op: Any) -> str:
-  """Returns the device of an op, a GPU's turned into that of the CPU device of this number."""
+  """Returns an op's device, with the CPU of the same index in place of a GPU."""
   return op.device.replace('/device:GPU:', '/device:CPU:')
 
 
 def _make_watch(tensorpack: Any, turns: Any, losses: List[Any]) -> Any:
-  """Returns the callback that fetches the mean loss with each step, and waits where no step is
-  asked for.
-  """
+  """Returns the callback that fetches the mean loss of each step and waits between requests."""
   from tensorflow_v1 import tf
 
   class Watch(tensorpack.Callback):

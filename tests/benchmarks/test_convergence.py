@@ -1,4 +1,4 @@
-"""Convergence: the benchmark runs small, and what it says of several towers holds."""
+"""Convergence: the benchmark runs small, and several towers follow the curve of one."""
 
 import json
 import sys
@@ -24,11 +24,9 @@ def test_colour_hides_neither_garment_nor_class_and_repeats():
 
 
 def test_several_towers_lie_on_the_curve_of_one(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sys, 'argv', ['convergence', '--num_train=96', '--num_validation=30',
-      '--batch_size=32',
-                                    '--towers=1,2', '--epochs=2', '--measure_every=2',
-                                    '--model=linear',
-                                    f"--output={tmp_path / 'curves'}"])
+  monkeypatch.setattr(sys, 'argv', [
+      'convergence', '--num_train=96', '--num_validation=30', '--batch_size=32', '--towers=1,2',
+      '--epochs=2', '--measure_every=2', '--model=linear', f"--output={tmp_path / 'curves'}"])
   convergence.main()
   assert 'farthest' in capsys.readouterr().out
   with open(str(tmp_path / 'curves.json')) as file:

@@ -1,4 +1,4 @@
-"""A long time: what is held is told as it goes, for one run and for one program after another."""
+"""Endurance: memory, handles and threads are reported, for one run and for many programs."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ LINE = r'^ +(\d+) %s +\d+ s +\d+\.\d MB +\d+ handles +\d+ threads$'
 @pytest.mark.slow
 @pytest.mark.parametrize('unit, counts', [('steps', [3, 5, 7, 9, 11, 14, 16, 18, 20, 22]),
                                           ('programs', [2, 3, 4, 5, 6, 7, 8, 9, 10, 11])])
-def test_what_is_held_is_told(unit, counts):
+def test_memory_handles_and_threads_are_reported(unit, counts):
   done = subprocess.run([sys.executable, '-m', 'benchmarks.endurance', f'--{unit}={counts[-1]}'],
                         cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr

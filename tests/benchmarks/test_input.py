@@ -1,4 +1,4 @@
-"""Input: both pipelines read the same files, and a line has what was measured of each."""
+"""Input: both pipelines read the same files, and a line has the figures of each."""
 
 import pytest
 
@@ -15,15 +15,13 @@ def folder(tmp_path_factory):
   return str(folder)
 
 
-@pytest.mark.parametrize(
-    'what, mode',
-    [('input', 'split'), pytest.param('model', 'next', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('what, mode', [
+    ('input', 'split'), pytest.param('model', 'next', marks=pytest.mark.slow)])
 def test_a_line_stands_beside_the_bare_pipeline(folder, what, mode):
   line = benchmark.measure(what, 'tfrecord', folder, mode, num_towers=2, seconds=0.2).split()
   assert line[:4] == ['tfrecord', what, mode, '2'] and len(line) == 12
-  rate, bare_rate, of_bare, cost, bare_cost, costs_of_bare = [
-      float(word.replace(',', '')) for word in line[4:10]
-  ]
+  rate, bare_rate, of_bare, cost, bare_cost, costs_of_bare = (
+      float(word.replace(',', '')) for word in line[4:10])
   assert of_bare == pytest.approx(rate / bare_rate, abs=0.02) and rate > 0
   assert costs_of_bare == pytest.approx(bare_cost / cost, abs=0.02) and cost > 0
 

@@ -1,5 +1,4 @@
-"""One tower beside two: what the table tells and refuses. The test of docs/speed.md runs the
-command itself.
+"""One tower beside two: the table, and refused flags. The test of docs/speed.md runs the command.
 """
 
 import json
@@ -26,7 +25,7 @@ def test_the_table_adds_seconds_up_and_calls_data_by_its_name():
 
 
 @pytest.mark.parametrize('flags, what', [
-    (['--steps=5', '--rounds=6'], 'a step for each'), (['--rounds=0'], 'at least 1'),
+    (['--steps=5', '--rounds=6'], 'each round needs a step'), (['--rounds=0'], 'at least 1'),
     (['--data=mnist'], 'needs a --data_dir'), (['--data=cifar10'], 'invalid choice')])
 def test_flags_that_cannot_be_are_refused(flags, what, capsys, monkeypatch):
   monkeypatch.setattr(mnist, 'list_cores', lambda: [0, 1])

@@ -1,6 +1,4 @@
-"""A process of `benchmarks.step` in which towers written by hand add gradients up, and forget to
-divide them.
-"""
+"""A process of `benchmarks.step` whose hand-written towers sum gradients instead of averaging."""
 
 import sys
 
