@@ -1,4 +1,4 @@
-"""A step: ours beside what others write for the same, each in a process of its own, in turns.
+"""A step: ours beside what others write for the same, each in its own process, in turns.
 
   python -m benchmarks.step                         # all models and numbers of towers; half an hour
   python -m benchmarks.step --models=linear --towers=2 --json=step.json --picture=step.svg
