@@ -1,6 +1,4 @@
-"""The launcher: what it starts, shows, ends, starts again and leaves behind, with children that
-train nothing.
-"""
+"""The launcher: what it starts, shows, ends and restarts, with children that train nothing."""
 
 import contextlib
 import json
@@ -19,12 +17,12 @@ from hypothesis import strategies as st
 
 from tests import ROOT
 from towers.base.usage_error import UsageError
-from towers.launch import __main__ as launch
 from towers.launch import ports as launch_ports
 from towers.launch.child_process import ChildProcess, Lines, Output
+from towers.launch.members import plan_members
 from towers.launch.orphans import follow
 
-# What every child can use: who it is, and files in the test's folder to write to.
+# Every child knows its rank as `worker`, and notes lines in files of the test's folder.
 PRELUDE = '''
 import json, os, signal, subprocess, sys, time
 task = json.loads(os.environ['TF_CONFIG'])['task']
@@ -45,7 +43,7 @@ SLEEP = 'time.sleep(3600)\n'
 
 
 class Launcher:
-  """`python -m towers.launch` with a child's program, and what came of it."""
+  """`python -m towers.launch` with a child's program, its output and its children's notes."""
 
   def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
                stderr=subprocess.PIPE):
@@ -77,8 +75,8 @@ class Launcher:
 
 
 def clean_environment(**more):
-  kept = {name: value for name, value in os.environ.items() if name not in ('TF_CONFIG',
-      'CUDA_VISIBLE_DEVICES')}
+  kept = {name: value for name, value in os.environ.items()
+          if name not in ('TF_CONFIG', 'CUDA_VISIBLE_DEVICES')}
   return dict(kept, **more)
 
 
@@ -93,7 +91,7 @@ def is_alive(number):
   try:
     with open(f'/proc/{number}/stat') as file:
       return file.read().rsplit(')', 1)[1].split()[0] != 'Z'
-  except (FileNotFoundError, ProcessLookupError):  # The second if it ends between open and read.
+  except (FileNotFoundError, ProcessLookupError):  # The latter if it ends between open and read.
     return False
 
 
@@ -133,7 +131,7 @@ os.write(1, b'no end')
 @given(st.lists(st.sampled_from([b'a', b'bc', b'\n', b'\r', b'\r\n', b'a\nb\r'])))
 def test_however_output_is_cut_its_lines_are_the_same(parts):
   def cut(parts):
-    lines = Lines(clock=lambda: float('nan'))  # It is never time to show a line that is not whole.
+    lines = Lines(clock=lambda: float('nan'))  # Never time to show a line that is not whole.
     return [line for part in parts for line in lines.add(part)] + lines.end()
 
   assert cut(parts) == cut([b''.join(parts)])
@@ -151,14 +149,14 @@ def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_at_last(
   assert shown == [b'0 %', b'50 %']
   assert lines.add(b'\rdone\n') == [b'done']
   now[0] = 100.0
-  # Half of an end of line draws nothing again.
+  # Half of a line end redraws nothing.
   assert lines.add(b'whole\r') == [] and lines.add(b'\n') == [b'whole']
 
 
 def test_a_line_without_end_takes_no_memory_without_end():
   lines = Lines()
-  assert sum(len(line) for _ in range(100) for line in lines.add(b'x' * 65536)) + len(b''.join(
-      lines.end())) == 6553600
+  shown = [line for _ in range(100) for line in lines.add(b'x' * 65536)] + lines.end()
+  assert sum(map(len, shown)) == 6553600
   assert lines.add(b'x' * 70000) == [b'x' * 70000]
 
 
@@ -220,15 +218,14 @@ note('asleep')
   assert launcher.end() == code
   said = launcher.said()
   assert said[0] == 'launch: ' + told
-  assert {f'launch: {name} was killed by SIGTERM' for name in ('worker 0', 'worker 2',
-      'evaluator')} < set(said)
+  assert {f'launch: {name} was killed by SIGTERM'
+          for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
   assert said[-1] == f'launch: error: {told}; restarts: 0 of 0.'
 
 
-@pytest.mark.parametrize('late, code, named', [('sys.exit(3)', 3,
-    'worker 1 ended with exit code 3'),
-                                               ('sys.exit(75)', 75,
-                                                   'worker 0 ended with exit code 75')])
+@pytest.mark.parametrize('late, code, named', [
+    ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
+    ('sys.exit(75)', 75, 'worker 0 ended with exit code 75')])
 def test_who_ends_because_another_is_gone_is_not_the_cause(start, late, code, named):
   launcher = start(f'''
 if worker == 0:
@@ -252,8 +249,8 @@ if worker == 1:
 ''' + SLEEP, '--workers=2', '--restarts=2')
   assert launcher.end() == 3
   assert sorted(launcher.notes('starts')) == ['0'] * 3 + ['1'] * 3
-  assert [line for line in launcher.said() if ' in ' in line] == ['launch: restart 1 of 2 in 1 s',
-                                                                  'launch: restart 2 of 2 in 2 s']
+  assert [line for line in launcher.said() if ' in ' in line] == [
+      'launch: restart 1 of 2 in 1 s', 'launch: restart 2 of 2 in 2 s']
   assert launcher.said()[-1] == 'launch: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
   ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('told')}
   assert len(ports) == 3
@@ -272,15 +269,14 @@ if worker == 0 and not os.path.exists(os.path.join(os.environ['NOTES'], 'aborted
 
 def test_a_mistake_is_not_tried_again(start):
   launcher = start(f'wait_for_all(2)\nsys.exit(2) if worker == 1 else {SLEEP}', '--workers=2',
-      '--restarts=3')
+                   '--restarts=3')
   assert launcher.end() == 2
   assert len(launcher.notes('starts')) == 2
   assert launcher.said()[-1] == ('launch: error: worker 1 ended with exit code 2; a mistake to '
-                                 'correct, which no '
-                                 'restart mends.')
+                                 'correct, which no restart mends.')
 
 
-# Notes each signal, and leaves some time after the first one.
+# Notes each signal, and leaves half a second after the first one.
 PATIENT = '''
 signal.signal(signal.SIGTERM, lambda number, _: note('signals', number))
 signal.signal(signal.SIGINT, lambda number, _: note('signals', number))
@@ -294,8 +290,7 @@ note('left')
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_sent_on_once_and_all_leave_by_themselves(start, number):
   launcher = start(PATIENT + f'sys.exit(128 + {number})', '--workers=2', '--evaluator',
-      '--restarts=3',
-                   '--grace_seconds=0')
+                   '--restarts=3', '--grace_seconds=0')
   launcher.wait_for('ready', 3)
   launcher.process.send_signal(number)
   assert launcher.end() == 128 + number
@@ -305,12 +300,12 @@ def test_a_signal_is_sent_on_once_and_all_leave_by_themselves(start, number):
 
 def test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again(start):
   launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + PATIENT,
-      '--workers=2', '--restarts=3')
+                   '--workers=2', '--restarts=3')
   launcher.wait_for('signals')
   launcher.process.send_signal(signal.SIGTERM)
   assert launcher.end() == 143
-  assert launcher.notes('signals') == ['15'] and launcher.notes('left') and len(launcher.notes(
-      'starts')) == 2
+  assert launcher.notes('signals') == ['15'] and launcher.notes('left')
+  assert len(launcher.notes('starts')) == 2
 
 
 def test_a_signal_in_the_pause_before_a_restart_ends_it(start):
@@ -341,8 +336,7 @@ def test_a_second_signal_kills_all_at_once(start):
 
 def test_who_takes_no_sigterm_is_killed_after_the_grace(start):
   launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP,
-      '--workers=2',
-                   '--restarts=0', '--grace_seconds=0.3')
+                   '--workers=2', '--restarts=0', '--grace_seconds=0.3')
   assert launcher.end() == 3
   assert 'launch: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
 
@@ -363,8 +357,8 @@ else:
   assert 'launch: worker 0 ended with exit code 143' in launcher.said()
 
 
-# A child with a child of its own, which takes neither SIGTERM nor the end of its parent for a
-# reason to leave; only if its parent is gone before it is up does it end, without a word.
+# A child with a child of its own, which ignores SIGTERM and outlives its parent. It ends in silence
+# only if its parent is gone before it is up.
 PARENT = '''
 grandchild = subprocess.Popen([sys.executable, '-c', 'import signal, time; '
                                'signal.signal(signal.SIGPIPE, signal.SIG_DFL); '
@@ -397,7 +391,7 @@ def test_what_a_worker_has_started_ends_with_it(start, end):
 
 def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
   launcher = start(PARENT.replace('PIPE%s', 'PIPE, start_new_session=True') + 'print("last")',
-      '--workers=1')
+                   '--workers=1')
   try:
     assert launcher.end() == 0 and launcher.stdout == 'worker 0 │ last\n'
   finally:
@@ -405,15 +399,15 @@ def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
 
 
 def test_what_a_child_has_written_last_is_shown_before_it_has_ended(tmp_path):
-  with open(str(tmp_path / 'output'), 'w', encoding='utf-8') as file, open(os.devnull,
-                                                                           'wb') as orphans:
+  output = tmp_path / 'output'
+  with open(str(output), 'w', encoding='utf-8') as file, open(os.devnull, 'wb') as orphans:
     child = ChildProcess('worker 0', [sys.executable, '-c', 'print("last " * 10000)'],
-                         environment=dict(os.environ), cores=[], number=0, orphans=orphans,
+                         environment=dict(os.environ), cores=[], index=0, orphans=orphans,
                          outputs=[Output(file), Output(file)])
-    wait_until(
-        lambda: child.poll() or child.returncode is not None)  # Nothing has been read until then.
+    # Nothing is read before the child has ended.
+    wait_until(lambda: child.poll() or child.returncode is not None)
     assert child.returncode == 0 and child.descriptors == []
-  assert (tmp_path / 'output').read_text(encoding='utf-8') == f"worker 0 │ {'last ' * 10000}\n"
+  assert output.read_text(encoding='utf-8') == f"worker 0 │ {'last ' * 10000}\n"
 
 
 def test_groups_that_have_ended_are_not_killed():
@@ -421,19 +415,27 @@ def test_groups_that_have_ended_are_not_killed():
 
 
 def test_the_evaluator_ends_after_the_workers(start):
-  launcher = start('if worker == "evaluator":\n  wait_for("0")\n  wait_for("1")\n  '
-                   'time.sleep(0.5)\n'
-                   'note(str(worker))\n', '--workers=2', '--evaluator')
+  launcher = start('''
+if worker == 'evaluator':
+  wait_for('0')
+  wait_for('1')
+  time.sleep(0.5)
+note(str(worker))
+''', '--workers=2', '--evaluator')
   assert launcher.end() == 0 and launcher.notes('evaluator')
   assert launcher.said() == ['launch: the workers are done; waiting for the evaluator, which ends '
-                             'by itself after '
-                             'the last checkpoint']
+                             'by itself after the last checkpoint']
 
 
 def test_an_evaluator_that_fails_ends_no_training_and_is_told_in_the_end(start):
-  launcher = start('if worker == "evaluator":\n  note("failed")\n  sys.exit(4)\n'
-                   'wait_for("failed")\ntime.sleep(0.5)\nnote("trained")', '--workers=2',
-                   '--evaluator')
+  launcher = start('''
+if worker == 'evaluator':
+  note('failed')
+  sys.exit(4)
+wait_for('failed')
+time.sleep(0.5)
+note('trained')
+''', '--workers=2', '--evaluator')
   assert launcher.end() == 4 and len(launcher.notes('trained')) == 2
   assert launcher.said() == ['launch: evaluator ended with exit code 4',
                              'launch: error: evaluator ended with exit code 4; the workers are '
@@ -442,56 +444,53 @@ def test_an_evaluator_that_fails_ends_no_training_and_is_told_in_the_end(start):
 
 def test_the_evaluator_starts_again_with_the_workers(start):
   launcher = start('wait_for_all(2)\nif worker == 0:\n  sys.exit(3)\n' + SLEEP, '--workers=1',
-      '--evaluator',
-                   '--restarts=1')
+                   '--evaluator', '--restarts=1')
   assert launcher.end() == 3
   assert sorted(launcher.notes('starts')) == ['0', '0', 'evaluator', 'evaluator']
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
+  def gpus(num_workers, **settings):
+    return [member.gpus for member in plan_members(num_workers, **settings)]
+
+  def cores(num_workers, **settings):
+    return [member.cores for member in plan_members(num_workers, **settings)]
+
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {2, 3, 5, 7, 11, 13})
-  monkeypatch.delenv('TF_CONFIG', raising=False)
-
-  def plan(*flags):
-    return launch.plan_members(launch.parse_arguments([*flags, '--', sys.executable]))
-
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-  assert [member.gpus for member in plan('--workers=2')] == [None, None]
-  assert [member.gpus for member in plan('--workers=2', '--gpus_per_worker=2')] == [['0', '1'], [
-      '2', '3']]
-  assert [member.gpus for member in plan('--workers=1', '--gpus_per_worker=0')] == [[]]
+  assert gpus(2) == [None, None]
+  assert gpus(2, gpus_per_worker=2) == [['0', '1'], ['2', '3']]
+  assert gpus(1, gpus_per_worker=0) == [[]]
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,GPU-8932f937,6')
-  assert [member.gpus for member in plan('--workers=2', '--evaluator', '--gpus_per_worker=1')] == [
-      ['4'], ['GPU-8932f937'], ['6']]
-  assert [member.cores for member in plan('--workers=2', '--evaluator', '--cores_per_worker=2')
-         ] == [[2, 3], [5, 7], [11, 13]]
-  assert [member.cores for member in plan('--workers=2')] == [[], []]
-  with pytest.raises(UsageError, match='gpus_per_worker=2 takes 4 for 2 processes, and '
-                                       'CUDA_VISIBLE_DEVICES has 3: '
-                                       'use at most 1'):
-    plan('--workers=2', '--gpus_per_worker=2')
-  with pytest.raises(UsageError, match='cores_per_worker=4 takes 8 for 2 processes, and this '
-                                       'process may use 6: use '
-                                       'at most 3'):
-    plan('--workers=2', '--cores_per_worker=4')
+  assert gpus(2, gpus_per_worker=1, has_evaluator=True) == [['4'], ['GPU-8932f937'], ['6']]
+  assert cores(2, cores_per_worker=2, has_evaluator=True) == [[2, 3], [5, 7], [11, 13]]
+  assert cores(2) == [[], []]
+  message = ('gpus_per_worker=2 takes 4 for 2 processes, and CUDA_VISIBLE_DEVICES has 3: use at '
+             'most 1')
+  with pytest.raises(UsageError, match=message):
+    plan_members(2, gpus_per_worker=2)
+  message = 'cores_per_worker=4 takes 8 for 2 processes, and this process may use 6: use at most 3'
+  with pytest.raises(UsageError, match=message):
+    plan_members(2, cores_per_worker=4)
 
 
 def test_a_worker_gets_the_gpus_and_cores_that_are_its_own(start):
   cores = sorted(os.sched_getaffinity(0))[:2]
-  launcher = start('note("own", "%d %s %s" % (worker, os.environ["CUDA_VISIBLE_DEVICES"], '
-                   'os.sched_getaffinity(0)))',
-                   f'--workers={len(cores)}', '--gpus_per_worker=1', '--cores_per_worker=1',
+  launcher = start('''
+note('own', '%d %s %s' % (worker, os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0)))
+''', f'--workers={len(cores)}', '--gpus_per_worker=1', '--cores_per_worker=1',
                    environment={'CUDA_VISIBLE_DEVICES': '3,4,5'})
   assert launcher.end() == 0
   assert sorted(launcher.notes('own')) == [
-      '%d %d {%d}' % (worker, worker + 3, core) for worker, core in enumerate(cores)]
+      f'{worker} {worker + 3} {{{core}}}' for worker, core in enumerate(cores)]
 
 
 COMMAND = ['--', sys.executable, '-c', '']
 
 
 @pytest.mark.parametrize('flags, message', [
-    (COMMAND, '--workers'), (['--workers=0'] + COMMAND, 'workers=0 must be at least 1'),
+    (COMMAND, '--workers'),
+    (['--workers=0'] + COMMAND, 'workers=0 must be at least 1'),
     (['--workers=two'] + COMMAND, "argument --workers: invalid int value: 'two'"),
     (['--workers=1', '--restarts=-1'] + COMMAND, 'restarts=-1 must be at least 0'),
     (['--workers=1', '--grace_seconds=nan'] + COMMAND, 'grace_seconds=nan must be at least 0'),
@@ -499,12 +498,12 @@ COMMAND = ['--', sys.executable, '-c', '']
     (['--workers=1', '--cores_per_worker=99999'] + COMMAND, 'use at most'),
     (['--workers=1'], 'there is no command to start: give it after --'),
     (['--workers=1', '--'], 'there is no command to start: give it after --'),
-    (['--workers=1', 'python', 'main.py'], 'python is no flag of launch: the command and its flags '
-     'stand after --'),
+    (['--workers=1', 'python', 'main.py'],
+     'python is no flag of launch: the command and its flags stand after --'),
     (['--workers=1', '--wokers=2'] + COMMAND, '--wokers=2 is no flag of launch'),
     (['--workers=1', '--', 'no-such-program'], 'the command no-such-program is not found'),
-    (['--workers=1', '--', './README.md'
-     ], 'the command ./README.md is not found, or is no program'),
+    (['--workers=1', '--', './README.md'],
+     'the command ./README.md is not found, or is no program'),
 ])
 def test_mistakes_are_one_line_and_exit_code_2(flags, message):
   done = subprocess.run([sys.executable, '-m', 'towers.launch'] + flags, cwd=ROOT,
@@ -518,9 +517,9 @@ def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--',
-                         str(program)], cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE,
-                        text=True, timeout=60)
+  done = subprocess.run(
+      [sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)], cwd=ROOT,
+      env=clean_environment(), stderr=subprocess.PIPE, text=True, timeout=60)
   assert done.returncode == 2
   assert done.stderr == (f'launch: error: the command {program} cannot be executed: Exec format '
                          'error.\n')
@@ -541,8 +540,8 @@ def test_nothing_heavy_is_imported():
 @pytest.mark.parametrize('flags, message', [
     (['--index=2', '--port=2222', 'a', 'b'], 'index=2, but there are 2 hosts, from 0 to 1'),
     (['--index=-1', '--port=2222', 'a', 'b'], 'index=-1, but there are 2 hosts'),
-    (['--index=0', '--port=0', 'a'], 'port=0 is no port'),
-    (['--index=0', '--port=2222', 'a', 'b', 'a'], 'a stands twice among the hosts'),
+    (['--index=0', '--port=0', 'a'], 'port=0 is not a port'),
+    (['--index=0', '--port=2222', 'a', 'b', 'a'], 'a is twice among the hosts'),
     (['--index=0', '--port=2222'], 'HOST'),
 ])
 def test_mistakes_in_a_tf_config(flags, message):

@@ -1,3 +1,1 @@
-"""Launch: several workers on one machine, started, told apart and ended together; without
-TensorFlow.
-"""
+"""Launch: starts and ends several workers on one machine, without importing TensorFlow."""

@@ -1,5 +1,4 @@
-"""Launch: starts a command once for each worker on this machine, and again from the checkpoint when
-one fails.
+"""Launch: starts a command once for each worker on this machine, and again if one fails.
 
   python -m towers.launch --workers=2 --evaluator -- python main.py --checkpoint_dir=runs/a
 
@@ -10,8 +9,8 @@ one fails.
   all end with 0            waits for the evaluator, ends with 0
   one fails                 SIGTERM to the others, SIGKILL after the grace; all start again,
                             on other ports
-  one ends with 2           the same, but nothing starts again: a mistake stays one
-  Ctrl-C, SIGTERM           sent on once, and all leave by themselves; a second is SIGKILL to all
+  one ends with 2           the same, but no restart: a restart mends no mistake
+  Ctrl-C, SIGTERM           forwarded once, and all leave by themselves; a second is SIGKILL to all
   launch itself is killed   `towers/launch/orphans.py` kills all
 
 The exit code is that of the first worker that failed by itself; 130 and 143 after Ctrl-C and
@@ -22,72 +21,57 @@ import argparse
 import os
 import shutil
 import sys
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Optional, Sequence
 
-from towers.base.cores import list_cores
 from towers.base.usage_error import UsageError
 from towers.launch.child_process import ChildProcess
 from towers.launch.children import Children, say
+from towers.launch.members import EVALUATOR, Member, plan_members
 from towers.launch.ports import find_free_ports
 from towers.launch.tf_config import Parser, format_tf_config
 from towers.training.faults.signals import exit_code
 
-# Exit codes of workers that mean something here.
+# Exit codes of workers.
 _MISTAKE = 2
 _ANOTHER_IS_GONE = 75
-_EVALUATOR = 'evaluator'
 
-# When a worker ends because another is gone, that other is heard of within this time.
+# A worker that ends because another is gone may end first; the other ends within this time.
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
-class Member(NamedTuple):
-  """What is to be started.
-
-  Attributes:
-    name: in messages and before its lines.
-    task_type: 'worker' or 'evaluator'.
-    task_index: among those of its type.
-    gpus: for CUDA_VISIBLE_DEVICES, or None to leave it as it is.
-    cores: to run on, all if empty.
-  """
-  name: str
-  task_type: str
-  task_index: int
-  gpus: Optional[Sequence[str]]
-  cores: Sequence[int]
-
-
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-  """Returns the flags, and the command's words as `command`; raises UsageError, and SystemExit for
-  --help.
+  """Returns the flags, with the words after `--` as `command`.
+
+  Raises:
+    UsageError: a wrong flag or command.
+    SystemExit: after --help.
   """
   parser = Parser(
       prog='launch', usage='python -m towers.launch --workers=N [flags] -- COMMAND [its flags]',
       description='Starts COMMAND once for each worker, with its TF_CONFIG, and all again from the '
-                  'checkpoint when one '
-      'fails.', allow_abbrev=False)
+                  'checkpoint when one fails.',
+      allow_abbrev=False)
   parser.add_argument('--workers', type=int, required=True, help='how many; the first is the chief')
-  parser.add_argument('--evaluator', action='store_true', help='one more process, which follows '
-                                                               'the checkpoints')
-  parser.add_argument('--restarts', type=int, default=3, help='how often all are started again '
-                                                              '(default: %(default)s)')
+  parser.add_argument('--evaluator', action='store_true',
+                      help='one more process, which follows the checkpoints')
+  parser.add_argument('--restarts', type=int, default=3,
+                      help='how often all start again (default: %(default)s)')
   parser.add_argument('--grace_seconds', type=float, default=30.0,
-                      help='from SIGTERM to SIGKILL when another worker has failed (default: '
-                           '%(default)s)')
+                      help='from SIGTERM to SIGKILL when another worker has failed '
+                           '(default: %(default)s)')
   parser.add_argument('--gpus_per_worker', type=int,
                       help='of those in CUDA_VISIBLE_DEVICES, or from 0; the evaluator comes last')
-  parser.add_argument('--cores_per_worker', type=int, help='to pin each worker to; the evaluator '
-                                                           'comes last')
+  parser.add_argument('--cores_per_worker', type=int,
+                      help='to pin each worker to; the evaluator comes last')
   words = [*arguments, '--']
-  flags, command = words[:words.index('--')], words[words.index('--') + 1:-1]
-  given, unknown = parser.parse_known_args(flags)
+  end_of_flags = words.index('--')
+  given, unknown = parser.parse_known_args(words[:end_of_flags])
   if unknown:
     raise UsageError(f'{unknown[0]} is no flag of launch: the command and its flags stand after '
                      '--. See --help.')
-  given.command = command
+  given.command = words[end_of_flags + 1:-1]
   _check(given)
   return given
 
@@ -106,65 +90,73 @@ def _check(given):
                      'path, or put its folder on PATH.')
   if 'TF_CONFIG' in os.environ:
     raise UsageError('TF_CONFIG is set, so this process is already one of a cluster, and launch '
-                     'would start another '
-                     'cluster inside of it. Start the command itself, or unset TF_CONFIG.')
+                     'would start another cluster inside of it. Start the command itself, or unset '
+                     'TF_CONFIG.')
 
 
-def plan_members(given: argparse.Namespace) -> List[Member]:
-  """Returns the workers, then the evaluator; raises UsageError if there are too few GPUs or cores
-  for them.
-  """
-  tasks = [(f'worker {index}', 'worker', index) for index in range(given.workers)]
-  tasks += [(_EVALUATOR, _EVALUATOR, 0)] * given.evaluator
-  gpus: List[Optional[Sequence[str]]] = [None] * len(tasks)
-  cores: List[Sequence[int]] = [[]] * len(tasks)
-  if given.gpus_per_worker is not None:
-    visible = os.environ.get('CUDA_VISIBLE_DEVICES')
-    if visible is None:
-      names = [str(number) for number in range(given.gpus_per_worker * len(tasks))]
-    else:
-      names = [name for name in visible.split(',') if name]
-    gpus = _share('gpus_per_worker', given.gpus_per_worker, names, len(tasks),
-        'CUDA_VISIBLE_DEVICES has')
-  if given.cores_per_worker is not None:
-    if not hasattr(os, 'sched_setaffinity'):
-      raise UsageError('cores_per_worker needs Linux: leave it out.')
-    cores = _share('cores_per_worker', given.cores_per_worker, list_cores(), len(tasks),
-        'this process may use')
-  return [
-      Member(*task, gpus=gpus[number], cores=cores[number]) for number, task in enumerate(tasks)
-  ]
-
-
-def _share(flag, each, things, num_members, which_has):
-  """Returns `each` of the things for each member."""
-  if each * num_members > len(things):
-    raise UsageError(f'{flag}={each} takes {each * num_members} for {num_members} processes, and '
-                     f'{which_has} {len(things)}: use at most {int(len(things) // num_members)}, '
-                     'or fewer processes.')
-  return [things[number * each:(number + 1) * each] for number in range(num_members)]
-
-
-def run_once(children: Children, given: argparse.Namespace,
-             members: Sequence[Member]) -> Optional[ChildProcess]:
-  """Starts all members, and returns when all are gone.
+def run(command: Sequence[str], members: Sequence[Member], *, restarts: int,
+        grace_seconds: float) -> int:
+  """Starts all members, and again as often as it may help; returns the exit code.
 
   Args:
-    children: entered.
-    given: the flags.
-    members: of `plan_members`.
-  Returns:
-    The worker that was the first to fail by itself, or an evaluator that has failed beside workers
-    that are done.
+    command: its words.
+    members: the workers, and the evaluator if there is one.
+    restarts: at most.
+    grace_seconds: from SIGTERM to SIGKILL.
+
   Raises:
     UsageError: the command cannot be executed.
   """
-  addresses = [f'127.0.0.1:{port}' for port in find_free_ports(given.workers)]
-  started = [
-      _start(children, number, member, given.command, addresses)
-      for number, member in enumerate(members)
-  ]
-  workers, evaluators = started[:given.workers], started[given.workers:]
+  num_restarts = 0
+  with Children() as children:
+    while True:
+      failed = run_once(children, command, members, grace_seconds=grace_seconds)
+      if children.interrupted_by:
+        return exit_code(children.interrupted_by)
+      if failed is None:
+        return 0
+      reason = _why_no_restart(failed, num_restarts, restarts)
+      if reason:
+        say(f'error: {failed.describe_end()}; {reason}.')
+        return failed.shell_code
+      seconds = min(_FIRST_PAUSE_SECONDS * 2 ** num_restarts, _LONGEST_PAUSE_SECONDS)
+      num_restarts += 1
+      say(f'restart {num_restarts} of {restarts} in {seconds:g} s')
+      children.wait(lambda: children.interrupted_by, seconds)
+      if children.interrupted_by:
+        return exit_code(children.interrupted_by)
+
+
+def _why_no_restart(failed, num_restarts, most_restarts):
+  """Returns why a restart does not help, or '' if it may."""
+  if failed.name == EVALUATOR:
+    return 'the workers are done'
+  if failed.returncode == _MISTAKE:
+    return 'a mistake to correct, which no restart mends'
+  return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
+
+
+def run_once(children: Children, command: Sequence[str], members: Sequence[Member], *,
+             grace_seconds: float) -> Optional[ChildProcess]:
+  """Starts all members, and waits until all have ended.
+
+  Args:
+    children: entered.
+    command: its words.
+    members: the workers, and the evaluator if there is one.
+    grace_seconds: from SIGTERM to SIGKILL.
+
+  Returns:
+    The first worker that failed by itself, or an evaluator that failed although no worker did.
+
+  Raises:
+    UsageError: the command cannot be executed.
+  """
+  num_workers = sum(member.task_type != EVALUATOR for member in members)
+  addresses = [f'127.0.0.1:{port}' for port in find_free_ports(num_workers)]
+  started = [_start(children, index, member, command, addresses)
+             for index, member in enumerate(members)]
+  workers, evaluators = started[:num_workers], started[num_workers:]
 
   def have_ended():
     return all(worker.returncode is not None for worker in workers)
@@ -180,9 +172,8 @@ def run_once(children: Children, given: argparse.Namespace,
     children.wait(lambda: causes() or have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
     cause = (causes() or failed())[0]
     if not children.have_ended():
-      say(f'{cause.name} has failed; all others get SIGTERM, and {given.grace_seconds:g} s to leave'
-         )
-    children.leave(given.grace_seconds)
+      say(f'{cause.name} has failed; all others get SIGTERM, and {grace_seconds:g} s to leave')
+    children.leave(grace_seconds)
     return cause
 
   if have_ended() and not children.have_ended():
@@ -192,57 +183,28 @@ def run_once(children: Children, given: argparse.Namespace,
   return next((child for child in evaluators if child.has_failed), None)
 
 
-def _start(children, number, member, command, addresses):
-  environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, member.task_type,
-                                                            member.task_index))
-  # Into a pipe Python writes only when it has much to write; what a worker says should be seen when
-  # it says it.
+def _start(children, index, member, command, addresses):
+  tf_config = format_tf_config(addresses, member.task_type, member.task_index)
+  environment = dict(os.environ, TF_CONFIG=tf_config)
+  # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
   environment.setdefault('PYTHONUNBUFFERED', '1')
   if member.gpus is not None:
     environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
   try:
     return children.start(member.name, command, environment=environment, cores=member.cores,
-                          number=number)
+                          index=index)
   except OSError as error:
     raise UsageError(f'the command {command[0]} cannot be executed: {error.strerror}.') from error
-
-
-def run(given: argparse.Namespace, members: Sequence[Member]) -> int:
-  """Starts all, and again as often as it may help; returns the exit code."""
-  num_restarts = 0
-  with Children() as children:
-    while True:
-      failed = run_once(children, given, members)
-      if children.interrupted_by:
-        return exit_code(children.interrupted_by)
-      if failed is None:
-        return 0
-      end = _why_it_ends(failed, num_restarts, given.restarts)
-      if end:
-        say(f'error: {failed.describe_end()}; {end}.')
-        return failed.shell_code
-      seconds = min(_FIRST_PAUSE_SECONDS * 2 ** num_restarts, _LONGEST_PAUSE_SECONDS)
-      num_restarts += 1
-      say(f'restart {num_restarts} of {given.restarts} in {seconds:g} s')
-      children.wait(lambda: children.interrupted_by, seconds)
-      if children.interrupted_by:
-        return exit_code(children.interrupted_by)
-
-
-def _why_it_ends(failed, num_restarts, most_restarts):
-  """Returns why no restart helps, or nothing if one may."""
-  if failed.name == _EVALUATOR:
-    return 'the workers are done'
-  if failed.returncode == _MISTAKE:
-    return 'a mistake to correct, which no restart mends'
-  return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
   """Runs a command line; returns the exit code."""
   try:
     given = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    return run(given, plan_members(given))
+    members = plan_members(given.workers, has_evaluator=given.evaluator,
+                           gpus_per_worker=given.gpus_per_worker,
+                           cores_per_worker=given.cores_per_worker)
+    return run(given.command, members, restarts=given.restarts, grace_seconds=given.grace_seconds)
   except UsageError as error:
     say(f'error: {error}')
     return 2

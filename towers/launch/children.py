@@ -1,8 +1,7 @@
-"""Children: several child processes, the signals of the user, and the one loop that waits for both.
+"""Children: several child processes, the user's signals, and the one loop that waits for both.
 
-Everything happens in one thread: it reads all pipes, so that lines of different children never mix,
-and it is woken by each end of a child and each signal (`signal.set_wakeup_fd`), so that it hears of
-ends in the order in which they come.
+One thread does it all. It reads all pipes, so lines of different children never mix. Each child's
+end and each signal wakes it (`signal.set_wakeup_fd`), so it sees the ends in their order.
 """
 
 import contextlib
@@ -21,30 +20,30 @@ _LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.
 
 
 def say(text: str) -> None:
-  """Writes a line of the launcher's own."""
-  # A terminal that is gone is no reason to end a run.
+  """Writes a line of the launcher itself."""
+  # A closed terminal does not end a run.
   with contextlib.suppress(OSError):
     print(f'launch: {text}', file=sys.stderr, flush=True)
 
 
 class Children:
-  """While entered, signals are taken, and none of the children outlives this process.
+  """A context that handles signals, and whose children do not outlive this process.
 
   Attributes:
-    ended: the children that have ended, in the order in which they did.
+    ended: the children that have ended, in their order.
     interrupted_by: the number of the user's first signal, or None.
   """
 
   def __init__(self) -> None:
-    """Prepares; nothing is started yet."""
+    """Prepares; starts nothing."""
     self.ended: List[ChildProcess] = []
     self.interrupted_by: Optional[int] = None
     self._running: List[ChildProcess] = []
     self._are_leaving = False
-    self._signals: List[int] = []  # Those that are still to be answered.
+    self._signals: List[int] = []  # Not answered yet.
 
   def __enter__(self) -> 'Children':
-    """Takes signals from now on; for the rest of the process, which ends soon after."""
+    """Handles signals from now on, and after the context too, where the process soon ends."""
     self._outputs = [Output(stream) for stream in (sys.stdout, sys.stderr)]
     self._orphans = subprocess.Popen([sys.executable, '-I', _ORPHANS], stdin=subprocess.PIPE,
                                      start_new_session=True)
@@ -52,8 +51,8 @@ class Children:
     for end in (self._wakes, waker):
       os.set_blocking(end, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD,
-                  lambda *_: None)  # Without a handler nothing would be written to the pipe.
+    # A signal without a handler would not write to the pipe.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, lambda number, _: self._signals.append(number))
     return self
@@ -64,30 +63,30 @@ class Children:
     self._orphans.communicate()
 
   def start(self, name: str, command: Sequence[str], *, environment: Dict[str, str],
-            cores: Sequence[int], number: int) -> ChildProcess:
-    """Starts one; the arguments are those of ChildProcess, which may raise OSError."""
+            cores: Sequence[int], index: int) -> ChildProcess:
+    """Starts a child, with the arguments and errors of `ChildProcess`."""
     assert self._orphans.stdin is not None
-    child = ChildProcess(name, command, environment=environment, cores=cores, number=number,
+    child = ChildProcess(name, command, environment=environment, cores=cores, index=index,
                          orphans=self._orphans.stdin, outputs=self._outputs)
     self._running.append(child)
     return child
 
   def have_ended(self) -> bool:
-    """Returns whether all that were started have ended."""
+    """Returns whether all started children have ended."""
     return not self._running
 
   def wait(self, until: Callable[[], object], seconds: float = float('inf')) -> None:
-    """Shows what children write, and answers signals, until `until()` holds or the time is over."""
+    """Shows lines and answers signals until `until()` is true or the time is over."""
     deadline = time.monotonic() + seconds
     while True:
       self._answer_signals()
       left = deadline - time.monotonic()
       if until() or left <= 0:
         return
-      self._look(min(left, _LONGEST_POLL_SECONDS))
+      self._poll(min(left, _LONGEST_POLL_SECONDS))
 
   def leave(self, grace_seconds: float) -> None:
-    """Asks all to leave, and kills those that have not after the grace."""
+    """Sends SIGTERM to all, and SIGKILL to those that have not ended after the grace."""
     self._are_leaving = True
     self._send(signal.SIGTERM)
     self.wait(self.have_ended, grace_seconds)
@@ -97,8 +96,8 @@ class Children:
     self.wait(self.have_ended)
     self._are_leaving = False
 
-  def _look(self, seconds):
-    """Waits once, for `seconds` at most, and takes note of what has happened."""
+  def _poll(self, seconds):
+    """Waits for output, an end or a signal, for `seconds` at most."""
     readers = {descriptor: child for child in self._running for descriptor in child.descriptors}
     poll = select.poll()
     for descriptor in [self._wakes, *readers]:
@@ -126,11 +125,12 @@ class Children:
         self._send(signal.SIGKILL)
         continue
       self.interrupted_by = number
-      # Who was asked to leave already would take another signal for the second one.
+      # Children that are leaving had a signal, and would take this one for the second.
       if self._are_leaving:
-        say(f'{name}: nothing starts again; once more kills all at once')
+        say(f'{name}: nothing starts again; a second signal kills all at once')
       else:
-        say(f'{name}: sent on to all, which leave by themselves; once more kills all at once')
+        say(f'{name}: forwarded to all, which leave by themselves; a second signal kills all at '
+            'once')
         self._send(number)
 
   def _send(self, number):

@@ -1,14 +1,13 @@
-"""Orphans: kills the process groups that a launcher leaves behind when it is itself killed.
+"""Orphans: kills the process groups of a launcher that was killed itself.
 
-A program of its own, started as a file. It reads from stdin which groups there are, and which have
-ended:
+A program of its own, which the launcher starts as a file. It reads from stdin:
 
   +4711      group 4711 has started
   -4711      group 4711 has ended
 
-The launcher alone keeps the other end of that pipe. The kernel closes it however the launcher ends,
-also by `kill -9`, and then every group that is left gets SIGKILL, with all the processes in it.
-`PR_SET_PDEATHSIG` would reach each group's first process alone, and not what that has started.
+Only the launcher has the other end of that pipe. However the launcher ends, also by `kill -9`, the
+kernel closes it, and then every remaining group gets SIGKILL, with all its processes.
+`PR_SET_PDEATHSIG` would reach only the first process of each group.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from typing import Iterable, Set
 
 
 def follow(lines: Iterable[str]) -> Set[int]:
-  """Returns the groups that have not ended after all `lines`."""
+  """Returns the groups that are left after all `lines`."""
   groups: Set[int] = set()
   for line in lines:
     number = int(line[1:])
@@ -31,7 +30,7 @@ def follow(lines: Iterable[str]) -> Set[int]:
 
 
 def main() -> None:
-  """Waits for the end of stdin, and kills what is left."""
+  """Waits for the end of stdin, and kills the remaining groups."""
   for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
   for group in follow(sys.stdin):

@@ -1,4 +1,4 @@
-"""Ports of this machine, on which the workers that are started together will listen."""
+"""Ports: free ones of this machine, for the workers to listen on."""
 
 import contextlib
 import random
@@ -7,25 +7,26 @@ from typing import List
 
 from towers.base.usage_error import UsageError
 
-# Below what the kernel gives to outgoing connections (from 32768): a worker that asks whether a
-# peer is there yet could be given that peer's port for it. And below what Kubernetes gives to
-# services of a node (from 30000).
+# Outgoing connections have ports from 32768: a worker that connects to a peer before it listens
+# could get that peer's own port. Kubernetes gives services of a node ports from 30000.
 _PORTS = range(20000, 30000)
 
 
 def find_free_ports(count: int) -> List[int]:
-  """Returns ports on which nothing listens.
+  """Returns ports on which nothing listens at this moment.
 
-  They are free at this moment; the workers take them when they have imported TensorFlow, and
-  whoever is faster until then gets them. The worker then ends and says so; another launch looks for
-  others.
+  The workers take them later, when they have imported TensorFlow. If another program was faster, a
+  worker ends and says so; another launch finds other ports.
+
+  Raises:
+    UsageError: fewer are free.
   """
   free: List[int] = []
   with contextlib.ExitStack() as sockets:
     for port in random.sample(_PORTS, len(_PORTS)):
       if len(free) == count:
         break
-      # On all interfaces, as TensorFlow's server.
+      # TensorFlow's server listens on all interfaces too.
       with contextlib.suppress(OSError):
         sockets.enter_context(socket.socket()).bind(('', port))
         free.append(port)
