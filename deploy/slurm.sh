@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Trains on several nodes, one worker on each. Submit it in the project's folder, which all nodes must
-# see, with the environment's python on PATH. Flags go to main.py. It has not run on a real cluster.
+# Trains on several nodes, one worker on each. Submit it in the project's folder, which all nodes
+# must see, with the environment's python on PATH. Flags go to main.py. It has not run on a real
+# cluster.
 #
 #   sbatch deploy/slurm.sh --num_gpus=8 --checkpoint_dir=/shared/runs/a
 #
@@ -9,7 +10,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --time=24:00:00
-# Two minutes before the time limit all workers save and leave; the job resumes when it runs again.
+# Two minutes before the time limit all workers save and leave; the job resumes in its next run.
 #SBATCH --signal=TERM@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -17,7 +18,7 @@ set -u
 
 most_restarts=20
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || exit
-# Jobs that share a node have other ports.
+# Jobs that share a node need different ports.
 port=$((20000 + SLURM_JOB_ID % 10000))
 export hosts port
 
@@ -25,13 +26,14 @@ export hosts port
 # shellcheck disable=SC2016  # The task's shell expands it.
 task='
 trap : TERM
-TF_CONFIG=$(python -m towers.launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) && export TF_CONFIG &&
+TF_CONFIG=$(python -m towers.launch.tf_config --index="$SLURM_PROCID" --port="$port" $hosts) &&
+  export TF_CONFIG &&
   python main.py "$@"
 code=$?
-# A mistake in flags or files: a restart does not help. Slurm must know before it ends the other tasks.
+# A mistake in flags or files: a restart does not help. Slurm must know before it ends the others.
 [ "$code" -ne 2 ] || scontrol update JobId="$SLURM_JOB_ID" Requeue=0
-# Slurm ends all tasks when one fails. Leaving on request is no failure: the chief, task 0, may still be
-# saving, and reports for all.
+# Slurm ends all tasks when one fails. Leaving on request is no failure: the chief, task 0, may
+# still be saving, and reports for all.
 [ "$code" -ne 143 ] || [ "$SLURM_PROCID" -eq 0 ] || code=0
 exit "$code"
 '
@@ -40,8 +42,8 @@ exit "$code"
 srun --kill-on-bad-exit=1 --wait=0 bash -c "$task" task "$@"
 code=$?
 
-# All restart from the checkpoint, unless a task has forbidden it. `scancel` ends this shell too, so a
-# cancelled job does not restart.
+# All restart from the checkpoint, unless a task has forbidden it. `scancel` ends this shell too, so
+# a cancelled job does not restart.
 if [ "$code" -ne 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$most_restarts" ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

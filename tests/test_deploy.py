@@ -1,6 +1,4 @@
-"""What stands in deploy/: valid for Kubernetes, Slurm and shells, and every worker is told who it
-is.
-"""
+"""The files of deploy/: Kubernetes and shells accept them, and each worker gets its rank."""
 
 import json
 import os
@@ -16,20 +14,20 @@ ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / 'deploy' / 'kubernetes.yaml'
 SLURM = ROOT / 'deploy' / 'slurm.sh'
 
-# As `python` on PATH: makes TF_CONFIGs as the real one, and notes what main.py would be given: a
-# line in one write, since all pods note at once.
+# Stands in for `python` on PATH: passes tf_config on to the real one, and notes what main.py would
+# get. It writes each line at once, since all pods write to the same files.
 PYTHON = f'''#!/bin/sh
 [ "$1" = main.py ] || exec '{sys.executable}' "$@"
-echo "$TF_CONFIG" >>"$NOTES/told"
+echo "$TF_CONFIG" >>"$NOTES/tf_configs"
 flags=$(printf '%s;' "$@")
 echo "$flags" >>"$NOTES/flags"
 echo "$$" >>"$NOTES/processes"
-number=${{SLURM_PROCID:-0}}
-case " ${{SIGNALLED-}} " in *" $number "*) kill -TERM "$PPID"; sleep 0.3 ;; esac
-echo "main.py $number has left" >>"$NOTES/log"
-eval "exit \\${{CODE_$number:-0}}"
+rank=${{SLURM_PROCID:-0}}
+case " ${{SIGNALLED-}} " in *" $rank "*) kill -TERM "$PPID"; sleep 0.3 ;; esac
+echo "main.py $rank has left" >>"$NOTES/log"
+eval "exit \\${{CODE_$rank:-0}}"
 '''
-# Three tasks, one after the other; the exit code is the highest, as srun's is.
+# Runs three tasks, one after the other; the exit code is the highest, as that of srun.
 SRUN = '''#!/bin/sh
 while :; do
   case $1 in
@@ -38,10 +36,10 @@ while :; do
   esac
 done
 worst=0
-for number in 0 1 2; do
-  SLURM_PROCID=$number "$@"
+for rank in 0 1 2; do
+  SLURM_PROCID=$rank "$@"
   code=$?
-  echo "task $number ended with $code" >>"$NOTES/log"
+  echo "task $rank ended with $code" >>"$NOTES/log"
   [ "$code" -le "$worst" ] || worst=$code
 done
 exit "$worst"
@@ -61,11 +59,8 @@ def machine(tmp_path):
   for name, text in (('python', PYTHON), ('srun', SRUN), ('scontrol', SCONTROL)):
     (tmp_path / 'bin' / name).write_text(text)
     (tmp_path / 'bin' / name).chmod(0o755)
-  kept = {
-      name: value
-      for name, value in os.environ.items()
-      if name != 'TF_CONFIG' and not name.startswith('SLURM_')
-  }
+  kept = {name: value for name, value in os.environ.items()
+          if name != 'TF_CONFIG' and not name.startswith('SLURM_')}
   return dict(kept, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", NOTES=str(tmp_path))
 
 
@@ -74,11 +69,18 @@ def read_lines(machine, name):
   return path.read_text().splitlines() if path.exists() else []
 
 
+def read_log(machine, start=''):
+  return [line for line in read_lines(machine, 'log') if line.startswith(start)]
+
+
+def tf_config(hosts, index):
+  return {'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
+
+
 @pytest.fixture
 def manifest():
   """Returns the manifest's documents by kind."""
-  pytest.importorskip('kubernetes_validate', reason='kubernetes-validate is among the pins of tf2 '
-                                                    'alone')
+  pytest.importorskip('kubernetes_validate', reason='only the tf2 environment has it')
   import yaml
   documents = list(yaml.safe_load_all(MANIFEST.read_text()))
   assert len({document['kind'] for document in documents}) == len(documents)
@@ -87,8 +89,8 @@ def manifest():
 
 def test_the_manifest_is_valid_for_kubernetes(manifest):
   import kubernetes_validate
-  versions = [f'1.{minor}' for minor in range(31, int(kubernetes_validate.latest_version().split(
-      '.')[1]) + 1)]
+  latest = int(kubernetes_validate.latest_version().split('.')[1])
+  versions = [f'1.{minor}' for minor in range(31, latest + 1)]
   assert len(versions) > 5
   for version in versions:
     for document in manifest.values():
@@ -96,42 +98,40 @@ def test_the_manifest_is_valid_for_kubernetes(manifest):
 
 
 def test_names_labels_and_numbers_of_the_manifest_agree(manifest):
-  job, service, policy = manifest['Job']['spec'], manifest['Service'], manifest['NetworkPolicy'][
-      'spec']
+  job, service = manifest['Job']['spec'], manifest['Service']
+  policy = manifest['NetworkPolicy']['spec']
   pod, labels = job['template']['spec'], job['template']['metadata']['labels']
   [container] = pod['containers']
   [workers] = [variable['value'] for variable in container['env'] if variable['name'] == 'WORKERS']
-  assert job['completions'] == job['parallelism'] == int(
-      workers) and job['completionMode'] == 'Indexed'
+  assert job['completions'] == job['parallelism'] == int(workers)
+  assert job['completionMode'] == 'Indexed'
   assert pod['subdomain'] == service['metadata']['name'] and service['spec']['clusterIP'] == 'None'
   [allowed] = policy['ingress'][0]['from']
-  assert (service['spec']['selector'] == policy['podSelector']['matchLabels'] == allowed[
-      'podSelector']['matchLabels']
-          == labels)
-  # podFailurePolicy asks for it.
-  assert pod['restartPolicy'] == 'Never'
+  assert service['spec']['selector'] == labels
+  assert policy['podSelector']['matchLabels'] == allowed['podSelector']['matchLabels'] == labels
+  assert pod['restartPolicy'] == 'Never'  # podFailurePolicy needs it.
   [mistake] = [rule for rule in job['podFailurePolicy']['rules'] if 'onExitCodes' in rule]
   assert mistake['action'] == 'FailJob' and mistake['onExitCodes']['values'] == [2]
   [volume], [mount] = pod['volumes'], container['volumeMounts']
   assert volume['name'] == mount['name']
 
 
-def test_every_pod_is_told_who_it_is(manifest, machine):
+def test_every_pod_gets_its_rank(manifest, machine):
   job = manifest['Job']
   [container] = job['spec']['template']['spec']['containers']
   [port] = [port['containerPort'] for port in container['ports']]
   hosts = [f"{job['metadata']['name']}-{index}.{manifest['Service']['metadata']['name']}:{port}"
            for index in range(job['spec']['completions'])]
-  pods = [subprocess.Popen(container['command'], cwd=str(ROOT), env=dict(
-      machine, JOB_COMPLETION_INDEX=str(index), **{one['name']: one['value'] for one in container[
-          'env']}))
+  environment = dict(machine, **{one['name']: one['value'] for one in container['env']})
+  pods = [subprocess.Popen(container['command'], cwd=str(ROOT),
+                           env=dict(environment, JOB_COMPLETION_INDEX=str(index)))
           for index in range(len(hosts))]
   assert [pod.wait(timeout=60) for pod in pods] == [0] * len(hosts)
-  # The first process of the container, which Kubernetes signals, is main.py itself.
+  # Kubernetes signals the first process of the container, which is main.py itself.
   assert sorted(map(int, read_lines(machine, 'processes'))) == sorted(pod.pid for pod in pods)
-  told = sorted(map(json.loads, read_lines(machine, 'told')), key=lambda one: one['task']['index'])
-  assert told == [{'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
-                  for index in range(len(hosts))]
+  tf_configs = [json.loads(line) for line in read_lines(machine, 'tf_configs')]
+  assert sorted(tf_configs, key=lambda config: config['task']['index']) == [
+      tf_config(hosts, index) for index in range(len(hosts))]
   gpus = container['resources']['limits']['nvidia.com/gpu']
   [folder] = [mount['mountPath'] for mount in container['volumeMounts']]
   for line in read_lines(machine, 'flags'):
@@ -146,10 +146,9 @@ def test_a_pod_without_a_tf_config_trains_nothing(manifest, machine):
 
 
 def run_slurm(machine, *flags, **environment):
-  return subprocess.run(['bash', str(SLURM)] + list(flags), cwd=str(ROOT), timeout=60,
-                        stderr=subprocess.DEVNULL, env=dict(machine, SLURM_JOB_ID='123456',
-                                                            SLURM_JOB_NODELIST='node[7-9]',
-                                                            **environment)).returncode
+  environment = dict(machine, SLURM_JOB_ID='123456', SLURM_JOB_NODELIST='node[7-9]', **environment)
+  return subprocess.run(['bash', str(SLURM)] + list(flags), cwd=str(ROOT), env=environment,
+                        stderr=subprocess.DEVNULL, timeout=60).returncode
 
 
 def test_shells_and_linters_take_the_script():
@@ -158,47 +157,44 @@ def test_shells_and_linters_take_the_script():
     subprocess.run(['shellcheck', str(SLURM)], check=True, timeout=60)
 
 
-def test_every_task_is_told_who_it_is(machine):
+def test_every_task_gets_its_rank(machine):
   assert run_slurm(machine, '--num_gpus=8', '--checkpoint_dir=/shared/my runs') == 0
-  hosts = [f'node{number}:23456' for number in (7, 8, 9)]
-  assert [json.loads(line) for line in read_lines(machine, 'told')
-         ] == [{'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
-               for index in range(3)]
-  assert read_lines(machine,
-                    'flags') == ['main.py;--num_gpus=8;--checkpoint_dir=/shared/my runs;'] * 3
-  assert [line for line in read_lines(machine, 'log') if line.startswith('s')] == [
-      'srun --kill-on-bad-exit=1',
-                                                                                  'srun --wait=0']
+  hosts = ['node7:23456', 'node8:23456', 'node9:23456']
+  tf_configs = [json.loads(line) for line in read_lines(machine, 'tf_configs')]
+  assert tf_configs == [tf_config(hosts, index) for index in range(3)]
+  flags = 'main.py;--num_gpus=8;--checkpoint_dir=/shared/my runs;'
+  assert read_lines(machine, 'flags') == [flags] * 3
+  assert read_log(machine, 's') == ['srun --kill-on-bad-exit=1', 'srun --wait=0']
 
 
-def test_a_task_that_fails_starts_all_again(machine):
+def test_a_task_that_fails_restarts_all(machine):
   assert run_slurm(machine, CODE_1='3') == 3
-  assert [line for line in read_lines(machine, 'log') if 'scontrol' in line] == [
-      'scontrol requeue 123456']
+  assert read_log(machine, 'scontrol') == ['scontrol requeue 123456']
 
 
-def test_but_not_for_ever(machine):
+def test_restarts_have_a_limit(machine):
   [most] = re.findall(r'^most_restarts=(\d+)$', SLURM.read_text(), re.MULTILINE)
   assert run_slurm(machine, CODE_1='3', SLURM_RESTART_COUNT=most) == 3
-  assert not [line for line in read_lines(machine, 'log') if 'scontrol' in line]
+  assert not read_log(machine, 'scontrol')
 
 
 @pytest.mark.parametrize('environment', [dict(CODE_1='2'), dict(SLURM_JOB_NODELIST='nodes')])
-def test_a_mistake_is_told_to_slurm_before_the_task_ends(machine, environment):
+def test_a_mistake_forbids_a_restart_before_the_task_ends(machine, environment):
   machine.update({name: value for name, value in environment.items() if name.startswith('CODE')})
-  # No hosts: there is no TF_CONFIG, and main.py is not started.
+  # Without hosts there is no TF_CONFIG, and main.py does not start.
   if 'SLURM_JOB_NODELIST' in environment:
     (Path(machine['NOTES']) / 'bin' / 'scontrol').write_text(
         '#!/bin/sh\necho "scontrol $*" >>"$NOTES/log"\n')
   assert run_slurm(machine) == 2
-  log = read_lines(machine, 'log')
-  number = next(number for number, line in enumerate(log) if line.endswith('ended with 2'))
-  assert log[number - 1] == 'scontrol update JobId=123456 Requeue=0'
+  log = read_log(machine)
+  index = next(index for index, line in enumerate(log) if line.endswith('ended with 2'))
+  assert log[index - 1] == 'scontrol update JobId=123456 Requeue=0'
 
 
-def test_when_the_time_is_over_every_shell_waits_and_the_chief_tells_it_for_all(machine):
+def test_at_the_time_limit_shells_wait_and_the_chief_reports_for_all(machine):
   assert run_slurm(machine, SIGNALLED='0 1 2', CODE_0='143', CODE_1='143', CODE_2='143') == 143
-  log = [line for line in read_lines(machine, 'log') if not line.startswith('srun')]
-  assert log == ['main.py 0 has left', 'task 0 ended with 143', 'main.py 1 has left',
-  'task 1 ended with 0',
-                 'main.py 2 has left', 'task 2 ended with 0', 'scontrol requeue 123456']
+  assert [line for line in read_log(machine) if not line.startswith('srun')] == [
+      'main.py 0 has left', 'task 0 ended with 143',
+      'main.py 1 has left', 'task 1 ended with 0',
+      'main.py 2 has left', 'task 2 ended with 0',
+      'scontrol requeue 123456']
