@@ -1,6 +1,4 @@
-"""Summaries: what TensorBoard reads back, for any number of towers, after a kill, a step back, and
-on a full disk.
-"""
+"""Summaries: what TensorBoard reads, on N towers, after a kill, a rewind, and on a full disk."""
 
 import contextlib
 import importlib
@@ -58,18 +56,15 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
   assert [point[:2] for point in exact(many)] == [point[:2] for point in exact(one)]
   assert {tag for tag, _, _ in many} == {
       'train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second',
-      'train/input_wait',
-      'validation/loss', 'validation/accuracy'}
+      'train/input_wait', 'validation/loss', 'validation/accuracy'}
   assert [step for tag, step, _ in many if tag == 'train/loss'] == [3, 6, 9, 12]
   assert [step for tag, step, _ in many if tag == 'validation/loss'] == [5, 10, 12]
   np.testing.assert_allclose([point[2] for point in exact(many)],
                              [point[2] for point in exact(one)], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    'settings',
-    [{}, dict(clip_norm=0.1), dict(accumulate=2),
-     dict(weight_decay=0.1)])
+@pytest.mark.parametrize('settings', [
+    {}, dict(clip_norm=0.1), dict(accumulate=2), dict(weight_decay=0.1)])
 def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings):
   kept = List()
   with Run(num_towers=2, **dict(CURVES, **settings)) as run:
@@ -84,9 +79,10 @@ def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(sett
 
 
 def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
-  reduced = towers.ReducedGradients([], 1, None, [(tf.IndexedSlices(tf.constant(
-      [[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([9, 1])), tf.get_variable('rows', [9, 1]))],
-                                    [], [])
+  gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]),
+                              dense_shape=tf.constant([9, 1]))
+  rows = tf.get_variable('rows', [9, 1])
+  reduced = towers.ReducedGradients([], 1, None, [(gradient, rows)], [], [])
   with tf.Session() as session:
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
 
@@ -103,8 +99,8 @@ def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_t
           before_step=lambda step: rates.append(run.steps.learning_rate()))
   assert len(calls) == 4 and [sample.step for sample in kept.samples] == [3, 6, 9, 12]
   # rates[k] is that of step k + 2.
-  assert [sample.learning_rate for sample in kept.samples
-         ] == [rates[step - 2] for step in (3, 6, 9, 12)]
+  assert [sample.learning_rate for sample in kept.samples] == [
+      rates[step - 2] for step in (3, 6, 9, 12)]
   assert len({sample.learning_rate for sample in kept.samples}) == 4
 
 
@@ -132,8 +128,8 @@ def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, 
   settings, expected = whole
   with Run(**settings) as run:
     train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves', kill_after=kill_after)
-  for _ in range(2 if kill_after ==
-                 6 else 1):  # The second time it is over already, and measures the end again.
+  # The second time the run is complete already, and measures the end again.
+  for _ in range(2 if kill_after == 6 else 1):
     with Run(**settings) as run:
       train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves')
   points = exact(read(tmp_path / 'curves'))
@@ -142,9 +138,9 @@ def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, 
 
 
 def test_going_back_takes_the_points_back(tmp_path):
-  with Run(train=faults.poison(small.random_examples(40),
-                               36), on_nan='rollback', checkpoint_dir='unused',
-           **CURVES) as run, pytest.raises(RunError, match='going back 3 times has not helped'):
+  poisoned = faults.poison(small.random_examples(40), 36)
+  with Run(train=poisoned, on_nan='rollback', checkpoint_dir='unused', **CURVES) as run, \
+      pytest.raises(RunError, match='going back 3 times has not helped'):
     train(run, folder=tmp_path / 'saved', summaries=tmp_path / 'curves', every=1, on_nan='rollback',
           save_every=3)
   points = read(tmp_path / 'curves')
@@ -173,23 +169,23 @@ def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):
   events = list(tf.train.summary_iterator(str(tmp_path / 'run' / name)))
   texts = {value.tag: tf.make_ndarray(value.tensor).item().decode() for event in events
            for value in event.summary.value if value.metadata.plugin_data.plugin_name == 'text'}
-  assert '**summary_every** | **2**' in texts['configuration'] and 'momentum | 0.9' in texts[
-      'configuration']
+  settings = texts['configuration'].splitlines()
+  assert '**summary_every** | **2**' in settings and 'momentum | 0.9' in settings
   assert '/device:CPU:1' in texts['run']
   [graph] = [tf.GraphDef.FromString(event.graph_def) for event in events if event.graph_def]
   scopes = {node.name.split('/')[0] for node in graph.node}
   assert {'tower_0', 'tower_1', 'stage_sample_train_0', 'average', 'apply'} <= scopes
   for tag in ('train/loss', 'train/learning_rate', 'train/gradient_norm',
-      'train/examples_per_second'):
+              'train/examples_per_second'):
     assert [step for name, step, _ in read(tmp_path / 'run') if name == tag] == [2, 4]
   if importlib.util.find_spec('tensorboard') is None:
-    return  # It is among the pins of tf1 alone, and reads the same there.
+    return  # Only the tf1 environment has it.
   accumulator = importlib.import_module('tensorboard.backend.event_processing.event_accumulator')
   board = accumulator.EventAccumulator(str(tmp_path / 'run'))
   board.Reload()
   assert [point.step for point in board.Scalars('train/gradient_norm')] == [2, 4]
-  assert board.Graph().node and 'run/text_summary' in board.Tags()['tensors'] + [
-      tag + '/text_summary' for tag in board.Tags()['tensors']]
+  tags = board.Tags()['tensors']
+  assert board.Graph().node and 'run/text_summary' in tags + [f'{tag}/text_summary' for tag in tags]
 
 
 def test_a_folder_that_cannot_be_made_is_told_at_once(capsys):

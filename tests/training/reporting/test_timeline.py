@@ -1,6 +1,4 @@
-"""The timeline: the steps that were asked for, a lane for each part of the line, and the same
-training as without.
-"""
+"""The timeline: the traced steps, a lane for each part of the line, and unchanged training."""
 
 import json
 
@@ -19,7 +17,7 @@ from towers.training.settings.intervals import parse_trace_steps
 
 
 def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settings):
-  """Trains some steps; returns losses, weights, and what was warned of."""
+  """Trains some steps; returns losses, weights, warnings and samples."""
   warnings, losses = [], []
   with Run(**dict(CURVES, **settings)) as run:
     for _ in range(first_step):
@@ -29,9 +27,8 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
     callbacks = [timeline]
     kept = List()
     if every:
-      callbacks.append(
-          MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
-                        first_step=first_step, metric_writers=[kept]))
+      callbacks.append(MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
+                                     first_step=first_step, metric_writers=[kept]))
     for step in range(first_step + 1, steps + 1):
       losses.append(run.steps.train())
       for callback in callbacks:
@@ -43,15 +40,11 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
 def read(path):
   """Returns the lanes from top to bottom, and for each its bars as (row, start, end, name, op)."""
   events = json.loads(path.read_text())['traceEvents']
-  order = {
-      event['pid']: event['args']['sort_index']
-      for event in events
-      if event['name'] == 'process_sort_index'
-  }
-  names = {
-      event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'
-  }
-  bars = {names[number]: [] for number in sorted(names, key=order.get)}
+  order = {event['pid']: event['args']['sort_index'] for event in events
+           if event['name'] == 'process_sort_index'}
+  names = {event['pid']: event['args']['name'] for event in events
+           if event['name'] == 'process_name'}
+  bars = {names[pid]: [] for pid in sorted(names, key=order.get)}
   for event in events:
     if event['ph'] == 'X':
       bars[names[event['pid']]].append((event['tid'], event['ts'], event['ts'] + event['dur'],
@@ -60,26 +53,25 @@ def read(path):
 
 
 @pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('num_towers, depth, accumulate',
-                         [(1, 0, 1), (2, 1, 2),
-                          pytest.param(3, 1, 1, marks=pytest.mark.slow),
-                          pytest.param(2, 2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('num_towers, depth, accumulate', [
+    (1, 0, 1), (2, 1, 2),
+    pytest.param(3, 1, 1, marks=pytest.mark.slow), pytest.param(2, 2, 2, marks=pytest.mark.slow)])
 def test_lanes_stand_in_the_order_of_the_line(tmp_path, mode, num_towers, depth, accumulate):
   traced(tmp_path / 'trace.json', mode=mode, num_towers=num_towers, depth=depth,
          accumulate=accumulate)
   bars = read(tmp_path / 'trace.json')
   assert list(bars) == (['session.run', 'input'] + ['staging'] * (depth > 0) +
                         [f'tower {tower}' for tower in range(num_towers)] + ['update'])
-  # With 13 examples in batches of 8, an epoch's second step has 5: two runs of 4 and 1.
+  # With 13 examples in batches of 8, an epoch's second step has 5: micro-batches of 4 and 1.
   assert [bar[3] for bar in bars['session.run']] == [
       f'step {step}' for step in (2, 3) for _ in range(accumulate)]
   for tower in range(num_towers):
     ops = [bar[4] for bar in bars[f'tower {tower}']]
-    assert {op.split('/')[0] for op in ops} == {f'tower_{tower}'} and any(
-        'MatMul' in op for op in ops)
+    assert {op.split('/')[0] for op in ops} == {f'tower_{tower}'}
+    assert any('MatMul' in op for op in ops)
   assert any(bar[4].startswith('apply/') for bar in bars['update'])
   assert any('next_train' in bar[4] for bar in bars['input'])
-  # A get in each run of every tower, and a put.
+  # Each tower has a get and a put for each micro-batch.
   gets = [bar for bar in bars.get('staging', []) if bar[4].endswith('StagingArea_get')]
   puts = [bar for bar in bars.get('staging', []) if bar[4].endswith('StagingArea_put')]
   assert len(gets) == len(puts) == (2 * accumulate * num_towers if depth else 0)
@@ -97,10 +89,8 @@ def test_bars_lie_within_their_runs_and_do_not_overlap_in_a_row(tmp_path):
       assert all(runs[0][1] - 1000 <= bar[1] and bar[2] <= runs[-1][2] + 1000 for bar in lane_bars)
 
 
-@pytest.mark.parametrize(
-    'settings',
-    [{}, dict(depth=0, mode='next'),
-     dict(accumulate=2), dict(optimizer='adam')])
+@pytest.mark.parametrize('settings', [
+    {}, dict(depth=0, mode='next'), dict(accumulate=2), dict(optimizer='adam')])
 def test_training_does_not_know_that_it_is_traced(tmp_path, settings):
   losses, weights, warnings, kept = traced(tmp_path / 'trace.json', shuffle=True, every=3,
                                            **settings)
@@ -117,8 +107,8 @@ def test_a_run_that_resumes_within_or_ends_before_the_last_step_writes_what_was(
   traced(tmp_path / 'resumed.json', first=2, last=4, first_step=2)
   assert [bar[3] for bar in read(tmp_path / 'resumed.json')['session.run']] == ['step 3', 'step 4']
   _, _, warnings, _ = traced(tmp_path / 'short.json', first=4, last=9)
-  assert [bar[3] for bar in read(tmp_path / 'short.json')['session.run']] == ['step 4', 'step 5'
-                                                                             ] and warnings == []
+  assert [bar[3] for bar in read(tmp_path / 'short.json')['session.run']] == ['step 4', 'step 5']
+  assert warnings == []
   _, _, warnings, _ = traced(tmp_path / 'late.json', first=40, last=40)
   assert warnings == [f"WARNING: no step from 40 to 40 was run, so {tmp_path / 'late.json'} is not "
                       "written"]
@@ -133,13 +123,16 @@ def test_a_full_disk_is_a_warning(tmp_path):
 @pytest.mark.parametrize('op, device, lane', [
     ('tower_3/conv1/Conv2D', '/job:localhost/replica:0/task:0/device:GPU:3', 'tower 3'),
     ('tower_3/conv1/Conv2D:Conv2D', '/device:GPU:3/stream:all', 'tower 3 on its GPU'),
-    ('stage_train_1/stage_train_1/StagingArea_put', '', 'staging'), ('put_train/NoOp_1', '',
-        'staging'),
-    ('switch_1/cond/stage_train_1/StagingArea_get', '', 'staging'), ('switch_2/cond/Merge', '',
-        'staging'),
-    ('next_train/split', '', 'input'), ('switch/cond/next_validation/IteratorGetNext', '', 'input'),
-    ('Iterator::Prefetch::ParallelMap', '/host:CPU', 'input'), ('average/AddN', '', 'update'),
-    ('logits/weights/read', '', 'update'), ('validation/AddN', '', 'validation'),
+    ('stage_train_1/stage_train_1/StagingArea_put', '', 'staging'),
+    ('put_train/NoOp_1', '', 'staging'),
+    ('switch_1/cond/stage_train_1/StagingArea_get', '', 'staging'),
+    ('switch_2/cond/Merge', '', 'staging'),
+    ('next_train/split', '', 'input'),
+    ('switch/cond/next_validation/IteratorGetNext', '', 'input'),
+    ('Iterator::Prefetch::ParallelMap', '/host:CPU', 'input'),
+    ('average/AddN', '', 'update'),
+    ('logits/weights/read', '', 'update'),
+    ('validation/AddN', '', 'validation'),
     ('my_tower_1/add', '', 'update'),
     ('apply/cond/switch_f', '', 'update')])
 def test_lanes_follow_from_names(op, device, lane):
@@ -148,12 +141,12 @@ def test_lanes_follow_from_names(op, device, lane):
 
 def test_lanes_of_many_towers_are_sorted_by_number_with_their_gpus():
   lanes = ['update', 'tower 10', 'tower 2 on its GPU', 'tower 2', 'validation', 'staging',
-  'session.run']
+           'session.run']
   events = [Event(lane, 'Op', 5, 1, {}) for lane in lanes]
   names = [event['args']['name'] for event in json.loads(format_trace(events))['traceEvents']
            if event['name'] == 'process_name']
-  assert names == ['session.run', 'staging', 'tower 2', 'tower 2 on its GPU', 'tower 10',
-  'update', 'validation']
+  assert names == ['session.run', 'staging', 'tower 2', 'tower 2 on its GPU', 'tower 10', 'update',
+                   'validation']
 
 
 def test_steps_are_a_range_that_is_checked(capsys, tmp_path):
@@ -164,7 +157,6 @@ def test_steps_are_a_range_that_is_checked(capsys, tmp_path):
   with tf.Graph().as_default():
     assert main.main(['main.py', '--trace_steps=2', '--trace_file=/nowhere/trace.json']) == 2
     assert 'trace_file=/nowhere/trace.json' in capsys.readouterr().err
-    assert main.main(['main.py', '--device=cpu', '--model=linear', '--batch_size=400',
-        '--steps=3', '--trace_steps=2',
-                      f"--trace_file={tmp_path / 'trace.json'}"]) == 0
+    assert main.main(['main.py', '--device=cpu', '--model=linear', '--batch_size=400', '--steps=3',
+                      '--trace_steps=2', f"--trace_file={tmp_path / 'trace.json'}"]) == 0
   assert [bar[3] for bar in read(tmp_path / 'trace.json')['session.run']] == ['step 2']

@@ -46,13 +46,6 @@ tr { border-bottom: 1px solid var(--line); } tr.differs td { font-weight: 600; }
 .wide { overflow-x: auto; }
 .bar { background: currentColor; display: inline-block; height: .6em; margin-right: .5em; }
 ''' + ''.join(f'.c{index} {{ color: var(--c{index}); }}\n' for index in range(NUM_COLOURS))
-_PAGE = '''<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\
-<title>{title}</title><style>{style}</style></head>
-<body>
-{body}
-</body></html>
-'''
 
 
 def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
@@ -82,7 +75,10 @@ def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
   for index, run in enumerate(runs):
     content = json.dumps(run).replace('<', '\\u003c')
     body.append(f'<script type="application/json" id="run-{index}">{content}</script>')
-  return _PAGE.format(title=title, style=_STYLE, body='\n'.join(body))
+  head = ('<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+          f'<title>{title}</title><style>{_STYLE}</style>')
+  return '\n'.join(['<!DOCTYPE html>', f'<html lang="en"><head>{head}</head>', '<body>', *body,
+                    '</body></html>', ''])
 
 
 def read_runs(path: str) -> List[Dict[str, Any]]:

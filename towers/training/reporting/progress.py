@@ -188,22 +188,7 @@ class Progress:
     return examples / seconds if examples and seconds else None
 
   def _show(self, now, loss):
-    facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
-             'step': f'step {self._step:,}/{self._total_steps:,}',
-             'loss': f'loss {loss:.4f}',
-             'rate': f'rate {self._learning_rate():.3g}'}
-    speed = self._speed(self._shown_step, self._train_seconds - self._shown_train_seconds)
-    if speed:
-      facts['speed'] = f'{speed:,.0f} examples/s'
-    waited = self._share_waited(self._shown_wait_seconds,
-                                self._train_seconds - self._shown_train_seconds)
-    if waited and waited >= _SHOWN_WAIT:
-      facts['wait'] = f'waits {waited:.0%}'
-    if self._first_timed_step < self._step < self._total_steps:
-      # The steps to come will pause for validation and checkpoints as those before did.
-      seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
-      facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - self._step))} left'
-
+    facts = self._list_facts(now, loss)
     if self._is_terminal:
       line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
       with self._lock:
@@ -212,6 +197,24 @@ class Progress:
     else:
       epoch, count = facts.pop('epoch'), facts.pop('step')
       self.write(f"{time.strftime('%H:%M:%S')} {count}, {epoch}: {', '.join(facts.values())}")
+
+  def _list_facts(self, now, loss):
+    facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
+             'step': f'step {self._step:,}/{self._total_steps:,}',
+             'loss': f'loss {loss:.4f}',
+             'rate': f'rate {self._learning_rate():.3g}'}
+    seconds = self._train_seconds - self._shown_train_seconds
+    speed = self._speed(self._shown_step, seconds)
+    if speed:
+      facts['speed'] = f'{speed:,.0f} examples/s'
+    waited = self._share_waited(self._shown_wait_seconds, seconds)
+    if waited and waited >= _SHOWN_WAIT:
+      facts['wait'] = f'waits {waited:.0%}'
+    if self._first_timed_step < self._step < self._total_steps:
+      # The steps to come will pause for validation and checkpoints as those before did.
+      seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
+      facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - self._step))} left'
+    return facts
 
   def _draw(self, facts, columns):
     """Returns the line, with a bar if there is room, and without the least of facts if not."""
