@@ -1,26 +1,29 @@
 """What a run says about itself before its first step: devices, data, batches, model, variables."""
 
+from typing import Optional
+
 from tensorflow_v1 import tf
 from towers import AllReduce, Devices, Plan, Precision, format_device_table
-from towers.data import DataSet
+from towers.data import Examples
 from towers.program import Program
 from towers.training.stepping.memory import estimate_memory, format_bytes
 
 
-def describe_run(program: Program, *, devices: Devices, data_set: DataSet, input_mode: str,
-                 data: str = '', model: str = '', update: str = '',
-                 on_bad_record: str = 'fail') -> str:
+def describe_run(program: Program, *, devices: Devices, train: Examples,
+                 validation: Optional[Examples], input_mode: str, data: str = '', source: str = '',
+                 model: str = '', update: str = '') -> str:
   """Returns some lines about a program that has been built, and the table of its devices.
 
   Args:
     program: in the default graph.
     devices: of the program.
-    data_set: both splits.
+    train: the split to train on.
+    validation: the split to measure on, if there is one.
     input_mode: 'split', 'next' or 'shard'.
     data: the name of the data set, if it has one.
+    source: where the examples come from and how they are read, if there is more to say.
     model: the name of the model, if it has one.
     update: optimizer and learning rate, in a few words.
-    on_bad_record: what happens to damaged records.
   """
   reduced = program.reduced
   num_towers = len(reduced.towers)
@@ -28,12 +31,13 @@ def describe_run(program: Program, *, devices: Devices, data_set: DataSet, input
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
 
   kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
+  num_validation = 0 if validation is None else validation.num_examples
   lines = [
       f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}",
-      _join('data: ', data, f'{data_set.train.num_examples:,} training and '
-            f'{data_set.validation.num_examples:,} validation examples')]
-  if data_set.source:
-    lines.append(f'  {data_set.source}; damaged records: {on_bad_record}')
+      _join('data: ', data, f'{train.num_examples:,} training and {num_validation:,} validation '
+                            'examples')]
+  if source:
+    lines.append(f'  {source}')
   lines += [
       f'input: {input_mode}, staging depth {staging_depth}; '
       f'{describe_batch(program.train.inputs.plan)}',
