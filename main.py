@@ -4,7 +4,7 @@
   python main.py --help
 
 The same as `python -m towers`: `towers/command_line.py` reads the flags and chooses the job,
-`towers/training/jobs.py` has the jobs, and `towers/program.py` builds the graph in a straight line.
+`towers/training/jobs.py` has the jobs, and `towers/training_graph.py` is the straight line.
 """
 
 import sys

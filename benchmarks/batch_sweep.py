@@ -44,7 +44,7 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
     started = time.monotonic()
     losses += [float(steps.train()) for _ in range(num_steps - 1)]
     seconds = time.monotonic() - started
-    sizes = [steps.program.train.inputs.plan.size_at(step) for step in range(1, num_steps)]
+    sizes = [steps.program.plan.size_at(step) for step in range(1, num_steps)]
   return dict(batch_size=batch_size, accumulate=accumulate, losses=losses,
               examples_per_second=sum(sizes) / seconds, peak_bytes=read_peak_bytes(),
               tensorflow_version=tf.__version__)

@@ -61,7 +61,7 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
     if noise:
       _disturb(steps.session, noise)
     steps.start(0)
-    total_steps = config.count_steps(steps.program.train.inputs.plan.steps_per_epoch)
+    total_steps = config.count_steps(steps.program.plan.steps_per_epoch)
     losses: List[float] = []
     started = time.monotonic()
     for step in range(1, total_steps + 1):

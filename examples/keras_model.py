@@ -20,19 +20,10 @@ def make():
   ])
 
 model = KerasModel(make, metrics={'accuracy': 'sparse_categorical_accuracy'})
-train = data.load('sample').train
-devices = towers.build_devices(2, 'cpu')
-plan = towers.build_plan(num_examples=train.num_examples, batch_size=100, num_towers=2)
-feed = towers.build_feed(towers.build_inputs(train, plan=plan, shuffle=True), devices=devices.names)
-store = towers.build_variable_store(devices=devices.names)
-all_towers = towers.build_towers(model, towers.build_batches(feed), devices=devices.names,
-                                 store=store)
-reduced = towers.average_gradients(all_towers)
-train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.003))
-accuracy = sum(tower.sums['accuracy'] for tower in all_towers) / plan.batch_size
-with tf.Session(config=towers.build_session_config(devices)) as session:
-  session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-  feed.start(session)
-  for _ in range(200):
-    values = session.run([reduced.loss, accuracy, train_op])
-  print('loss {:.4f}, accuracy {:.2f} in step 200'.format(*tuple(values[:2])))
+sample = data.load('sample')
+program = towers.Program(model, train=sample.train, validation=sample.validation, batch_size=100,
+                         optimizer=tf.train.AdamOptimizer(0.003), num_towers=2)
+with program.session() as session:
+  while session.step < 200:
+    loss = session.train()
+  print(f"loss {loss:.4f} in step 200, accuracy {session.validate()['accuracy']:.2f}")

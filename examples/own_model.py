@@ -1,4 +1,8 @@
-"""Your own model and data on two towers: it separates two spirals.  python -m examples.own_model"""
+"""Your own model and data on two towers: it separates two spirals.
+
+  python -m examples.own_model
+  python -m towers.launch --workers=2 -- python -m examples.own_model       the same, two workers
+"""
 import numpy as np
 
 import towers
@@ -8,8 +12,7 @@ angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
 points = np.stack(
     [angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
-examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices(
-    (np.float32(points), labels)))
+examples = towers.from_arrays(np.float32(points), labels)
 
 def model(batch, is_training):
   x, labels = batch
@@ -17,20 +20,12 @@ def model(batch, is_training):
     weights = tf.get_variable(f'weights_{layer}', [size, next_size])
     x = tf.matmul(x if layer == 0 else tf.nn.relu(x), weights) + tf.get_variable(
         f'biases_{layer}', [next_size])
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels,
-                                                        logits=x)  # One loss per example.
+  # One loss per example.
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
 
-devices = towers.build_devices(2, 'cpu')
-plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
-feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
-                         devices=devices.names)
-store = towers.build_variable_store(devices=devices.names)
-reduced = towers.average_gradients(
-    towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
-train_op = towers.build_train_op(reduced, optimizer=tf.train.AdamOptimizer(0.005))
-with tf.Session(config=towers.build_session_config(devices)) as session:
-  session.run(tf.global_variables_initializer())
-  feed.start(session)
-  for _ in range(1200):
-    loss = session.run([reduced.loss, train_op])[0]
-  print(f'loss after 1200 steps: {loss:.4f}')
+program = towers.Program(model, train=examples, optimizer=tf.train.AdamOptimizer(0.005),
+                         batch_size=100, num_towers=2)
+with program.session() as session:
+  while session.step < 1200:
+    loss = session.train()
+  print(f'loss after {session.step} steps: {loss:.4f}')

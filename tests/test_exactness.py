@@ -24,7 +24,7 @@ def train_and_validate(num_train, **settings):
   # Shapes are static only if those of both splits are.
   validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)
   with Run(train=small.random_examples(num_train), validation=validation, **settings) as run:
-    is_static = isinstance(run.program.reduced.num_examples, int)
+    is_static = isinstance(run.program.gradients.num_examples, int)
     # Three shards of a batch of 8 take turns with 3, 3 and 2.
     takes_turns = settings.get('mode') == 'shard' and settings['num_towers'] == 3
     assert is_static == (num_train % 8 == 0 and not takes_turns)

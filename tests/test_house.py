@@ -13,10 +13,11 @@ from tests import ROOT
 ROOMS = [
     'towers.base', 'tensorflow_v1', 'towers.graph', 'towers.placement', 'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.validation',
-    'towers.checks', 'towers.program', 'towers.training.settings', 'towers.training.faults',
+    'towers.checks', 'towers.training_graph', 'towers.training.settings', 'towers.training.faults',
     'towers.training.saving', 'towers.training.stepping', 'towers.training.cluster',
-    'towers.training.reporting', 'towers.training.tools', 'towers.training', 'towers.launch',
-    'towers.command_line', 'towers.__main__', 'examples', 'benchmarks', 'main',
+    'towers.training.reporting', 'towers.training.tools', 'towers.session', 'towers.program',
+    'towers.training', 'towers.launch', 'towers.command_line', 'towers.__main__', 'examples',
+    'benchmarks', 'main',
 ]
 # The zoo stands beside the house: it needs three things of it, and nothing in it needs the zoo.
 ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',

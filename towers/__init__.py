@@ -29,6 +29,7 @@ if TYPE_CHECKING:
   from towers.placement.replicas import Replicas, build_replicas
   from towers.placement.variables import VariableStore, build_variable_store, format_device_table
   from towers.placement.workers import Workers
+  from towers.program import Program
   from towers.reduce.all_reduce import Votes
   from towers.reduce.average import average_gradients
   from towers.reduce.broadcast import Broadcast, build_broadcast
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     clip_gradients,
     unscale_gradients,
   )
+  from towers.session import Session
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
   from towers.update.apply import build_train_op
@@ -59,8 +61,10 @@ _MODULES = {
     'Model': 'towers.tower.tower',
     'Plan': 'towers.input.plan',
     'Precision': 'towers.tower.precision',
+    'Program': 'towers.program',
     'ReducedGradients': 'towers.reduce.gradients',
     'Replicas': 'towers.placement.replicas',
+    'Session': 'towers.session',
     'Tower': 'towers.tower.tower',
     'UsageError': 'towers.base.usage_error',
     'Validation': 'towers.validation',
@@ -110,8 +114,10 @@ __all__ = [
     'Model',
     'Plan',
     'Precision',
+    'Program',
     'ReducedGradients',
     'Replicas',
+    'Session',
     'Tower',
     'UsageError',
     'Validation',

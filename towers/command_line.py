@@ -11,12 +11,12 @@ from typing import Sequence
 
 from towers import data
 from towers.base.usage_error import UsageError
+from towers.placement.cluster import Cluster, check_port, read_cluster
 from towers.training import jobs
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.reporting.result import format_result, write_result
 from towers.training.saving.lock import lock_folder
-from towers.training.settings.cluster import Cluster, check_port, read_cluster
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags
 from towers.training.settings.outputs import check_outputs

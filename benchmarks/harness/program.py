@@ -1,11 +1,12 @@
 """Opens the program of main.py for a measurement."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from typing import Any, Iterator
 
-from towers.training.settings.cluster import ALONE, Cluster
+from towers.placement.cluster import ALONE, Cluster
 
 
 @contextlib.contextmanager
@@ -67,8 +68,9 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   devices = towers.build_devices(num_towers, 'cpu')
   with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
-    program = build_configured(config, model, data_set, devices.names,
-                               towers.Workers(cluster.num_workers, cluster.rank))
+    program = build_configured(
+        dataclasses.replace(config, num_gpus=num_towers, device='cpu'), model, data_set,
+        towers.Workers(cluster.num_workers, cluster.rank))
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'Compare the settings of the workers.')
     with open_session(worker, devices, config, program.needs_threads) as session:

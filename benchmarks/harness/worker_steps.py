@@ -131,7 +131,7 @@ def build_model(net: str) -> Any:
 def run_towers(turns: Turns, net: str, batch_size: int) -> None:
   """Takes steps of main.py's program: server, staging, guard, input wait and watch of peers."""
   from benchmarks.harness.program import open_program
-  from towers.training.settings.cluster import read_cluster
+  from towers.placement.cluster import read_cluster
   from towers.training.settings.config import Config
 
   cluster = read_cluster(os.environ)
@@ -149,7 +149,7 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
   """Takes steps of Estimator with MultiWorkerMirroredStrategy, of TensorFlow 1.14."""
   from benchmarks.peers.mirrored import build_update
   from tensorflow_v1 import tf
-  from towers.training.settings.cluster import read_cluster
+  from towers.placement.cluster import read_cluster
 
   cluster = read_cluster(os.environ)
   arrays = examples_of(cluster.rank, len(cluster.addresses))
@@ -195,7 +195,7 @@ def _open_keras(net, batch_size):
   os.environ['TF_USE_LEGACY_KERAS'] = '1'
   import tensorflow as tf
 
-  from towers.training.settings.cluster import read_cluster
+  from towers.placement.cluster import read_cluster
   cluster = read_cluster(os.environ)
   arrays = examples_of(cluster.rank, len(cluster.addresses))
   options = tf.distribute.experimental.CommunicationOptions(
@@ -287,8 +287,8 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
   import towers
   from benchmarks.harness.program import open_session, open_worker
   from tensorflow_v1 import tf
+  from towers.placement.cluster import read_cluster
   from towers.placement.collectives import FUSION_BYTES, sum_fused
-  from towers.training.settings.cluster import read_cluster
   from towers.training.settings.config import Config
 
   cluster = read_cluster(os.environ)

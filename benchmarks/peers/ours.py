@@ -55,7 +55,7 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
   config = build_config(task, settings or {})
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as steps:
-    plan = steps.program.train.inputs.plan
+    plan = steps.program.plan
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
     progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
                         learning_rate=steps.learning_rate,

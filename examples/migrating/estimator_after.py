@@ -1,7 +1,4 @@
-"""The same, with towers, switch and loop in plain view.  python -m
-examples.migrating.estimator_after
-"""
-import os
+"""The same with towers.  python -m examples.migrating.estimator_after"""
 import tempfile
 
 import towers
@@ -22,34 +19,14 @@ def model(batch, is_training):
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
   return losses, {'accuracy': tf.equal(tf.argmax(x, 1, output_type=tf.int32), labels)}
 
-def feed(examples, shuffle):
-  plan = towers.build_plan(num_examples=examples.num_examples, batch_size=BATCH_SIZE,
-                           num_towers=NUM_GPUS)
-  return towers.build_feed(towers.build_inputs(examples, plan=plan, shuffle=shuffle),
-                           devices=devices.names)
-
 sample = data.load('sample')
-devices = towers.build_devices(NUM_GPUS, 'cpu')
-train, validate = feed(sample.train, True), feed(sample.validation, False)
-is_validating = tf.placeholder_with_default(False, [])
-all_towers = towers.build_towers(
-    model, towers.build_switched_batches(train, validate, is_validating=is_validating),
-    devices=devices.names, store=towers.build_variable_store(devices=devices.names),
-    is_training=tf.logical_not(is_validating))
-train_op = towers.build_train_op(towers.average_gradients(all_towers),
-                                 optimizer=tf.train.MomentumOptimizer(0.05, 0.9))
-validation = towers.build_validation(all_towers, feed=validate, is_validating=is_validating)
-with tempfile.TemporaryDirectory() as folder, tf.Session(
-    config=towers.build_session_config(devices)) as session:
-  session.run(tf.global_variables_initializer())
-  train.start(session)
-  validate.start(session)
-  saver = tf.train.Saver()
-  for step in range(1, STEPS + 1):
-    session.run(train_op)
-    if step % EVERY == 0:
-      saver.save(session, os.path.join(folder, 'model'), step)
-      sums = sum(session.run(validation.sums, {is_validating: True})
-                 for _ in range(validate.inputs.plan.steps_per_epoch))
-  means = dict(zip(validation.names, sums[:-1] / sums[-1]))
+program = towers.Program(
+    model, train=sample.train, validation=sample.validation, batch_size=BATCH_SIZE,
+    optimizer=tf.train.MomentumOptimizer(0.05, 0.9), num_towers=NUM_GPUS)
+with tempfile.TemporaryDirectory() as folder, program.session() as session:
+  while session.step < STEPS:
+    session.train()
+    if session.step % EVERY == 0:
+      session.save(folder)
+      means = session.validate()
   print(f"accuracy after {STEPS} steps: {means['accuracy']:.3f}")

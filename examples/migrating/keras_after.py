@@ -16,17 +16,9 @@ def make():
       keras.layers.Dense(10, activation='softmax')
   ])
 
-train = data.load('sample').train
-devices = towers.build_devices(2, 'cpu')
-plan = towers.build_plan(num_examples=train.num_examples, batch_size=64, num_towers=2)
-feed = towers.build_feed(towers.build_inputs(train, plan=plan, shuffle=True), devices=devices.names)
-store = towers.build_variable_store(devices=devices.names)
-reduced = towers.average_gradients(
-    towers.build_towers(KerasModel(make), towers.build_batches(feed), devices=devices.names,
-                        store=store))
-train_op = towers.build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.05))
-with tf.Session(config=towers.build_session_config(devices)) as session:
-  session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-  feed.start(session)
-  losses = [session.run([reduced.loss, train_op])[0] for _ in range(2 * plan.steps_per_epoch)]
-  print(f'loss after 2 epochs: {sum(losses[plan.steps_per_epoch:]) / plan.steps_per_epoch:.4f}')
+program = towers.Program(KerasModel(make), train=data.load('sample').train, batch_size=64,
+                         optimizer=tf.train.GradientDescentOptimizer(0.05), num_towers=2)
+epoch = program.plan.steps_per_epoch
+with program.session() as session:
+  losses = [session.train() for _ in range(2 * epoch)]
+  print(f'loss after 2 epochs: {sum(losses[epoch:]) / epoch:.4f}')

@@ -1,5 +1,4 @@
-"""Training and validation in one graph, as many try it.  python -m examples.migrating.switch_before
-"""
+"""Training and validation in one graph, as many try.  python -m examples.migrating.switch_before"""
 import towers
 from tensorflow_v1 import tf
 

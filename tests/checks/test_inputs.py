@@ -51,7 +51,7 @@ def test_every_program_that_main_builds_is_right(mode, depth, kind):
   with small.Run(mode=mode, depth=depth, num_towers=NUM_TOWERS,
                  **PROGRAMS[kind]) as run, run.graph.as_default():
     program = run.program
-    losses = [tower.loss for tower in program.reduced.towers]
+    losses = [tower.loss for tower in program.towers]
     assert towers.check_inputs(losses, [program.train_op, program.input_wait]) == []
     if program.validation:
       measured = [program.validation.sums]

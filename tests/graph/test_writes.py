@@ -9,8 +9,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import load_keras, tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run
 from tests.update import test_guard
 from towers.base.usage_error import UsageError

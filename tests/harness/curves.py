@@ -49,7 +49,7 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
       history.read(str(folder), step)
     run.steps.scale_learning_rate(history.rate_factor)
     progress = Progress(total_steps=total_steps, first_step=step,
-                        plan=run.program.train.inputs.plan, learning_rate=run.steps.learning_rate,
+                        plan=run.program.plan, learning_rate=run.steps.learning_rate,
                         stream=stream)
     told = list(metric_writers)
     if summaries:
@@ -62,7 +62,7 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
           description='<two> towers', versions={}, read_seconds=progress.seconds,
           warn=progress.write))
     if told:
-      samples = MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
+      samples = MetricSamples(run.steps, plan=run.program.plan, every=every,
                               first_step=step, metric_writers=told,
                               has_validated=history.has_validated)
       progress.callbacks.append(samples)

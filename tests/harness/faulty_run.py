@@ -15,8 +15,7 @@ import numpy as np
 import main
 import models
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from towers import data
 from towers.data import DataSet
 from towers.training.saving.checkpoints import Checkpoints

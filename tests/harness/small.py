@@ -93,18 +93,17 @@ class Run:
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
     self.config = config = Config(
         input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
-        validation=validation_kind or ('tower' if validation_tower else 'switch'), **settings)
+        validation=validation_kind or ('tower' if validation_tower else 'switch'),
+        num_gpus=num_towers, device='cpu', **settings)
     data_set = DataSet(train or random_examples(13), validation or random_examples(11,
         'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
-    devices = towers.build_devices(num_towers, 'cpu')
     self.graph = tf.Graph()
     with self.graph.as_default():
-      self.program = build_configured(config, model, data_set, devices.names,
-                                      towers.Workers(num_workers, rank))
-      self.session_config = towers.build_session_config(devices,
-                                                        workers=towers.Workers(num_workers, rank),
-                                                        needs_threads=self.program.needs_threads)
+      workers = towers.Workers(num_workers, rank)
+      self.program = build_configured(config, model, data_set, workers)
+      self.session_config = towers.build_session_config(
+          self.program.devices, workers=workers, needs_threads=self.program.needs_threads)
       self.target = serve(self.session_config) if serve else ''
       self.session = tf.Session(self.target, config=self.session_config)
       self.steps = Steps(self.session, self.program)

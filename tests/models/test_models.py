@@ -82,14 +82,13 @@ def test_two_towers_train_all_weights(name, monkeypatch):
   data_set = load_synthetic(image_shape=shape, num_classes=num_classes, num_train=4,
                             num_validation=2)
   config = Config(model=name, batch_size=4, optimizer='sgd', learning_rate=0.1, validation='none',
-                  staging_depth=0)
+                  staging_depth=0, num_gpus=2, device='cpu')
   with tf.Graph().as_default():
-    devices = towers.build_devices(2, 'cpu')
     program = build_configured(config, models.build_classifier(name, num_classes=num_classes),
-                               data_set, devices.names)
+                               data_set)
     weights = tf.trainable_variables()
-    assert [variable for _, variable in program.reduced.gradients] == weights
-    with tf.Session(config=towers.build_session_config(devices)) as session:
+    assert [variable for _, variable in program.gradients.gradients] == weights
+    with tf.Session(config=towers.build_session_config(program.devices)) as session:
       session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
       steps = Steps(session, program)
       steps.start(0)

@@ -94,7 +94,7 @@ def test_a_name_that_is_taken_outside_of_scopes_is_counted_up():
 
 def test_averages_and_updates_stand_with_their_variable():
   with Run(num_towers=3, placement='balanced') as run:
-    for gradient, variable in run.program.reduced.gradients:
+    for gradient, variable in run.program.gradients.gradients:
       assert gradient.device == variable.device
     updates = [op for op in run.graph.get_operations() if op.type.startswith('ResourceApply')]
     assert len(updates) == 4

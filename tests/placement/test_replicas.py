@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from tests.tower import test_batch_norm
 from tests.update import test_guard
@@ -232,7 +231,7 @@ def test_what_fails_in_one_tower_ends_the_step_and_does_not_wait_for_ever():
 
 def test_one_gradient_alone_can_be_fetched():
   with Run(num_towers=3, placement='replicated', depth=0) as run:
-    gradient, _ = run.program.reduced.gradients[0]
+    gradient, _ = run.program.gradients.gradients[0]
     assert np.isfinite(run.session.run(gradient)).all()
 
 
@@ -256,7 +255,7 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
 
 def test_one_tower_has_no_copies_and_no_collectives():
   with Run(num_towers=1, placement='replicated') as run:
-    assert run.program.replicas is None and run.program.reduced.all_reduce is None
+    assert run.program.replicas is None and run.program.gradients.all_reduce is None
     run.steps.train()
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
 

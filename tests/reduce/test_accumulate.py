@@ -81,7 +81,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
   settings = dict(model=model, optimizer=optimizer, learning_rate=0.02,
                   train=small.random_examples(29))
   with Run(batch_size=12, accumulate=4, num_towers=2, **settings) as run:
-    [(gradient, _)] = run.program.reduced.gradients
+    [(gradient, _)] = run.program.gradients.gradients
     assert isinstance(gradient, tf.IndexedSlices)
   losses, _, weights, _ = train(accumulate=4, num_towers=3, **settings)
   expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
@@ -121,7 +121,7 @@ def test_every_run_draws_masks_of_its_own():
 
   with Run(model=model, num_towers=2, depth=0, batch_size=12, accumulate=3,
            train=small.random_examples(24)) as run:
-    reduced, drawn = run.program.reduced, []
+    reduced, drawn = run.program.gradients, []
     for last_op in [reduced.add_op, reduced.add_op, run.program.train_op] * 2:
       drawn += run.session.run([masks, last_op])[0]
   assert len({mask.tobytes() for mask in drawn}) == 12

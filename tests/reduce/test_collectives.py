@@ -70,15 +70,15 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_byte
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
   with Run(num_towers=3, placement='replicated',
            fusion_megabytes=fusion_megabytes) as run, Run(num_towers=1) as one:
-    assert run.program.reduced.all_reduce.num_collectives == {0.0: 4, 0.0001: 2,
+    assert run.program.gradients.all_reduce.num_collectives == {0.0: 4, 0.0001: 2,
                                                               4.0: 1}[fusion_megabytes]
     assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')
-               ]) == (3 * run.program.reduced.all_reduce.num_collectives)
+               ]) == (3 * run.program.gradients.all_reduce.num_collectives)
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
     assert_same_weights(run.weights(), one.weights())
     if fusion_megabytes == 4.0:
-      assert describe_all_reduce(run.program.reduced.all_reduce) == (
+      assert describe_all_reduce(run.program.gradients.all_reduce) == (
           'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average '
           '(ring)')
 

@@ -8,9 +8,8 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import faults
 from tests.data.test_skipped_steps import examples_without
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weights
 from tests.tower.test_batch_norm import averages
@@ -82,7 +81,7 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
                   validation=small.random_examples(8, 'validation', seed=1))
   with make_team((2, 2), placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
-    assert cluster.runs[0].program.reduced.num_examples == 8
+    assert cluster.runs[0].program.gradients.num_examples == 8
     assert_one_tower(cluster, one)
 
 
@@ -117,7 +116,7 @@ def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
   with make_team((2, 2), placement=placement, accumulate=3,
                  **settings) as cluster, Run(num_towers=1, **settings) as one:
-    assert cluster.runs[0].program.reduced.all_reduce.num_collectives == 1
+    assert cluster.runs[0].program.gradients.all_reduce.num_collectives == 1
     assert_one_tower(cluster, one, steps=5)
     ops = cluster.runs[0].graph.get_operations()
     assert len([op for op in ops if op.type == 'CollectiveReduce' and op.name.startswith(
@@ -142,7 +141,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
                                                                           **settings) as one:
     gradients = {
         variable.op.name: gradient
-        for gradient, variable in cluster.runs[0].program.reduced.gradients
+        for gradient, variable in cluster.runs[0].program.gradients.gradients
     }
     assert isinstance(gradients['table'], tf.IndexedSlices)
     assert_one_tower(cluster, one, tolerance=1e-5)
@@ -225,11 +224,11 @@ def take_what_is_not_finite(run):
 def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
   with make_team((2, 1), precision='mixed', train=small.random_examples(16)) as cluster:
     for run in cluster.runs:
-      run.program.reduced.loss_scale.variable.load(2.0 ** 60, run.session)
+      run.program.gradients.loss_scale.variable.load(2.0 ** 60, run.session)
     losses = cluster.each(lambda run: run.steps.train())
     assert losses[0] == losses[1]
     for run in cluster.runs:
-      assert run.session.run(run.program.reduced.loss_scale.variable) == 2.0 ** 59
+      assert run.session.run(run.program.gradients.loss_scale.variable) == 2.0 ** 59
       assert run.steps.step == 1
 
 
@@ -296,7 +295,7 @@ def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
   with pytest.raises(UsageError, match='float16, which no all-reduce can sum'):
     Run(model=model, num_workers=2, num_towers=1)
   with Run(num_towers=2) as run:
-    assert run.program.reduced.votes is None and run.program.broadcast is None
+    assert run.program.gradients.votes is None and run.program.broadcast is None
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
   with pytest.raises(UsageError, match='collective=ring has no meaning with variables=host'):
     Run(num_towers=2, collective='ring')

@@ -49,7 +49,7 @@ def follow(pattern, run):
   """Fetches by name, and compares each batch that was taken with the one whose turn it is."""
   program, position = run.program, [0, 0]
   validation = program.validation
-  loss, update, puts = program.reduced.loss, program.train_op, program.train.put_ops
+  loss, update, puts = program.gradients.loss, program.train_op, program.feed.put_ops
   fetches = {
       'loss': [loss], 'update': [update], 'both': [loss, update], 'with puts': [loss, update] + puts
   }
@@ -88,9 +88,9 @@ def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, d
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_every_micro_batch_puts_by_itself(placement):
   with open_run(accumulate=2, num_towers=2, placement=placement) as run:
-    reduced = run.program.reduced
+    reduced = run.program.gradients
     for step in range(3):
-      for _ in range(run.program.train.inputs.plan.num_micro_batches(step) - 1):
+      for _ in range(run.program.plan.num_micro_batches(step) - 1):
         run.session.run(reduced.add_op)
       loss = run.session.run([reduced.loss, run.program.train_op])[0]
       assert loss == pytest.approx(expected_mean(0, step), abs=1e-5)
@@ -120,13 +120,13 @@ def answer(run, fetches, feed):
 def test_no_sequence_of_fetches_blocks(num_towers, depth):
   with open_run(num_towers=num_towers, depth=depth) as run:
     program = run.program
-    feeds, is_validating = [program.train,
+    feeds, is_validating = [program.feed,
                             program.validation.feed], program.validation.is_validating
     fetches = {
-        'a tower': program.reduced.towers[-1].loss,
-        'a metric': program.reduced.towers[0].sums['number'], 'train puts': feeds[0].put_ops,
+        'a tower': program.towers[-1].loss,
+        'a metric': program.towers[0].sums['number'], 'train puts': feeds[0].put_ops,
         'one put': feeds[0].put_ops[0], 'validation puts': feeds[1].put_ops,
-        'loss': program.reduced.loss, 'update': program.train_op, 'sums': program.validation.sums
+        'loss': program.gradients.loss, 'update': program.train_op, 'sums': program.validation.sums
     }
     actions = st.lists(st.tuples(st.sampled_from(sorted(fetches)), st.booleans()), min_size=1,
                        max_size=8)
@@ -150,7 +150,7 @@ def test_no_sequence_of_fetches_blocks(num_towers, depth):
 
 def test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again():
   with open_run(num_towers=3, depth=2) as run:
-    wrong = [(run.program.reduced.towers[1].loss, 1), (run.program.train.put_ops, 3)]
+    wrong = [(run.program.towers[1].loss, 1), (run.program.feed.put_ops, 3)]
     for fetches, held in wrong:
       before = run.weights(), run.counters()
       run.session.run(fetches)

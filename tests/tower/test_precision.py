@@ -7,8 +7,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from tests.update import test_guard
 from towers.base.usage_error import UsageError
@@ -38,7 +37,7 @@ def take_steps(**settings):
 
 
 def get_scale(run):
-  loss_scale = run.program.reduced.loss_scale
+  loss_scale = run.program.gradients.loss_scale
   return tuple(run.session.run([loss_scale.variable, loss_scale.good_steps]))
 
 
@@ -73,8 +72,8 @@ def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
         if op.type == 'MatMul' and op.name.startswith('tower_')
     ]
     assert len(products) >= 2 * 2 * 3 and {op.outputs[0].dtype for op in products} == {tf.float16}
-    assert {gradient.dtype for gradient, _ in run.program.reduced.gradients} == {tf.float32}
-    assert {tower.loss.dtype for tower in run.program.reduced.towers} == {tf.float32}
+    assert {gradient.dtype for gradient, _ in run.program.gradients.gradients} == {tf.float32}
+    assert {tower.loss.dtype for tower in run.program.towers} == {tf.float32}
     exchanged = [op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]
     assert exchanged and {op.outputs[0].dtype for op in exchanged} == {tf.float32}
     assert describe_precision(run.program.precision) == (

@@ -162,7 +162,7 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
     return small.model(batch, is_training)
 
   with Run(model=model, num_towers=2) as run:
-    assert [variable.op.name for variable in run.program.reduced.without_gradient] == ['idle']
+    assert [variable.op.name for variable in run.program.gradients.without_gradient] == ['idle']
     run.steps.train()
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
 
@@ -177,9 +177,9 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     return (losses + gain if len(built) == 1 else losses), metrics
 
   with Run(model=model, num_towers=2, optimizer='sgd', learning_rate=1.0) as run:
-    assert [variable.op.name for variable in run.program.reduced.partly_without_gradient] == [
+    assert [variable.op.name for variable in run.program.gradients.partly_without_gradient] == [
         'gain']
-    assert run.program.reduced.without_gradient == []
+    assert run.program.gradients.without_gradient == []
     run.steps.train()
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
 
@@ -202,7 +202,7 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
   settings = dict(optimizer='sgd', learning_rate=0.05)
   with Run(model=sparse, num_towers=num_towers, **settings) as run, \
       Run(model=dense, num_towers=1, **settings) as expected:
-    assert isinstance(run.program.reduced.gradients[0][0], tf.IndexedSlices)
+    assert isinstance(run.program.gradients.gradients[0][0], tf.IndexedSlices)
     for _ in range(4):
       assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
     assert_same_weights(run.weights(), expected.weights())

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords

@@ -11,8 +11,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run
 from towers.placement.replicas import REPLICAS
 from towers.reduce.gradients import ReducedGradients
@@ -178,16 +177,17 @@ def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith(
         'apply/guard/')]
     found = {}
-    for gradient, variable in run.program.reduced.gradients:
+    for gradient, variable in run.program.gradients.gradients:
       # What travelled together is checked together.
       checked = gradient.op.inputs[0] if gradient.op.type == 'SplitV' else gradient
       [found[checked.name]] = [check for check in checks if check.inputs[0] is checked]
       assert found[checked.name].device == variable.device
     assert set(checks) == set(found.values())
-    assert len(found) < len(run.program.reduced.gradients)
+    assert len(found) < len(run.program.gradients.gradients)
     [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith(
         'apply/guard/')]
-    assert set(total.inputs) == {run.program.reduced.loss} | {check.outputs[0] for check in checks}
+    finite = {check.outputs[0] for check in checks}
+    assert set(total.inputs) == {run.program.gradients.loss} | finite
 
 
 def test_of_what_was_split_only_the_gradients_are_checked():

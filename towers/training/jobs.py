@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
+from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
-from towers.training.settings.cluster import Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.xla import check_xla
 from towers.training.settings.zoo import load_zoo
@@ -50,8 +50,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   with joined as worker, tf.Graph().as_default() as graph:
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
     workers = towers.Workers(cluster.num_workers, cluster.rank)
-    program = build_configured(
-        config, _build_model(config, data_set), data_set, devices.names, workers)
+    program = build_configured(config, _build_model(config, data_set), data_set, workers)
     startup.note(describe_ops(graph, len(devices.names)))
     source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
     description = describe_run(
@@ -63,7 +62,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
       from towers.training.tools.evaluator import evaluate
       evaluate(
           program, checkpoint_dir=config.checkpoint_dir,
-          last_step=config.count_steps(program.train.inputs.plan.steps_per_epoch),
+          last_step=config.count_steps(program.plan.steps_per_epoch),
           session_config=towers.build_session_config(devices, **config.session_settings()),
           startup=startup, signals=signals, best_metric=config.best_metric,
           early_stopping=config.early_stopping, summary_dir=config.summary_dir)

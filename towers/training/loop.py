@@ -290,7 +290,7 @@ class _Loop:
                            'model fails now and then')
       self._loss = finding.loss
       return finding.loss
-    epoch, number = steps.program.train.inputs.plan.position(step)
+    epoch, number = steps.program.plan.position(step)
     what = (f'step {step + 1} (batch {number + 1} of epoch {epoch + 1}) is not finite: '
             f'{finding.describe()}')
     if self._schedule.on_nan == 'skip':

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Optional, Union
 import towers
 from tensorflow_v1 import tf
 from towers.data import BadRecords
-from towers.program import Program
 from towers.training.cluster.worker import Worker, facts_of_graph
 from towers.training.faults.signals import Signals
 from towers.training.loop import run_loop, watch_records
@@ -24,9 +23,10 @@ from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.watchdog import Watchdog
 from towers.training.tools.measure_input import advise
+from towers.training_graph import TrainingGraph
 
 
-def run_program(program: Program, *, config: Config, description: str,
+def run_program(program: TrainingGraph, *, config: Config, description: str,
                 bad_records: Optional[BadRecords], devices: towers.Devices, startup: Startup,
                 signals: Signals, worker: Optional[Worker] = None) -> Dict[str, Any]:
   """Runs a program from where its checkpoints end to its last step; returns what `--result_file`
@@ -57,7 +57,7 @@ def run_program(program: Program, *, config: Config, description: str,
   elif config.checkpoint_dir:
     checkpoints = Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
                               stop_on_full_disk=config.on_full_disk == 'stop')
-  plan = program.train.inputs.plan
+  plan = program.plan
   schedule = build_schedule(
       plan, epochs=config.epochs, steps=config.steps, validate_every=config.validate_every,
       checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)
@@ -136,12 +136,12 @@ def run_program(program: Program, *, config: Config, description: str,
       raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
   advice = advise(progress.input_wait or 0.0, input_threads=config.input_threads,
                   staging_depth=config.staging_depth, is_image_folder=config.data == 'images',
-                  needs_threads=program.train.inputs.needs_threads)
+                  needs_threads=program.feed.inputs.needs_threads)
   if advice:
     print(advice)
 
   result = dict(global_step=int(outcome.step), examples_seen=int(examples_seen),
-                num_towers=len(program.reduced.towers), global_batch_size=config.batch_size,
+                num_towers=len(program.towers), global_batch_size=config.batch_size,
                 train_loss=outcome.train_loss, validation_loss=outcome.validation.get('loss'),
                 validation_accuracy=outcome.validation.get('accuracy'),
                 validation_examples=outcome.validation_examples,

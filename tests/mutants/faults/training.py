@@ -194,7 +194,7 @@ MUTANTS = [
           '(self.step, self.step * self._plan.batch_size)):', 'a skipped step counts a full batch',
           'tests/training/stepping/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'
          ),
-         ('self._program.train.start(self._session, step=self.step)\n    losses', 'losses',
+         ('self._program.feed.start(self._session, step=self.step)\n    losses', 'losses',
           'a step that is tried again takes the next examples',
           'tests/update/test_guard.py::test_what_fails_only_once_is_done_when_it_is_tried_'
           'again'),

@@ -7,8 +7,8 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
+from towers.placement.cluster import Cluster
 from towers.training.cluster.peers import REFUSED, Peers, find_fault, find_faults
-from towers.training.settings.cluster import Cluster
 
 FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
 

@@ -10,7 +10,8 @@ import xml.etree.ElementTree
 import pytest
 
 import main
-from tests import ROOT, faults
+from tests import ROOT
+from tests.harness import faults
 from tests.harness.curves import CURVES, List, train
 from tests.harness.small import Run
 from towers.training.reporting import report

@@ -6,8 +6,7 @@ import pytest
 
 import main
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.curves import CURVES, List
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
@@ -27,7 +26,7 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
     callbacks = [timeline]
     kept = List()
     if every:
-      callbacks.append(MetricSamples(run.steps, plan=run.program.train.inputs.plan, every=every,
+      callbacks.append(MetricSamples(run.steps, plan=run.program.plan, every=every,
                                      first_step=first_step, metric_writers=[kept]))
     for step in range(first_step + 1, steps + 1):
       losses.append(run.steps.train())

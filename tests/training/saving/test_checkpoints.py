@@ -10,8 +10,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.training.saving.checkpoints import Checkpoints

@@ -7,8 +7,7 @@ import pytest
 
 import towers.training.stepping.steps
 from tensorflow_v1 import Call, tf
-from tests import faults
-from tests.harness import small
+from tests.harness import faults, small
 from tests.harness.small import Run, model
 from towers.training.stepping.not_finite import NotFinite
 

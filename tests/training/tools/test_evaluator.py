@@ -7,7 +7,7 @@ import pytest
 
 import main
 from tensorflow_v1 import tf
-from tests import faults
+from tests.harness import faults
 from towers.training.saving.checkpoints import list_steps
 from towers.training.saving.history import HISTORY, History
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest

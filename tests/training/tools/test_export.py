@@ -12,7 +12,8 @@ import main
 import models
 from models.layers import Layers, dense
 from tensorflow_v1 import tf
-from tests import ROOT, faults
+from tests import ROOT
+from tests.harness import faults
 from towers import data
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.faults.run_error import RunError

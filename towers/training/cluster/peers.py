@@ -19,8 +19,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from towers.placement.cluster import Cluster
 from towers.training.faults.run_error import WorkerGone, end_process
-from towers.training.settings.cluster import Cluster
 
 # Of a process that does not listen, or not any more.
 REFUSED = 'refused'

@@ -5,11 +5,11 @@ from typing import Optional
 from tensorflow_v1 import tf
 from towers import AllReduce, Devices, Plan, Precision, format_device_table
 from towers.data import Examples
-from towers.program import Program
 from towers.training.stepping.memory import estimate_memory, format_bytes
+from towers.training_graph import TrainingGraph
 
 
-def describe_run(program: Program, *, devices: Devices, train: Examples,
+def describe_run(program: TrainingGraph, *, devices: Devices, train: Examples,
                  validation: Optional[Examples], input_mode: str, data: str = '', source: str = '',
                  model: str = '', update: str = '') -> str:
   """Returns some lines about a program that has been built, and the table of its devices.
@@ -25,9 +25,9 @@ def describe_run(program: Program, *, devices: Devices, train: Examples,
     model: the name of the model, if it has one.
     update: optimizer and learning rate, in a few words.
   """
-  reduced = program.reduced
+  reduced = program.gradients
   num_towers = len(reduced.towers)
-  staging_depth = 0 if program.train.stage is None else program.train.stage.depth
+  staging_depth = 0 if program.feed.stage is None else program.feed.stage.depth
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
 
   kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
@@ -40,7 +40,7 @@ def describe_run(program: Program, *, devices: Devices, train: Examples,
     lines.append(f'  {source}')
   lines += [
       f'input: {input_mode}, staging depth {staging_depth}; '
-      f'{describe_batch(program.train.inputs.plan)}',
+      f'{describe_batch(program.plan)}',
       '; '.join(filter(None, [_join('model: ', model, f'{num_weights:,} weights'), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))

@@ -14,8 +14,8 @@ from towers.base.usage_error import UsageError
 from towers.data import DATA_SETS
 from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
+from towers.placement.cluster import Cluster
 from towers.training.settings import intervals
-from towers.training.settings.cluster import Cluster
 from towers.training.settings.zoo import load_zoo
 
 # Outputs that only the chief writes.

@@ -12,11 +12,11 @@ from typing import Any, Dict, List, Optional
 
 from tensorflow_v1 import tf
 from towers.input.pipeline import GET_NEXTS
-from towers.program import Program
 from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training.stepping.steps import Steps
+from towers.training_graph import TrainingGraph
 
 _NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
@@ -42,21 +42,21 @@ def explain(error: Exception, steps: Steps) -> RunError:
   return RunError(f'The run failed {when}: {cause}')
 
 
-def find_feed(node: str, program: Program) -> Optional[str]:
+def find_feed(node: str, program: TrainingGraph) -> Optional[str]:
   """Returns which split and towers the op `node` takes batches for, in words, or None if it takes
   none.
   """
-  names = [program.train.inputs.name]
+  names = [program.feed.inputs.name]
   if program.validation is not None:
     names.append(program.validation.feed.inputs.name)
   try:
-    op = program.reduced.loss.graph.get_operation_by_name(node)
+    op = program.gradients.loss.graph.get_operation_by_name(node)
   except (KeyError, ValueError):
     return None
   if op.type not in GET_NEXTS:
     return None
   for name, feed in zip(names,
-                        [program.train, program.validation.feed if program.validation else None]):
+                        [program.feed, program.validation.feed if program.validation else None]):
     if f'next_{name}' in node and feed is not None:
       return f'The input of {describe_towers(feed, op)} (split {name})'
   return None
@@ -87,7 +87,7 @@ def _origin(handle):
 
 
 def _explain_memory(error, text, when, program):
-  plan = program.train.inputs.plan
+  plan = program.plan
   match = _NO_ROOM.search(text)
   if match:
     shape, dtype, device = match.groups()

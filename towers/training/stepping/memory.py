@@ -15,7 +15,7 @@ from typing import Any, Dict, NamedTuple
 
 from tensorflow_v1 import tf
 from towers.placement.variables import variable_bytes
-from towers.program import Program
+from towers.training_graph import TrainingGraph
 
 # Their outputs are their inputs' memory.
 _ALIASES = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StopGradient', 'Switch', 'Merge')
@@ -33,14 +33,14 @@ class Memory(NamedTuple):
             f'{format_bytes(self.gradients)}, batches {format_bytes(self.batches)})')
 
 
-def estimate_memory(program: Program) -> Memory:
+def estimate_memory(program: TrainingGraph) -> Memory:
   """Returns the estimate; tensors whose shape depends on more than the batch count as nothing."""
-  feed, tower = program.train, program.reduced.towers[0]
+  feed, tower = program.feed, program.towers[0]
   plan = feed.inputs.plan
   share = plan.shares(plan.micro_batch_size)[0]
   backward = tower.scope + 'gradients'
   kept: Dict[Any, int] = {}
-  graph = program.reduced.loss.graph
+  graph = program.gradients.loss.graph
   for op in graph.get_operations():
     if op.name.startswith(backward):
       for tensor in op.inputs:
@@ -49,7 +49,7 @@ def estimate_memory(program: Program) -> Memory:
           kept[source.op.name, source.value_index] = _tensor_bytes(source, share)
   batch = sum(_tensor_bytes(tensor, share) for tensor in tf.nest.flatten(feed.templates[0].tensors))
   waiting = 0 if feed.stage is None else feed.stage.depth
-  gradients = sum(variable_bytes(variable) for _, variable in program.reduced.gradients)
+  gradients = sum(variable_bytes(variable) for _, variable in program.gradients.gradients)
   return Memory(sum(kept.values()), gradients, batch * (1 + waiting))
 
 

@@ -20,12 +20,12 @@ import numpy as np
 from tensorflow_v1 import Call, tf
 from towers import Diagnosis
 from towers.placement.counters import get_examples_seen, get_global_step
-from towers.program import Program
 from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
 from towers.training.settings.learning_rate import get_rate_factor
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.validation_pass import ValidationPass
+from towers.training_graph import TrainingGraph
 from towers.update.guard import build_diagnosis
 
 _FIRST_LOSSES = 5
@@ -55,20 +55,20 @@ class Steps:
     update: of the last step that was measured, or None.
   """
 
-  def __init__(self, session: Any, program: Program):
+  def __init__(self, session: Any, program: TrainingGraph):
     """Prepares the callables; nothing runs yet."""
     self._session = session
     self._program = program
     self._validation = program.validation
-    votes = self._votes = program.reduced.votes
+    votes = self._votes = program.gradients.votes
     told = [] if votes is None else [votes.told]
-    train = [program.reduced.loss, program.train_op, program.input_wait] + told
+    train = [program.gradients.loss, program.train_op, program.input_wait] + told
     # What the runs of a training step fetch, by name.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
-    self._accumulates = program.reduced.add_op is not None
+    self._accumulates = program.gradients.add_op is not None
     if self._accumulates:
-      self._fetches['accumulate'] = [program.add_wait, program.reduced.add_op]
-    self._plan = program.train.inputs.plan
+      self._fetches['accumulate'] = [program.add_wait, program.gradients.add_op]
+    self._plan = program.plan
     self._counters = (get_global_step(), get_examples_seen())
     self._diagnosis: Optional[Diagnosis] = None
     self.step = 0
@@ -93,7 +93,7 @@ class Steps:
     self._agreed = dict.fromkeys(VOTES, False)
 
   @property
-  def program(self) -> Program:
+  def program(self) -> TrainingGraph:
     """The program that runs."""
     return self._program
 
@@ -118,7 +118,7 @@ class Steps:
     """
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
-                     by_caller=len(self._program.reduced.towers) > _FEW_TOWERS)
+                     by_caller=len(self._program.gradients.towers) > _FEW_TOWERS)
     variables.prepare()
     # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
@@ -134,7 +134,7 @@ class Steps:
     """
     self.step = step
     self.activity = 'warm-up'
-    self._program.train.start(self._session, step=step)
+    self._program.feed.start(self._session, step=step)
     self.runs += 1
     self.start_validation()
     self.activity = 'the first step'
@@ -291,7 +291,7 @@ class Steps:
     """Halves the loss scale after gradients that it made too large; returns whether there was
     anything to halve.
     """
-    scale = self._program.reduced.loss_scale
+    scale = self._program.gradients.loss_scale
     if scale is None or scale.variable is None:
       return False
     value = self._session.run(scale.variable)
@@ -317,14 +317,14 @@ class Steps:
     """
     if self._diagnosis is None:
       with self._session.graph.as_default():
-        self._diagnosis = build_diagnosis(self._program.reduced)
+        self._diagnosis = build_diagnosis(self._program.gradients)
     told = [self._diagnosis.losses, self._diagnosis.finite]
-    self._program.train.start(self._session, step=self.step)
+    self._program.feed.start(self._session, step=self.step)
     losses, finite = [], []
     last_micro_batch = self._plan.num_micro_batches(self.step) - 1
     for run in range(last_micro_batch + 1):
-      op = self._program.train_op if run == last_micro_batch else self._program.reduced.add_op
-      results = self._session.run(told + [self._program.reduced.loss, op])
+      op = self._program.train_op if run == last_micro_batch else self._program.gradients.add_op
+      results = self._session.run(told + [self._program.gradients.loss, op])
       self.runs += 1
       losses.append(results[0])
       finite.append(results[1])

@@ -105,7 +105,7 @@ def find_stall(steps: Steps) -> str:
   if steps.activity == 'the end':
     return 'the session does not close; threads of the data set do not return.'
   program = steps.program
-  feeds = [program.train] + ([program.validation.feed] if program.validation else [])
+  feeds = [program.feed] + ([program.validation.feed] if program.validation else [])
   for feed in feeds:
     tensors = [batch.flatten()[0] for batch in feed.templates]
     answers = _ask(steps.session, tensors)

@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
-from towers.program import Program
 from towers.training.faults.reason import find_reason
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
@@ -24,6 +23,7 @@ from towers.training.saving.history import History
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
+from towers.training_graph import TrainingGraph
 
 EVALUATIONS = 'evaluations.json'
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -53,7 +53,7 @@ class Evaluations:
     write_whole(self._path, (json.dumps(self.rows, indent=1) + '\n').encode())
 
 
-def evaluate(program: Program, *, checkpoint_dir: Optional[str], last_step: int,
+def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step: int,
              session_config: Any, startup: Startup, signals: Signals, best_metric: str = 'loss',
              early_stopping: Optional[int] = None, summary_dir: Optional[str] = None,
              sleep: Callable[[float], Any] = time.sleep) -> None:

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.training.settings.cluster import check_port, read_cluster
+from towers.placement.cluster import check_port, read_cluster
 from towers.training.settings.config import Config
 
 TWO = ['a:1', 'b:2']

@@ -1,0 +1,35 @@
+"""own_model.py without towers.Program, from its parts.  python -m examples.by_hand"""
+import numpy as np
+
+import towers
+from tensorflow_v1 import tf
+
+angles = np.random.RandomState(0).uniform(1, 10, 3000)
+labels = np.arange(3000) % 2
+points = np.stack(
+    [angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
+examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices(
+    (np.float32(points), labels)))
+
+def model(batch, is_training):
+  x, labels = batch
+  for layer, (size, next_size) in enumerate([(2, 64), (64, 64), (64, 2)]):
+    weights = tf.get_variable(f'weights_{layer}', [size, next_size])
+    x = tf.matmul(x if layer == 0 else tf.nn.relu(x), weights) + tf.get_variable(
+        f'biases_{layer}', [next_size])
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
+
+devices = towers.build_devices(2, 'cpu')
+plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
+feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
+                         devices=devices.names)
+store = towers.build_variable_store(devices=devices.names)
+gradients = towers.average_gradients(
+    towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
+train_op = towers.build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))
+with tf.Session(config=towers.build_session_config(devices)) as session:
+  session.run(tf.global_variables_initializer())
+  feed.start(session)
+  for _ in range(1200):
+    loss = session.run([gradients.loss, train_op])[0]
+  print(f'loss after 1200 steps: {loss:.4f}')

@@ -1,0 +1,229 @@
+"""Program and its session: one object, every part visible, and no order of calls that blocks."""
+
+import random
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness.small import assert_same_weights, covering_grid
+from towers.training.faults.run_error import RunError
+
+NUM_FEATURES, NUM_CLASSES = 5, 3
+RANDOM = np.random.RandomState(0)
+FEATURES = RANDOM.uniform(size=[37, NUM_FEATURES]).astype(np.float32)
+LABELS = RANDOM.randint(NUM_CLASSES, size=[37]).astype(np.int32)
+
+
+def examples(num_examples, name='examples', features=FEATURES):
+  return towers.from_arrays(features[:num_examples], LABELS[:num_examples], name=name)
+
+
+def model(batch, is_training):
+  del is_training
+  features, labels = batch
+  logits = tf.matmul(features, tf.get_variable('weights', [NUM_FEATURES, NUM_CLASSES]))
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def build(num_towers=2, validation=True, optimizer=None, **settings):
+  """Returns a program, in a graph of its own."""
+  settings = dict(dict(train=examples(37), batch_size=8, device='cpu', seed=1), **settings)
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, validation=examples(11, 'validation') if validation else None,
+        optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9), num_towers=num_towers,
+        **settings)
+
+
+
+def read(program, session):
+  with program.graph.as_default():
+    return {variable.op.name: session.run(variable) for variable in tf.global_variables()}
+
+
+def test_every_part_of_the_straight_line_is_an_attribute():
+  program = build(num_towers=3)
+  assert program.devices.names == [f'/device:CPU:{tower}' for tower in range(3)]
+  assert program.plan.batch_size == 8 and program.plan is program.feed.inputs.plan
+  assert len(program.batches) == len(program.towers) == 3
+  assert program.towers == program.towers
+  assert program.train_op.graph is program.graph and program.validation.names == [
+      'loss', 'accuracy']
+  assert program.learning_rate == 0.1
+
+
+@pytest.mark.parametrize('mode, num_towers, depth', covering_grid(
+    ['split', 'next', 'shard'], [2, 3, 8], [0, 1, 2]))
+def test_towers_train_as_one_does(mode, num_towers, depth):
+  def train(program):
+    with program.session() as session:
+      losses = [session.train() for _ in range(7)]
+      return losses, session.validate(), read(program, session)
+
+  one = train(build(1, shuffle=False))
+  several = train(build(num_towers, shuffle=False, input_mode=mode, staging_depth=depth))
+  np.testing.assert_allclose(several[0], one[0], atol=1e-5)
+  assert several[1] == pytest.approx(one[1], abs=1e-5)
+  assert_same_weights(several[2], one[2])
+
+
+KINDS = [
+    dict(), dict(input_mode='next', staging_depth=2), dict(input_mode='shard', staging_depth=0),
+    dict(validation_tower=True, num_towers=3), dict(validation=False), dict(accumulate=2),
+    dict(variables='replicated', drop_remainder=True)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize('settings', KINDS, ids=lambda settings: '-'.join(settings) or 'plain')
+def test_no_order_of_calls_blocks(settings, tmp_path):
+  program = build(**settings)
+  validation, updates = program.validation, 'accumulate' not in settings
+  fetches = [program.towers[0].loss, program.towers[-1].sums, program.batches[0].tensors,
+             program.feed.put_ops]
+  draw = random.Random(str(sorted(settings)))
+  with program.session() as session:
+    session.save(str(tmp_path))
+    calls = [session.train, lambda: session.run(draw.choice(fetches)),
+             lambda: session.run([draw.choice(fetches), draw.choice(fetches)]),
+             lambda: session.save(str(tmp_path)), lambda: session.restore(str(tmp_path))]
+    if updates:
+      fetches += [program.gradients.loss, program.gradients.gradients[0][0], program.input_wait]
+      calls.append(lambda: session.run(program.train_op))
+    if validation is not None:
+      calls += [session.validate, lambda: session.run(validation.sums)]
+      if validation.is_validating is not None:
+        feed = {validation.is_validating: True}
+        calls += [lambda: session.run(validation.sums, feed),
+                  lambda: session.run(program.towers[0].sums, feed)]
+    for _ in range(25):
+      draw.choice(calls)()
+    step = session.step
+    assert np.isfinite(session.train()) and session.step == step + 1
+    if validation is not None:
+      assert session.run(validation.sums, feed if validation.is_validating is not None else None)[
+          -1] > 0
+      # The pass begins with the first validation example, wherever it was taken from before.
+      first = session.validate()
+      assert session.validate() == first
+
+
+def test_a_run_that_needs_no_batch_takes_none():
+  program = build(shuffle=False, train=examples(16))
+  with program.session() as session:
+    with program.graph.as_default():
+      counter = towers.get_global_step()
+    assert session.run({'step': counter, 'again': [counter]}) == {'step': 0, 'again': [0]}
+    first = session.train()
+  with build(shuffle=False, train=examples(16)).session() as session:
+    assert session.train() == first
+
+
+def test_a_run_looks_at_a_batch_and_training_still_takes_it():
+  expected = train_alone(build())
+  program = build()
+  with program.session() as session:
+    losses = []
+    for number in range(6):
+      for _ in range(number % 3):
+        session.run(program.towers[0].loss)
+      losses.append(session.train())
+  assert losses == expected
+
+
+def train_alone(program):
+  with program.session() as session:
+    return [session.train() for _ in range(6)]
+
+
+def test_a_raw_update_counts_as_a_step():
+  program = build()
+  with program.session() as session:
+    session.run(program.towers[1].loss)
+    loss, _ = session.run([program.gradients.loss, program.train_op])
+    assert session.step == 1
+    assert [loss] + [session.train() for _ in range(5)] == train_alone(build())
+    assert session.step == 6
+
+
+@pytest.mark.parametrize('settings', [dict(), dict(accumulate=2), dict(validation_tower=True)],
+                         ids=['plain', 'accumulate', 'tower'])
+def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
+  program = build(**settings)
+  with program.session() as session:
+    for _ in range(4):
+      session.train()
+    path = session.save(str(tmp_path))
+    expected = [session.train() for _ in range(5)], read(program, session)
+    assert session.restore(str(tmp_path)) == path and session.step == 4
+    assert [session.train() for _ in range(5)] == expected[0]
+  again = build(**settings)
+  with again.session() as session:
+    session.train()
+    session.restore(str(tmp_path))
+    assert [session.train() for _ in range(5)] == expected[0]
+    for name, value in read(again, session).items():
+      np.testing.assert_array_equal(value, expected[1][name])
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
+  features = FEATURES.copy()
+  features[8:10] = np.nan
+  program = build(train=examples(37, features=features), shuffle=False)
+  with program.session() as session:
+    session.train()
+    before = read(program, session)
+    with pytest.raises(RunError, match='Step 2 is not finite: .*tower 0.*has changed no variable'):
+      session.train()
+    after = read(program, session)
+    assert session.step == 2 and np.isfinite(session.train()) and session.step == 3
+  for name in ('weights', 'weights/Momentum'):
+    np.testing.assert_array_equal(after[name], before[name])
+
+
+@pytest.mark.parametrize('settings, message', [
+    (dict(num_towers=0), 'num_gpus is 0'),
+    (dict(batch_size=1), 'smaller than the 2 towers'),
+    (dict(validation=False, validation_tower=True), 'validation_tower has nothing to measure'),
+    (dict(num_towers=1, validation_tower=True), 'takes one tower for itself'),
+    (dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
+    (dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
+    (dict(input_mode='all'), 'split, next, shard'),
+])
+def test_what_does_not_fit_is_refused(settings, message):
+  with pytest.raises(towers.UsageError, match=message):
+    build(**settings)
+
+
+def test_a_graph_has_one_program():
+  program = build()
+  with program.graph.as_default(), pytest.raises(towers.UsageError, match='has a program already'):
+    towers.Program(model, train=examples(37), batch_size=8, device='cpu',
+                   optimizer=tf.train.AdamOptimizer())
+
+
+def test_calls_that_cannot_be_answered_are_refused(tmp_path):
+  program = build(validation=False, accumulate=2)
+  session = program.session()
+  with pytest.raises(towers.UsageError, match='is not open'):
+    session.train()
+  with session:
+    with pytest.raises(towers.UsageError, match='nothing to validate on'):
+      session.validate()
+    with pytest.raises(towers.UsageError, match='accumulates micro-batches'):
+      session.run(program.train_op)
+    with pytest.raises(towers.UsageError, match='no checkpoint in'):
+      session.restore(str(tmp_path / 'none'))
+  with pytest.raises(towers.UsageError, match='is not open'):
+    session.train()
+
+
+@pytest.mark.parametrize('rate', [0.05, lambda plan: tf.constant(0.05)], ids=['float', 'function'])
+def test_an_optimizer_may_be_a_function_of_the_rate(rate):
+  program = build(optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9), learning_rate=rate)
+  same = build(optimizer=tf.train.MomentumOptimizer(0.05, 0.9))
+  with program.session() as session, same.session() as other:
+    assert [session.train() for _ in range(3)] == [other.train() for _ in range(3)]
+    assert program.learning_rate == 0.05 or session.run(program.learning_rate) == np.float32(0.05)

@@ -1,0 +1,183 @@
+"""The training graph: one straight line from the examples to the update.
+
+  examples ──► feed ──► batches ──► towers ──► gradients ──► train_op
+                          ▲                                     │
+  validation examples ────┘ where is_validating is fed          └──► validation
+"""
+
+import os
+from typing import Any, Callable, Optional, Union
+
+import towers
+from tensorflow_v1 import tf
+from towers.base.collector import uncollected
+from towers.base.usage_error import UsageError
+from towers.data.examples import Examples
+from towers.input.feed import Feed
+from towers.input.plan import Plan
+from towers.placement.cluster import read_cluster
+from towers.placement.workers import Workers
+from towers.tower.tower import Model
+
+# A learning rate that never changes is a float.
+Rate = Union[float, tf.Tensor]
+_COLLECTION = 'towers/program'
+
+
+class TrainingGraph:
+  """The graph that trains a model on N towers, built in the default graph.
+
+  Attributes, in the order in which data goes:
+    graph: that holds it, a `tf.Graph`.
+    devices: for each tower its device; with a validation tower, the last one is that tower's.
+    workers: that train together, of which this process is one.
+    feed: of the training split: iterators and staging areas.
+    plan: of the training split: examples, batches and epochs.
+    batches: for each training tower the batch that it computes on.
+    towers: the training towers, each with its loss, metrics and gradients.
+    gradients: the mean loss and gradients over the global batch.
+    learning_rate: of the next step, a scalar tensor or a float; None where the optimizer hides it.
+    train_op: updates all weights once. Its value is a scalar bool, False for a step that was
+      refused because its loss or gradients were not finite.
+    validation: what a run on validation batches fetches, or None.
+    input_wait: seconds that a run with `train_op` waited for input, a scalar tensor.
+    add_wait: with accumulation, the same of a run with `gradients.add_op`; else None.
+    replicas: of the variables on every tower, or None where all towers share them.
+    precision: that towers compute in, or None for float32.
+    broadcast: how the chief's state becomes that of all workers; None for one worker.
+  """
+
+  @uncollected()
+  def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
+               optimizer: Union[tf.train.Optimizer, Callable[[Rate], tf.train.Optimizer]],
+               learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
+               batch_size: int, accumulate: int = 1, drop_remainder: bool = False,
+               num_towers: Optional[int] = None, device: str = 'auto',
+               workers: Optional[Workers] = None, input_mode: str = 'split',
+               input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
+               seed: int = 0, validation_tower: bool = False, variables: str = 'host',
+               tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
+               loss_scale: Optional[float] = None, collective: str = 'auto',
+               fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
+               weight_decay: float = 0.0):
+    """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
+    self.graph = tf.get_default_graph()
+    cluster = read_cluster(os.environ)
+    self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
+    self.devices = devices = towers.build_devices(num_towers, device)
+    self._check(validation, validation_tower, collective, variables)
+    train_devices = devices.names[:-1] if validation_tower else devices.names
+
+    def build_feed(examples: Examples, devices: Any, batch_size: int, *, shuffle: bool = False,
+                   **planned: Any) -> Feed:
+      plan = towers.build_plan(
+          num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
+          num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
+      inputs = towers.build_inputs(examples, plan=plan, mode=input_mode, shuffle=shuffle,
+                                   seed=seed, parallel_calls=input_threads)
+      return towers.build_feed(inputs, devices=devices, staging_depth=staging_depth)
+
+    self.feed = build_feed(train, train_devices, batch_size, shuffle=shuffle,
+                           drop_remainder=drop_remainder, accumulate=accumulate)
+    self.plan = self.feed.inputs.plan
+    validation_feed = validation and build_feed(
+        validation, devices.names[-1:] if validation_tower else devices.names,
+        self.plan.micro_batch_size)
+
+    is_training: Any = True
+    if validation_feed and not validation_tower:
+      is_validating = tf.placeholder_with_default(False, [], 'is_validating')
+      is_training = tf.logical_not(is_validating)
+      self.batches = towers.build_switched_batches(self.feed, validation_feed,
+                                                   is_validating=is_validating)
+    else:
+      self.batches = towers.build_batches(self.feed)
+
+    store = towers.build_variable_store(
+        devices=train_devices, placement=variables, seed=seed, rank=workers.rank)
+    self.precision = towers.build_precision(precision, devices=train_devices, loss_scale=loss_scale)
+    self.towers = towers.build_towers(
+        model, self.batches, devices=train_devices, store=store, is_training=is_training,
+        batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
+        workers=workers)
+
+    mean = towers.average_gradients(
+        self.towers, accumulate=accumulate, workers=workers, collective=collective,
+        fusion_bytes=int(fusion_megabytes * 1e6))
+    if self.precision is not None:
+      mean = towers.unscale_gradients(mean, self.precision.loss_scale)
+    self._unclipped, self._gradient_norm = mean, None
+    self.gradients = towers.clip_gradients(mean, clip_norm) if clip_norm else mean
+
+    self.learning_rate, optimizer = _choose_rate(optimizer, learning_rate, self.plan)
+    self.train_op = towers.build_train_op(self.gradients, optimizer=optimizer,
+                                          weight_decay=weight_decay)
+    self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
+    add_op = self.gradients.add_op
+    self.add_wait = add_op and towers.build_input_wait(self.feed, self.batches, after=add_op)
+
+    self.validation = None
+    if validation_feed and validation_tower:
+      self.validation = towers.build_validation_tower(
+          model, validation_feed, number=len(train_devices), store=store,
+          precision=self.precision, workers=workers)
+    elif validation_feed:
+      self.validation = towers.build_validation(
+          self.towers, feed=validation_feed, is_validating=is_validating, workers=workers)
+    self.replicas = towers.build_replicas()
+    self.broadcast = towers.build_broadcast(workers) if workers.num_workers > 1 else None
+
+  def _check(self, validation, validation_tower, collective, variables):
+    """Refuses what does not go together, before anything is built."""
+    if tf.get_collection(_COLLECTION):
+      raise UsageError('This graph has a program already, and two would share counters and '
+                       'variables: build the second one in a graph of its own, '
+                       '`with tf.Graph().as_default():`.')
+    tf.add_to_collection(_COLLECTION, True)
+    if validation_tower and validation is None:
+      raise UsageError('validation_tower has nothing to measure: give validation examples too.')
+    if validation_tower and len(self.devices.names) < 2:
+      raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to '
+                       'train: use num_gpus of at least 2, or validation=switch.')
+    if collective != 'auto' and variables != 'replicated' and self.workers.num_workers == 1:
+      raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
+                       'are shared, and one worker: use variables=replicated.')
+
+  @property
+  def gradient_norm(self) -> Any:
+    """The global norm of the mean gradients before they are clipped, a scalar tensor.
+
+    Its ops are built when it is first asked for; a session that has begun takes longer then.
+    """
+    if self._gradient_norm is None:
+      with self.graph.as_default():
+        self._gradient_norm = towers.build_gradient_norm(self._unclipped)
+    return self._gradient_norm
+
+  @property
+  def needs_threads(self) -> bool:
+    """Whether the input of any split does, see `towers.Inputs`, or is not staged.
+
+    The towers' ops follow an input that is not staged in its own thread, and the time at which it
+    came would be read too late.
+    """
+    feeds = [self.feed] + ([self.validation.feed] if self.validation else [])
+    return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)
+
+
+def _choose_rate(optimizer, learning_rate, plan):
+  """Returns the learning rate, or None where only the optimizer knows it, and the optimizer."""
+  is_function = callable(optimizer) and not isinstance(optimizer, tf.train.Optimizer)
+  if learning_rate is None and is_function:
+    raise UsageError('optimizer is a function of the learning rate, and learning_rate is not '
+                     'given: give learning_rate=0.1, or an optimizer that has its rate.')
+  if learning_rate is not None and not is_function:
+    raise UsageError(f'learning_rate={learning_rate} has no effect on an optimizer that has its '
+                     'own rate: give optimizer as a function of the rate, as `lambda rate: '
+                     'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
+  if not is_function:
+    # TensorFlow's optimizers keep the rate under one of these names.
+    rate = getattr(optimizer, '_learning_rate', getattr(optimizer, '_lr', None))
+    return (None if callable(rate) else rate), optimizer
+  rate = learning_rate(plan) if callable(learning_rate) else float(learning_rate)
+  return rate, optimizer(rate)
