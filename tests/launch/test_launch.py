@@ -113,8 +113,8 @@ def test_lines_of_several_workers_are_whole_and_in_order(start):
   launcher = start(
       '''
 for stream in (1, 2):
-  text = ''.join('%d %d %s\\n' % (worker, number, 'x' * (number % 97))
-                 for number in range(5000)).encode()
+  text = ''.join('%d %d %s\\n' % (worker, index, 'x' * (index % 97))
+                 for index in range(5000)).encode()
   while text:
     text = text[os.write(stream, text[:1009]):]
 os.write(1, b'no end')
@@ -124,7 +124,7 @@ os.write(1, b'no end')
     lines = [re.match(r'worker (\d) │ (.*)$', line).groups() for line in text.splitlines()]
     for worker in '012':
       assert [line for name, line in lines if name == worker] == [
-          f"{worker} {number} {'x' * (number % 97)}" for number in range(5000)] + last
+          f"{worker} {index} {'x' * (index % 97)}" for index in range(5000)] + last
 
 
 @settings(deadline=None, derandomize=True)
@@ -139,7 +139,7 @@ def test_however_output_is_cut_its_lines_are_the_same(parts):
     assert cut(parts) == b''.join(parts).splitlines()
 
 
-def test_a_line_that_is_drawn_again_and_again_is_shown_now_and_then_and_at_last():
+def test_a_redrawn_line_is_shown_now_and_then_and_in_its_last_state():
   now = [0.0]
   lines = Lines(clock=lambda: now[0])
   shown = []
@@ -174,14 +174,15 @@ def test_tags_have_colours_on_a_terminal_unless_no_color_is_set(start, no_color)
                   {'\x1b[36mworker 0 | \x1b[0m', '\x1b[33mworker 1 | \x1b[0m'})
 
 
-def test_every_process_is_told_who_it_is_and_who_the_others_are(start):
-  launcher = start('note("told", os.environ["TF_CONFIG"])', '--workers=3', '--evaluator')
+def test_every_process_gets_its_rank_and_all_addresses(start):
+  launcher = start('note("tf_configs", os.environ["TF_CONFIG"])', '--workers=3', '--evaluator')
   assert launcher.end() == 0
-  told = [json.loads(line) for line in launcher.notes('told')]
-  assert sorted((one['task']['type'], one['task']['index']) for one in told) == [
-      ('evaluator', 0), ('worker', 0), ('worker', 1), ('worker', 2)]
-  assert all(one['cluster'] == told[0]['cluster'] for one in told)
-  hosts, ports = zip(*(address.split(':') for address in told[0]['cluster']['worker']))
+  tf_configs = [json.loads(line) for line in launcher.notes('tf_configs')]
+  tasks = sorted((config['task']['type'], config['task']['index']) for config in tf_configs)
+  assert tasks == [('evaluator', 0), ('worker', 0), ('worker', 1), ('worker', 2)]
+  cluster = tf_configs[0]['cluster']
+  assert all(config['cluster'] == cluster for config in tf_configs)
+  hosts, ports = zip(*(address.split(':') for address in cluster['worker']))
   assert set(hosts) == {'127.0.0.1'} and len(set(ports)) == 3
 
 
@@ -202,13 +203,13 @@ def test_ports_are_distinct_and_free():
         launch_ports.find_free_ports(1)
 
 
-@pytest.mark.parametrize('end, code, told', [
+@pytest.mark.parametrize('end, code, sentence', [
     ('os.kill(os.getpid(), signal.SIGKILL)', 137, 'worker 1 was killed by SIGKILL'),
     ('os.kill(os.getpid(), signal.SIGRTMIN + 1)', 128 + signal.SIGRTMIN + 1,
      f'worker 1 was killed by signal {signal.SIGRTMIN + 1}'),
     ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
 ])
-def test_one_that_fails_ends_all_and_is_named(start, end, code, told):
+def test_a_worker_that_fails_ends_all_and_is_named(start, end, code, sentence):
   launcher = start(f'''
 if worker == 1:
   wait_for('asleep')
@@ -217,16 +218,16 @@ note('asleep')
 ''' + SLEEP, '--workers=3', '--evaluator', '--restarts=0')
   assert launcher.end() == code
   said = launcher.said()
-  assert said[0] == 'launch: ' + told
+  assert said[0] == f'launch: {sentence}'
   assert {f'launch: {name} was killed by SIGTERM'
           for name in ('worker 0', 'worker 2', 'evaluator')} < set(said)
-  assert said[-1] == f'launch: error: {told}; restarts: 0 of 0.'
+  assert said[-1] == f'launch: error: {sentence}; restarts: 0 of 0.'
 
 
 @pytest.mark.parametrize('late, code, named', [
     ('sys.exit(3)', 3, 'worker 1 ended with exit code 3'),
     ('sys.exit(75)', 75, 'worker 0 ended with exit code 75')])
-def test_who_ends_because_another_is_gone_is_not_the_cause(start, late, code, named):
+def test_a_worker_that_leaves_since_another_is_gone_is_not_the_cause(start, late, code, named):
   launcher = start(f'''
 if worker == 0:
   note('gone')
@@ -242,7 +243,7 @@ if worker == 1:
 
 def test_all_start_again_on_other_ports_as_often_as_asked_for(start):
   launcher = start('''
-note('told', os.environ['TF_CONFIG'])
+note('tf_configs', os.environ['TF_CONFIG'])
 wait_for_all(2)
 if worker == 1:
   sys.exit(3)
@@ -252,7 +253,7 @@ if worker == 1:
   assert [line for line in launcher.said() if ' in ' in line] == [
       'launch: restart 1 of 2 in 1 s', 'launch: restart 2 of 2 in 2 s']
   assert launcher.said()[-1] == 'launch: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
-  ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('told')}
+  ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('tf_configs')}
   assert len(ports) == 3
 
 
@@ -267,7 +268,7 @@ if worker == 0 and not os.path.exists(os.path.join(os.environ['NOTES'], 'aborted
   assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
 
 
-def test_a_mistake_is_not_tried_again(start):
+def test_a_mistake_is_not_restarted(start):
   launcher = start(f'wait_for_all(2)\nsys.exit(2) if worker == 1 else {SLEEP}', '--workers=2',
                    '--restarts=3')
   assert launcher.end() == 2
@@ -288,7 +289,7 @@ note('left')
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_sent_on_once_and_all_leave_by_themselves(start, number):
+def test_a_signal_is_forwarded_once_and_all_leave_by_themselves(start, number):
   launcher = start(PATIENT + f'sys.exit(128 + {number})', '--workers=2', '--evaluator',
                    '--restarts=3', '--grace_seconds=0')
   launcher.wait_for('ready', 3)
@@ -334,14 +335,14 @@ def test_a_second_signal_kills_all_at_once(start):
   assert 'launch: worker 0 was killed by SIGKILL' in launcher.said()
 
 
-def test_who_takes_no_sigterm_is_killed_after_the_grace(start):
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(start):
   launcher = start('if worker == 1:\n  wait_for("ready")\n  sys.exit(3)\n' + STUBBORN + SLEEP,
                    '--workers=2', '--restarts=0', '--grace_seconds=0.3')
   assert launcher.end() == 3
   assert 'launch: worker 0 has not ended within 0.3 s of SIGTERM, and is killed' in launcher.said()
 
 
-def test_a_stopped_worker_takes_its_sigterm(start):
+def test_a_stopped_worker_handles_sigterm(start):
   launcher = start('''
 if worker == 0:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -371,7 +372,7 @@ note('pid', grandchild.pid)
 '''
 
 
-def test_a_launcher_that_is_killed_leaves_nobody_behind(start):
+def test_a_launcher_that_is_killed_leaves_no_process_behind(start):
   launcher = start(PARENT % '' + SLEEP, '--workers=2', '--evaluator')
   launcher.wait_for('pid', 6)
   pids = [int(line) for line in launcher.notes('pid')]
@@ -389,7 +390,7 @@ def test_what_a_worker_has_started_ends_with_it(start, end):
   wait_until(lambda: not any(map(is_alive, pids)))  # SIGKILL has been sent, and takes a moment.
 
 
-def test_what_has_left_a_workers_group_keeps_nobody_waiting(start):
+def test_a_process_that_left_the_group_keeps_nothing_waiting(start):
   launcher = start(PARENT.replace('PIPE%s', 'PIPE, start_new_session=True') + 'print("last")',
                    '--workers=1')
   try:
@@ -427,7 +428,7 @@ note(str(worker))
                              'by itself after the last checkpoint']
 
 
-def test_an_evaluator_that_fails_ends_no_training_and_is_told_in_the_end(start):
+def test_an_evaluator_that_fails_is_reported_after_training(start):
   launcher = start('''
 if worker == 'evaluator':
   note('failed')

@@ -151,7 +151,7 @@ MUTANTS = [
                  'test_an_epoch_that_is_not_whole_counts'),
                 ('self._paused_seconds += self._mark - began',
                  'self._paused_seconds = self._mark - began', 'of several pauses the last counts',
-                 'test_the_time_of_all_pauses_is_told'),
+                 'test_the_time_of_all_pauses_adds_up'),
                 ('self._plan.examples_before(self._step) - self._plan.examples_before(since_step)',
                  'self._plan.batch_size * (self._step - since_step)',
                  'the smaller last batch of an epoch counts as a full one',

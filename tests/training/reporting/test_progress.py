@@ -55,7 +55,7 @@ def test_plain_lines_come_at_once_then_now_and_then_and_at_the_end():
 
 
 @pytest.mark.parametrize('pause_after', [None, 7, 12])
-def test_pauses_are_no_training_time(pause_after):
+def test_pauses_do_not_count_as_training(pause_after):
   assert run(io.StringIO(), pause_after=pause_after).examples_per_second == pytest.approx(10)
 
 
@@ -77,7 +77,7 @@ def test_an_epoch_that_is_not_whole_counts():
   assert 'step 24/24, epoch 3/3:' in stream.getvalue()
 
 
-def test_the_time_of_all_pauses_is_told():
+def test_the_time_of_all_pauses_adds_up():
   clock = Clock()
   progress = Progress(total_steps=5, first_step=0, plan=PLAN, learning_rate=lambda: 0.1,
                       stream=io.StringIO(), clock=clock)
@@ -128,14 +128,14 @@ def test_a_bar_is_drawn_over_itself_within_the_terminal(columns):
     (60, 'epoch 1/2 step 10/20  loss 0.2000  10 examples/s  0:10 left'),
     (72, 'epoch 1/2 ━━━━━━───── step 10/20  loss 0.2000  10 examples/s  0:10 left'),
     (84, 'epoch 1/2 ━━━━━━─────── step 10/20  loss 0.2000  rate 0.1  10 examples/s  0:10 left')])
-def test_where_there_is_little_room_what_matters_least_is_left_out(columns, shown):
+def test_a_narrow_line_leaves_out_what_matters_least(columns, shown):
   stream = Terminal()
   run(stream, columns=columns)
   assert shown in stream.getvalue().split('\r\x1b[K')
 
 
 @pytest.mark.parametrize('stream', [Terminal(), io.StringIO()], ids=['terminal', 'pipe'])
-def test_quiet_tells_of_validation_and_warnings_alone(stream):
+def test_quiet_shows_only_validations_and_warnings(stream):
   progress = run(stream, pause_after=7, is_quiet=True)
   progress.write('WARNING: something')
   assert stream.getvalue().splitlines() == [
@@ -144,7 +144,7 @@ def test_quiet_tells_of_validation_and_warnings_alone(stream):
   assert progress.examples_per_second == pytest.approx(10)
 
 
-def test_a_bar_that_does_not_reach_its_end_gives_its_line_up():
+def test_closing_ends_the_line_of_an_unfinished_bar():
   stream = Terminal()
   progress = run(stream, steps=12)
   progress.step(step=11, loss=0.5)
@@ -175,7 +175,7 @@ def test_a_log_that_cannot_be_written_ends_no_run():
   assert run(FullDisk()).examples_per_second == pytest.approx(10)
 
 
-def test_going_back_measures_the_speed_anew():
+def test_a_rewind_measures_the_speed_anew():
   stream = io.StringIO()
   progress = run(stream, steps=12)
   progress.rewind(4)

@@ -86,7 +86,7 @@ def test_the_norm_of_sparse_gradients_is_that_of_the_dense_ones():
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(3.0)
 
 
-def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_took():
+def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate():
   calls, kept = [], List()
   with Run(schedule='cosine', steps=12, **CURVES) as run:
     with run.graph.as_default():
@@ -103,7 +103,7 @@ def test_only_steps_that_are_kept_compute_the_norm_and_tell_the_rate_that_they_t
   assert len({sample.learning_rate for sample in kept.samples}) == 4
 
 
-def test_without_curves_a_program_has_no_norm_and_steps_fetch_what_they_did():
+def test_without_curves_no_step_computes_the_norm():
   with Run() as run:
     train(run)
     assert run.steps.update is None
@@ -123,7 +123,7 @@ def whole(request, tmp_path_factory):
 
 @pytest.mark.parametrize('kill_after', [6] + [
     pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 5, 10, 11)])
-def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):
+def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):
   settings, expected = whole
   with Run(**settings) as run:
     train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves', kill_after=kill_after)
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_with_the_same_curves_and_no_point_twice(tmp_path, 
   assert sorted(points) == sorted(expected)
 
 
-def test_going_back_takes_the_points_back(tmp_path):
+def test_a_rewind_drops_later_points(tmp_path):
   poisoned = faults.poison(small.random_examples(40), 36)
   with Run(train=poisoned, on_nan='rollback', checkpoint_dir='unused', **CURVES) as run, \
       pytest.raises(RunError, match='going back 3 times has not helped'):
@@ -187,7 +187,7 @@ def test_main_writes_text_and_graph_that_tensorboard_reads(tmp_path):
   assert board.Graph().node and 'run/text_summary' in tags + [f'{tag}/text_summary' for tag in tags]
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(capsys):
+def test_a_folder_that_cannot_be_made_is_an_error_at_once(capsys):
   import main
   assert main.main(['main.py', '--summary_dir=/dev/null/folder']) == 2
   assert 'summary_dir=/dev/null/folder' in capsys.readouterr().err

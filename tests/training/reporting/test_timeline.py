@@ -90,7 +90,7 @@ def test_bars_lie_within_their_runs_and_do_not_overlap_in_a_row(tmp_path):
 
 @pytest.mark.parametrize('settings', [
     {}, dict(depth=0, mode='next'), dict(accumulate=2), dict(optimizer='adam')])
-def test_training_does_not_know_that_it_is_traced(tmp_path, settings):
+def test_tracing_does_not_change_training(tmp_path, settings):
   losses, weights, warnings, kept = traced(tmp_path / 'trace.json', shuffle=True, every=3,
                                            **settings)
   expected, same_weights, _, same = traced(tmp_path / 'none.json', first=90, last=90, shuffle=True,
@@ -102,7 +102,7 @@ def test_training_does_not_know_that_it_is_traced(tmp_path, settings):
   assert [sample.step for sample in kept.samples] == [3]
 
 
-def test_a_run_that_resumes_within_or_ends_before_the_last_step_writes_what_was(tmp_path):
+def test_a_run_that_traced_some_of_the_steps_writes_them(tmp_path):
   traced(tmp_path / 'resumed.json', first=2, last=4, first_step=2)
   assert [bar[3] for bar in read(tmp_path / 'resumed.json')['session.run']] == ['step 3', 'step 4']
   _, _, warnings, _ = traced(tmp_path / 'short.json', first=4, last=9)

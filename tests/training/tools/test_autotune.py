@@ -56,7 +56,7 @@ def test_the_fastest_of_each_kind_is_kept_for_the_next():
       '--staging_depth=2', '--variables=replicated', '1,430', 'examples/s', '1.43', 'faster']
 
 
-def test_what_is_no_faster_than_chance_is_not_taken():
+def test_a_speedup_that_may_be_chance_is_not_kept():
   tuned, _ = tuned_by({('staging_depth', 0): 1.02, ('variables', 'first'): 0.98})
   assert tuned.settings == {}
 
@@ -69,7 +69,7 @@ def test_what_is_no_faster_than_chance_is_not_taken():
     (TimedTrial(error='ended by signal 11'), 'ended by signal 11'),
     (TimedTrial(error='not done after 60 s'), 'not done after 60 s'),
 ])
-def test_what_disagrees_crashes_or_never_ends_is_listed_and_not_taken(trial, verdict):
+def test_trials_that_disagree_crash_or_hang_are_listed_and_not_kept(trial, verdict):
   tuned, _ = tuned_by({('staging_depth', 0): 1.5}, others={('variables', 'replicated'): trial})
   assert tuned.settings == dict(staging_depth=0)
   assert tuned.rows[-1].settings == dict(staging_depth=0, variables='replicated')
@@ -101,7 +101,7 @@ def test_plain_settings_that_do_not_run_are_an_error():
     tune(FEW, lambda settings: TimedTrial(error='no such file'))
 
 
-def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
+def test_the_fingerprint_depends_on_what_matters(monkeypatch, tmp_path):
   plain = fingerprint(Config())
   assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
   different = [plain] + [fingerprint(Config(**changed)) for changed in (
@@ -121,7 +121,7 @@ def test_the_fingerprint_is_of_what_matters(monkeypatch, tmp_path):
   assert len(set(different)) == len(different)
 
 
-def test_the_fingerprint_holds_all_that_a_run_may_load():
+def test_the_fingerprint_covers_all_packages():
   packages = {name for name in os.listdir(ROOT)
               if os.path.exists(os.path.join(ROOT, name, '__init__.py'))}
   assert packages - {'tests', 'benchmarks', 'examples'} == set(fingerprints._SOURCE)
@@ -167,12 +167,12 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
   (tmp_path / 'main.py').write_text(FAKE_MAIN)
   config = Config(xla='off', graph_rewriter='off', inter_threads=2, num_gpus=2, batch_size=100,
                   epochs=90.0, checkpoint_dir=str(tmp_path), autotune=True, on_nan='rollback')
-  for told in ('trials of 40 steps', 'remembered in'):
+  for words in ('trials of 40 steps', 'remembered in'):
     tuned = autotune.autotune(config, command=[sys.executable, str(tmp_path / 'main.py')])
     assert (tuned.variables, tuned.staging_depth) == ('replicated', 1)
     assert (tuned.autotune, tuned.epochs) == (False, 90.0)
     shown = capsys.readouterr().out
-    assert told in shown and 'the same as --variables=replicated' in shown
+    assert words in shown and 'the same as --variables=replicated' in shown
     for words in ('ended by signal 6', 'not done after 2 s', 'error: no room', '3.00  faster'):
       assert words in shown
   asked = (tmp_path / 'asked').read_text().splitlines()
@@ -190,7 +190,7 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
     assert autotune._recall(str(path)) is None
 
 
-def test_trials_write_nothing_that_is_the_runs(tmp_path, monkeypatch):
+def test_trials_do_not_write_to_the_files_of_the_run(tmp_path, monkeypatch):
   commands = []
 
   def run(command, **_):

@@ -83,7 +83,7 @@ def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_p
 
 
 @pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]'])
-def test_a_damaged_file_of_evaluations_is_begun_anew(text, tmp_path):
+def test_a_damaged_file_of_evaluations_is_replaced(text, tmp_path):
   (tmp_path / EVALUATIONS).write_text(text)
   evaluations = Evaluations(str(tmp_path))
   assert evaluations.last_step() == -1

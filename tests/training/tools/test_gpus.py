@@ -107,7 +107,7 @@ def no_answer():
   return None
 
 
-def test_the_driver_tells_name_memory_and_capability(load_nvml):
+def test_the_driver_lists_name_memory_and_capability(load_nvml):
   library = Nvml([('Tesla K80', 11441, (3, 7)), ('NVIDIA GB10', None, (12, 1))],
                  driver='470.199.02')
   load_nvml(library)
@@ -141,7 +141,7 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(load_nvml):
   waits.set()
 
 
-def test_without_a_library_of_a_driver_or_without_the_package_nvidia_smi_is_asked(
+def test_without_driver_or_package_nvidia_smi_answers(
     load_nvml, monkeypatch):
   def no_library(name):
     raise OSError(name + ': cannot open shared object file: No such file or directory')
@@ -155,7 +155,7 @@ def test_without_a_library_of_a_driver_or_without_the_package_nvidia_smi_is_aske
   assert find_gpus(smi(V100)) == (parse_gpus(V100), [])
 
 
-def test_recorded_answers_are_read():
+def test_recorded_answers_are_parsed():
   assert parse_gpus(A100)[1] == Gpu(1, 'NVIDIA A100-SXM4-40GB', (535, 104, 5), 40960, (8, 0))
   assert parse_gpus(V100) == [Gpu(0, 'Tesla V100-SXM2-16GB', (418, 67), 16130, None)]
   assert [(gpu.capability, gpu.memory_mib) for gpu in parse_gpus(MIXED)] == [
@@ -163,7 +163,7 @@ def test_recorded_answers_are_read():
   assert parse_gpus('') == parse_gpus('No devices were found\n') == []
 
 
-def test_an_older_driver_is_asked_again_without_what_it_does_not_know():
+def test_an_older_driver_is_queried_again_without_the_field_it_lacks():
   run = smi(REFUSAL, V100)
   gpus, findings = find_gpus(run, no_answer)
   assert len(gpus) == 1 and findings == []
@@ -178,7 +178,7 @@ def test_an_older_driver_is_asked_again_without_what_it_does_not_know():
     (subprocess.TimeoutExpired('nvidia-smi', 30), 'FAULT', ['does not answer', 'restart']),
     (PermissionError(13, 'Permission denied'), 'FAULT', ['Permission denied']),
 ])
-def test_whatever_nvidia_smi_says_is_told(answer, kind, words):
+def test_problems_of_nvidia_smi_are_findings(answer, kind, words):
   gpus, [finding] = find_gpus(smi(answer), no_answer)
   assert gpus == [] and finding.kind == kind
   assert all(word in format_finding(finding) for word in words)
@@ -227,7 +227,7 @@ def test_a_tensorflow_without_cuda_and_one_that_sees_fewer_gpus_are_faults(monke
   assert check_visible([], TF2, 0) == []
 
 
-def test_what_2_x_says_of_itself_is_read():
+def test_the_build_info_of_2_x_is_parsed():
   assert tuple(TF2) == ('2.21.0', (12, 5), (6, 0), None)
   assert parse_build('2.9', '11.2', ['sm_35', 'sm_80']) == Build('2.9', (11, 2), (3, 5), (8, 0))
   assert parse_build('2.30', '13.0', ['sm_75', 'sm_120']) == Build('2.30', (13, 0), (7, 5), (12, 0))

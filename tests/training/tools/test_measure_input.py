@@ -10,7 +10,7 @@ from towers.training.tools.measure_input import advise, format_speeds, measure_i
 
 
 @pytest.mark.parametrize('num_towers', [1, 3])
-def test_every_mode_is_measured_on_what_it_really_takes(num_towers):
+def test_every_mode_is_measured(num_towers):
   devices = towers.build_devices(num_towers, 'cpu')
   speeds = measure_input(random_examples(50), devices, batch_size=8, seconds=0.1)
   assert tuple(speeds) == MODES and all(speed > 100 for speed in speeds.values())
@@ -26,7 +26,7 @@ def test_augmented_arrays_are_measured_too():
   assert min(speeds.values()) > 100
 
 
-def test_advice_is_for_those_who_wait_and_fits_the_settings(monkeypatch):
+def test_towers_that_wait_get_advice_that_fits_the_settings(monkeypatch):
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
   assert advise(0.05) == ''
   assert '43%' in advise(0.43) and 'all 8 cores decode already' in advise(0.43)
