@@ -60,9 +60,9 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
   """Measures each new checkpoint until the workers have trained to the end.
 
   Args:
-    program: in the default graph, as that of the workers, with `validation='switch'`.
+    program: in the default graph, as that of the workers, without a validation tower.
     checkpoint_dir: of the workers.
-    last_step: of the workers' run.
+    last_step: of the workers.
     session_config: a `tf.ConfigProto`.
     startup: entered.
     signals: entered.
@@ -81,8 +81,8 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
   evaluations = Evaluations(checkpoint_dir)
   summaries = _build_summaries(summary_dir)
 
-  def is_over():
-    return _is_over(checkpoint_dir, evaluations.last_step(), last_step, best_metric=best_metric,
+  def is_over(measured_step):
+    return _is_over(checkpoint_dir, measured_step, last_step, best_metric=best_metric,
                     early_stopping=early_stopping)
 
   startup.begin('variables', 'starting the variables')
@@ -92,8 +92,7 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    for step in _restore_each(session, checkpoint_dir, evaluations.last_step, is_over, signals,
-                              sleep):
+    for step in _restore_each(session, checkpoint_dir, evaluations, is_over, signals, sleep):
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)
@@ -107,20 +106,19 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
     summaries.close()
 
 
-def _restore_each(session, folder, read_last_step, is_over, signals, sleep) -> Iterator[int]:
-  """Restores the newest checkpoint after the last step, and yields its step, until it is over."""
+def _restore_each(session, folder, evaluations, is_over, signals, sleep) -> Iterator[int]:
+  """Restores each new checkpoint, except those that a newer one overtook, and yields its step."""
   saver = tf.train.Saver(tf.global_variables())
-  told_at = float('-inf')
-  while not is_over():
-    last_step = read_last_step()
-    step = _take_newest(session, saver, folder, after=last_step)
+  printed_at = float('-inf')
+  while not is_over(evaluations.last_step()):
+    step = _take_newest(session, saver, folder, after=evaluations.last_step())
     if step is not None:
       yield step
       continue
-    if time.monotonic() - told_at >= _SECONDS_BETWEEN_LINES:
-      told_at = time.monotonic()
-      print(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step {max(0, last_step)}",
-            flush=True)
+    if time.monotonic() - printed_at >= _SECONDS_BETWEEN_LINES:
+      printed_at = time.monotonic()
+      print(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
+            f'{max(0, evaluations.last_step())}', flush=True)
     _leave_if_asked(signals)
     sleep(_SECONDS_BETWEEN_LOOKS)
 
