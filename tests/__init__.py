@@ -1,4 +1,4 @@
-"""Tests, in the rooms of what they test."""
+"""Tests, in rooms that mirror those of the code."""
 
 import os
 

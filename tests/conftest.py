@@ -1,4 +1,4 @@
-"""How many tests run at a time."""
+"""Sets how many tests run at a time."""
 
 import pytest
 
@@ -7,7 +7,5 @@ from towers.base.cores import count_cores
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-  """Returns more than there are cores: many a test waits, for processes of its own or for what is
-  to stand still.
-  """
+  """Returns more than the number of cores: many tests wait for processes or for time to pass."""
   return count_cores() * 3 // 2

@@ -1,4 +1,4 @@
-"""What each commit must pass: its subject, and the hooks that run what CI begins with."""
+"""Checks of each commit: its subject, and the hooks, which run the first checks of CI."""
 
 import os
 import re

@@ -1,6 +1,4 @@
-"""Every command in the docs is run, every file they name exists, and the package installs what they
-promise.
-"""
+"""Every command in the docs runs, and every flag, file and link in them exists."""
 
 import inspect
 import json
@@ -26,7 +24,7 @@ DOCS = sorted(
     for folder in ('', 'docs')
     for name in os.listdir(os.path.join(ROOT, folder))
     if name.endswith('.md'))
-# Whose commands take ten seconds and more.
+# Pages whose commands take at least ten seconds.
 LONG = {os.path.join('docs', name) for name in ('seeing.md', 'speed.md', 'workers.md')}
 
 
@@ -36,12 +34,12 @@ def read(name):
 
 
 def python_blocks(name):
-  """Returns a document's programs, and pieces of programs, in order."""
+  """Returns a document's programs and program fragments, in order."""
   return re.findall(r'```python\n(.*?)```', read(name), re.DOTALL)
 
 
 def prose(name):
-  """Returns what stands outside of code."""
+  """Returns a document's text without its code blocks."""
   return re.sub(r'```.*?```', '', read(name), flags=re.DOTALL)
 
 
@@ -52,20 +50,19 @@ def commands(name):
 
 
 def translate(command):
-  """Returns what to run for a command of the docs: in this environment, and no longer than it takes
-  to see it work.
+  """Returns a command of the docs as a short run in this environment.
 
-  None for what cannot run here, or is run by a test of its own.
+  It is None for a command that cannot run here, or that another test runs.
 
   `tests/test_environment.py` shows that the two scripts start main.py and pytest; CI runs both as
   they are written.
   """
   words = shlex.split(command)
   if words[0] == './test':
-    # Of all tests those of one file do, which shows what the options come to.
+    # Collecting one file is enough to check the options.
     named = [] if any(word.startswith('tests/') for word in words) else ['tests/test_house.py']
-    return [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider'
-           ] + words[1:] + named
+    collect = ['-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider']
+    return [sys.executable, *collect, *words[1:], *named]
   if words[0] == './run' or words[:2] == ['python', 'main.py']:
     flags = words[1:] if words[0] == './run' else words[2:]
     if '--help' in flags:
@@ -75,10 +72,9 @@ def translate(command):
     if flags == ['--autotune'] or flags == ['--input_only']:
       # They take time; tests/training/tools/test_autotune.py and tests/test_main_data.py run them.
       return None
-    # As many steps as it takes to see it work.
-    flags = [flag for flag in flags if not flag.startswith('--epochs=')] + ['--steps=2',
-    '--model=linear']
-    return [sys.executable, 'main.py'] + flags
+    # Two steps are enough to see it work.
+    flags = [flag for flag in flags if not flag.startswith('--epochs=')]
+    return [sys.executable, 'main.py', *flags, '--steps=2', '--model=linear']
   if 'pdoc' in words:
     return None  # The test of the reference runs it.
   if words[0] in ('kubectl', 'sbatch'):
@@ -89,16 +85,14 @@ def translate(command):
     return launched and [sys.executable] + flags + ['--'] + launched
   if words[:2] == ['python', '-m'] and words[2].startswith('examples.'):
     name = re.sub('_(before|after)$', '', words[2].split('.')[-1])
-    assert re.search(rf"['.]{name}", read('tests/test_examples.py')), (f'{name}: '
-                                                                       'tests/test_examples.py '
-                                                                       'must run it')
+    is_run = re.search(rf"['.]{name}", read('tests/test_examples.py'))
+    assert is_run, f'{name}: tests/test_examples.py must run it'
     return None
   if words[:3] == ['python', '-m', 'benchmarks.step']:
-    return [sys.executable] + words[1:] + ['--models=linear', '--towers=1',
-    '--kinds=towers,by hand',
-                                           '--rounds=1', '--seconds=0.01']
+    return [sys.executable, *words[1:], '--models=linear', '--towers=1', '--kinds=towers,by hand',
+            '--rounds=1', '--seconds=0.01']
   if words[:3] == ['python', '-m', 'benchmarks.mnist']:
-    return [sys.executable] + words[1:] + ['--model=linear', '--steps=2', '--rounds=1']
+    return [sys.executable, *words[1:], '--model=linear', '--steps=2', '--rounds=1']
   assert words[0] == 'python', f'No test knows how to run {command!r}.'
   return [sys.executable] + words[1:]
 
@@ -116,14 +110,14 @@ for flags in json.loads(sys.argv[1]):
 
 
 def share_processes(commands):
-  """Returns commands of which one runs all that follow on each other and start main.py alone."""
+  """Returns fewer commands: one process runs consecutive commands that start main.py."""
   shared, open_one = [], None
   for words in commands:
-    # What is set before TensorFlow is loaded needs a process of its own.
+    # Settings that TensorFlow reads while it loads need their own process.
     if words[1] != 'main.py' or any(word.startswith('--xla') for word in words):
       shared.append([os.path.join(ROOT, word) if word == 'main.py' else word for word in words])
       if words[1] != 'main.py' and 'pytest' not in words:
-        open_one = None  # It may read what those before it have left, and leave what others read.
+        open_one = None  # It may read files of earlier commands, and write files for later ones.
       continue
     if open_one is None:
       open_one = [sys.executable, '-c', RUN_ALL, '[]']
@@ -155,53 +149,53 @@ def test_prose_is_wrapped(name):
     assert len(line) <= 100 or line.startswith(('|', '!')), line
 
 
+PROGRAMS = [['main.py']] + [['-m', module] for module in (
+    'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.tf_config',
+    'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.mnist',
+    'benchmarks.endurance', 'tests.mutants')]
+
+
+def help_of(program):
+  return subprocess.run([sys.executable, *program, '--help'], cwd=ROOT, stdout=subprocess.PIPE,
+                        timeout=60, text=True).stdout
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
-    for name in DOCS
-    if commands(name)
-])
+    for name in DOCS if commands(name)])
 def test_every_command_runs(name, tmp_path):
-  # In a folder with what the docs presume to be there; a command also finds what those before it
-  # have left.
-  for number, image in enumerate(jpegs(4)):
-    (tmp_path / 'photos' / 'train' / (f'class_{number % 2}')).mkdir(parents=True, exist_ok=True)
-    (tmp_path / 'photos' / 'train' / (f'class_{number % 2}') / (f'{number}.jpg')).write_bytes(image)
-  shutil.copytree(str(tmp_path / 'photos' / 'train'), str(tmp_path / 'photos' / 'validation'))
+  # The folder has the files that the docs assume, and those that earlier commands wrote.
+  photos = tmp_path / 'photos'
+  for index, image in enumerate(jpegs(4)):
+    folder = photos / 'train' / f'class_{index % 2}'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f'{index}.jpg').write_bytes(image)
+  shutil.copytree(str(photos / 'train'), str(photos / 'validation'))
   np.save(str(tmp_path / 'images.npy'), data.load('sample').validation.arrays[0][:10])
-  for words in share_processes(
-      [words for words in map(translate, commands(name)) if words is not None]):
-    # Tests are found by their paths.
-    done = subprocess.run(
-        words, cwd=ROOT if 'pytest' in words else str(tmp_path), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, timeout=240, text=True,
-        env=dict(os.environ, PYTHONPATH=ROOT, XDG_CACHE_HOME=str(tmp_path / 'cache')))
+
+  environment = dict(os.environ, PYTHONPATH=ROOT, XDG_CACHE_HOME=str(tmp_path / 'cache'))
+  runs = [words for words in map(translate, commands(name)) if words is not None]
+  for words in share_processes(runs):
+    folder = ROOT if 'pytest' in words else str(tmp_path)  # pytest gets relative paths of tests.
+    done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=240, text=True)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}"
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = ''.join(
-      subprocess.run([sys.executable] + program +
-                     ['--help'], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, text=True).stdout
-      for program in (['main.py'], ['-m', 'towers.data.convert'],
-                      ['-m', 'towers.training.reporting'], ['-m', 'towers.launch'],
-                      ['-m', 'towers.launch.tf_config'], ['-m', 'benchmarks.workers'],
-                      ['-m', 'benchmarks.input'], ['-m', 'benchmarks.step'],
-                      ['-m', 'benchmarks.mnist'], ['-m', 'benchmarks.endurance'],
-                      ['-m', 'tests.mutants']))
-  flags += '--help --helpshort'
+  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort'
   for name in DOCS:
     text = read(name)
-    for flag in re.findall(r'--(\w+)',
-                           re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)):
+    own = re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)
+    for flag in re.findall(r'--(\w+)', own):
       assert f'--{flag}' in flags, f'{name}: --{flag}'
     for module in re.findall(r'python -m ((?:towers|examples|benchmarks|tests)[\w.]*\w)', text):
       path = os.path.join(ROOT, *module.split('.'))
-      assert os.path.exists(path + '.py') or os.path.exists(os.path.join(path, '__main__.py')), (
-          f'{name}: python -m {module}')
-    for path in re.findall(
-        r'`((?:towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy)'
-        r'/[\w/.-]+)`', text):
+      is_there = os.path.exists(path + '.py') or os.path.exists(os.path.join(path, '__main__.py'))
+      assert is_there, f'{name}: python -m {module}'
+    folders = 'towers|staging|models|tensorflow_v1|tests|examples|benchmarks|requirements|deploy'
+    for path in re.findall(rf'`((?:{folders})/[\w/.-]+)`', text):
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', f'{name}: {path}'
     for link in re.findall(r'\]\(([^)#]+)\)', text):
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), f'{name}: {link}'
@@ -209,7 +203,7 @@ def test_every_flag_and_file_in_the_docs_exists():
 
 def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   pytest.importorskip('pdoc')
-  # As BUILD.md says, into another folder.
+  # As BUILD.md says, but into another folder.
   [command] = [command for command in commands('BUILD.md') if 'pdoc' in command]
   words = [str(tmp_path) if word == 'build/reference' else word for word in shlex.split(command)]
   assert words[0] == 'python' and str(tmp_path) in words
@@ -220,17 +214,16 @@ def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
     page = page.read_text(encoding='utf-8')
     for name in module.__all__:
       [_, entry] = page.split(f'<section id="{name}">')
-      # Up to what belongs to its attributes.
+      # Without the entries of its attributes.
       entry = entry.split('</section>')[0].split('class="classattr"')[0]
-      # An alias of a type keeps its text where it is made.
+      # An alias of a type has no docstring of its own.
       thing = getattr(module, name)
       if inspect.isclass(thing) or inspect.isfunction(thing):
         assert 'class="docstring"' in entry, f'{module.__name__}.{name}'
 
 
 def read_tour():
-  """Returns the files that the tour in BUILD.md names, by room; lone files are rooms without any.
-  """
+  """Returns the files in BUILD.md's tour by room; a file outside rooms is a room without files."""
   [tour] = re.findall(r'```\n(main\.py .*?)```', read('BUILD.md'), re.DOTALL)
   rooms, room = {}, ''
   for line in tour.splitlines():
@@ -262,8 +255,8 @@ def test_the_tour_has_a_line_for_every_room_and_every_file_in_it():
 def test_the_tour_goes_through_the_rooms_in_their_order():
   named = [re.sub(r'(/|\.py)$', '', name).replace('/', '.') for name in read_tour()]
   in_both = [name for name in ROOMS if name in named]
-  assert [name for name in named if name in ROOMS and name != 'main'
-         ] == in_both[:-1] and in_both[-1] == 'main'
+  assert in_both[-1] == 'main'
+  assert [name for name in named if name in ROOMS and name != 'main'] == in_both[:-1]
 
 
 def test_decisions_are_numbered():

@@ -1,8 +1,6 @@
-"""Set-up: which Python is found, that only whole environments are used, and what `import
-tensorflow_v1` refuses.
+"""Set-up: which Python is found, whole environments only, and what `import tensorflow_v1` refuses.
 
-The scripts run against stand-ins for Python that log what they are called with, so nothing is
-downloaded.
+The scripts run against stand-ins for Python that log their arguments, so nothing is downloaded.
 """
 
 import ast
@@ -23,9 +21,9 @@ from towers.base.usage_error import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'grep', 'mkdir', 'mv', 'rm', 'rmdir', 'sleep',
-    'uname')
+         'uname')
 
-# Answers as Python, venv, pip and virtualenv would; CAN_NOT names what fails.
+# Answers like Python, venv, pip and virtualenv; CAN_NOT names the ones that fail.
 PYTHON = r'''#!/bin/sh
 echo "$*" >>"$LOG"
 may() { case " ${CAN_NOT-} " in *" $1 "*) exit 1 ;; esac; }
@@ -41,7 +39,7 @@ esac
 
 
 class Machine:
-  """A folder with a checkout, and a PATH on which only the given programs are."""
+  """A folder with a checkout, and a PATH with only the given programs."""
 
   def __init__(self, folder: Path) -> None:
     self.bin = folder / 'bin'
@@ -56,7 +54,7 @@ class Machine:
       shutil.copy(str(ROOT / name), str(self.checkout / name))
     for name in ('tf1', 'tf2'):
       (self.checkout / 'requirements' / (name + '.txt')).write_text(name + '==1\n')
-    # Pythons of the machine that runs this test must not be found.
+    # The scripts must not find the Pythons of this machine.
     with open(str(self.checkout / 'environment.sh'), 'a') as script:
       script.write(f'python_folders="{folder}/folders/*/bin"\n')
     self.folders = folder / 'folders'
@@ -76,14 +74,13 @@ class Machine:
 
   def choose(self, **settings: str) -> 'subprocess.CompletedProcess[str]':
     commands = 'root=$PWD; . ./environment.sh; choose_target; echo "$target|$python|$line|$why_not"'
-    return subprocess.run(
-        ['/bin/sh', '-euc', commands], cwd=str(self.checkout),
-        env=self.environment(settings), capture_output=True, text=True)
+    return subprocess.run(['/bin/sh', '-euc', commands], cwd=str(self.checkout),
+                          env=self.environment(settings), capture_output=True, text=True)
 
   def start(self, *arguments: str, script: str = './run',
             **settings: str) -> 'subprocess.Popen[str]':
-    # What runs in the background ignores SIGINT, and no shell can trap what was ignored when it
-    # started.
+    # A background process ignores SIGINT, and a shell cannot trap a signal that it ignores from
+    # the start.
     return subprocess.Popen(
         [script] + list(arguments), cwd=str(self.checkout), env=self.environment(settings),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -186,17 +183,16 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     code, stderr = machine.run('--steps=3', 'two words')
     assert code == 0
-    assert stderr.startswith('towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n') and (
-        'some '
-        'minutes') in stderr
+    assert stderr.startswith('towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n')
+    assert 'some minutes' in stderr
     assert '-m pip install --disable-pip-version-check -r tf1.txt' in machine.calls()
     assert machine.calls()[-1] == f'{machine.checkout}/main.py --steps=3 two words'
 
   def test_tests_take_arguments(self, machine):
     machine.python('python3.7', '3.7')
     assert machine.run('-m', '', '-x', script='./test')[0] == 0
-    assert machine.calls()[-1] == ('-m pytest --numprocesses=auto --dist=worksteal -m not slow -m  '
-                                   '-x')
+    assert machine.calls()[-1] == (
+        '-m pytest --numprocesses=auto --dist=worksteal -m not slow -m  -x')
 
   def test_the_second_start_runs_nothing_but_main(self, machine):
     machine.python('python3.7', '3.7')
@@ -219,8 +215,8 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     assert machine.run(TOWERS_TARGET='tf2')[1].startswith('towers: TensorFlow 2.21')
     assert machine.run()[1].startswith('towers: TensorFlow 1.14')
-    assert machine.run(TOWERS_TARGET='tf2')[1] == ('towers: TensorFlow 2.21 on Python 3.11 '
-                                                   '(.venv-tf2)\n')
+    assert machine.run(TOWERS_TARGET='tf2')[1] == (
+        'towers: TensorFlow 2.21 on Python 3.11 (.venv-tf2)\n')
 
   def test_changed_pins_are_installed(self, machine):
     machine.python('python3.7', '3.7')
@@ -244,7 +240,7 @@ class TestEnvironmentIsMade:
   def test_an_interrupted_one_is_made_anew(self, machine, how):
     machine.python('python3.7', '3.7')
     process = self._start_until_pip_runs(machine, seconds=3)
-    # As a terminal does it; pip's stand-in is a child.
+    # Only to the script: pip's stand-in is its child.
     process.send_signal(how)
     process.communicate()
     assert process.returncode != 0
@@ -320,8 +316,8 @@ def test_the_package_asks_for_the_pinned_versions():
 def test_only_one_folder_imports_tensorflow():
   importers = set()
   for path in ROOT.rglob('*.py'):
-    if path.relative_to(ROOT).parts[0] in (
-        'build', 'dist') or path.relative_to(ROOT).parts[0].startswith('.'):
+    top = path.relative_to(ROOT).parts[0]
+    if top in ('build', 'dist') or top.startswith('.'):
       continue
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
       names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -329,10 +325,9 @@ def test_only_one_folder_imports_tensorflow():
         names = [node.module or '']
       if any(name.split('.')[0] == 'tensorflow' for name in names):
         importers.add(str(path.relative_to(ROOT)))
-  # Beside MultiWorkerMirroredStrategy of TensorFlow 2 the benchmark needs TensorFlow with eager
-  # mode on.
-  assert {os.path.split(path)[0] for path in importers - {'benchmarks/harness/worker_steps.py'}
-         } == {'tensorflow_v1'}
+  # The benchmark's MultiWorkerMirroredStrategy of TensorFlow 2 needs eager mode.
+  importers.remove('benchmarks/harness/worker_steps.py')
+  assert {os.path.dirname(path) for path in importers} == {'tensorflow_v1'}
 
 
 class TestWhatIsRefused:
@@ -367,12 +362,12 @@ class TestWhatIsRefused:
       ((3, 9), ['tensorflow-2.20.0.dist-info'], ['Python 3.9', '3.7', '3.10']),
       ((3, 7), ['tensorflow-1.14.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'],
        ['tensorflow 1.14.0', 'tensorflow-gpu 1.14.0',
-       'pip uninstall --yes tensorflow tensorflow-gpu']),
-      ((3, 11), ['tensorflow-2.21.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'], [
-          'pip uninstall']),
+        'pip uninstall --yes tensorflow tensorflow-gpu']),
+      ((3, 11), ['tensorflow-2.21.0.dist-info', 'tensorflow_gpu-1.14.0.dist-info'],
+       ['pip uninstall']),
       ((3, 7), ['tensorflow_gpu-1.13.2.dist-info'], ['1.13.2', '1.14']),
-      ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-4.21.0.dist-info'], ['4.21.0',
-          'protobuf==3.20.3']),
+      ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-4.21.0.dist-info'],
+       ['4.21.0', 'protobuf==3.20.3']),
       ((3, 7), ['tensorflow_gpu-1.14.0.dist-info', 'protobuf-3.21.0.dist-info'], ['3.21.0']),
   ])
   def test_the_message_names_what_was_found_and_the_fix(self, site, python, folders, said):
@@ -442,8 +437,8 @@ with tempfile.TemporaryDirectory() as folder, tf.Session(config=config) as sessi
 
 
 def run_python(source: str, **settings: str) -> 'subprocess.CompletedProcess[str]':
-  environ = {name: value for name, value in os.environ.items() if not name.startswith(('TF_',
-      'PYTHON', 'CUDA_'))}
+  environ = {name: value for name, value in os.environ.items()
+             if not name.startswith(('TF_', 'PYTHON', 'CUDA_'))}
   environ.update(settings)
   return subprocess.run([sys.executable, '-c', source], cwd=str(ROOT), env=environ,
                         capture_output=True, text=True, timeout=60)
@@ -469,8 +464,8 @@ def test_only_notices_are_dropped_while_loading(capfd):
   with tensorflow_v1.load._without_load_notices():
     os.write(2, b'WARNING: All log messages before absl::InitializeLog() is called are written to '
                 b'STDERR\n'
-                b'I0000 00:00:17 port.cc:153] oneDNN custom operations are on\nF0000 00:00:17 '
-                b'a.cc:1] no AVX\n')
+                b'I0000 00:00:17 port.cc:153] oneDNN custom operations are on\n'
+                b'F0000 00:00:17 a.cc:1] no AVX\n')
   os.write(2, b'I0000 later\n')
   assert capfd.readouterr().err == 'F0000 00:00:17 a.cc:1] no AVX\nI0000 later\n'
 

@@ -12,8 +12,7 @@ from tests import ROOT
 
 BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model']
 MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
-'switch_before',
-             'switch_after', 'estimator_after']
+             'switch_before', 'switch_after', 'estimator_after']
 if hasattr(tf, 'estimator'):
   MIGRATING.append('estimator_before')
 # As `python -m` does, one after another: most of a start is the import of TensorFlow.
@@ -33,7 +32,7 @@ for name in sys.argv[1:]:
 
 
 def run_examples(names):
-  """Runs examples in one process; returns by name what each has written to stdout and stderr."""
+  """Runs examples in one process; returns stdout and stderr of each, by name."""
   done = subprocess.run([sys.executable, '-c', RUN_ALL] + names, cwd=ROOT, capture_output=True,
                         text=True, timeout=200)
   assert done.returncode == 0, done.stderr
@@ -50,7 +49,7 @@ def by_themselves():
 
 @pytest.fixture(scope='module')
 def migrating():
-  """What each of them has written to stdout."""
+  """Returns the stdout of each example, by name."""
   ran = run_examples(['examples.migrating.' + name for name in MIGRATING])
   for name, (_, stderr) in ran.items():
     assert 'Traceback' not in stderr, f'{name}: {stderr}'
@@ -71,10 +70,9 @@ def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
 def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_themselves):
   stdout, stderr = by_themselves['examples.own_model']
   if num_workers > 1:
-    done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0',
-        '--',
-                           sys.executable, '-m', 'examples.own_model'],
-                          cwd=ROOT, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+               sys.executable, '-m', 'examples.own_model']
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     stdout, stderr = done.stdout, done.stderr
   assert stderr == ''
@@ -96,7 +94,7 @@ def test_what_has_migrated_learns_as_before(name, migrating):
   before, after = [
       float(re.match(r'loss after .*: ([\d.]+)\n$', migrating[f'{name}_{when}']).group(1))
       for when in ('before', 'after')]
-  # ln 10 = 2.3 is chance. Initial weights differ, so that the numbers cannot be the same.
+  # ln 10 = 2.3 is chance. Initial weights differ, so the losses cannot be equal.
   assert before < 1.2 and after < 1.2
 
 
@@ -116,8 +114,8 @@ def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_tow
   assert f'```\n{before}```' in docs and f'```\n{after}```' in docs
   assert 'tower 0 takes [8, 9, 10, 11], tower 1 takes [8, 9, 10, 11]' in before
   assert 'validation: tower 0 takes [0, 1], tower 1 takes [2, 3]' in after
-  # What is wrong is told: each split loses batches while the other is asked for, and both towers do
-  # the same.
-  assert before.count('the batch is lost') == 2 and before.count(
-      'compute on the same examples') == 1
+  # The check finds both faults: each split loses batches while the other is used, and both towers
+  # compute on the same examples.
+  assert before.count('the batch is lost') == 2
+  assert before.count('compute on the same examples') == 1
   assert 'no batch is lost' in after

@@ -1,4 +1,4 @@
-"""Strangers' files, and the table of faults: every test that it names exists."""
+"""Untrusted files are safe to read, and every test in the table of faults exists."""
 
 import ast
 import io

@@ -1,5 +1,4 @@
-"""The house: rooms stand in the order of the data path, and nothing imports what stands above it.
-"""
+"""The house: rooms follow the data path, and no room imports one above it."""
 
 import ast
 import os
@@ -9,7 +8,7 @@ import pytest
 import towers
 from tests import ROOT
 
-# From the ground up. A room may import itself and what stands before it.
+# From the ground up. A room may import itself and the rooms before it.
 ROOMS = [
     'towers.base', 'tensorflow_v1', 'towers.graph', 'towers.placement', 'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.validation',
@@ -19,11 +18,11 @@ ROOMS = [
     'towers.training', 'towers.launch', 'towers.command_line', 'towers.__main__', 'examples',
     'benchmarks', 'main',
 ]
-# The zoo stands beside the house: it needs three things of it, and nothing in it needs the zoo.
+# The zoo stands beside the house: it needs three modules of it, and none of them needs the zoo.
 ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',
-    'towers.tower.batch_norm_layer')
+               'towers.tower.batch_norm_layer')
 PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1']
-# Files that one looks over at a glance.
+# So many files can be taken in at a glance.
 MOST_FILES = 16
 
 
@@ -52,50 +51,52 @@ MODULES['main'] = 'main.py'
 
 
 def imports(module):
-  """Returns the modules of ours that one imports, at its top or later; a public name counts as the
-  module it is of.
+  """Returns our modules that a module imports, at its top or later.
+
+  A public name of `towers` counts as the module that defines it.
   """
-  tree, found = read_tree(MODULES[module]), set()
-  for node in ast.walk(tree):
+  found = set()
+  for node in ast.walk(read_tree(MODULES[module])):
     if isinstance(node, ast.Import):
       found.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      package = '.'.join([module] + [node.module or '']).rstrip(
-          '.') if node.level and module == 'models' else (
-              'models.' + (node.module or '') if node.level else node.module)
+      # Only modules of `models` import relatively.
+      package = f"models.{node.module or ''}".rstrip('.') if node.level else node.module
       for alias in node.names:
         full = f'{package}.{alias.name}'
-        found.add(full if full in MODULES else towers._MODULES.get(alias.name, package)
-                  if package == 'towers' else package)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value,
-                                                        ast.Name) and node.value.id == 'towers':
+        if full in MODULES:
+          found.add(full)
+        else:
+          found.add(towers._MODULES.get(alias.name, package) if package == 'towers' else package)
+    elif isinstance(node, ast.Attribute) and getattr(node.value, 'id', '') == 'towers':
       found.add(towers._MODULES.get(node.attr, 'towers'))
-  # What a package's own imports are is asked of the package.
+  # The imports of `towers` itself are those of its modules.
   return {name for name in found if name in MODULES and name not in (module, 'towers')}
 
 
 def floor_of(module):
-  floors = [
-      index for index, room in enumerate(ROOMS) if module == room or module.startswith(room + '.')
-  ]
-  assert floors, f'{module} stands in no room'
-  # Of a room and one inside of it, the inner one.
+  floors = [index for index, room in enumerate(ROOMS)
+            if module == room or module.startswith(room + '.')]
+  assert floors, f'{module} is in no room'
+  # Rooms may contain rooms: the innermost counts.
   return max(floors, key=lambda index: len(ROOMS[index]))
 
 
-@pytest.mark.parametrize('module', sorted(name for name in MODULES if name.split('.')[0] not in (
-    'models', 'main')
-                                          and name != 'towers'))
+def modules_of(*packages):
+  return sorted(name for name in MODULES if name.split('.')[0] in packages and name != 'towers')
+
+
+@pytest.mark.parametrize('module', modules_of('towers', 'staging', 'tensorflow_v1', 'examples',
+                                              'benchmarks'))
 def test_nothing_imports_what_stands_above_it(module):
   for other in imports(module):
     if other.split('.')[0] == 'models':
       assert module.split('.')[0] in ('examples', 'benchmarks'), f'{module} imports {other}'
     else:
-      assert floor_of(other) <= floor_of(module), f'{module} imports {other}, which stands above it'
+      assert floor_of(other) <= floor_of(module), f'{module} imports {other}, which is above it'
 
 
-@pytest.mark.parametrize('module',
-                         sorted(name for name in MODULES if name.split('.')[0] == 'models'))
+@pytest.mark.parametrize('module', modules_of('models'))
 def test_the_zoo_needs_little_of_the_house(module):
   for other in imports(module):
     assert other.startswith(ZOO_IMPORTS), f'{module} imports {other}'
@@ -128,9 +129,8 @@ def test_cores_are_counted_in_one_place():
       if path != os.path.join('towers', 'base', 'cores.py'):
         with open(os.path.join(ROOT, path), encoding='utf-8') as file:
           text = file.read()
-        assert 'cpu_count' not in text and 'sched_getaffinity' not in text, (f'{path}: '
-                                                                             'cores.count_cores '
-                                                                             'knows')
+        for name in ('cpu_count', 'sched_getaffinity'):
+          assert name not in text, f'{path}: use cores.count_cores instead of {name}'
 
 
 @pytest.mark.parametrize('folder', PACKAGES)
@@ -141,9 +141,8 @@ def test_public_functions_and_classes_are_documented(folder):
     for node in tree.body:
       if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_'):
         assert ast.get_docstring(node), f'{path}: {node.name}'
-        for method in getattr(node, 'body', []):
-          if isinstance(node, ast.ClassDef) and isinstance(
-              method, ast.FunctionDef) and method.name[0] != '_':
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+          if isinstance(method, ast.FunctionDef) and method.name[0] != '_':
             assert ast.get_docstring(method), f'{path}: {node.name}.{method.name}'
 
 

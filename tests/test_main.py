@@ -1,4 +1,4 @@
-"""The main job as a user runs it: one process, its exit code and what it prints."""
+"""The main job as a user runs it: one process, its exit code and its output."""
 
 import json
 import os
@@ -13,10 +13,8 @@ from tests import ROOT
 
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
-    'validation_loss',
-    'validation_accuracy', 'validation_examples', 'examples_per_second', 'input_wait',
-    'first_losses',
-    'setup_seconds', 'tensorflow_version']
+    'validation_loss', 'validation_accuracy', 'validation_examples', 'examples_per_second',
+    'input_wait', 'first_losses', 'setup_seconds', 'tensorflow_version']
 QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--schedule=constant']
 
 
@@ -26,7 +24,7 @@ def run(*flags):
 
 
 def run_here(*flags):
-  """The same in this process: most of a start is the import of TensorFlow."""
+  """Does the same in this process: most of a start is the import of TensorFlow."""
   return main.main(['main.py'] + list(flags))
 
 
@@ -63,19 +61,17 @@ def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
     stdout, stderr = capfd.readouterr()
   assert list(result) == RESULT_KEYS
   assert result['num_towers'] == 8 and result['global_batch_size'] == 100
-  assert result['global_step'] == 45 and result['examples_seen'] == 4500 and result[
-      'validation_examples'] == 1000
+  assert result['global_step'] == 45 and result['examples_seen'] == 4500
+  assert result['validation_examples'] == 1000
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):
     assert result[key] == pytest.approx(one[key], abs=1e-5)
   assert result['validation_accuracy'] > 0.7  # A linear model after 45 steps; chance is 0.1.
   # One plain line of warning, and nothing of TensorFlow's.
   assert re.match(r'towers: no GPU is visible to TensorFlow [\d.]+: the 8 towers stand on virtual '
-                  r'CPU devices\n$',
-                  stderr)
+                  r'CPU devices\n$', stderr)
   for words in ('8 towers', '4,000 training and 1,000 validation',
-      '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers',
-                '7,850 weights', 'tower 7', 'step 45/45', 'validation after step 40',
-                'done: 45 steps, 4,500 examples'):
+                '13 + 13 + 13 + 13 + 12 + 12 + 12 + 12 on 8 towers', '7,850 weights', 'tower 7',
+                'step 45/45', 'validation after step 40', 'done: 45 steps, 4,500 examples'):
     assert words in stdout
 
 
@@ -111,7 +107,7 @@ def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
   whole = result_here(tmp_path, *QUICK)
   result_here(tmp_path, folder, *(QUICK + ['--steps=21']))
-  # Nothing but the checkpoint comes into another process.
+  # The other process gets only the checkpoint.
   resumed, done = run_with_result(tmp_path, folder, *QUICK)
   assert 'resumed from' in done.stdout and '21 of 45 steps are done' in done.stdout
   for key in ('global_step', 'examples_seen', 'train_loss', 'validation_loss'):
@@ -141,12 +137,12 @@ def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
     (['--data=mnist', '--data_dir=/nowhere'], ['/nowhere']),
     (['--data=synthetic', '--data_dir=/tmp'], ['synthetic', 'data_dir']),
     (['--result_file=/nowhere/result.json'], ['/nowhere/result.json']),
-    (['--batch_size=3', '--num_gpus=4', '--device=cpu'], ['3 examples', '4 towers',
-        'batch_size of at least 4']),
+    (['--batch_size=3', '--num_gpus=4', '--device=cpu'],
+     ['3 examples', '4 towers', 'batch_size of at least 4']),
     (['--device=gpu', '--num_gpus=2'], ['device is gpu', 'sees 0', '--device=cpu']),
     (['--num_gpus=1', '--validation=tower', '--device=cpu'], ['validation=tower', 'num_gpus']),
-    (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'], ['checkpoint_dir',
-        '/dev/null/folder']),
+    (['--checkpoint_dir=/dev/null/folder', '--device=cpu', '--model=linear'],
+     ['checkpoint_dir', '/dev/null/folder']),
 ])
 def test_mistakes_end_with_code_2_one_message_and_no_stack_trace(flags, words):
   done = run(*flags)
@@ -174,7 +170,7 @@ def test_too_few_examples_for_the_towers_are_refused_before_anything_is_built(tm
     write(split + '-images-idx3-ubyte', np.zeros([count, 28, 28]))
     write(split + '-labels-idx1-ubyte', np.arange(count) % 10)
   done = run('--data=mnist', f'--data_dir={tmp_path}', '--num_gpus=4', '--device=cpu',
-      '--batch_size=8')
+             '--batch_size=8')
   assert done.returncode == 2 and '3 examples for 4 towers' in done.stderr
 
 
@@ -189,9 +185,9 @@ def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(t
           '    assert main.main(["main.py", "--%s=hdfs://nn/x" % name] + extra) == 2, name\n'
           'assert "tensorflow" not in sys.modules\n'
           'print(len(names))')
+  environment = dict(os.environ, PYTHONPATH=ROOT, PYTHONDONTWRITEBYTECODE='1')
   done = subprocess.run([sys.executable, '-c', code], cwd=str(tmp_path), capture_output=True,
-                        text=True, env=dict(os.environ, PYTHONPATH=ROOT,
-                                            PYTHONDONTWRITEBYTECODE='1'), timeout=60)
+                        text=True, env=environment, timeout=60)
   assert done.returncode == 0, done.stderr
   count = int(done.stdout)
   assert count >= 8 and len(done.stderr.splitlines()) == 2 * count
@@ -201,8 +197,8 @@ def test_a_path_on_another_file_system_ends_with_code_2_before_anything_starts(t
 
 def test_mistakes_in_flags_and_help_need_no_tensorflow():
   code = ('import sys, main\n'
-          'assert main.main(["main.py", "--batch_size=0"]) == 2 and main.main(["main.py", '
-          '"--help"]) == 0\n'
+          'assert main.main(["main.py", "--batch_size=0"]) == 2\n'
+          'assert main.main(["main.py", "--help"]) == 0\n'
           'assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
                  timeout=30)
@@ -210,9 +206,7 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='no list of threads')
 def test_an_op_takes_as_many_threads_as_were_asked_for():
-  """Those that 2.x makes for a whole process are there before the session, and know nothing of what
-  is asked for.
-  """
+  """2.x starts the threads of the process before the session, without the session's config."""
   program = ('import main, os, threading\n'
              'most, ended = 0, threading.Event()\n'
              'def watch():\n'

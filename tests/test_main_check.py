@@ -1,4 +1,4 @@
-"""What `--check` prints, and that its exit code is 1 where towers differ."""
+"""What `--check` prints, and its exit code, which is 1 if towers differ."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def dropped(images):
 
 
 def build(monkeypatch, *changes):
-  """Has main.py build a linear model; what changes its images does so in training."""
+  """Makes main.py build a linear model that changes its images in training."""
   def model(batch, is_training):
     images, labels = batch
     images = tf.reshape(tf.cast(images, tf.float32), [-1, images.shape[1:].num_elements()]) / 255.0
@@ -40,7 +40,7 @@ def run(capsys, *flags):
     ([], 0, ['is_training=True', '2 towers are one tower']),
     ([coupled], 1, ['NOT one tower', 'batch statistics']),
     ([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower']),
-    # In evaluation they agree; training differs by more than what it draws.
+    # In evaluation they agree; training differs by more than its random draws.
     ([dropped, coupled], 1, ['dropout', 'batch statistics', '2 towers are one tower'])])
 def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypatch, capsys):
   build(monkeypatch, *changes)

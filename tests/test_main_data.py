@@ -1,6 +1,4 @@
-"""The main job on files of images: from the folder to the result, with damage, and killed on the
-way.
-"""
+"""The main job on image files: from the folder to the result, with damage, and after a kill."""
 
 import json
 import re
@@ -17,8 +15,8 @@ from tests.data.pictures import damage, jpegs, write_tfrecords
 from towers.data.formats.tfrecord import load_index
 
 QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10',
-'--batch_size=6', '--num_gpus=2',
-         '--device=cpu', '--learning_rate=0.001', '--augment=imagenet']
+         '--batch_size=6', '--num_gpus=2', '--device=cpu', '--learning_rate=0.001',
+         '--augment=imagenet']
 
 
 def run(*flags):
@@ -27,8 +25,7 @@ def run(*flags):
 
 
 def run_here(*flags):
-  """The same in this process: most of a start is the import of TensorFlow. Returns the exit code.
-  """
+  """Does the same in this process, without importing TensorFlow again; returns the exit code."""
   return main.main(['main.py'] + list(flags))
 
 
@@ -47,16 +44,16 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
   done = run(*flags)
   assert done.returncode == 2, done.stderr
   [line] = done.stderr.splitlines()
-  assert line.startswith(
-      f'towers: error: {path}: record 4 at byte ') and 'on_bad_record=skip' in line
+  assert line.startswith(f'towers: error: {path}: record 4 at byte ')
+  assert 'on_bad_record=skip' in line
   result_file = str(folder / 'result.json')
   capfd.readouterr()
   assert run_here('--on_bad_record=skip', '--result_file=' + result_file, *flags) == 0
   stdout, stderr = capfd.readouterr()
   with open(result_file) as file:
     result = json.load(file)
-  assert result['global_step'] == 8 and result['examples_seen'] == 38 and result[
-      'validation_examples'] == 4
+  assert result['global_step'] == 8 and result['examples_seen'] == 38
+  assert result['validation_examples'] == 4
   assert 0 <= result['input_wait'] <= 1
   assert re.match(rf'skipped: {path}: record 4 at byte \d+: its payload is damaged', stderr)
   assert f'skipped 1 damaged record in 1 file: {path} (1)' in stdout
@@ -68,8 +65,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
 @pytest.mark.parametrize('mode', ['split', 'shard'])
 def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode, capfd):
   flags = QUICK + [f'--data_dir={folder}', '--input_mode=' + mode, '--steps=40',
-  '--checkpoint_every=1',
-                   '--validate_every=40']
+                   '--checkpoint_every=1', '--validate_every=40']
   results = []
   checkpoints = folder / 'checkpoints'
   resumable = flags + [f'--checkpoint_dir={checkpoints}']
@@ -79,8 +75,8 @@ def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, 
     time.sleep(0.01)
   process.send_signal(signal.SIGKILL)
   process.wait()
-  for number, command in enumerate((flags, resumable)):
-    path = str(folder / (f'result{number}.json'))
+  for index, command in enumerate((flags, resumable)):
+    path = str(folder / f'result{index}.json')
     capfd.readouterr()
     assert run_here('--result_file=' + path, *command) == 0
     with open(path) as file:
@@ -105,8 +101,8 @@ def test_the_input_is_measured_alone(folder, capfd):
 
 @pytest.mark.parametrize('flags, words', [
     (['--data=tfrecord'], ["'tfrecord' needs a data_dir", 'train-00000-of-01024']),
-    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'], [
-        "'cifar10' has no use for image_size"]),
+    (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'],
+     ["'cifar10' has no use for image_size"]),
     (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
 ])
 def test_mistakes_end_with_code_2(flags, words):

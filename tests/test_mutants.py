@@ -1,4 +1,4 @@
-"""The list of faults is of this tree, its tests are fast, and the runner tells what survives."""
+"""The list of faults fits this tree, its tests are fast, and the runner finds survivors."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""Wherever numbers of towers meet they are compared, so that no part of a batch is lost in silence.
-"""
+"""Numbers of towers are compared wherever they meet, so no part of a batch is lost silently."""
 
 import functools
 import itertools
@@ -17,7 +16,7 @@ DEVICES = [f'/device:CPU:{tower}' for tower in NUMBERS]
 
 
 def once(key, build):
-  """Returns what `build` builds in a graph, once."""
+  """Returns the result of `build`, which is called once per graph and key."""
   if not tf.get_collection(key):
     tf.add_to_collection(key, build())
   return tf.get_collection(key)[0]
@@ -55,10 +54,8 @@ def meet_in_a_stage(batches, devices):
 
 
 def meet_in_a_switch(train, validation, depth, other_depth):
-  feeds = [
-      built_feed(train, depth=depth),
-      built_feed(validation, name='validation', depth=other_depth)
-  ]
+  feeds = [built_feed(train, depth=depth),
+           built_feed(validation, name='validation', depth=other_depth)]
   towers.build_switched_batches(*feeds, is_validating=tf.placeholder(tf.bool, []))
 
 
@@ -68,32 +65,43 @@ def meet_in_validation(built, of_feed):
                           is_validating=None)
 
 
-# Each with what its two numbers are of.
+def meet_in_towers(num_batches, num_devices):
+  build_towers(num_batches, num_devices, num_devices)
+
+
+def meet_in_a_store(num_of_store, num_devices, **settings):
+  build_towers(num_devices, num_devices, num_of_store, **settings)
+
+
+def meet_in_a_table(num_devices, num_roles):
+  towers.format_device_table(DEVICES[:num_devices], [], ['tower'] * num_roles)
+
+
+# What meets, the function that takes both numbers, and what each number counts.
 MEETINGS = {
-    'feed': (build_feed, 'towers in the plan of train', 'devices'),
-    'feed, next': (functools.partial(build_feed, mode='next',
-                                     depth=0), 'towers in the plan of train', 'devices'),
-    'feed, shard': (functools.partial(build_feed, mode='shard',
-                                      depth=2), 'in the plan of train', 'devices'),
-    'stage': (meet_in_a_stage, 'batches to stage for train', 'devices'), 'switch':
-        (functools.partial(meet_in_a_switch, depth=0,
-                           other_depth=0), 'feed of train', 'of validation'), 'staged switch':
-                               (functools.partial(meet_in_a_switch, depth=2,
-                                                  other_depth=1), 'feed of train', 'of validation'),
-    'half a switch': (functools.partial(meet_in_a_switch, depth=0,
-                                        other_depth=1), 'feed of train', 'of validation'),
-    'towers': (lambda first, second: build_towers(first, second, second), 'batches', 'devices'
-              ), 'store': (lambda first, second: build_towers(second, second, first),
-                           'devices of the variable store', 'devices'), 'validation':
-                               (meet_in_validation, 'towers', 'towers of the feed of validation'),
-    'table':
-        (lambda first, second: towers.format_device_table(DEVICES[:first], [], ['tower'] * second),
-         'devices', 'roles'),
+    name: (functools.partial(meet, **settings), of_first, of_second)
+    for name, meet, settings, of_first, of_second in (
+        ('feed', build_feed, dict(), 'towers in the plan of train', 'devices'),
+        ('feed, next', build_feed, dict(mode='next', depth=0), 'towers in the plan of train',
+         'devices'),
+        ('feed, shard', build_feed, dict(mode='shard', depth=2), 'in the plan of train', 'devices'),
+        ('stage', meet_in_a_stage, dict(), 'batches to stage for train', 'devices'),
+        ('switch', meet_in_a_switch, dict(depth=0, other_depth=0), 'feed of train',
+         'of validation'),
+        ('staged switch', meet_in_a_switch, dict(depth=2, other_depth=1), 'feed of train',
+         'of validation'),
+        ('half a switch', meet_in_a_switch, dict(depth=0, other_depth=1), 'feed of train',
+         'of validation'),
+        ('towers', meet_in_towers, dict(), 'batches', 'devices'),
+        ('store', meet_in_a_store, dict(), 'devices of the variable store', 'devices'),
+        ('replicas, reuse', meet_in_a_store, dict(placement='replicated', build='reuse'),
+         'devices of the variable store', 'devices'),
+        ('replicas, clone', meet_in_a_store, dict(placement='replicated', build='clone'),
+         'devices of the variable store', 'devices'),
+        ('validation', meet_in_validation, dict(), 'towers', 'towers of the feed of validation'),
+        ('table', meet_in_a_table, dict(), 'devices', 'roles'),
+    )
 }
-for kind in ('reuse', 'clone'):
-  MEETINGS['copies, ' + kind] = (lambda first, second, kind=kind: build_towers(
-      second, second, first, placement='replicated', build=kind), 'devices of the variable store',
-                                 'devices')
 
 
 @pytest.mark.parametrize('meeting', sorted(MEETINGS))
@@ -108,15 +116,15 @@ def test_numbers_that_disagree_are_refused_with_both_and_equal_ones_are_not(meet
       with pytest.raises(UsageError) as error:
         meet(first, second)
     message = str(error.value)
-    assert message.startswith(f'{first} ') and f' but {int(second)} ' in message, message
+    assert message.startswith(f'{first} ') and f' but {second} ' in message, message
     assert of_first in message and of_second in message and ': ' in message, message
 
 
 def test_a_validation_tower_takes_a_feed_of_one_device():
   with tf.Graph().as_default():
     store = towers.build_variable_store(devices=DEVICES[:1])
-    with pytest.raises(UsageError, match='2 towers of the feed of validation, but 1 validation '
-                                         'tower'):
+    message = '2 towers of the feed of validation, but 1 validation tower'
+    with pytest.raises(UsageError, match=message):
       towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), number=1,
                                     store=store)
 
@@ -128,20 +136,18 @@ def test_a_store_without_devices_is_refused():
 
 def test_workers_of_the_plan_and_of_validation_are_compared():
   tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2)
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 workers in the plan .* but 2 '
-                                                                'work'):
+  message = '1 workers in the plan .* but 2 work'
+  with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
     towers.build_validation([tower], feed=build_feed(1, 1, name='validation'), is_validating=None,
                             workers=towers.Workers(2, 0))
 
 
 @pytest.mark.parametrize('build', towers.tower.tower.TOWER_BUILDS)
 def test_batches_of_more_or_fewer_tensors_than_the_first_are_refused(build):
-  with tf.Graph().as_default(), pytest.raises(UsageError, match='1 tensors .* tower 1, but 2 .* '
-                                                                'tower 0'):
-    batches = [
-        towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
-        towers.Batch((tf.zeros([4, 5]),), 4)
-    ]
+  message = '1 tensors .* tower 1, but 2 .* tower 0'
+  with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
+    batches = [towers.Batch((tf.zeros([4, 5]), tf.zeros([4], tf.int32)), 4),
+               towers.Batch((tf.zeros([4, 5]),), 4)]
     towers.build_towers(small.model, batches, devices=DEVICES[:2], build=build,
                         store=towers.build_variable_store(devices=DEVICES[:2]))
 

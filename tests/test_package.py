@@ -1,5 +1,4 @@
-"""The wheel, as a stranger has it: installed elsewhere, in a folder with modules of common names.
-"""
+"""The wheel as a user has it: installed elsewhere, in a folder with modules of common names."""
 
 import os
 import shutil
@@ -11,19 +10,18 @@ import pytest
 
 from tests import ROOT
 
-# What a user's own folder may hold; none of it is what the library means.
+# Modules that a user's own folder may hold; the library must import none of them.
 USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
-'base.py',
-             'models/__init__.py', 'training/__init__.py', 'reduce/__init__.py']
+             'base.py', 'models/__init__.py', 'training/__init__.py', 'reduce/__init__.py']
 PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2', '--steps=3',
-'--quiet']
+             '--quiet']
 
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
   """Returns the folder that the wheel is installed in."""
   folder = tmp_path_factory.mktemp('wheel')
-  # Of a copy, since a build leaves its files in the tree and takes those of an earlier one.
+  # From a copy, because a build leaves files in the tree and includes those of an earlier one.
   for name in ('towers', 'staging', 'models', 'tensorflow_v1'):
     shutil.copytree(os.path.join(ROOT, name), str(folder / 'source' / name))
   for name in ('pyproject.toml', 'README.md', 'LICENSE'):
@@ -40,9 +38,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def python(installed, tmp_path):
-  """Returns what runs Python in a folder of the user's own modules, which fail where they are
-  imported.
-  """
+  """Returns a function that runs Python in a folder with modules that fail when imported."""
   for name in USERS_OWN:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -64,15 +60,15 @@ def test_few_names_are_installed(installed):
 @pytest.mark.slow
 def test_every_module_is_imported_beside_a_users_own(python, installed):
   modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
-                   for folder in ('towers', 'staging') for path in (installed / folder).rglob(
-                       '*.py')
-                   if path.name != '__main__.py')
+                   for folder in ('towers', 'staging')
+                   for path in (installed / folder).rglob('*.py') if path.name != '__main__.py')
   assert len(modules) > 100
-  done = python('-c', f'import importlib, towers\nfor name in {modules!r}: '
-                      'importlib.import_module(name)\nassert '
-                      f'towers.__file__.startswith({str(installed)!r})\nassert '
-                      'all(getattr(towers, name) for name in towers.__all__)\nfrom towers '
-                      'import data\nassert data.load("sample").train.num_examples == 4000')
+  done = python('-c', 'import importlib, towers\n'
+                      f'for name in {modules!r}: importlib.import_module(name)\n'
+                      f'assert towers.__file__.startswith({str(installed)!r})\n'
+                      'assert all(getattr(towers, name) for name in towers.__all__)\n'
+                      'from towers import data\n'
+                      'assert data.load("sample").train.num_examples == 4000')
   assert done.returncode == 0, done.stderr
 
 
@@ -81,7 +77,7 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
   done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
   assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
   for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert',
-      'towers.training.reporting'):
+                 'towers.training.reporting'):
     assert python('-m', module, '--help').returncode == 0, module
 
 
@@ -90,8 +86,10 @@ def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'data.py').write_text('MINE = 7\n')
   (tmp_path / 'models' / '__init__.py').write_text('MINE = 8\n')
   (tmp_path / 'job.py').write_text(
-      'import data, models, towers\nfrom towers.command_line import main\nassert main(["job.py"] '
-      f'+ {PLAIN_RUN!r}) == 0\nassert (data.MINE, models.MINE) == (7, 8)\n')
+      'import data, models, towers\n'
+      'from towers.command_line import main\n'
+      f'assert main(["job.py"] + {PLAIN_RUN!r}) == 0\n'
+      'assert (data.MINE, models.MINE) == (7, 8)\n')
   done = python('job.py')
   assert done.returncode == 0, done.stderr
 

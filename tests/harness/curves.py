@@ -1,4 +1,4 @@
-"""Runs the loop of main.py on a small model while somebody keeps its curves."""
+"""Runs the loop of main.py on a small model with writers of curves."""
 
 import dataclasses
 import io
@@ -22,7 +22,7 @@ class Killed(Exception):
 
 
 class List(MetricWriter):
-  """Keeps what it is told."""
+  """Keeps all samples and validations."""
 
   def __init__(self):
     self.samples, self.validations = [], []
@@ -37,7 +37,7 @@ class List(MetricWriter):
 def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), every=3,
           total_steps=12, kill_after=None, on_nan='stop', before_step=lambda step: None,
           **schedule):
-  """Runs main.py's loop to the end; returns what it wrote to the screen."""
+  """Runs main.py's loop to the end; returns its screen output."""
   stream = io.StringIO()
   history = History()
   with run.graph.as_default():

@@ -1,4 +1,4 @@
-"""Towers on constants, without input and training loop, to compare two ways to build them."""
+"""Towers on constants, without input or training loop, to compare two ways to build them."""
 
 import collections
 
@@ -15,11 +15,11 @@ Outcome = collections.namedtuple('Outcome', 'values graph scopes')
 
 
 def build(tower_build, model, *, num_towers=3, placement='host', prepare=lambda: None):
-  """Returns what towers on features [4, 5] and labels [4] compute, their graph and their scopes.
+  """Returns the results of towers on features [4, 5] and labels [4], their graph and scopes.
 
   Args:
     tower_build: 'reuse', 'clone' or 'auto'.
-    model: as of `build_towers`.
+    model: as for `build_towers`.
     num_towers: on as many devices.
     placement: of variables.
     prepare: called before the towers are built.
@@ -53,7 +53,7 @@ def make_batch(random):
 
 
 def assert_same_values(left, right):
-  """Raises unless two outcomes hold the same bits, tower by tower."""
+  """Asserts that two outcomes hold the same bits, tower by tower."""
   assert left.scopes == right.scopes
   assert len(left.values) == len(right.values)
   for one, other in zip(left.values, right.values):

@@ -1,7 +1,6 @@
-"""Faults: what tests do to a run, each a small function with a name.
+"""Faults that tests inject: in rows of data, model functions, files, memory and disk space.
 
-Rows of data, model functions, files on disk and a full disk; what kills a process stands with the
-test that does it.
+Tests that kill a process do so themselves.
 """
 
 import contextlib
@@ -17,16 +16,14 @@ from tests.harness import small
 
 
 def poison(examples, row, value=np.nan):
-  """Returns examples whose features in one row are no numbers."""
+  """Returns examples with NaN, or another value, as the features of one row."""
   features, labels = (np.array(array) for array in examples.arrays)
   features[row] = value
   return examples._replace(arrays=(features, labels))
 
 
 def root_of_zero(batch, is_training):
-  """A model whose loss stays finite while an example of zeros gives `logits/weights` a gradient
-  that is none.
-  """
+  """A model whose loss is finite but, for an example of zeros, the gradient of a weight is NaN."""
   features, _ = batch
   losses, metrics = small.model(batch, is_training)
   with tf.variable_scope('logits', reuse=True):
@@ -36,9 +33,7 @@ def root_of_zero(batch, is_training):
 
 
 def fails_once(tensor, *, calls, at):
-  """Returns the tensor, but numbers that are none at the call number `at`, as a failing device
-  would.
-  """
+  """Returns the tensor, but NaN at call number `at`, like a failing device."""
   def pass_on(value):
     calls.append(None)
     return value * np.float32(np.nan if len(calls) == at else 1)
@@ -48,8 +43,8 @@ def fails_once(tensor, *, calls, at):
   return tensor + tf.stop_gradient(passed - tensor)
 
 
-def wait_for_ever(value):
-  """Does not come back."""
+def hang(value):
+  """Does not return."""
   time.sleep(10 ** 6)
   return value
 
@@ -70,9 +65,7 @@ def flip_a_byte(path, position):
 
 
 def limit_memory(more_bytes):
-  """Lets this process take only so much more memory: allocating fails at once, without filling the
-  machine.
-  """
+  """Limits further memory of this process: allocations fail without filling the machine."""
   with open('/proc/self/statm') as file:
     pages = int(file.read().split()[0])
   limit = pages * resource.getpagesize() + more_bytes
@@ -81,9 +74,7 @@ def limit_memory(more_bytes):
 
 @contextlib.contextmanager
 def full_disk(num_bytes=0):
-  """Within, no file can grow beyond some bytes: writing fails as on a full disk, in C++ as in
-  Python.
-  """
+  """Lets no file grow beyond `num_bytes`: writing fails as on a full disk, in C++ and Python."""
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))

@@ -1,8 +1,9 @@
-"""A run of main.py on data or a model with a fault: `python -m tests.harness.faulty_run FAULT
-[flags of main.py]`.
+"""A run of main.py on data or a model with a fault.
 
-The fault sits in example 5 of the training split, so with 2 towers and `--input_mode=shard` at
-tower 1. Where a test waits for a moment, the child writes its name to stdout.
+  python -m tests.harness.faulty_run FAULT [flags of main.py]
+
+The fault is in example 5 of the training split; with 2 towers and `--input_mode=shard` it belongs
+to tower 1. For tests that wait for a moment of the run, the process prints its name to stdout.
 """
 
 import os
@@ -22,8 +23,8 @@ from towers.training.saving.checkpoints import Checkpoints
 
 ROW = 5
 FLAGS = ['--data=synthetic', '--device=cpu', '--noshuffle', '--batch_size=4',
-'--schedule=constant', '--model=linear',
-         '--validate_every=1000steps', '--checkpoint_every=1000steps', '--steps=100000']
+         '--schedule=constant', '--model=linear', '--validate_every=1000steps',
+         '--checkpoint_every=1000steps', '--steps=100000']
 
 
 def say(moment):
@@ -31,9 +32,9 @@ def say(moment):
 
 
 def on_row(act):
-  """Returns a parse_example that does something when it comes to the row."""
-  def parse(number):
-    passed = tf.py_func(lambda value: act(value) if value == ROW else value, [number], tf.int64)
+  """Returns a parse_example that calls `act` on the row with the fault."""
+  def parse(index):
+    passed = tf.py_func(lambda value: act(value) if value == ROW else value, [index], tf.int64)
     passed.set_shape([])
     return passed
   return parse
@@ -44,35 +45,35 @@ def fail(value):
 
 
 def slowly(moment, seconds):
-  def parse(number):
+  def parse(index):
     def wait(value):
       say(moment)
       time.sleep(seconds)
       return value
-    passed = tf.py_func(wait, [number], tf.int64)
+    passed = tf.py_func(wait, [index], tf.int64)
     passed.set_shape([])
     return passed
   return parse
 
 
-def sleep_late(number):
-  """Sleeps for ever some hundred steps after the start."""
+def sleep_late(index):
+  """Hangs some hundred steps after the start."""
   def act(value):
     if value < 1000:
       return value
     say('asleep')
-    return faults.wait_for_ever(value)
+    return faults.hang(value)
 
-  passed = tf.py_func(act, [number], tf.int64)
+  passed = tf.py_func(act, [index], tf.int64)
   passed.set_shape([])
   return passed
 
 
-def waiting_model(batch, is_training):
+def hanging_model(batch, is_training):
   features, labels = batch
-  waited = tf.py_func(faults.wait_for_ever, [features], features.dtype)
-  waited.set_shape(features.shape)
-  return small.model((waited, labels), is_training)
+  passed = tf.py_func(faults.hang, [features], features.dtype)
+  passed.set_shape(features.shape)
+  return small.model((passed, labels), is_training)
 
 
 def slow_to_build(batch, is_training):
@@ -106,9 +107,7 @@ def save_slowly():
 
 
 def dying_model(batch, is_training):
-  """Kills the process in its 30th batch, if it is worker 1 and its folder has no checkpoint of a
-  life before.
-  """
+  """Kills worker 1 in its 30th batch, unless its folder has a checkpoint of an earlier life."""
   features, labels = batch
   folder = next(flag.split('=')[1] for flag in sys.argv if flag.startswith('--checkpoint_dir='))
   is_first_life = not os.path.exists(os.path.join(folder, 'checkpoint'))
@@ -127,12 +126,10 @@ def dying_model(batch, is_training):
 
 
 def huge_model(batch, is_training):
-  """Asks for 16 GB, where no more than 12 GB of addresses are left; threads take up some of them.
-  """
+  """Allocates 16 GB, with a limit of 12 GB of addresses, of which threads take some."""
   faults.limit_memory(12 * 2 ** 30)
   losses, metrics = small.model(batch, is_training)
-  # Known only when it runs: what is known before is computed, and allocated, by the rewriter of
-  # graphs.
+  # Depends on a loss, because the graph rewriter would compute, and allocate, a constant.
   size = tf.cast(tf.minimum(2.0 ** 16, 2.0 ** 16 + tf.abs(losses[0])), tf.int32)
   return losses + tf.reduce_mean(tf.ones([size, size])), metrics
 
@@ -144,7 +141,7 @@ def run(fault, flags):
   if fault == 'the map function raises':
     train = train._replace(parse_example=on_row(fail))
   elif fault == 'the map function sleeps':
-    train = train._replace(parse_example=on_row(faults.wait_for_ever))
+    train = train._replace(parse_example=on_row(faults.hang))
   elif fault == 'a late map function sleeps':
     train = small.random_examples(2000)._replace(parse_example=sleep_late)
   elif fault == 'warm-up is slow':
@@ -152,7 +149,7 @@ def run(fault, flags):
   elif fault == 'validation is slow':
     validation = validation._replace(parse_example=slowly('validation', 0.1))
   elif fault == 'the model sleeps':
-    model = waiting_model
+    model = hanging_model
   elif fault == 'building is slow':
     model = slow_to_build
   elif fault == 'steps are marked':
@@ -161,7 +158,7 @@ def run(fault, flags):
     model = dying_model
   elif fault == 'saving is slow':
     save_slowly()
-  elif fault == 'no number':
+  elif fault == 'NaN':
     train = faults.poison(train, ROW)
   elif fault == 'out of memory':
     model = huge_model

@@ -1,6 +1,4 @@
-"""Several workers in one process: each has a server, a graph and a session of its own, and a thread
-to run it in.
-"""
+"""Several workers in one process, each with its own server, graph, session and thread."""
 
 import concurrent.futures
 import functools
@@ -14,7 +12,7 @@ SECONDS_TO_ANSWER = 60
 
 
 def find_ports(count):
-  """Returns ports of loopback that nobody listens on."""
+  """Returns free ports of loopback."""
   sockets = [socket.socket() for _ in range(count)]
   for one in sockets:
     one.bind(('127.0.0.1', 0))
@@ -25,42 +23,40 @@ def find_ports(count):
 
 
 class _Servers:
-  """Those of all workers of a cluster, each of which starts when it is asked for."""
+  """The servers of a cluster; each starts when its target is first needed."""
 
   def __init__(self, num_workers):
     self._addresses = [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._servers = {}
 
-  def target(self, worker, config):
-    if worker not in self._servers:
-      self._servers[worker] = tf.train.Server({'worker': self._addresses}, job_name='worker',
-                                              task_index=worker, config=config)
-    return self._servers[worker].target
+  def target(self, rank, config):
+    if rank not in self._servers:
+      self._servers[rank] = tf.train.Server({'worker': self._addresses}, job_name='worker',
+                                            task_index=rank, config=config)
+    return self._servers[rank].target
 
 
 class InProcessCluster:
-  """`num_workers` times `Run`; what all of them do at once is done by `each`.
+  """A `Run` for each of `num_workers` workers; `each` calls a function on all of them at once.
 
-  Servers never end before their process does, each with its threads and 30 MB or more: teams take
-  over what others, that ended well, have left.
+  A server lives as long as its process, with threads and at least 30 MB, so a cluster reuses the
+  servers of one that ended well.
   """
 
-  _left: Dict[Tuple[int, str], List[_Servers]] = {}
+  _idle: Dict[Tuple[int, str], List[_Servers]] = {}
 
   def __init__(self, *, num_workers, **settings):
-    def serve(worker, config):
-      if worker == 0:
-        alike = tf.ConfigProto()
-        alike.CopyFrom(config)
-        alike.ClearField('device_filters')
-        self._left_alike = self._left.setdefault((num_workers, str(alike)), [])
-        self.servers = self._left_alike.pop() if self._left_alike else _Servers(num_workers)
-      return self.servers.target(worker, config)
+    def serve(rank, config):
+      if rank == 0:
+        common = tf.ConfigProto()
+        common.CopyFrom(config)
+        common.ClearField('device_filters')
+        self._reusable = self._idle.setdefault((num_workers, str(common)), [])
+        self.servers = self._reusable.pop() if self._reusable else _Servers(num_workers)
+      return self.servers.target(rank, config)
 
-    self.runs = [
-        Run(rank=worker, num_workers=num_workers, serve=functools.partial(serve, worker),
-            **settings) for worker in range(num_workers)
-    ]
+    self.runs = [Run(rank=rank, num_workers=num_workers, serve=functools.partial(serve, rank),
+                     **settings) for rank in range(num_workers)]
     self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
 
   def __enter__(self):
@@ -72,15 +68,15 @@ class InProcessCluster:
       run.session.close()
     self._threads.shutdown(wait=False)
     if error is None:
-      self._left_alike.append(self.servers)
+      self._reusable.append(self.servers)
 
   def each(self, act):
-    """Returns `act(run)` of all workers, which run at once."""
+    """Returns `act(run)` for all workers, which run at once."""
     futures = [self._threads.submit(act, run) for run in self.runs]
     return [future.result(SECONDS_TO_ANSWER) for future in futures]
 
   def train(self):
-    """Takes one step; returns the loss, which is the same to the bit in all workers."""
+    """Takes one step; returns the loss, which has the same bits in all workers."""
     losses = self.each(lambda run: run.steps.train())
     assert len({float(loss) for loss in losses}) == 1, losses
     return losses[0]

@@ -1,4 +1,4 @@
-"""Several workers as processes of their own on loopback: what each says, and how it ends."""
+"""Several workers as processes on loopback, with the output and exit code of each."""
 
 import os
 import signal
@@ -15,8 +15,9 @@ SECONDS = 60
 
 
 class ProcessCluster:
-  """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker; what differs is given
-  by worker.
+  """Runs `python -m tests.harness.faulty_run FAULT [flags]` as every worker.
+
+  `faults`, `flags_of` and `prefixes` hold what differs, by rank.
   """
 
   def __init__(self, *, num_workers=2, fault='none', faults=None, flags=(), flags_of=None,
@@ -24,30 +25,29 @@ class ProcessCluster:
     self.addresses = addresses or [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
-        (prefixes or {}).get(worker, []) +
-        [sys.executable, '-m', 'tests.harness.faulty_run',
-         (faults or {}).get(worker, fault)] + list(flags) + list((flags_of or {}).get(worker, ()))
-        for worker in range(num_workers)
+        [*(prefixes or {}).get(rank, []), sys.executable, '-m', 'tests.harness.faulty_run',
+         (faults or {}).get(rank, fault), *flags, *(flags_of or {}).get(rank, ())]
+        for rank in range(num_workers)
     ]
     self._readers = {}
     self.processes = [None] * num_workers
-    for worker in range(num_workers):
-      if worker not in absent:
-        self.start(worker)
+    for rank in range(num_workers):
+      if rank not in absent:
+        self.start(rank)
 
-  def start(self, worker):
-    """Starts a worker, perhaps again."""
-    environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', worker))
-    self.processes[worker] = process = subprocess.Popen(self._commands[worker], cwd=ROOT,
-                                                        env=environ, stdout=subprocess.PIPE,
-                                                        stderr=subprocess.STDOUT, text=True)
+  def start(self, rank):
+    """Starts a worker, or restarts it."""
+    environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', rank))
+    process = subprocess.Popen(self._commands[rank], cwd=ROOT, env=environ, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    self.processes[rank] = process
 
     def read():
       for line in process.stdout:
-        self._lines[worker].append(line)
+        self._lines[rank].append(line)
 
-    self._readers[worker] = threading.Thread(target=read, daemon=True)
-    self._readers[worker].start()
+    self._readers[rank] = threading.Thread(target=read, daemon=True)
+    self._readers[rank].start()
 
   def __enter__(self):
     return self
@@ -63,34 +63,32 @@ class ProcessCluster:
       if process is not None:
         process.stdout.close()
 
-  def said(self, worker):
-    return ''.join(self._lines[worker])
+  def output(self, rank):
+    return ''.join(self._lines[rank])
 
-  def wait_for(self, worker, text, times=1):
-    """Waits until a worker has said something so often."""
+  def wait_for(self, rank, text, times=1):
+    """Waits until a worker has printed a text so many times."""
     until = time.monotonic() + SECONDS
-    while self.said(worker).count(text) < times:
-      assert self.processes[worker].poll() is None and time.monotonic() < until, self.all_said()
+    while self.output(rank).count(text) < times:
+      assert self.processes[rank].poll() is None and time.monotonic() < until, self.all_output()
       time.sleep(0.02)
 
-  def kill(self, worker, number=signal.SIGKILL):
-    self.processes[worker].send_signal(number)
+  def kill(self, rank, signal_number=signal.SIGKILL):
+    self.processes[rank].send_signal(signal_number)
 
-  def end(self, *workers, seconds=SECONDS):
-    """Returns the exit codes of workers, all of them unless some are named, once they have ended
-    within the time.
-    """
+  def wait(self, *ranks, seconds=SECONDS):
+    """Waits until workers end, by default all of them; returns their exit codes."""
     until = time.monotonic() + seconds
     codes = []
-    for worker in workers or range(len(self.processes)):
+    for rank in ranks or range(len(self.processes)):
       try:
-        codes.append(self.processes[worker].wait(max(0.1, until - time.monotonic())))
+        codes.append(self.processes[rank].wait(max(0.1, until - time.monotonic())))
       except subprocess.TimeoutExpired:
-        raise AssertionError(f'worker {worker} does not end:\n{self.all_said()}') from None
-      self._readers[worker].join()
-      assert 'Traceback' not in self.said(worker), self.said(worker)
+        raise AssertionError(f'worker {rank} does not end:\n{self.all_output()}') from None
+      self._readers[rank].join()
+      assert 'Traceback' not in self.output(rank), self.output(rank)
     return codes
 
-  def all_said(self):
+  def all_output(self):
     return '\n'.join(
-        f'---- worker {worker}\n{self.said(worker)}' for worker in range(len(self.processes)))
+        f'---- worker {rank}\n{self.output(rank)}' for rank in range(len(self.processes)))

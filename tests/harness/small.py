@@ -1,6 +1,4 @@
-"""A small program for the laws: random features, a model of two layers, every part of the straight
-line.
-"""
+"""A small program for the laws: random features, a two-layer model, the whole straight line."""
 
 import itertools
 
@@ -24,29 +22,29 @@ NUM_CLASSES = 3
 
 
 def covering_grid(*axes):
-  """Returns a third of a grid, in which any values of all axes but one meet, whichever that one is.
+  """Returns a third of a grid that covers every combination of values of all axes but one.
 
-  Each axis has three values or more. A point is there if the positions of its values add up to a
-  multiple of 3.
+  Each axis has at least three values. A point belongs to it if the indices of its values add up to
+  a multiple of 3.
   """
   assert all(len(axis) >= 3 for axis in axes)
   return [tuple(value for _, value in point) for point in itertools.product(*map(enumerate, axes))
-          if sum(position for position, _ in point) % 3 == 0]
+          if sum(index for index, _ in point) % 3 == 0]
 
 
 def diagonal(*axes):
-  """Returns as few points as the longest axis has, with every value of every axis."""
-  return [tuple(axis[number % len(axis)] for axis in axes) for number in range(max(map(len, axes)))]
+  """Returns as many points as the longest axis has values, with every value of every axis."""
+  return [tuple(axis[index % len(axis)] for axis in axes) for index in range(max(map(len, axes)))]
 
 
 def slow_but(fast, points):
-  """Returns points as parameters of which only those of `fast` are run when time is short."""
+  """Returns points as parameters, all marked slow except those of `fast`."""
   assert set(fast) <= set(points)
   return [pytest.param(*point, marks=() if point in fast else pytest.mark.slow) for point in points]
 
 
 def id_examples(num_examples, name='train'):
-  """Examples that are their own numbers."""
+  """Examples that are their own indices."""
   return towers.Examples(num_examples=num_examples,
                          elements=lambda: tf.data.Dataset.range(num_examples), name=name)
 
@@ -58,7 +56,7 @@ def random_examples(num_examples, name='train', seed=0):
   labels = random.randint(NUM_CLASSES, size=num_examples).astype(np.int32)
   return towers.Examples(
       num_examples=num_examples, elements=lambda *arrays: tf.data.Dataset.range(num_examples),
-      parse_batch=lambda numbers, *arrays: tuple(tf.gather(array, numbers) for array in arrays),
+      parse_batch=lambda indices, *arrays: tuple(tf.gather(array, indices) for array in arrays),
       arrays=(features, labels), name=name, is_gathered=True)
 
 
@@ -80,23 +78,36 @@ def dense(inputs, size, name):
 
 
 class Run:
-  """The program of `main.py` over `num_towers` virtual CPU devices, in an open session, ready to
-  step.
-  """
+  """The program of `main.py` on `num_towers` virtual CPU devices, in an open session."""
 
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
                validation=None, model=model, shuffle=False, validation_tower=False,
                validation_kind=None, rank=0, num_workers=1, serve=None, **settings):
-    """Opens it; `serve` takes a session's config and returns the target to run in, for one of
-    several workers.
+    """Opens the program.
+
+    Args:
+      mode: of the input.
+      num_towers: of this worker.
+      depth: of the staging areas.
+      placement: of variables.
+      train: towers.Examples; None for 13 random ones.
+      validation: towers.Examples; None for 11 random ones.
+      model: towers.Model.
+      shuffle: whether training shuffles.
+      validation_tower: whether the last tower validates, and not the switch.
+      validation_kind: as in Config, in place of `validation_tower`.
+      rank: of this worker.
+      num_workers: of the cluster.
+      serve: for one of several workers, returns the target for a session's config.
+      **settings: of Config.
     """
     settings = dict(dict(batch_size=8, learning_rate=0.1, schedule='constant'), **settings)
     self.config = config = Config(
         input_mode=mode, staging_depth=depth, variables=placement, shuffle=shuffle,
         validation=validation_kind or ('tower' if validation_tower else 'switch'),
         num_gpus=num_towers, device='cpu', **settings)
-    data_set = DataSet(train or random_examples(13), validation or random_examples(11,
-        'validation', seed=1),
+    data_set = DataSet(train or random_examples(13),
+                       validation or random_examples(11, 'validation', seed=1),
                        image_shape=(1, 1, NUM_FEATURES), num_classes=NUM_CLASSES)
     self.graph = tf.Graph()
     with self.graph.as_default():
@@ -134,7 +145,7 @@ class Run:
 
 
 def assert_moved(initial, weights, at_least=1e-3):
-  """Towers that train nothing are as equal as those that train."""
+  """Asserts that all weights moved: towers that train nothing would agree as well."""
   for name, value in weights.items():
     assert abs(value - initial[name]).max() > at_least, name
 

@@ -1,12 +1,10 @@
-"""Kills runs of main.py at random moments with `kill -9`, and starts them again until they are
-done.
+"""Kills runs of main.py at random moments with `kill -9`, and restarts them until they are done.
 
   python -m tests.harness.soak --kills=54        # about ten minutes
 
-In every input mode and staging depth, what all lives of a run took together must be what one
-uninterrupted run took: the same examples on the same towers in the same steps, the same losses, and
-to the bit the same weights and history. Every run shuffles, drops out, validates and saves while it
-trains.
+In every input mode and staging depth, all lives of a run together must equal one uninterrupted run:
+the same examples on the same towers in the same steps, the same losses, and to the bit the same
+weights and history. Every run shuffles, drops out, validates and saves while it trains.
 """
 
 import argparse
@@ -24,15 +22,12 @@ from tests import ROOT
 
 RUNS = list(itertools.product(('split', 'next', 'shard'), (0, 1, 2)))
 MOMENTS = {'start': 'warm-up', 'train': 'training', 'loss': 'training', 'validate': 'validation',
-'save': 'saving',
-           'saved': 'training'}
+           'save': 'saving', 'saved': 'training'}
 SECONDS_PER_STEP = 0.004
 
 
 def live(log_path, flags):
-  """One life: main.py, which writes into a log what it does, a line each: what, step, tower,
-  values.
-  """
+  """Runs one life: main.py, which logs lines of what it does, step, tower and values."""
   import main
   import models
   from tensorflow_v1 import tf
@@ -48,21 +43,21 @@ def live(log_path, flags):
   def note(*words):
     os.write(log, (' '.join(map(str, words)) + '\n').encode())
 
-  def numbered(examples, first):
-    numbers = first + small.np.arange(examples.num_examples)
-    return examples._replace(arrays=examples.arrays + (numbers.astype('int64'),))
+  def with_indices(examples, first):
+    indices = first + small.np.arange(examples.num_examples)
+    return examples._replace(arrays=examples.arrays + (indices.astype('int64'),))
 
   def model(batch, is_training):
-    features, labels, numbers = batch
+    features, labels, indices = batch
     tower = tf.get_default_graph().get_name_scope()
 
-    def look(numbers, step):
-      note('train' if numbers[0] < 1000 else 'validate', step, tower, *numbers)
+    def look(indices, step):
+      note('train' if indices[0] < 1000 else 'validate', step, tower, *indices)
       time.sleep(SECONDS_PER_STEP)
-      return numbers
+      return indices
 
     step = tf.train.get_or_create_global_step().read_value()
-    with tf.control_dependencies([tf.py_func(look, [numbers, step], tf.int64)]):
+    with tf.control_dependencies([tf.py_func(look, [indices, step], tf.int64)]):
       features = tf.identity(features)
     keep = tf.cast(tf.random_uniform(tf.shape(features)) < 0.8, tf.float32)
     features = tf.where(is_training, features * keep, features)
@@ -77,26 +72,27 @@ def live(log_path, flags):
       return result
     return wrapper
 
+  def note_loss(_, step, loss):
+    note('loss', step, '-', float(loss).hex())
+
   Steps.start = wrapped(Steps.start, lambda *_: note('start'))
-  Progress.step = wrapped(Progress.step,
-                          lambda self, step, loss: note('loss', step, '-',
-                                                        float(loss).hex()))
+  Progress.step = wrapped(Progress.step, note_loss)
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
-  data_set = DataSet(numbered(small.random_examples(53), 0), numbered(small.random_examples(31,
-      'validation', 1), 1000),
+  data_set = DataSet(with_indices(small.random_examples(53), 0),
+                     with_indices(small.random_examples(31, 'validation', 1), 1000),
                      image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
   data.DATA_SETS['synthetic'] = lambda settings: data_set
   models.build_classifier = lambda *args, **settings: model
   return main.main(['main.py', '--data=synthetic', '--device=cpu', '--model=linear',
-      '--batch_size=8'] + flags)
+                    '--batch_size=8', *flags])
 
 
 def start(folder, mode, depth, num_steps):
-  return subprocess.Popen([
-      sys.executable, '-m', 'tests.harness.soak', f'--log={folder}.log', '--',
-      f'--input_mode={mode}', f'--staging_depth={depth}', '--num_gpus=3', f'--steps={num_steps}',
-      '--validate_every=7steps', '--checkpoint_every=5steps', '--checkpoint_dir=' + folder
-  ], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+  command = [sys.executable, '-m', 'tests.harness.soak', f'--log={folder}.log', '--',
+             f'--input_mode={mode}', f'--staging_depth={depth}', '--num_gpus=3',
+             f'--steps={num_steps}', '--validate_every=7steps', '--checkpoint_every=5steps',
+             f'--checkpoint_dir={folder}']
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def finish(process):
@@ -105,9 +101,7 @@ def finish(process):
 
 
 def read(folder):
-  """Returns for each (what, step, tower) all values that the lives of a run noted, its last weights
-  and its history.
-  """
+  """Returns all values logged for each (what, step, tower), the last weights, and the history."""
   import numpy as np
 
   from tensorflow_v1 import tf
@@ -115,14 +109,12 @@ def read(folder):
   with open(folder + '.log') as file:
     for words in map(str.split, file):
       if words[0] in ('train', 'validate', 'loss'):
-        # The batches of one validation stand under one step.
-        taken[tuple(words[:3]) + (() if words[0] != 'validate' else tuple(words[3:4]))].add(
-            tuple(words[3:]))
+        # All batches of one validation have the same step; their first example tells them apart.
+        key = tuple(words[:4] if words[0] == 'validate' else words[:3])
+        taken[key].add(tuple(words[3:]))
   reader = tf.train.load_checkpoint(folder)
-  weights = {
-      name: np.asarray(reader.get_tensor(name)).tobytes()
-      for name in reader.get_variable_to_shape_map()
-  }
+  weights = {name: np.asarray(reader.get_tensor(name)).tobytes()
+             for name in reader.get_variable_to_shape_map()}
   with open(os.path.join(folder, 'history.json')) as file:
     return dict(taken), weights, file.read()
 
@@ -134,27 +126,25 @@ def last_moment(log_path):
 
 
 def soak(kills, runs, num_steps, seed, report=print):
-  """Kills until there were so many kills, over all runs in turn; returns them, counted by moment.
-  """
+  """Kills as often as asked, over all runs in turn; returns the number of kills by moment."""
   randomness = random.Random(seed)
   moments = collections.Counter()
   lives = collections.Counter()
   with tempfile.TemporaryDirectory() as base:
-    for number, (mode, depth) in enumerate(runs):
-      due = kills * (number + 1) // len(runs)
+    for index, (mode, depth) in enumerate(runs):
+      due = kills * (index + 1) // len(runs)
       expected = os.path.join(base, f'{mode}-{depth}')
       finish(start(expected, mode, depth, num_steps))
       folder = expected + '-killed'
-      # So much is done in a life, on average, that the last one is killed near the end.
-      most_bytes = int(1.8 * os.path.getsize(expected + '.log') /
-                       max(1, due - sum(moments.values())))
+      # An average life gets so far that the last one is killed near the end.
+      remaining = max(1, due - sum(moments.values()))
+      most_bytes = int(1.8 * os.path.getsize(expected + '.log') / remaining)
       while sum(moments.values()) < due:
         process = start(folder, mode, depth, num_steps)
         log = folder + '.log'
         size = os.path.getsize(log) if os.path.exists(log) else 0
-        size += randomness.choice(
-            [0, randomness.randint(0, most_bytes),
-             randomness.randint(0, most_bytes)])
+        size += randomness.choice([0, randomness.randint(0, most_bytes),
+                                   randomness.randint(0, most_bytes)])
         while process.poll() is None and (not os.path.exists(log) or os.path.getsize(log) <= size):
           time.sleep(0.001)
         time.sleep(randomness.uniform(0, 4 * SECONDS_PER_STEP))
@@ -175,8 +165,8 @@ def soak(kills, runs, num_steps, seed, report=print):
       assert weights == expected_weights and history == expected_history, (mode, depth)
       report(f'{mode}, staging depth {depth}: {lives[mode, depth]} kills survived; {len(taken)} '
              'steps and validations equal, weights and history too')
-  report('%d kills in all: %s; examples lost: 0'
-         % (sum(moments.values()), ', '.join('%s %d' % item for item in moments.most_common())))
+  counts = ', '.join(f'{moment} {count}' for moment, count in moments.most_common())
+  report(f'{sum(moments.values())} kills in all: {counts}; examples lost: 0')
   return moments
 
 
@@ -185,7 +175,7 @@ def main():
   parser.add_argument('--kills', type=int, default=54)
   parser.add_argument('--steps', type=int, default=300)
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--log', help='of one life, whose flags follow')
+  parser.add_argument('--log', help='file for the log of one life; its flags follow')
   parser.add_argument('flags', nargs='*')
   flags = parser.parse_args()
   if flags.log:

@@ -1,4 +1,4 @@
-"""Small models for the check: some are right, and each other has one fault."""
+"""Small models for the check: some are right, and each of the others has one fault."""
 
 import importlib
 import itertools
@@ -16,7 +16,7 @@ def cross_entropy(labels, hidden):
 
 
 def centred(batch, is_training):
-  """Takes the mean over the batch away, so that an example's loss depends on the others."""
+  """Subtracts the mean over the batch, so an example's loss depends on the others."""
   features, labels = batch
   hidden = small.dense(features, 4, 'hidden')
   shifted = hidden - tf.reduce_mean(hidden, 0)  # THE LINE TO BLAME
@@ -37,7 +37,7 @@ def layer_normalised(batch, is_training):
 
 
 def slim_normalised(batch, is_training):
-  slim = importlib.import_module('tensorflow.contrib.slim')  # As a stranger's program has it.
+  slim = importlib.import_module('tensorflow.contrib.slim')  # As a user's program imports it.
   features, labels = batch
   x = small.dense(features, 4, 'hidden')
   return cross_entropy(labels, slim.batch_norm(x, is_training=is_training))
@@ -54,13 +54,13 @@ def dropped_and_centred(batch, is_training):
 
 
 def scalar_sum(batch, is_training):
-  """A scalar that is the sum, where the mean is meant."""
+  """Returns the sum of losses by mistake for the mean."""
   losses, _ = small.model(batch, is_training)
   return tf.reduce_sum(losses)
 
 
 def token_mean(batch, is_training):
-  """Examples have one to three tokens; the mean is over those of the batch."""
+  """Takes the mean over the tokens of the batch; examples have one to three."""
   features, labels = batch
   mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES, tf.float32)
   losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden')) * mask
@@ -68,7 +68,7 @@ def token_mean(batch, is_training):
 
 
 def masked_mean(batch, is_training):
-  """The same, of the tokens alone."""
+  """Does the same with a boolean mask."""
   features, labels = batch
   mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES)
   losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden'))
@@ -76,7 +76,7 @@ def masked_mean(batch, is_training):
 
 
 def weighted_loss(batch, is_training):
-  """TensorFlow's own loss with weights, which is the mean over those that are not zero."""
+  """Uses TensorFlow's own weighted loss, which is the mean over nonzero weights."""
   features, labels = batch
   hidden = small.dense(features, small.NUM_CLASSES, 'hidden')
   weights = tf.cast(labels, tf.float32)
@@ -113,7 +113,7 @@ def dynamic_rnn(batch, is_training):
 
 
 def attention(batch, is_training):
-  """Two heads, one behind the other in the batch dimension: [heads * batch, time, units]."""
+  """Stacks two heads along the batch dimension: [heads * batch, time, units]."""
   features, labels = batch
   x = tf.reshape(small.dense(features, 3 * 8, 'embedding'), [-1, 3, 8])
   heads = tf.concat(tf.split(x, 2, axis=2), 0)
@@ -123,7 +123,7 @@ def attention(batch, is_training):
 
 
 def batch_attention(batch, is_training):
-  """Each example attends to all of its batch."""
+  """Lets each example attend to all of its batch."""
   features, labels = batch
   x = small.dense(features, 4, 'hidden')
   weights = tf.nn.softmax(tf.matmul(x, x, transpose_b=True))  # THE LINE OF THE PRODUCT
@@ -131,7 +131,7 @@ def batch_attention(batch, is_training):
 
 
 def in_batch_negatives(batch, is_training):
-  """Each example is told from the others of its batch."""
+  """Discriminates each example from the others of its batch."""
   features, _ = batch
   left, right = small.dense(features, 4, 'left'), small.dense(features, 4, 'right')
   scores = tf.matmul(left, right, transpose_b=True)  # THE LINE OF THE NEGATIVES
@@ -140,7 +140,7 @@ def in_batch_negatives(batch, is_training):
 
 
 def table(batch, is_training):
-  """Looks labels up in a table, and needs all that a program may have to be initialised."""
+  """Looks labels up in a table; needs initialisers of tables and local variables too."""
   features, labels = batch
   keys, values = tf.constant([0, 1, 2], tf.int64), tf.constant([2, 0, 1], tf.int64)
   ids = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1)
@@ -152,7 +152,7 @@ def table(batch, is_training):
 
 
 def averaging(batch, is_training):
-  """Keeps a moving average that the first tower alone moves; no loss reads it."""
+  """Keeps a moving average that only the first tower updates; no loss reads it."""
   average = tf.get_variable('average', [small.NUM_FEATURES],
                             initializer=tf.zeros_initializer(), trainable=False)
   mean = tf.reduce_mean(batch[0], 0)
@@ -171,7 +171,7 @@ def counting(batch, is_training):
 
 
 def remembering(batch, is_training):
-  """Subtracts a moving average, which the first tower alone moves: the second step differs."""
+  """Subtracts a moving average that only the first tower updates: the second step differs."""
   features, labels = batch
   average = tf.get_variable('average', [small.NUM_FEATURES],
                             initializer=tf.zeros_initializer(), trainable=False)
@@ -191,7 +191,7 @@ def collected(batch, is_training):
 
 
 def fixed_size(batch, is_training):
-  """Knows the size of its batch by heart."""
+  """Assumes a fixed batch size."""
   features, labels = batch
   size = tf.placeholder_with_default(8, [])
   features = tf.reshape(features, [size, small.NUM_FEATURES])  # THE LINE OF THE SIZE
@@ -211,7 +211,7 @@ def own_variable():
 
 
 def steep(batch, is_training):
-  """So steep that the last bits of what the towers add up decide."""
+  """So steep that the last bits of the sums over towers decide."""
   features, labels = batch
   x = batch_norm(small.dense(features, 4, 'hidden'), is_training, name='norm')
   return cross_entropy(labels, tf.sin(1e8 * x))
@@ -233,7 +233,7 @@ def with_mean_of_losses(model):
   return changed
 
 
-# What makes a program give other numbers each time, each put before a model.
+# Each makes a model compute other values at each run.
 
 def with_random_constant(model):
   def changed(batch, is_training):
@@ -254,7 +254,7 @@ def with_random_start(model):
 
 
 def with_random_function(model):
-  """Draws by numpy while it runs: no op with a seed."""
+  """Draws with numpy while it runs: no op has a seed."""
   def draw():
     return np.random.normal(1.0, 0.5, small.NUM_FEATURES).astype(np.float32)
 
@@ -266,7 +266,7 @@ def with_random_function(model):
 
 
 def with_random_state(model):
-  """A variable that no loss reads takes another value each time."""
+  """Gives a variable that no loss reads another value each time."""
   def changed(batch, is_training):
     seen = tf.get_variable('seen', [], initializer=tf.zeros_initializer(), trainable=False)
     drawn = tf.reshape(tf.py_func(lambda: np.float32(np.random.normal()), [], tf.float32), [])
@@ -277,7 +277,7 @@ def with_random_state(model):
 
 
 def augmented(examples):
-  """Examples whose features get unseeded noise in the input pipeline."""
+  """Adds unseeded noise to the features in the input pipeline."""
   def parse_batch(*elements):
     features, labels = examples.parse_batch(*elements)
     return features + tf.random_normal(tf.shape(features)), labels

@@ -1,12 +1,12 @@
 """Puts one fault at a time into a copy of the tree, and runs the fast tests that must see it.
 
   python -m tests.mutants --jobs=2                       # all of them
-  python -m tests.mutants --only=towers/plan             # those whose file or words hold this
-  python -m tests.mutants --write=docs/mutants.md        # and writes their rows into the page
+  python -m tests.mutants --only=towers/input/plan       # those whose file or words contain this
+  python -m tests.mutants --write=docs/mutants.md        # also updates their rows in the page
 
-First all these tests must pass without a fault. A fault that survives is either one that a new test
-must see, or no fault at all: then its entry says why. The working tree stays as it is. Exit code 1
-if a fault survives.
+First all these tests must pass without a fault. A fault that survives either needs a new test, or
+is no fault at all: then its entry says why. The working tree stays unchanged. Exit code 1 if a
+fault survives.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tests.mutants.runner import BaselineError, run_mutants
 def main(arguments):
   """Runs the command line; returns the exit code."""
   parser = argparse.ArgumentParser(prog='python -m tests.mutants',
-                                   description=__doc__.split('\n')[0])
+                                   description=__doc__.splitlines()[0])
   parser.add_argument('--only', default='', metavar='PATTERN',
                       help='a regular expression, searched in file, fault and words')
   parser.add_argument('--jobs', type=int, default=1, help='mutants at a time')
@@ -33,29 +33,32 @@ def main(arguments):
                       help='the python that runs the tests')
   parser.add_argument('--write', metavar='FILE', help='a page that ends with the table')
   options = parser.parse_args(arguments)
-  mutants = [mutant for mutant in MUTANTS if re.search(
-      options.only, ' '.join([mutant.path, mutant.old, mutant.new, mutant.breaks]))]
+
+  def text_of(mutant):
+    return ' '.join([mutant.path, mutant.old, mutant.new, mutant.breaks])
+
+  mutants = [mutant for mutant in MUTANTS if re.search(options.only, text_of(mutant))]
   if not mutants:
-    parser.error(f'--only={options.only}: no mutant has this.')
+    parser.error(f'--only={options.only} matches no mutant.')
   done = []
 
-  def tell(text):
+  def log(text):
     print(text, file=sys.stderr, flush=True)
 
   def note(result):
     done.append(result)
     mutant = result.mutant
-    tell(f'{len(done)} of {len(mutants)}: {result.verdict} after {result.seconds:.0f} s: '
-         f'{mutant.path}: {mutant.breaks}')
+    log(f'{len(done)} of {len(mutants)}: {result.verdict} after {result.seconds:.0f} s: '
+        f'{mutant.path}: {mutant.breaks}')
     if not result.is_as_it_should_be:
-      tell(result.output)
+      log(result.output)
 
-  tell(f'{len(mutants)} mutants; first their tests without any')
+  log(f'{len(mutants)} mutants; first their tests without any')
   try:
     results = run_mutants(mutants, root=ROOT, python=os.path.abspath(options.target),
                           jobs=options.jobs, seconds=options.seconds, note=note)
   except BaselineError as error:
-    tell(f'tests.mutants: {error}')
+    log(f'tests.mutants: {error}')
     return 2
   print(format_table(results))
   if options.write:

@@ -10,11 +10,11 @@ class Mutant(NamedTuple):
 
   Attributes:
     path: the file, from the root of the tree.
-    old: what stands there, once.
-    new: what stands there instead.
+    old: text that occurs once in the file.
+    new: its replacement.
     breaks: what is wrong then, in words.
-    tests: pytest's node ids of the fast tests that must fail, of which one is enough.
-    equivalent: why nothing that the program does changes, so that the tests pass; '' for a fault.
+    tests: pytest's node ids of fast tests, of which at least one must fail.
+    equivalent: why the replacement changes nothing, so the tests pass; '' for a fault.
   """
   path: str
   old: str
@@ -24,10 +24,10 @@ class Mutant(NamedTuple):
   equivalent: str = ''
 
   def apply(self, root: str) -> str:
-    """Puts the fault into the tree at `root`; returns the text of the file as it was.
+    """Puts the fault into the tree at `root`; returns the file's text without the fault.
 
     Raises:
-      ValueError: the old text does not stand there exactly once.
+      ValueError: the old text does not occur exactly once.
     """
     path = os.path.join(root, self.path)
     with open(path, encoding='utf-8') as file:
@@ -50,12 +50,12 @@ def mutants_of(path: str, *, tests: str, faults: Sequence[Sequence[str]]) -> Lis
 
   Args:
     path: the file.
-    tests: the file of those tests that are named without one.
-    faults: (old, new, breaks, tests with spaces between them), and why it is equivalent if it is.
+    tests: the file of tests that are named without one.
+    faults: (old, new, breaks, tests separated by spaces), and the reason of an equivalent one.
   """
   mutants = []
   for old, new, breaks, names, *equivalent in faults:
-    # Ids of parameters have spaces too.
+    # Ids of parameters contain spaces too.
     nodes = [name if '::' in name else f'{tests}::{name}'
              for name in re.split(r' (?=tests?[_/])', names)]
     mutants.append(Mutant(path, old, new, breaks, tuple(nodes), *equivalent))

@@ -1,4 +1,4 @@
-"""The page: results as a table of Markdown, in the document that explains it."""
+"""The page of mutants: results as a Markdown table, below the text that explains it."""
 
 from typing import List, Sequence
 
@@ -18,7 +18,7 @@ def format_row(result: Result) -> str:
 
 
 def row_start(mutant: Mutant) -> str:
-  """Returns the cells that tell a mutant, with which its row begins."""
+  """Returns the first cells of a mutant's row, which identify the mutant."""
   cells = [mutant.breaks, _code(mutant.path), _code(mutant.old), _code(mutant.new)]
   return '| ' + ' | '.join(cells)
 
@@ -29,24 +29,24 @@ def format_table(results: Sequence[Result]) -> str:
 
 
 def update_page(path: str, results: Sequence[Result], mutants: Sequence[Mutant]) -> None:
-  """Puts results into the table that ends a page; rows of mutants that were not tried stay.
+  """Updates the table at the end of a page; rows of mutants without a result stay.
 
   Args:
     path: the page.
     results: of some mutants.
-    mutants: all there are, in the order of the rows.
+    mutants: all mutants, in the order of the rows.
   """
   with open(path, encoding='utf-8') as file:
     text, table = file.read().split('\n'.join(HEADER) + '\n')
   rows = table.splitlines() + list(map(format_row, results))
   kept: List[str] = []
   for mutant in mutants:
-    # The last one is the newest.
+    # The last is the newest.
     kept += [row for row in rows if row.startswith(row_start(mutant) + ' | ')][-1:]
   with open(path, 'w', encoding='utf-8') as file:
     file.write('\n'.join([text + HEADER[0]] + HEADER[1:] + kept) + '\n')
 
 
 def _code(text):
-  """Returns text as code in a cell: on one line, and no bar ends the cell."""
+  """Returns text as code for a cell, on one line and with escaped bars."""
   return '`' + ' '.join(text.split()).replace('|', '\\|') + '`'

@@ -1,4 +1,4 @@
-"""The runner: each mutant in a copy of the tree, and the tests that must see it in a process."""
+"""The runner: puts each mutant into a copy of the tree, and runs its tests in a process."""
 
 import concurrent.futures
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
 
 from tests.mutants.mutant import Mutant
 
-# What no test reads, or makes anew.
+# Files that no test reads.
 _LEFT_OUT = ('.git', '.venv*', '__pycache__', '.pytest_cache', '.mypy_cache', '.ruff_cache',
              '.hypothesis', 'build', '*.egg-info')
 # Exit codes of pytest.
@@ -21,17 +21,17 @@ _PASSED, _FAILED = 0, 1
 
 
 class BaselineError(Exception):
-  """Tests that fail without any fault."""
+  """Tests fail without any fault."""
 
 
 class Result(NamedTuple):
-  """What became of a mutant.
+  """The result of a mutant's tests.
 
   Attributes:
     mutant: that was tried.
     verdict: 'killed', 'killed (hangs)', 'survived', 'equivalent', or 'no test ran'.
     seconds: that its tests took.
-    output: the end of what they printed.
+    output: the end of their output.
   """
   mutant: Mutant
   verdict: str
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
   @property
   def is_as_it_should_be(self) -> bool:
-    """Whether the tests saw a fault, and nothing where there is none."""
+    """Whether the tests failed for a fault, and passed for an equivalent mutant."""
     if self.mutant.equivalent:
       return self.verdict == 'equivalent'
     return self.verdict.startswith('killed')
@@ -49,18 +49,18 @@ class Result(NamedTuple):
 def run_mutants(mutants: Sequence[Mutant], *, root: str, python: str, jobs: int = 1,
                 seconds: float = 120.0, note: Callable[[Result], Any] = lambda result: None
                 ) -> List[Result]:
-  """Tries mutants; returns what became of each, in their order.
+  """Tries mutants; returns their results in the same order.
 
   Args:
     mutants: to try.
-    root: of the tree, which is copied once for each job and stays as it is.
+    root: of the tree, which is copied once for each job and stays unchanged.
     python: that runs the tests.
     jobs: mutants at a time.
-    seconds: after which the tests of one mutant hang.
+    seconds: after which the tests of one mutant count as hanging.
     note: called with each result as it comes.
 
   Raises:
-    BaselineError: a test fails, or does not exist, without any fault.
+    BaselineError: a test does not exist, or fails without any fault.
   """
   with contextlib.ExitStack() as stack:
     trees: queue.Queue[str] = queue.Queue()
@@ -82,7 +82,7 @@ def run_mutants(mutants: Sequence[Mutant], *, root: str, python: str, jobs: int 
 
 
 def _check_tests(mutants, *, root, python):
-  """Raises if a test that a mutant names fails without it; all of them run in one process."""
+  """Raises unless all tests of mutants pass without any, in one process."""
   tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
   code, output = _run_pytest(python, root, tests, seconds=60 + 20 * len(tests))
   if code != _PASSED:
@@ -103,7 +103,7 @@ def _try(mutant, copy, python, seconds):
     verdict = 'killed'
   elif code == _PASSED:
     verdict = 'equivalent' if mutant.equivalent else 'survived'
-  else:  # Nothing was collected: that shows a wrong name of a test, and nothing of the fault.
+  else:  # Nothing was collected: a test has the wrong name, which says nothing about the fault.
     verdict = 'no test ran'
   return Result(mutant, verdict, time.monotonic() - started, output)
 
@@ -117,8 +117,8 @@ def _copy(root) -> Iterator[str]:
 
 
 def _run_pytest(python, root, tests, seconds):
-  """Returns pytest's exit code, None where it took too long, and the end of what it printed."""
-  # No bytecode: two faults of one length within one second look the same to Python's cache.
+  """Returns pytest's exit code, or None if it took too long, and the end of its output."""
+  # No bytecode: two faults of equal length within one second look the same to Python's cache.
   environment = dict(os.environ, PYTHONDONTWRITEBYTECODE='1', PYTHONPATH='')
   command = [python, '-m', 'pytest', '-q', '-x', '--tb=line', '-p', 'no:cacheprovider',
              '-p', 'no:xdist', *tests]
@@ -130,7 +130,7 @@ def _run_pytest(python, root, tests, seconds):
     except subprocess.TimeoutExpired:
       code = None
     finally:
-      # And whatever the tests have started.
+      # Also kills processes that the tests started.
       with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
       process.wait()

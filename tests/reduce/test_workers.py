@@ -39,7 +39,7 @@ def pairwise(*axes, first=()):
   return chosen
 
 
-def make_team(shape, **settings):
+def make_cluster(shape, **settings):
   num_workers, num_towers = shape
   if num_workers == 1:
     pytest.skip('one worker has no cluster')
@@ -64,7 +64,7 @@ def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
 def test_they_are_one_tower(shape, mode, depth, size, placement):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5,
                   weight_decay=0.01)
-  with make_team(shape, mode=mode, depth=depth, placement=placement, **settings) as cluster, \
+  with make_cluster(shape, mode=mode, depth=depth, placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
     assert_one_tower(cluster, one)
     measured, expected = cluster.each(lambda run: run.validate()), one.validate()
@@ -79,7 +79,7 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
   # Of both splits, since the switch makes the sizes of either those of both.
   settings = dict(train=small.random_examples(16),
                   validation=small.random_examples(8, 'validation', seed=1))
-  with make_team((2, 2), placement=placement, **settings) as cluster, \
+  with make_cluster((2, 2), placement=placement, **settings) as cluster, \
       Run(num_towers=1, **settings) as one:
     assert cluster.runs[0].program.gradients.num_examples == 8
     assert_one_tower(cluster, one)
@@ -90,7 +90,7 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
 def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
   settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02,
                   train=small.random_examples(num_train))
-  with make_team(shape, **settings) as cluster, Run(num_towers=1, **settings) as one:
+  with make_cluster(shape, **settings) as cluster, Run(num_towers=1, **settings) as one:
     assert_one_tower(cluster, one, tolerance=2e-5)
     for run in cluster.runs:
       assert_same_weights(averages(run), averages(one), 2e-5)
@@ -103,7 +103,7 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers are dealt to in turn: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',
                   train=small.random_examples(16))
-  with make_team((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
+  with make_cluster((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
     assert_one_tower(cluster, one, tolerance=1e-5)
     means = [means for means, _ in cluster.each(lambda run: run.validate())]
     assert means[0] == means[1] == pytest.approx(one.validate()[0], abs=1e-5)
@@ -114,7 +114,7 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
-  with make_team((2, 2), placement=placement, accumulate=3,
+  with make_cluster((2, 2), placement=placement, accumulate=3,
                  **settings) as cluster, Run(num_towers=1, **settings) as one:
     assert cluster.runs[0].program.gradients.all_reduce.num_collectives == 1
     assert_one_tower(cluster, one, steps=5)
@@ -137,7 +137,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
 
   settings = dict(model=model, optimizer=optimizer, learning_rate=0.05,
                   train=small.random_examples(13))
-  with make_team((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1,
+  with make_cluster((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1,
                                                                           **settings) as one:
     gradients = {
         variable.op.name: gradient
@@ -155,7 +155,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
   # Of the second list, worker 1 has nothing left in the first step.
   train = examples_without(bad)
-  with make_team((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0,
+  with make_cluster((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0,
                                                                    train=train) as one:
     assert_one_tower(cluster, one, steps=4)
     assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
@@ -167,7 +167,7 @@ def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   servers = []
   for program in programs:
     settings = dict(train=small.random_examples(16), mode='shard', depth=2, **program)
-    with make_team((2, 2), **settings) as cluster, Run(num_towers=1, **settings) as one:
+    with make_cluster((2, 2), **settings) as cluster, Run(num_towers=1, **settings) as one:
       assert_one_tower(cluster, one, steps=3)
       cluster.each(lambda run: run.validate())
     servers.append(cluster.servers)
@@ -175,7 +175,7 @@ def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
 
 
 def test_a_servers_next_session_finds_nothing_of_the_one_before():
-  with make_team((2, 1)) as cluster:
+  with make_cluster((2, 1)) as cluster:
     cluster.train()
     run = cluster.runs[0]
     with run.graph.as_default():
@@ -195,7 +195,7 @@ def test_no_two_towers_of_all_workers_draw_the_same():
     tf.add_to_collection('masks', mask)
     return losses * tf.reduce_mean(mask), metrics
 
-  with make_team((2, 2), model=model, seed=5) as cluster:
+  with make_cluster((2, 2), model=model, seed=5) as cluster:
     masks = [mask for run in cluster.runs for mask in run.session.run(run.graph.get_collection(
         'masks'))]
   assert len({mask.tobytes() for mask in masks}) == 4
@@ -204,7 +204,7 @@ def test_no_two_towers_of_all_workers_draw_the_same():
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_a_number_that_is_none_in_one_worker_changes_nothing_in_any(placement):
   train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
-  with make_team((2, 2), train=train, batch_size=16, placement=placement) as cluster:
+  with make_cluster((2, 2), train=train, batch_size=16, placement=placement) as cluster:
     before = [run.weights() for run in cluster.runs]
     findings = cluster.each(take_what_is_not_finite)
     assert 'another worker' in findings[0].describe()
@@ -222,7 +222,7 @@ def take_what_is_not_finite(run):
 
 
 def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
-  with make_team((2, 1), precision='mixed', train=small.random_examples(16)) as cluster:
+  with make_cluster((2, 1), precision='mixed', train=small.random_examples(16)) as cluster:
     for run in cluster.runs:
       run.program.gradients.loss_scale.variable.load(2.0 ** 60, run.session)
     losses = cluster.each(lambda run: run.steps.train())
@@ -233,7 +233,7 @@ def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
 
 
 def test_workers_at_different_steps_change_nothing_and_say_so():
-  with make_team((3, 1), train=small.random_examples(16), batch_size=16) as cluster:
+  with make_cluster((3, 1), train=small.random_examples(16), batch_size=16) as cluster:
     cluster.train()
     with cluster.runs[1].graph.as_default():
       towers.get_global_step().load(7, cluster.runs[1].session)
@@ -250,7 +250,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
 
 
 def test_what_one_asks_for_all_know_after_the_next_step_and_once():
-  with make_team((3, 1)) as cluster:
+  with make_cluster((3, 1)) as cluster:
     assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)
            ] == [False] * 3
     cluster.train()
@@ -262,7 +262,7 @@ def test_what_one_asks_for_all_know_after_the_next_step_and_once():
 
 
 def test_the_chiefs_state_becomes_that_of_all():
-  with make_team((3, 1)) as cluster:
+  with make_cluster((3, 1)) as cluster:
     for number, run in enumerate(cluster.runs):
       with run.graph.as_default():
         for variable in tf.global_variables():

@@ -33,10 +33,10 @@ def steps_of(folder):
       '*.index'))
 
 
-def assert_gone(crew, survivor, dead):
-  assert crew.end(survivor, seconds=GONE_SECONDS) == [EXIT_CODE]
-  assert f'worker {dead} ({crew.addresses[dead]}) has ended' in crew.said(survivor)
-  assert 'start all workers again' in crew.said(survivor)
+def assert_gone(cluster, survivor, dead):
+  assert cluster.wait(survivor, seconds=GONE_SECONDS) == [EXIT_CODE]
+  assert f'worker {dead} ({cluster.addresses[dead]}) has ended' in cluster.output(survivor)
+  assert 'start all workers again' in cluster.output(survivor)
 
 
 FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45', '--shuffle',
@@ -48,8 +48,8 @@ def uninterrupted(tmp_path_factory):
   """The folder of a run of two workers that nothing has happened to."""
   folder = tmp_path_factory.mktemp('uninterrupted')
   with ProcessCluster(fault='steps are marked',
-                      flags=FLAGS + [f'--checkpoint_dir={folder}']) as crew:
-    assert crew.end() == [0, 0]
+                      flags=FLAGS + [f'--checkpoint_dir={folder}']) as cluster:
+    assert cluster.wait() == [0, 0]
   return folder
 
 
@@ -63,13 +63,13 @@ def uninterrupted(tmp_path_factory):
 def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
     dead, fault, moment, times, uninterrupted, tmp_path):
   flags = FLAGS + [f'--checkpoint_dir={tmp_path}']
-  with ProcessCluster(fault=fault, flags=flags) as crew:
-    crew.wait_for(dead, moment, times)
-    crew.kill(dead)
-    assert_gone(crew, 1 - dead, dead)
-  with ProcessCluster(fault='steps are marked', flags=flags) as crew:
-    assert crew.end() == [0, 0]
-    assert 'resumed from' in crew.said(0) and 'of 45 steps are done' in crew.said(1)
+  with ProcessCluster(fault=fault, flags=flags) as cluster:
+    cluster.wait_for(dead, moment, times)
+    cluster.kill(dead)
+    assert_gone(cluster, 1 - dead, dead)
+  with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
+    assert cluster.wait() == [0, 0]
+    assert 'resumed from' in cluster.output(0) and 'of 45 steps are done' in cluster.output(1)
   expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
   assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
   history = (tmp_path / 'history.json').read_text()
@@ -101,94 +101,95 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
 
 
 def test_a_worker_that_dies_in_its_start_is_missed():
-  with ProcessCluster(faults={1: 'building is slow'}) as crew:
-    crew.wait_for(1, '<set-up>')
-    crew.kill(1)
-    assert_gone(crew, 0, 1)
+  with ProcessCluster(faults={1: 'building is slow'}) as cluster:
+    cluster.wait_for(1, '<set-up>')
+    cluster.kill(1)
+    assert_gone(cluster, 0, 1)
 
 
 @pytest.mark.slow
 def test_a_worker_that_never_comes_is_named_after_the_time():
-  with ProcessCluster(num_workers=3, absent=[1], flags=['--start_seconds=8']) as crew:
-    codes = crew.end(0, 2)
+  with ProcessCluster(num_workers=3, absent=[1], flags=['--start_seconds=8']) as cluster:
+    codes = cluster.wait(0, 2)
     assert set(codes) <= {3, EXIT_CODE} and 3 in codes
-    text = crew.said(0) + crew.said(2)
-    assert f'worker 1 ({crew.addresses[1]}) is not there after 8 s (start_seconds)' in text
-    assert f'waiting for the other workers: worker 1 ({crew.addresses[1]}) is not there yet' in text
+    text = cluster.output(0) + cluster.output(2)
+    assert f'worker 1 ({cluster.addresses[1]}) is not there after 8 s (start_seconds)' in text
+    assert ('waiting for the other workers: '
+            f'worker 1 ({cluster.addresses[1]}) is not there yet') in text
 
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
-  with ProcessCluster(fault='steps are marked', flags=['--steps=60']) as crew:
-    crew.wait_for(1, '<training>', 20)
-    crew.kill(1, signal.SIGSTOP)
+  with ProcessCluster(fault='steps are marked', flags=['--steps=60']) as cluster:
+    cluster.wait_for(1, '<training>', 20)
+    cluster.kill(1, signal.SIGSTOP)
     time.sleep(4)
-    assert crew.processes[0].poll() is None
-    crew.kill(1, signal.SIGCONT)
-    assert crew.end() == [0, 0]
+    assert cluster.processes[0].poll() is None
+    cluster.kill(1, signal.SIGCONT)
+    assert cluster.wait() == [0, 0]
 
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes():
-  with ProcessCluster(fault='steps are marked', flags=['--worker_seconds=4']) as crew:
-    crew.wait_for(1, '<training>', 20)
-    crew.kill(1, signal.SIGSTOP)
-    assert crew.end(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
-    assert re.search(rf'worker 1 \({crew.addresses[1]}\) does not answer for \d+ s '
-                     r'\(worker_seconds\)', crew.said(0))
-    crew.kill(1, signal.SIGCONT)
-    assert_gone(crew, 1, 0)
+  with ProcessCluster(fault='steps are marked', flags=['--worker_seconds=4']) as cluster:
+    cluster.wait_for(1, '<training>', 20)
+    cluster.kill(1, signal.SIGSTOP)
+    assert cluster.wait(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
+    assert re.search(rf'worker 1 \({cluster.addresses[1]}\) does not answer for \d+ s '
+                     r'\(worker_seconds\)', cluster.output(0))
+    cluster.kill(1, signal.SIGCONT)
+    assert_gone(cluster, 1, 0)
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
   with ProcessCluster(fault='steps are marked', flags=['--start_seconds=8',
       '--checkpoint_every=10steps',
-                                                       f'--checkpoint_dir={tmp_path}']) as crew:
-    crew.wait_for(0, '<training>', 50)
-    crew.kill(0)
-    crew.processes[0].wait()
+                                                       f'--checkpoint_dir={tmp_path}']) as cluster:
+    cluster.wait_for(0, '<training>', 50)
+    cluster.kill(0)
+    cluster.processes[0].wait()
     saved = steps_of(tmp_path)
-    crew.start(0)  # The chief itself, which saves.
-    assert crew.end(1, seconds=GONE_SECONDS) == [EXIT_CODE]
-    assert crew.end(0)[0] in (3, EXIT_CODE)
+    cluster.start(0)  # The chief itself, which saves.
+    assert cluster.wait(1, seconds=GONE_SECONDS) == [EXIT_CODE]
+    assert cluster.wait(0)[0] in (3, EXIT_CODE)
     assert steps_of(tmp_path) == saved
 
 
 def test_a_worker_whose_data_fail_is_named_with_its_reason():
-  with ProcessCluster(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as crew:
-    assert crew.end(1) == [3] and 'record 5 is damaged' in crew.said(1)
-    assert_gone(crew, 0, 1)
+  with ProcessCluster(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as cluster:
+    assert cluster.wait(1) == [3] and 'record 5 is damaged' in cluster.output(1)
+    assert_gone(cluster, 0, 1)
 
 
 def test_other_flags_are_named_before_anything_is_built():
-  with ProcessCluster(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as crew:
-    assert crew.end() == [2, 2, 2]
+  with ProcessCluster(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as cluster:
+    assert cluster.wait() == [2, 2, 2]
     for worker in range(3):
       assert re.search(r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has '
                        r'seed=3, the others 0',
-                       crew.said(worker)), crew.said(worker)
-      assert 'input:' not in crew.said(worker)
+                       cluster.output(worker)), cluster.output(worker)
+      assert 'input:' not in cluster.output(worker)
 
 
 def test_a_port_in_use_is_told_at_once():
-  with ProcessCluster(fault='steps are marked') as crew:
-    crew.wait_for(0, '<training>')
-    with ProcessCluster(addresses=crew.addresses, absent=[1]) as again:
-      assert again.end(0) == [2]
-      assert f"cannot listen on port {crew.addresses[0].split(':')[1]}" in again.said(0)
-    assert crew.processes[0].poll() is None
+  with ProcessCluster(fault='steps are marked') as cluster:
+    cluster.wait_for(0, '<training>')
+    with ProcessCluster(addresses=cluster.addresses, absent=[1]) as again:
+      assert again.wait(0) == [2]
+      assert f"cannot listen on port {cluster.addresses[0].split(':')[1]}" in again.output(0)
+    assert cluster.processes[0].poll() is None
 
 
 def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):
-  with ProcessCluster(fault='steps are marked', flags=[f'--checkpoint_dir={tmp_path}']) as crew:
-    crew.wait_for(0, '<training>', 20)
-    crew.kill(1, signal.SIGTERM)  # Who does not save itself.
-    assert crew.end(seconds=GONE_SECONDS) == [143, 143]
+  with ProcessCluster(fault='steps are marked', flags=[f'--checkpoint_dir={tmp_path}']) as cluster:
+    cluster.wait_for(0, '<training>', 20)
+    cluster.kill(1, signal.SIGTERM)  # Who does not save itself.
+    assert cluster.wait(seconds=GONE_SECONDS) == [143, 143]
     [step] = steps_of(tmp_path)
     for worker in range(2):
       assert (f'ended after step {step}; started again, the run goes on from step {step}'
-              in crew.said(worker))
+              in cluster.output(worker))
 
 
 def has_namespaces():
@@ -222,13 +223,13 @@ def test_a_network_that_is_cut_ends_both_sides():
         fault='steps are marked', addresses=['10.77.0.1:2222',
                                              '10.77.0.2:2222'], flags=['--worker_seconds=4'],
         prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)
-                 }) as crew:
-      crew.wait_for(1, '<training>', 20)
+                 }) as cluster:
+      cluster.wait_for(1, '<training>', 20)
       ip('-n', names[0], 'link', 'set', 'veth', 'down')
-      assert crew.end(seconds=GONE_SECONDS + 10) == [EXIT_CODE, EXIT_CODE]
+      assert cluster.wait(seconds=GONE_SECONDS + 10) == [EXIT_CODE, EXIT_CODE]
       for worker in range(2):
         assert re.search(rf'worker {1 - worker} \(10.77.0.{2 - worker}:2222\) (does not '
-                         r'answer|cannot be reached)', crew.said(worker))
+                         r'answer|cannot be reached)', cluster.output(worker))
   finally:
     for name in names:
       subprocess.run(['ip', 'netns', 'delete', name])
@@ -243,9 +244,9 @@ def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
 
 def run_process_cluster(flags, fault='none', codes=(0, 0)):
   """Runs two workers to their end; returns what each has said."""
-  with ProcessCluster(fault=fault, flags=flags) as crew:
-    assert crew.end(seconds=120) == list(codes), crew.all_said()
-    return [crew.said(worker) for worker in range(2)]
+  with ProcessCluster(fault=fault, flags=flags) as cluster:
+    assert cluster.wait(seconds=120) == list(codes), cluster.all_output()
+    return [cluster.output(worker) for worker in range(2)]
 
 
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
@@ -287,7 +288,7 @@ def test_a_number_that_is_none_is_handled_by_all_alike(policy, tmp_path):
   # Example 5 is of worker 1, in every epoch of 6 steps.
   said = run_process_cluster(['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
       f'--checkpoint_dir={tmp_path}'],
-                             fault='no number', codes=(0, 0) if policy == 'skip' else (3, 3))
+                             fault='NaN', codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
     assert steps_of(tmp_path)[-1] == 20 and said[0].count('it is skipped') == said[1].count(

@@ -21,33 +21,32 @@ STEPS_LEFT_SECONDS = 1.5
 
 
 def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
-  """Starts a child, sends signals when it comes to a moment, or later; returns its exit code and
-  stderr.
-  """
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags),
-                           cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  """Sends signals to a run at a moment of it, or later; returns its exit code and stderr."""
+  command = [sys.executable, '-m', 'tests.harness.faulty_run', fault, *flags]
+  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True)
   try:
-    for line in child.stdout:
+    for line in process.stdout:
       if f'<{moment}>' in line:
         break
-    drain = threading.Thread(target=child.stdout.read)
+    drain = threading.Thread(target=process.stdout.read)
     drain.start()
     time.sleep(seconds_later)
     sent = time.monotonic()
     for number in numbers:
-      child.send_signal(number)
+      process.send_signal(number)
       time.sleep(0.5)
-    child.wait(timeout=60)
+    process.wait(timeout=60)
     seconds = time.monotonic() - sent
     drain.join()
-    errors = child.stderr.read()
+    errors = process.stderr.read()
   finally:
-    child.kill()
-    child.stdout.close()
-    child.stderr.close()
+    process.kill()
+    process.stdout.close()
+    process.stderr.close()
   assert 'Traceback' not in errors
   assert seconds < GONE_SECONDS, errors
-  return child.returncode, errors
+  return process.returncode, errors
 
 
 def saved_step(folder, errors):

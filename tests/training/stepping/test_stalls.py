@@ -12,20 +12,21 @@ from tests import ROOT
 
 
 def run(fault, *flags):
-  """Runs a child to its end; returns its last words, and the seconds since its banner."""
-  child = subprocess.Popen([sys.executable, '-m', 'tests.harness.faulty_run', fault] + list(flags),
-                           cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  """Runs main.py to its end; returns its error messages, and the seconds since its banner."""
+  command = [sys.executable, '-m', 'tests.harness.faulty_run', fault, *flags]
+  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True)
   try:
-    for line in child.stdout:
+    for line in process.stdout:
       if line.startswith('  device'):
         break
     started = time.monotonic()
-    _, errors = child.communicate(timeout=50)
+    _, errors = process.communicate(timeout=50)
   finally:
-    child.kill()
-  assert child.returncode == 3 and 'Traceback' not in errors
-  return [line for line in errors.splitlines() if line.startswith('towers: error:')
-         ], time.monotonic() - started
+    process.kill()
+  assert process.returncode == 3 and 'Traceback' not in errors
+  messages = [line for line in errors.splitlines() if line.startswith('towers: error:')]
+  return messages, time.monotonic() - started
 
 
 @pytest.mark.parametrize(
