@@ -42,6 +42,9 @@ if TYPE_CHECKING:
   from towers.session import Session
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
+  from towers.training.faults.run_error import RunError
+  from towers.training.reporting.progress import Callback
+  from towers.training.train import train
   from towers.update.apply import build_train_op
   from towers.update.guard import Diagnosis, build_diagnosis
   from towers.validation import Validation, build_validation, build_validation_tower
@@ -50,6 +53,7 @@ _MODULES = {
     'AllReduce': 'towers.placement.collectives',
     'Batch': 'towers.input.batch',
     'Broadcast': 'towers.reduce.broadcast',
+    'Callback': 'towers.training.reporting.progress',
     'CheckReport': 'towers.checks.towers',
     'DataSet': 'towers.data.examples',
     'Devices': 'towers.placement.devices',
@@ -64,6 +68,7 @@ _MODULES = {
     'Program': 'towers.program',
     'ReducedGradients': 'towers.reduce.gradients',
     'Replicas': 'towers.placement.replicas',
+    'RunError': 'towers.training.faults.run_error',
     'Session': 'towers.session',
     'Tower': 'towers.tower.tower',
     'UsageError': 'towers.base.usage_error',
@@ -97,12 +102,14 @@ _MODULES = {
     'from_arrays': 'towers.data.arrays',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
+    'train': 'towers.training.train',
     'unscale_gradients': 'towers.reduce.gradients',
 }
 __all__ = [
     'AllReduce',
     'Batch',
     'Broadcast',
+    'Callback',
     'CheckReport',
     'DataSet',
     'Devices',
@@ -117,6 +124,7 @@ __all__ = [
     'Program',
     'ReducedGradients',
     'Replicas',
+    'RunError',
     'Session',
     'Tower',
     'UsageError',
@@ -150,6 +158,7 @@ __all__ = [
     'from_arrays',
     'get_examples_seen',
     'get_global_step',
+    'train',
     'unscale_gradients',
 ]
 

@@ -22,12 +22,20 @@ from towers.tower.tower import Model
 # A learning rate that never changes is a float.
 Rate = Union[float, tf.Tensor]
 _COLLECTION = 'towers/program'
+# What is kept as `settings`.
+_SETTINGS = (
+    'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'drop_remainder',
+    'num_towers', 'device', 'input_mode', 'input_threads', 'staging_depth', 'shuffle', 'seed',
+    'validation_tower', 'variables', 'tower_build', 'batch_norm', 'precision', 'loss_scale',
+    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay')
 
 
 class TrainingGraph:
   """The graph that trains a model on N towers, built in the default graph.
 
   Attributes, in the order in which data goes:
+    settings: the arguments that it was built with, by name; of model and optimizer their names.
+    train_examples, validation_examples: the splits; the second may be None.
     graph: that holds it, a `tf.Graph`.
     devices: for each tower its device; with a validation tower, the last one is that tower's.
     workers: that train together, of which this process is one.
@@ -37,6 +45,8 @@ class TrainingGraph:
     towers: the training towers, each with its loss, metrics and gradients.
     gradients: the mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float; None where the optimizer hides it.
+    gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
+      `build_gradient_norm`.
     train_op: updates all weights once. Its value is a scalar bool, False for a step that was
       refused because its loss or gradients were not finite.
     validation: what a run on validation batches fetches, or None.
@@ -61,6 +71,10 @@ class TrainingGraph:
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
                weight_decay: float = 0.0):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
+    given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
+                 optimizer=_name_optimizer(optimizer))
+    self.settings = {name: given[name] for name in _SETTINGS}
+    self.train_examples, self.validation_examples = train, validation
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
@@ -106,7 +120,7 @@ class TrainingGraph:
         fusion_bytes=int(fusion_megabytes * 1e6))
     if self.precision is not None:
       mean = towers.unscale_gradients(mean, self.precision.loss_scale)
-    self._unclipped, self._gradient_norm = mean, None
+    self._unclipped, self.gradient_norm = mean, None
     self.gradients = towers.clip_gradients(mean, clip_norm) if clip_norm else mean
 
     self.learning_rate, optimizer = _choose_rate(optimizer, learning_rate, self.plan)
@@ -143,16 +157,11 @@ class TrainingGraph:
       raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
                        'are shared, and one worker: use variables=replicated.')
 
-  @property
-  def gradient_norm(self) -> Any:
-    """The global norm of the mean gradients before they are clipped, a scalar tensor.
-
-    Its ops are built when it is first asked for; a session that has begun takes longer then.
-    """
-    if self._gradient_norm is None:
+  def build_gradient_norm(self) -> None:
+    """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""
+    if self.gradient_norm is None:
       with self.graph.as_default():
-        self._gradient_norm = towers.build_gradient_norm(self._unclipped)
-    return self._gradient_norm
+        self.gradient_norm = towers.build_gradient_norm(self._unclipped)
 
   @property
   def needs_threads(self) -> bool:
@@ -163,6 +172,12 @@ class TrainingGraph:
     """
     feeds = [self.feed] + ([self.validation.feed] if self.validation else [])
     return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)
+
+
+def _name_optimizer(optimizer):
+  """Returns 'adam' for an AdamOptimizer, and the name of a function."""
+  name = getattr(optimizer, '__name__', type(optimizer).__name__)
+  return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
 
 
 def _choose_rate(optimizer, learning_rate, plan):

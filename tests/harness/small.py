@@ -113,6 +113,8 @@ class Run:
     with self.graph.as_default():
       workers = towers.Workers(num_workers, rank)
       self.program = build_configured(config, model, data_set, workers)
+      if config.keeps_curves:
+        self.program.build_gradient_norm()
       self.session_config = towers.build_session_config(
           self.program.devices, workers=workers, needs_threads=self.program.needs_threads)
       self.target = serve(self.session_config) if serve else ''

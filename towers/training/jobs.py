@@ -1,5 +1,6 @@
 """Jobs: what the command line can be asked for, one function each."""
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
@@ -71,8 +72,8 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
           f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
           'tells of the run')
     return run_program(
-        program, config=config, description=description, bad_records=data_set.bad_records,
-        devices=devices, startup=startup, signals=signals, worker=worker)
+        program, config=config, settings=dataclasses.asdict(config), description=description,
+        startup=startup, signals=signals, bad_records=data_set.bad_records, worker=worker)
 
 
 def check(config: Config, data_set: DataSet) -> bool:

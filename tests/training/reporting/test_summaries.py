@@ -92,7 +92,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate():
     with run.graph.as_default():
       counted = tf.py_func(lambda norm: calls.append(None) or norm, [run.program.gradient_norm],
                            tf.float32)
-    run.program._gradient_norm = counted
+    run.program.gradient_norm = counted
     rates = []
     train(run, metric_writers=[kept],
           before_step=lambda step: rates.append(run.steps.learning_rate()))
@@ -106,7 +106,7 @@ def test_only_sampled_steps_compute_the_norm_and_samples_have_their_rate():
 def test_without_curves_no_step_computes_the_norm():
   with Run() as run:
     train(run)
-    assert run.steps.update is None
+    assert run.program.gradient_norm is None and run.steps.update is None
     assert not any('gradient_norm' in op.name for op in run.graph.get_operations())
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Optional, TextIO
+from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
 
 from towers.input.plan import Plan
 from towers.training.stepping.validation_pass import format_means
@@ -39,6 +39,12 @@ class Callback:
 
   def warning(self, text: str) -> None:
     """Takes a warning to the user; from any thread."""
+
+  def finish(self, result: Dict[str, Any]) -> None:
+    """Takes the result of a run that has come to its end, after `close`."""
+
+  def close(self) -> None:
+    """Runs when the last step is done, or the run ends in another way."""
 
 
 class Progress:

@@ -1,0 +1,171 @@
+"""`towers.train`: the loop of main.py for any program."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests import ROOT
+
+FEATURES = np.random.RandomState(0).uniform(size=[50, 4]).astype(np.float32)
+LABELS = (FEATURES.sum(1) > 2).astype(np.int32)
+
+# A program of fifteen lines, as a user writes it: its own model, and two arrays of its own.
+SCRIPT = """
+import sys
+import numpy as np
+import towers
+from tensorflow_v1 import tf
+features = np.random.RandomState(0).uniform(size=[50, 4]).astype(np.float32)
+labels = (features.sum(1) > 2).astype(np.int32)
+def model(batch, is_training):
+  x, y = batch
+  logits = tf.matmul(x, tf.get_variable('weights', [4, 2]))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+program = towers.Program(model, train=towers.from_arrays(features, labels), batch_size=8,
+                         optimizer=tf.train.AdamOptimizer(0.01), num_towers=2, device='cpu')
+towers.train(program, epochs=6, checkpoint_dir=sys.argv[1], checkpoint_every='3steps',
+             result_file=sys.argv[2], report=sys.argv[3], callbacks=CALLBACKS)
+"""
+KILL = '[lambda step, loss: step == 20 and __import__("os").kill(__import__("os").getpid(), 9)]'
+
+
+def model(batch, is_training):
+  del is_training
+  features, labels = batch
+  logits = tf.matmul(features, tf.get_variable('weights', [4, 2]))
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def build(validation=True, optimizer=None, **settings):
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, train=towers.from_arrays(FEATURES, LABELS),
+        validation=towers.from_arrays(FEATURES[:9], LABELS[:9], name='validation')
+        if validation else None, batch_size=8, num_towers=2, device='cpu',
+        optimizer=optimizer or tf.train.AdamOptimizer(0.01), **settings)
+
+
+class Recorder(towers.Callback):
+  """Keeps what it is called with."""
+
+  def __init__(self):
+    self.losses, self.validations, self.calls = [], [], []
+
+  def step(self, *, step, loss, train_seconds):
+    self.losses.append(float(loss))
+
+  def validation(self, *, step, metrics):
+    self.validations.append((step, sorted(metrics)))
+
+  def finish(self, result):
+    self.calls.append(result['global_step'])
+
+  def close(self):
+    self.calls.append('close')
+
+
+def run(script, *arguments, workers=1, **kwargs):
+  command = [sys.executable, '-c', script, *map(str, arguments)]
+  if workers > 1:
+    command = [sys.executable, '-m', 'towers.launch', f'--workers={workers}', '--restarts=0', '--',
+               *command]
+  environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
+  return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                        timeout=120, env=dict(environ, PYTHONPATH=ROOT), **kwargs)
+
+
+def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
+  with build().session() as session:
+    expected = [session.train() for _ in range(14)]
+    means = session.validate()
+  recorder, seen = Recorder(), []
+  result = towers.train(build(), steps=14, callbacks=[recorder, lambda *args: seen.append(args)],
+                        result_file=str(tmp_path / 'result.json'))
+  assert recorder.losses == expected == [loss for _, loss in seen]
+  assert [step for step, _ in seen] == list(range(1, 15))
+  assert recorder.validations == [(7, ['accuracy', 'loss']), (14, ['accuracy', 'loss'])]
+  assert recorder.calls == ['close', 14]
+  assert (result['validation_loss'], result['validation_accuracy']) == (
+      means['loss'], means['accuracy'])
+  assert json.loads((tmp_path / 'result.json').read_text()) == result
+  printed = capsys.readouterr().out
+  assert 'model: model, 8 weights' in printed and 'done: 14 steps' in printed
+
+
+@pytest.mark.parametrize('settings', [
+    dict(), dict(validation=False, accumulate=2), dict(variables='replicated', input_mode='shard')],
+                         ids=['plain', 'accumulate', 'replicated'])
+def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp_path):
+  def train(steps, folder):
+    recorder = Recorder()
+    towers.train(build(**settings), steps=steps, checkpoint_dir=str(folder), quiet=True,
+                 callbacks=[recorder])
+    return recorder.losses
+
+  whole = train(17, tmp_path / 'whole')
+  first = train(9, tmp_path / 'parts')
+  assert first + train(17, tmp_path / 'parts') == whole
+  last = [tf.train.load_checkpoint(str(tmp_path / name)) for name in ('whole', 'parts')]
+  for name in last[0].get_variable_to_shape_map():
+    np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in last])
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
+  assert len([line for line in SCRIPT.splitlines() if line]) <= 15
+  whole, killed = tmp_path / 'whole.json', tmp_path / 'killed.json'
+  done = run(SCRIPT.replace('CALLBACKS', '[]'), tmp_path / 'a', whole, tmp_path / 'a.html',
+             workers=workers)
+  assert done.returncode == 0 and done.stderr == '', done.stderr
+  arguments = tmp_path / 'b', killed, tmp_path / 'b.html'
+  first = run(SCRIPT.replace('CALLBACKS', KILL), *arguments, workers=workers)
+  assert first.returncode not in (0, 2) and not killed.exists()
+  assert workers > 1 or first.returncode == -signal.SIGKILL
+  again = run(SCRIPT.replace('CALLBACKS', '[]'), *arguments, workers=workers)
+  assert again.returncode == 0, again.stderr
+  resumed_at = int(re.search(r'resumed from .*model.ckpt-(\d+): \1 of 42 steps', again.stdout)[1])
+  assert 15 <= resumed_at <= 20
+  expected, found = [json.loads(path.read_text()) for path in (whole, killed)]
+  assert found['train_loss'] == expected['train_loss'] and found['global_step'] == 42
+  assert 'batch_size' in (tmp_path / 'b.html').read_text()
+  assert 'convnet' not in (tmp_path / 'b.html').read_text()
+
+
+@pytest.mark.parametrize('settings, message', [
+    (dict(epochs=1, steps=2), 'both set the length'),
+    (dict(validate_every='often'), 'validate_every=often'),
+    (dict(on_nan='rollback', checkpoint_dir='x'), 'on_nan=rollback lowers the learning rate'),
+    (dict(best_metric='f1'), 'best_metric=f1'),
+    (dict(callbacks=['print']), 'give a towers.Callback, or a function'),
+    (dict(keep_checkpoints=0), 'keep_checkpoints=0'),
+])
+def test_what_does_not_fit_is_refused(settings, message, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(towers.UsageError, match=message):
+    towers.train(build(), **settings)
+
+
+def test_early_stopping_needs_validation():
+  with pytest.raises(towers.UsageError, match='early_stopping=2 needs validation'):
+    towers.train(build(validation=False), early_stopping=2)
+
+
+def test_a_step_that_is_not_finite_ends_the_run_or_is_skipped():
+  features = FEATURES.copy()
+  features[7] = np.nan
+  with tf.Graph().as_default():
+    program = towers.Program(model, train=towers.from_arrays(features, LABELS), batch_size=8,
+                             optimizer=tf.train.AdamOptimizer(0.01), num_towers=2, device='cpu')
+    with pytest.raises(towers.RunError, match='is not finite: .*on_nan=skip'):
+      towers.train(program, epochs=1)
+    result = towers.train(program, epochs=1, on_nan='skip')
+  assert result['global_step'] == 7

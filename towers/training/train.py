@@ -1,0 +1,149 @@
+"""Train: a whole training of a program, as `main.py` does it."""
+
+import os
+import time
+from typing import Any, Callable, Dict, Iterable, Optional, Union
+
+import towers
+from tensorflow_v1 import tf
+from towers.placement.cluster import check_port, read_cluster
+from towers.training.cluster.worker import join_workers
+from towers.training.faults.signals import Signals
+from towers.training.reporting.describe import describe_run
+from towers.training.reporting.progress import Callback
+from towers.training.reporting.result import format_result, write_result
+from towers.training.run import run_program
+from towers.training.saving.lock import lock_folder
+from towers.training.settings.config import Config
+from towers.training.settings.outputs import check_outputs
+from towers.training.stepping.startup import Startup
+from towers.training_graph import TrainingGraph
+
+
+def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Optional[int] = None,
+          validate_every: str = '1epoch', checkpoint_dir: Optional[str] = None,
+          checkpoint_every: str = '1epoch', keep_checkpoints: int = 5, best_metric: str = 'loss',
+          early_stopping: Optional[int] = None, on_full_disk: str = 'warn', on_nan: str = 'stop',
+          stall_seconds: float = 300.0, quiet: bool = False, summary_dir: Optional[str] = None,
+          report: Optional[str] = None, summary_every: str = '0.1epochs',
+          trace_steps: Optional[str] = None, trace_file: str = 'trace.json',
+          result_file: Optional[str] = None, graph_rewriter: str = 'auto',
+          inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
+          start_seconds: float = 300.0, worker_seconds: float = 20.0,
+          callbacks: Iterable[Union[Callback, Callable[[int, float], Any]]] = ()
+          ) -> Dict[str, Any]:
+  """Trains a program to its last step: resumes, validates, saves, guards and reports.
+
+  The arguments are the flags of `main.py` of the same names and defaults. With TF_CONFIG set, this
+  process is one of several workers, or the evaluator.
+
+  Args:
+    program: a `towers.Program`.
+    epochs: passes over the training examples; 5 if `steps` is None too.
+    steps: weight updates, instead of epochs.
+    validate_every: as '500steps' or '2epochs'.
+    checkpoint_dir: folder to save to, and to resume from when it has a checkpoint.
+    checkpoint_every: as '500steps', '2epochs' or '600seconds'.
+    keep_checkpoints: newest checkpoints to keep, besides the best one.
+    best_metric: of validation; the best is the largest, or the smallest of a loss or error.
+    early_stopping: validations in a row without a new best one, after which the run stops.
+    on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.
+    on_nan: 'stop' or 'skip' when the loss or a gradient is not finite; 'rollback' needs a program
+      whose learning rate it can lower, which only `main.py` builds.
+    stall_seconds: without any progress, after which the run ends and says why.
+    quiet: whether to leave out the progress line.
+    summary_dir: folder for TensorBoard.
+    report: page of HTML to write.
+    summary_every: between two points of the curves, as '500steps' or '0.1epochs'.
+    trace_steps: steps whose every op is traced, as '10:12'.
+    trace_file: file of the trace.
+    result_file: file for the result, as JSON.
+    graph_rewriter, inter_threads, intra_threads: see `towers.build_session_config`.
+    start_seconds: how long to wait for all workers.
+    worker_seconds: how long another worker may then be silent.
+    callbacks: `towers.Callback` objects, or functions of the step and the loss, run after each
+      step.
+
+  Returns:
+    The result, by name, as `--result_file` has it; {} for an evaluator.
+
+  Raises:
+    UsageError: settings that do not fit, or checkpoints of another program.
+    RunError: the run cannot go on.
+    Interrupted: SIGTERM or Ctrl-C ended it, after it had saved.
+  """
+  own = dict(
+      epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
+      checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints,
+      best_metric=best_metric, early_stopping=early_stopping, on_full_disk=on_full_disk,
+      on_nan=on_nan, stall_seconds=stall_seconds, quiet=quiet, summary_dir=summary_dir,
+      report=report, summary_every=summary_every, trace_steps=trace_steps, trace_file=trace_file,
+      result_file=result_file, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
+      intra_threads=intra_threads, start_seconds=start_seconds, worker_seconds=worker_seconds)
+  if on_nan == 'rollback':
+    raise towers.UsageError('on_nan=rollback lowers the learning rate, which only a program of '
+                            'main.py lets it: use on_nan=skip or stop.')
+  if early_stopping is not None and program.validation is None:
+    raise towers.UsageError(f'early_stopping={early_stopping} needs validation: give '
+                            'towers.Program the argument validation.')
+  cluster = read_cluster(os.environ)
+  config = Config(**own).for_worker(cluster)  # type: ignore[arg-type]
+  settings = {**program.settings, **own}
+  check_outputs(result_file=config.result_file, report=config.report,
+                trace_file=config.trace_file if config.trace_steps else None,
+                summary_dir=config.summary_dir)
+  check_port(cluster)
+
+  with Signals() as signals, Startup(time.monotonic()) as startup, \
+      lock_folder(config.checkpoint_dir if cluster.is_chief else None), \
+      program.graph.as_default():
+    description = describe_run(
+        program, devices=program.devices, train=program.train_examples,
+        validation=program.validation_examples, input_mode=settings['input_mode'],
+        model=settings['model'])
+    if cluster.is_evaluator:
+      from towers.training.tools.evaluator import evaluate
+      evaluate(program, checkpoint_dir=checkpoint_dir, startup=startup, signals=signals,
+               last_step=config.count_steps(program.plan.steps_per_epoch),
+               session_config=towers.build_session_config(
+                   program.devices, **config.session_settings()),
+               best_metric=best_metric, early_stopping=early_stopping, summary_dir=summary_dir)
+      return {}
+    facts = dict(config.common_to_workers(), towers=len(program.devices.names),
+                 tensorflow=tf.__version__, training_examples=program.train_examples.num_examples,
+                 **{name: str(value) for name, value in program.settings.items()
+                    if name not in _OF_ONE_WORKER})
+    with join_workers(cluster, devices=program.devices, facts=facts, startup=startup,
+                      session_settings=config.session_settings(), start_seconds=start_seconds,
+                      worker_seconds=worker_seconds) as worker:
+      if cluster.is_chief:
+        print(description)
+      result = run_program(
+          program, config=config, settings=settings, description=description, startup=startup,
+          signals=signals, worker=worker, callbacks=[
+              callback if isinstance(callback, Callback) else _Function(callback)
+              for callback in callbacks])
+    if config.result_file:
+      write_result(config.result_file, result)
+    if cluster.is_chief:
+      print(format_result(result, time.monotonic() - startup.started))
+  return result
+
+
+# Settings of a program that may differ between workers.
+_OF_ONE_WORKER = ('num_towers', 'device', 'input_threads', 'tower_build')
+
+
+class _Function(Callback):
+  """A callback that is a function of the step and the loss."""
+
+  def __init__(self, function: Callable[[int, float], Any]):
+    """Keeps the function."""
+    if not callable(function):
+      raise towers.UsageError(f'callbacks has {function!r}: give a towers.Callback, or a function '
+                              'of the step and the loss.')
+    self._function = function
+
+  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
+    """Calls the function."""
+    self._function(step, float(loss))
