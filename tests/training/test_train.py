@@ -79,7 +79,7 @@ def run(script, *arguments, workers=1, **kwargs):
     command = [sys.executable, '-m', 'towers.launch', f'--workers={workers}', '--restarts=0', '--',
                *command]
   environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-  return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  return subprocess.run(command, capture_output=True, text=True,
                         timeout=120, env=dict(environ, PYTHONPATH=ROOT), **kwargs)
 
 
