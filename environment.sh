@@ -1,15 +1,16 @@
-# Sourced by ./run, ./test and .ci/run with $root set to the checkout: finds Python and makes the virtual environment.
+# Finds Python and makes the virtual environment. ./run, ./test and .ci/run source it, with $root
+# set to the checkout.
 #
-#   use_environment    makes $venv whole, which is nothing to do from the second start on
+#   use_environment    makes $venv whole; from the second start on there is nothing to do
 #
-# Files of ours in every virtual environment:
-#   towers.building    there while packages are being installed: what an interrupted start leaves is not used
-#   towers.pins        the requirements that are installed: as long as they equal today's, the environment is whole
-#   towers.line        the sentence that says what it is
-#   towers.why_not     for tf2: why it was chosen and not tf1; absent when TOWERS_TARGET chose
+# Our files in every virtual environment:
+#   towers.building    exists during an installation, so that an interrupted one is not used
+#   towers.pins        the installed requirements: if they equal today's, the environment is whole
+#   towers.line        the sentence that describes it
+#   towers.why_not     for tf2: why it was chosen over tf1; absent if TOWERS_TARGET chose it
 
 home=${HOME:-/nonexistent} conda=${CONDA_PREFIX:-/nonexistent}
-# Where Pythons live that are not on PATH.
+# Folders of Pythons that are not on PATH.
 python_folders="${PYENV_ROOT:-$home/.pyenv}/versions/*/bin
 $home/.pyenv/versions/*/bin
 $conda/bin
@@ -31,10 +32,11 @@ fail() {
   exit 2
 }
 
-# A shim may exist and exit 127, so a candidate counts only by what it prints.
+# A shim may exist and exit 127, so a candidate counts only if it prints its version.
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null || :; }
 
-# Whether $python has one of the $wanted versions. Sets version; the others are kept for the message of a failure.
+# Whether $python has one of the $wanted versions. Sets version, and collects other versions for the
+# message of a failure.
 is_wanted() {
   version=$(version_of "$python")
   case " $wanted " in *" ${version:-none} "*) return 0 ;; esac
@@ -45,7 +47,7 @@ is_wanted() {
   return 1
 }
 
-# find_python VERSION...: sets python and version to the first that runs, or to nothing.
+# find_python VERSION...: sets python and version to those of the first that runs, or to nothing.
 find_python() {
   wanted=$*
   for number in "$@" 3 ''; do
@@ -85,7 +87,7 @@ choose_target() {
         why_not='no Python 3.7 was found, which TensorFlow 1.14 needs'
         find_python37
       else
-        why_not="TensorFlow 1.14 for GPUs exists for Linux x86_64 alone, and this is $platform"
+        why_not="TensorFlow 1.14 for GPUs exists only for Linux x86_64, and this is $platform"
       fi
       if [ -n "$python" ]; then
         target=tf1 line="TensorFlow 1.14 on Python 3.7 (.venv-tf1)" why_not=''
@@ -97,7 +99,7 @@ TOWERS_TARGET=tf2."
       ;;
     tf2) ;;
     *) fail "TOWERS_TARGET=$TOWERS_TARGET is neither tf1 (TensorFlow 1.14 on Python 3.7) nor tf2 (TensorFlow 2.21 on \
-Python 3.10 to 3.13); unset it to have one chosen." ;;
+Python 3.10 to 3.13); correct or unset it." ;;
   esac
   find_python 3.13 3.12 3.11 3.10
   if [ -z "$python" ]; then
@@ -112,7 +114,7 @@ above Python 3.7, needs 3.7. Install one of these, for example with 'apt-get ins
 # Sets venv and requirements for $target.
 name_files() {
   venv=$root/.venv-$target requirements=$target.txt
-  # TensorFlow 2.x takes CUDA from packages: 2 GB that only a machine with an NVIDIA driver needs.
+  # TensorFlow 2.x gets CUDA from packages of 2 GB, which only a machine with an NVIDIA driver needs.
   if [ "$target" = tf2 ] && { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }; then
     requirements='tf2.txt tf2-cuda.txt'
   fi
@@ -127,7 +129,7 @@ is_whole() {
     print_pins | cmp -s - "$venv/towers.pins"
 }
 
-# Sets target and venv to what an earlier start made, without looking for Python.
+# Sets target and venv to an environment of an earlier start, without looking for Python.
 find_whole_environment() {
   for target in ${TOWERS_TARGET:-tf1 tf2}; do
     name_files
@@ -153,11 +155,11 @@ use_environment() {
   [ -z "$why_not" ] || [ -f "$venv/towers.why_not" ] || printf '%s\n' "$why_not" >"$venv/towers.why_not"
 }
 
-# Takes $target, $python, $version, $line, $venv and $requirements.
+# Reads $target, $python, $version, $line, $venv and $requirements.
 make_environment() {
   lock=$venv.lock
   take_lock
-  # Only with a handler of its own does a signal run the one for EXIT in every shell.
+  # In some shells a signal runs the EXIT handler only if it has its own handler.
   trap 'rm -rf "$lock"' EXIT
   trap 'exit 129' HUP
   trap 'exit 130' INT
@@ -167,16 +169,16 @@ make_environment() {
   trap - EXIT HUP INT TERM
 }
 
-# Two starts at once must not install into one folder. A lock whose process has ended is taken over.
+# Two starts must not install into one folder at once. A lock whose process has ended is taken over.
 take_lock() {
   waited_seconds=0
   until mkdir "$lock" 2>/dev/null; do
-    [ -w "$root" ] || fail "cannot write to $root, where the environment ${venv##*/} is to be made: make the folder \
-writable, or copy it to where you may write."
+    [ -w "$root" ] || fail "cannot write to $root, the folder of the environment ${venv##*/}: make it writable, or \
+copy it to a writable place."
     owner_process='' owner_host=''
     [ ! -f "$lock/owner" ] || read -r owner_process owner_host <"$lock/owner" || :
     if owner_is_gone && mkdir "$lock/heir" 2>/dev/null; then
-      # Whoever was first to make this folder inherits; the owner may have changed until then.
+      # The first start that makes this folder takes the lock; its owner may have changed by then.
       read -r owner_process owner_host <"$lock/owner" 2>/dev/null || :
       if owner_is_gone; then
         write_owner
@@ -196,7 +198,7 @@ making $venv; waiting for it. If there is none, remove $lock."
 write_owner() { echo "$$ $(uname -n)" >"$lock/owner"; }
 
 owner_is_gone() {
-  # Between mkdir and write_owner there is no name for a moment; after ten seconds nobody will write one.
+  # Between mkdir and write_owner the lock has no owner for a moment; after ten seconds it has none.
   [ -n "$owner_process" ] || { [ "$waited_seconds" -ge 10 ]; return; }
   [ "$owner_host" = "$(uname -n)" ] && ! kill -0 "$owner_process" 2>/dev/null
 }
@@ -211,10 +213,10 @@ virtualenv is there or knows it. On Debian and Ubuntu: apt-get install python3-v
     }
   fi
   : >"$venv/towers.building"
-  install 'pip>=20.3'  # Older ones do not know the wheels of 2014 and later, and would compile for an hour.
+  install 'pip>=20.3'  # Older ones do not know manylinux2014 wheels, and would compile for an hour.
   install $(printf -- '-r %s ' $requirements)
   "$venv/bin/python" -m pip check >&2 || {
-    say "the packages in $venv do not fit together, see above; remove it to have it made anew"
+    say "the packages in $venv do not fit together, see above; remove it, and the next start makes it again"
     exit 1
   }
   printf '%s\n' "$line" >"$venv/towers.line"
@@ -232,16 +234,16 @@ size_of_download() {
   esac
 }
 
-# PIP_USER, which some machines set, would install beside the environment.
+# PIP_USER, which some machines set, would install outside the environment.
 install() {
   (cd "$root/requirements" && PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >&2) || {
-    say "pip could not install into $venv: the reason stands above. It needs $(size_of_download) from the network, or \
-from an index or a folder of your own (PIP_INDEX_URL, PIP_FIND_LINKS), and room on the disk. The next start tries anew."
+    say "pip could not install into $venv; see the reason above. It needs $(size_of_download) from the network, or from \
+your own index or folder (PIP_INDEX_URL, PIP_FIND_LINKS), and room on the disk. The next start tries again."
     exit 1
   }
 }
 
-# In the order of what needs least: Debian's python3 has neither ensurepip nor venv without python3-venv.
+# From the way with the fewest needs: Debian's python3 lacks ensurepip and venv without python3-venv.
 make_virtual_environment() {
   for way in venv uv virtualenv downloaded_virtualenv; do
     make_empty_folder
@@ -261,7 +263,7 @@ make_with_downloaded_virtualenv() {
 
 make_empty_folder() {
   if [ -e "$venv" ]; then
-    # Moved first: what an interrupted rm leaves must not pass for an environment.
+    # Moved first: the rest of an interrupted rm must not pass for an environment.
     rm -rf "$venv.old"
     mv "$venv" "$venv.old"
     rm -rf "$venv.old"

@@ -1,5 +1,6 @@
-"""Estimator with MirroredStrategy, which TensorFlow up to 2.15 has.  python -m
-examples.migrating.estimator_before
+"""Estimator with MirroredStrategy, for TensorFlow up to 2.15.
+
+  python -m examples.migrating.estimator_before
 """
 import tempfile
 

@@ -1,5 +1,6 @@
-"""The loop of TensorFlow's cifar10 tutorial: towers by hand.  python -m
-examples.migrating.tower_loop_before
+"""The loop of TensorFlow's cifar10 tutorial: towers by hand.
+
+  python -m examples.migrating.tower_loop_before
 """
 from tensorflow_v1 import tf
 from towers import data

@@ -51,19 +51,19 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     progress = Progress(total_steps=total_steps, first_step=step,
                         plan=run.program.plan, learning_rate=run.steps.learning_rate,
                         stream=stream)
-    told = list(metric_writers)
+    writers = list(metric_writers)
     if summaries:
       os.makedirs(str(summaries), exist_ok=True)
-      told.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'}, graph=run.graph,
-                            warn=progress.write))
+      writers.append(Summaries(str(summaries), first_step=step, texts={'run': 'text'},
+                               graph=run.graph, warn=progress.write))
     if report:
-      told.append(Report(
+      writers.append(Report(
           str(report), settings=dataclasses.asdict(run.config), first_step=step,
           description='<two> towers', versions={}, read_seconds=progress.seconds,
           warn=progress.write))
-    if told:
+    if writers:
       samples = MetricSamples(run.steps, plan=run.program.plan, every=every,
-                              first_step=step, metric_writers=told,
+                              first_step=step, metric_writers=writers,
                               has_validated=history.has_validated)
       progress.callbacks.append(samples)
     show = progress.step
@@ -86,6 +86,6 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
       return stream.getvalue()
     finally:
       # As `kill -9` would leave it.
-      if told and kill_after is None:
+      if writers and kill_after is None:
         samples.close()
   return stream.getvalue()
