@@ -322,7 +322,7 @@ def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
 
 
 def main() -> None:
-  """Prints a table, each line from a process of its own, or one line."""
+  """Prints a table, each line measured in its own process, or one line."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--make', help='folder to write photos to')
   parser.add_argument('--count', type=at_least(1), default=6000, help='photos to write')
