@@ -1,6 +1,4 @@
-"""TF_CONFIG: what it makes of this process, and every way to get it wrong told before anything
-starts.
-"""
+"""TF_CONFIG gives each process its rank, and mistakes in it show before anything starts."""
 
 import json
 import socket
@@ -24,10 +22,8 @@ def read(cluster=None, task=None, **more):
 
 
 def test_without_it_there_is_one_worker():
-  for environ in ({}, {'TF_CONFIG': ''}, {'TF_CONFIG': ' '}, {'TF_CONFIG': '{}'},
-                  {'TF_CONFIG': '{"task": {"type": "worker", "index": 0}}'
-                  }, {'TF_CONFIG': '{"cluster": '
-                                   '{}}'}):
+  texts = ('', ' ', '{}', '{"task": {"type": "worker", "index": 0}}', '{"cluster": {}}')
+  for environ in [{}] + [{'TF_CONFIG': text} for text in texts]:
     cluster = read_cluster(environ)
     assert cluster.is_chief and not cluster.trains_together and cluster.rank == 0
     assert len(cluster.addresses) == 1
@@ -56,52 +52,43 @@ def test_one_worker_in_a_cluster_trains_alone():
   assert not read(dict(worker=['a:1']), dict(type='worker', index=0)).trains_together
 
 
-@pytest.mark.parametrize('text, told', [
+def text_of(cluster, **task):
+  return json.dumps(dict(cluster=cluster, task=task) if task else dict(cluster=cluster))
+
+
+FIRST = dict(type='worker', index=0)
+
+
+@pytest.mark.parametrize('text, words', [
     ('{"cluster"', 'is no JSON'), ('[1]', 'must be an object'), ('"worker"', 'must be an object'),
-    (json.dumps(dict(cluster=[1])), 'cluster that is no object'),
-    (json.dumps(dict(cluster=dict(ps=['a:1'], worker=TWO), task=dict(
-        type='worker', index=0))), 'parameter servers'),
-    (json.dumps(dict(cluster=dict(wroker=TWO), task=dict(type='worker',
-                                                         index=0))), 'the job "wroker"'),
-    (json.dumps(dict(cluster=dict(worker='a:1'), task=dict(type='worker',
-                                                           index=0))), 'no list of addresses'),
-    (json.dumps(dict(cluster=dict(worker=[1]), task=dict(type='worker',
-                                                         index=0))), 'no list of addresses'),
-    (json.dumps(dict(cluster=dict(worker=['a', 'b:1']), task=dict(type='worker',
-                                                                  index=0))), 'the address "a"'),
-    (json.dumps(dict(cluster=dict(worker=['a:x', 'b:1']), task=dict(
-        type='worker', index=0))), 'the address "a:x"'),
-    (json.dumps(dict(cluster=dict(worker=['a:70000']), task=dict(type='worker',
-                                                                 index=0))), 'must be host:port'),
-    (json.dumps(dict(cluster=dict(worker=['a:1', 'a:1']), task=dict(type='worker',
-                                                                    index=0))), 'a:1 twice'),
-    (json.dumps(dict(cluster=dict(chief=['a:1'], worker=['a:1']), task=dict(
-        type='worker', index=0))), 'a:1 twice'),
-    (json.dumps(dict(cluster=dict(chief=TWO), task=dict(type='chief', index=0))), '2 chiefs'),
-    (json.dumps(dict(cluster=dict(evaluator=TWO), task=dict(type='evaluator',
-                                                            index=0))), 'names no worker'),
-    (json.dumps(dict(cluster=dict(worker=TWO))),
-     'has no task, so that this process cannot know which of the 2'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(index=0))), 'has no task'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='ps',
-                                                         index=0))), 'task of type "ps"'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker',
-                                                         index='0'))), 'index is "0"'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker',
-                                                         index=True))), 'index is true'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(
-        type='worker', index=2))), 'worker 2, but names 2 of them: '
-     'the numbers are 0 to 1'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='worker', index=-1))), 'worker -1'),
-    (json.dumps(dict(cluster=dict(worker=TWO), task=dict(type='chief',
-                                                         index=0))), 'chief 0, but names 0'),
+    (text_of([1]), 'cluster that is no object'),
+    (text_of(dict(ps=['a:1'], worker=TWO), **FIRST), 'parameter servers'),
+    (text_of(dict(wroker=TWO), **FIRST), 'the job "wroker"'),
+    (text_of(dict(worker='a:1'), **FIRST), 'no list of addresses'),
+    (text_of(dict(worker=[1]), **FIRST), 'no list of addresses'),
+    (text_of(dict(worker=['a', 'b:1']), **FIRST), 'the address "a"'),
+    (text_of(dict(worker=['a:x', 'b:1']), **FIRST), 'the address "a:x"'),
+    (text_of(dict(worker=['a:70000']), **FIRST), 'must be host:port'),
+    (text_of(dict(worker=['a:1', 'a:1']), **FIRST), 'a:1 twice'),
+    (text_of(dict(chief=['a:1'], worker=['a:1']), **FIRST), 'a:1 twice'),
+    (text_of(dict(chief=TWO), type='chief', index=0), '2 chiefs'),
+    (text_of(dict(evaluator=TWO), type='evaluator', index=0), 'names no worker'),
+    (text_of(dict(worker=TWO)), 'has no task, so that this process cannot know which of the 2'),
+    (text_of(dict(worker=TWO), index=0), 'has no task'),
+    (text_of(dict(worker=TWO), type='ps', index=0), 'task of type "ps"'),
+    (text_of(dict(worker=TWO), type='worker', index='0'), 'index is "0"'),
+    (text_of(dict(worker=TWO), type='worker', index=True), 'index is true'),
+    (text_of(dict(worker=TWO), type='worker', index=2),
+     'worker 2, but names 2 of them: give an index from 0 to 1'),
+    (text_of(dict(worker=TWO), type='worker', index=-1), 'worker -1'),
+    (text_of(dict(worker=TWO), type='chief', index=0), 'chief 0, but names 0'),
 ])
-def test_mistakes_are_named_with_an_example(text, told):
+def test_mistakes_are_named_with_an_example(text, words):
   with pytest.raises(UsageError) as caught:
     read_cluster({'TF_CONFIG': text})
   message = str(caught.value)
-  assert message.startswith(
-      'TF_CONFIG ') and told in message and '"task": {"type": "worker"' in message
+  assert message.startswith('TF_CONFIG ') and words in message
+  assert '"task": {"type": "worker"' in message
 
 
 def test_a_port_that_somebody_listens_on_is_refused():

@@ -1,4 +1,4 @@
-"""The loop: what is due when, and that a resumed run ends where the uninterrupted one does."""
+"""The loop validates and saves when due, and a resumed run ends as the uninterrupted one does."""
 
 import contextlib
 import io
@@ -29,9 +29,7 @@ class Killed(Exception):
 
 
 class Recorder:
-  """Stands in for the progress, and for signals: interrupts or, as `kill -9` would, ends after a
-  given step.
-  """
+  """A fake of both progress and signals that interrupts or kills the run after a given step."""
 
   def __init__(self, interrupt_after=None, kill_after=None):
     self.losses, self.validations, self.lines, self.pauses = [], [], [], 0
@@ -71,15 +69,14 @@ class Recorder:
 
       def __exit__(self, *_):
         pass
+
     return Pause()
 
 
 def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=None, on_nan='stop',
          folder=None, interrupt_after=None, kill_after=None, keep=3, metric='loss', patience=None,
          stop_on_full_disk=False, clock=time.monotonic):
-  """Runs to the end, from the newest checkpoint in `folder`; returns the outcome and what was
-  recorded.
-  """
+  """Runs to the end from the newest checkpoint in `folder`; returns outcome and recorder."""
   recorder = Recorder(interrupt_after, kill_after)
   history = History(metric=metric, patience=patience)
   with run.graph.as_default():
@@ -93,11 +90,11 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.steps.scale_learning_rate(history.rate_factor)
     run.steps.start(step)
     outcome = None
+    schedule = Schedule(total_steps, validate_every, save_every, save_seconds, on_nan)
     with contextlib.suppress(Interrupted, Killed):
       outcome = run_loop(
           run.steps, session=run.session, checkpoints=checkpoints, progress=recorder,
-          history=history, schedule=Schedule(total_steps, validate_every, save_every, save_seconds,
-                                             on_nan), signals=recorder, clock=clock)
+          history=history, schedule=schedule, signals=recorder, clock=clock)
   return outcome, recorder
 
 
@@ -109,12 +106,12 @@ def saved_steps(folder):
 def test_validation_is_when_due_and_at_the_end(depth):
   with Run(depth=depth) as run:
     outcome, recorder = loop(run)
-  assert [(step, examples) for step, _, examples in recorder.validations] == [(4, 11), (8, 11),
-                                                                              (9, 11)]
+  assert [(step, examples) for step, _, examples in recorder.validations] == [
+      (4, 11), (8, 11), (9, 11)]
   assert [step for step, _ in recorder.losses] == list(range(1, 10))
   assert outcome.step == 9 and outcome.validation_examples == 11
-  assert outcome.train_loss == recorder.losses[-1][1] and outcome.validation[
-      'loss'] == recorder.validations[-1][1]
+  assert outcome.train_loss == recorder.losses[-1][1]
+  assert outcome.validation['loss'] == recorder.validations[-1][1]
 
 
 @pytest.mark.parametrize('validate_every', [1, 3, 4])
@@ -122,15 +119,15 @@ def test_a_validation_tower_gives_the_loop_the_same_numbers(validate_every):
   with Run(num_towers=2) as run, Run(num_towers=3, validation_tower=True) as aside:
     _, expected = loop(run, validate_every=validate_every)
     outcome, recorder = loop(aside, validate_every=validate_every)
-  assert [loss for _, loss in recorder.losses
-         ] == pytest.approx([loss for _, loss in expected.losses], abs=1e-6)
-  # A pass takes two steps beside training, so that passes that would overlap are left out.
-  ours = {step: (loss, examples) for step, loss, examples in recorder.validations}
-  theirs = {step: (loss, examples) for step, loss, examples in expected.validations}
-  assert set(ours) <= set(theirs) and 9 in ours and len(ours) >= 3
-  for step, (loss, examples) in ours.items():
-    assert examples == 11 and loss == pytest.approx(theirs[step][0], abs=1e-6)
-  assert outcome.validation['loss'] == ours[9][0]
+  losses = [loss for _, loss in recorder.losses]
+  assert losses == pytest.approx([loss for _, loss in expected.losses], abs=1e-6)
+  # A pass takes two steps beside training, so passes that would overlap are left out.
+  by_tower = {step: (loss, examples) for step, loss, examples in recorder.validations}
+  by_switch = {step: (loss, examples) for step, loss, examples in expected.validations}
+  assert set(by_tower) <= set(by_switch) and 9 in by_tower and len(by_tower) >= 3
+  for step, (loss, examples) in by_tower.items():
+    assert examples == 11 and loss == pytest.approx(by_switch[step][0], abs=1e-6)
+  assert outcome.validation['loss'] == by_tower[9][0]
 
 
 def test_without_validation_there_is_none():
@@ -176,8 +173,7 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     weights = run.weights()
   with Run() as run:
     outcome, first = loop(run, folder=tmp_path / 'parts', interrupt_after=4)
-    # Step 4 is when validation is due: the signal came before it, so it is left to the run that
-    # resumes.
+    # The signal came before the validation that is due at step 4; the resumed run does it.
     assert outcome is None and first.validations == [] and first.answers == ['answer', 'has saved']
   with Run() as run:
     train, sums = run.steps.validate, []
@@ -191,8 +187,13 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
 
     run.steps.validate = interrupted
     original = Recorder.__init__
+
+    def initialise(self, *args):
+      original(self, *args)
+      recorder.append(self)
+
     try:
-      Recorder.__init__ = lambda self, *args: (original(self, *args), recorder.append(self))[0]
+      Recorder.__init__ = initialise
       outcome, second = loop(run, folder=tmp_path / 'parts')
     finally:
       Recorder.__init__ = original
@@ -203,13 +204,13 @@ def test_a_signal_saves_after_the_step_and_in_the_middle_of_a_validation(tmp_pat
     assert first.validations + second.validations + third.validations == recorded.validations
     assert outcome == expected
     assert_same_weights(run.weights(), weights, tolerance=0)
-  # Killed when the checkpoint of a validated step is written: it is not measured again.
+  # Killed after the checkpoint of a validated step, which is not measured again.
   with Run() as run:
     _, first = loop(run, folder=tmp_path / 'killed', save_every=4, kill_after=6)
   with Run() as run:
     _, second = loop(run, folder=tmp_path / 'killed', save_every=4)
-    assert first.validations + second.validations == recorded.validations and second.losses[0][
-        0] == 5
+    assert first.validations + second.validations == recorded.validations
+    assert second.losses[0][0] == 5
   histories = [(tmp_path / name / 'history.json').read_text() for name in ('whole', 'parts')]
   assert histories[0] == histories[1]
 
@@ -231,7 +232,7 @@ def test_the_best_checkpoint_stays_and_survives_a_resume(tmp_path):
 
 
 def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
-  # It measures the weights of step 4 while the others take steps 5 and 6.
+  # The tower measures the weights of step 4 while the others take steps 5 and 6.
   with Run(num_towers=3, validation_tower=True) as run, Run(num_towers=1) as expected:
     loop(run, total_steps=9, validate_every=4, folder=tmp_path)
     for _ in range(4):
@@ -263,7 +264,7 @@ def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   for ending in (dict(kill_after=4), dict(interrupt_after=expected.step // 2 // 3 * 3)):
     with Run(**settings) as run:
       loop(run, folder=tmp_path / 'parts', **ending, **options)
-  for _ in range(2):  # The second one finds that all is done.
+  for _ in range(2):  # The second run finds all steps done.
     with Run(**settings) as run:
       outcome, second = loop(run, folder=tmp_path / 'parts', **options)
     assert outcome._replace(train_loss=None) == expected._replace(train_loss=None)
@@ -291,7 +292,7 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
       loop(run, folder=tmp_path)
     assert_same_weights(run.weights(), weights, tolerance=0)
   assert saved_steps(tmp_path) == [1]
-  # The run can go on from there, if told to.
+  # With another policy the run resumes from there.
   with Run(num_towers=2, train=BAD) as run:
     outcome, recorder = loop(run, folder=tmp_path, on_nan='skip')
   assert outcome.step == 9 and len([line for line in recorder.lines if 'is skipped' in line]) == 4
@@ -309,8 +310,8 @@ def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_fini
     assert_same_weights(run.weights(), weights, tolerance=0)
   nothing = small.random_examples(8)
   nothing.arrays[0][:] = np.inf
-  with Run(num_towers=1, train=nothing) as run, pytest.raises(RunError, match='so were the 9 '
-                                                                              'before it'):
+  failure = pytest.raises(RunError, match='so were the 9 before it')
+  with Run(num_towers=1, train=nothing) as run, failure:
     loop(run, on_nan='skip', total_steps=2 * MOST_SKIPPED_IN_A_ROW)
 
 
@@ -321,10 +322,9 @@ def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_la
       loop(run, on_nan='rollback', folder=tmp_path, validate_every=100)
     assert run.steps.learning_rate() == pytest.approx(0.1 * 0.5 ** MOST_ROLLBACKS)
     assert run.counters() == [1, 8]
-  assert [(entry['step'], entry['to'])
-          for entry in json.loads((tmp_path / 'history.json').read_text())['rollbacks']
-         ] == [(1, 0)] * MOST_ROLLBACKS
-  # What it knows of going back outlives the process.
+  rollbacks = json.loads((tmp_path / 'history.json').read_text())['rollbacks']
+  assert [(entry['step'], entry['to']) for entry in rollbacks] == [(1, 0)] * MOST_ROLLBACKS
+  # The count of rollbacks outlives the process.
   with Run(**settings) as run, pytest.raises(RunError, match='has not helped'):
     loop(run, on_nan='rollback', folder=tmp_path)
 
@@ -340,8 +340,8 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
       return train()
 
     run.steps.train = fail_once
-    run.steps.retry = lambda: Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool),
-                                      ['w'])
+    retried = Retried(np.nan, False, np.array([[np.nan]]), np.ones([1, 2, 1], bool), ['w'])
+    run.steps.retry = lambda: retried
     outcome, recorder = loop(run, total_steps=12, validate_every=4, save_every=5, on_nan='rollback',
                              folder=tmp_path)
   assert outcome.step == 12 and 'rewind to 5' in recorder.lines
@@ -361,7 +361,7 @@ def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, 
     assert run.counters()[0] == (4 if stop else 6)
   after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
   assert after == before
-  # With room again, it goes on from the last one that is whole.
+  # With room again, the run resumes from the last whole checkpoint.
   with Run() as run:
     outcome, recorder = loop(run, total_steps=6, **options)
   assert [step for step, _ in recorder.losses] == [3, 4, 5, 6]
@@ -373,8 +373,8 @@ def test_an_error_of_a_pipeline_becomes_the_message_that_names_the_record():
   bad_records = BadRecords('fail')
   with contextlib.suppress(UsageError):
     bad_records.report('a/file', 12, 'torn', record=3)
-  with pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn'), watch_records(
-      bad_records, recorder):
+  failure = pytest.raises(UsageError, match='a/file: record 3 at byte 12: torn')
+  with failure, watch_records(bad_records, recorder):
     raise tf.errors.UnknownError(None, None, 'in a thread')
   for nothing_bad in (None, BadRecords('fail')):
     with pytest.raises(tf.errors.UnknownError), watch_records(nothing_bad, recorder):

@@ -1,6 +1,4 @@
-"""A short soak: a run killed at random moments ends as the run that nobody killed. The long one is
-a script.
-"""
+"""A run killed at random moments ends as the uninterrupted one; the long soak is a script."""
 
 import os
 

@@ -1,11 +1,11 @@
-"""The cluster: which workers train together, and which of them this process is, as TF_CONFIG says.
+"""Cluster: the workers that train together, and the rank of this one, from TF_CONFIG.
 
-  TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker",
-  "index": 1}}'
+  TF_CONFIG='{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]},
+              "task": {"type": "worker", "index": 1}}'
 
 The same command runs on every machine; only the task differs. A "chief" is the first worker under
-another name, and without one worker 0 is the chief. An "evaluator" takes no part in training.
-Nothing here imports TensorFlow.
+another name; without one, worker 0 is the chief. An "evaluator" takes no part in training. Nothing
+here imports TensorFlow.
 """
 
 import json
@@ -21,11 +21,11 @@ _EXAMPLE = ('{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"typ
 
 
 class Cluster(NamedTuple):
-  """Who trains together.
+  """The workers that train together.
 
   Attributes:
-    addresses: of all workers, as 'host:port', the chief's first.
-    rank: of this one; of an evaluator 0.
+    addresses: 'host:port' of all workers, by rank, the chief's first.
+    rank: of this worker; 0 for an evaluator.
     is_evaluator: whether this process follows checkpoints instead of training.
   """
   addresses: List[str]
@@ -34,33 +34,32 @@ class Cluster(NamedTuple):
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process saves, and tells of the run."""
+    """Whether this process saves and reports."""
     return self.rank == 0 and not self.is_evaluator
 
   @property
   def num_workers(self) -> int:
-    """The workers that this process trains with, itself included."""
+    """The number of workers that train with this process, itself included."""
     return 1 if self.is_evaluator else len(self.addresses)
 
   @property
   def trains_together(self) -> bool:
-    """Whether this process is one of several workers."""
+    """Whether this process is one of several workers that train."""
     return self.num_workers > 1
 
-  def describe(self, index: int) -> str:
+  def describe(self, rank: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""
-    return f'worker {index} ({self.addresses[index]})'
+    return f'worker {rank} ({self.addresses[rank]})'
 
 
 ALONE = Cluster([''])
 
 
 def read_cluster(environ: Mapping[str, str]) -> Cluster:
-  """Returns the cluster that TF_CONFIG in `environ` describes; without it, or with an empty one, a
-  single worker.
+  """Returns the cluster of TF_CONFIG in `environ`; one worker if it is missing or empty.
 
   Raises:
-    UsageError: what cannot be a cluster; names the part and the fix.
+    UsageError: TF_CONFIG is no valid cluster; names the part and the fix.
   """
   text = environ.get(VARIABLE, '').strip()
   if not text:
@@ -72,12 +71,12 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
   if not isinstance(content, dict):
     raise _refusal(f'is {json.dumps(content)[:40]}, and must be an object')
   if not content.get('cluster'):
-    # As Estimator takes it: a task, or an environment, without a cluster is one process.
+    # As in Estimator, a task or an environment without a cluster is one process.
     return ALONE
   jobs = _check_jobs(content['cluster'])
   chiefs, workers = jobs.get('chief', []), jobs.get('worker', [])
   if len(chiefs) > 1:
-    raise _refusal(f'names {len(chiefs)} chiefs, and there can be one')
+    raise _refusal(f'names {len(chiefs)} chiefs, and there can only be one')
   addresses = chiefs + workers
   if not addresses:
     raise _refusal('names no worker')
@@ -88,18 +87,17 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
 
 
 def _check_jobs(cluster: Any) -> Any:
-  """Returns the cluster's lists of addresses by job, once they are what they should be."""
+  """Returns the cluster's lists of addresses by job, or raises if they are invalid."""
   if not isinstance(cluster, dict):
     raise _refusal('has a cluster that is no object')
   for job, addresses in cluster.items():
     if job == 'ps':
-      raise _refusal('names parameter servers (ps), which do not exist here: workers exchange '
-                     'gradients directly; '
-                     'leave "ps" out')
+      raise _refusal('names parameter servers (ps), which do not exist here: workers all-reduce '
+                     'gradients directly; leave "ps" out')
     if job not in _JOBS:
-      raise _refusal(f"names the job \"{job}\": there are {', '.join(_JOBS)}")
-    if not isinstance(addresses, list) or not all(
-        isinstance(address, str) for address in addresses):
+      raise _refusal(f"names the job \"{job}\": choose from {', '.join(_JOBS)}")
+    is_list = isinstance(addresses, list) and all(isinstance(text, str) for text in addresses)
+    if not is_list:
       raise _refusal(f'has a job "{job}" that is no list of addresses')
     for address in addresses:
       host, _, port = address.rpartition(':')
@@ -116,23 +114,24 @@ def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
   if job == 'master':  # The chief's name before TensorFlow 1.12.
     job = 'chief'
   if job not in _JOBS:
-    raise _refusal(f"has a task of type \"{job}\": there are {', '.join(_JOBS)}")
+    raise _refusal(f"has a task of type \"{job}\": choose from {', '.join(_JOBS)}")
   if isinstance(index, bool) or not isinstance(index, int):
-    raise _refusal(f'has a task whose index is {json.dumps(index)}, and must be a number')
+    raise _refusal(f'has a task whose index is {json.dumps(index)}, and must be a whole number')
   if job == 'evaluator':
     return Cluster(addresses, is_evaluator=True)
   count = len(jobs.get(job, []))
   if not 0 <= index < count:
-    raise _refusal('says that this is %s %d, but names %d of them%s' %
-                   (job, index, count, ': the numbers are 0 to %d' % (count - 1) if count else ''))
-  return Cluster(addresses, index + (len(jobs.get('chief', [])) if job == 'worker' else 0))
+    valid = f': give an index from 0 to {count - 1}' if count else ''
+    raise _refusal(f'says that this is {job} {index}, but names {count} of them{valid}')
+  num_before = len(jobs.get('chief', [])) if job == 'worker' else 0
+  return Cluster(addresses, num_before + index)
 
 
 def check_port(cluster: Cluster) -> None:
-  """Raises if somebody listens on this worker's port already.
+  """Raises if another process listens on this worker's port.
 
-  TensorFlow would not: its servers may share a port, and a worker that was started twice takes
-  turns with itself.
+  TensorFlow does not: its servers may share a port, and a worker that was started twice takes turns
+  with itself.
 
   Raises:
     UsageError: names the address.
@@ -141,7 +140,7 @@ def check_port(cluster: Cluster) -> None:
     return
   port = int(cluster.addresses[cluster.rank].rpartition(':')[2])
   with socket.socket() as probe:
-    # What an ended run has left waiting is no hindrance.
+    # Ignores connections that an ended run has left in TIME_WAIT.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
       probe.bind(('', port))
@@ -149,7 +148,7 @@ def check_port(cluster: Cluster) -> None:
       raise UsageError(
           f'{cluster.describe(cluster.rank)} cannot listen on port {port} of this '
           f'machine: {error.strerror}. Is it running already? End what uses the '
-          f'port (ss -ltnp shows it), or name another in {VARIABLE} on all workers.') from None
+          f'port (ss -ltnp shows it), or choose another in {VARIABLE} on all workers.') from None
 
 
 def _refusal(what):

@@ -1,10 +1,9 @@
-"""The loop: steps until the last one, and between two of them, when due, validation and
-checkpoints.
+"""The loop: steps until the last one, with validations and checkpoints between them when due.
 
   start ─► warm up ─► train … train ─► validate ─► save ─► train … ─► validate ─► save ─► result
 
-What happens between two steps follows from their number and the history alone, so that a run may
-end anywhere, by a signal, a fault or `kill -9`, and the next one does what is left to do.
+What happens between two steps follows from the step and the history alone. So a run may end
+anywhere, by a signal, a fault or `kill -9`, and the next one does the rest.
 """
 
 import contextlib
@@ -28,17 +27,16 @@ from towers.training.stepping.not_finite import NotFinite
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import ValidationPass
 
-# So many steps in a row that are not finite are no longer an accident.
+# So many steps in a row that are not finite are no accident.
 MOST_SKIPPED_IN_A_ROW = 10
 
 
 @contextlib.contextmanager
 def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[None]:
-  """While records are read: an error that a damaged one caused becomes the message that names it,
-  and skipped ones are summed up at the end.
+  """Turns a pipeline's error into one that names the damaged record; sums up skipped ones.
 
   Raises:
-    UsageError: under the policy 'fail', instead of TensorFlow's error that a pipeline ended with.
+    UsageError: under the policy 'fail', in place of TensorFlow's error.
   """
   try:
     yield
@@ -52,15 +50,13 @@ def watch_records(bad_records: Optional[BadRecords], progress: Any) -> Iterator[
 
 
 class LoopEnd(NamedTuple):
-  """What a loop ends with.
+  """The result of a loop.
 
   Attributes:
-    step: weight updates, all runs together.
-    train_loss: the mean loss of the last step's global batch, or None where no step was left to
-      run.
-    validation: each metric's mean over the validation split at the end, or empty without
-      validation.
-    validation_examples: how many examples that was.
+    step: weight updates, those before a resume included.
+    train_loss: the mean loss of the last step's global batch, or None if no step was left.
+    validation: each metric's mean over the validation split at the end; empty without validation.
+    validation_examples: how many examples these means are over.
   """
   step: int
   train_loss: Optional[float]
@@ -69,27 +65,27 @@ class LoopEnd(NamedTuple):
 
 
 def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
-             checkpoints: Union[Checkpoints, ChiefsCheckpoints,
-                                None], progress: Progress, history: Optional[History] = None,
-             signals: Optional[Signals] = None, unwatched: Callable[[], Any] = contextlib.suppress,
+             checkpoints: Union[Checkpoints, ChiefsCheckpoints, None], progress: Progress,
+             history: Optional[History] = None, signals: Optional[Signals] = None,
+             unwatched: Callable[[], Any] = contextlib.suppress,
              clock: Callable[[], float] = time.monotonic) -> LoopEnd:
   """Trains to the last step, or until validations no longer improve.
 
   Args:
     steps: started.
     session: holds the variables that checkpoints save.
-    schedule: when what is due.
+    schedule: when to validate and to save, and when to end.
     checkpoints: saves when due and at the end, or None.
-    progress: shows what happens.
-    history: as it was when `steps` start; a new one if None.
-    signals: its `received` asks the run to save and leave; None where nobody asks.
-    unwatched: opens a context in which no watchdog counts the time.
-    clock: seconds.
+    progress: shows the steps and validations.
+    history: up to the step at which `steps` start; empty if None.
+    signals: once its `received` is set, the run saves and exits; or None.
+    unwatched: opens a context that no watchdog times.
+    clock: returns seconds.
 
   Raises:
-    Interrupted: a signal was received; the run has saved.
-    RunError: a step was not finite, or a checkpoint could not be written, and the run is to stop
-      then.
+    Interrupted: a signal came, and the run has saved.
+    RunError: a step was not finite, or a checkpoint could not be written, and the settings say to
+      stop then.
   """
   loop = _Loop(steps, session, schedule, checkpoints, progress, history or History(), signals,
                unwatched, clock)
@@ -102,9 +98,7 @@ def run_loop(steps: Steps, *, session: Any, schedule: Schedule,
 
 
 class _Loop:
-  """The state of a loop: the pass over the validation split that is under way, and the last one
-  that ended.
-  """
+  """The state of a loop: the current pass over the validation split, and the last one."""
 
   def __init__(self, steps, session, schedule, checkpoints, progress, history, signals, unwatched,
                clock):
@@ -117,14 +111,15 @@ class _Loop:
     self._loss = None
     self._skipped: List[int] = []
     self._leaves = False
-    self._due = 0  # The step behind which there is next something to do by its number.
+    self._due = 0  # The next step after which something is scheduled.
 
   def run(self) -> LoopEnd:
-    steps, progress, schedule, clock = self._steps, self._progress, self._schedule, self._clock
-    checkpoints = self._checkpoints
+    """Trains to the end; see `run_loop`."""
+    steps, schedule, clock = self._steps, self._schedule, self._clock
     save_at = float('inf') if schedule.save_seconds is None else clock() + schedule.save_seconds
     if schedule.on_nan == 'rollback' and not self._has_saved():
       self._save()
+
     is_over = self._between_steps()
     while not is_over:
       try:
@@ -132,18 +127,15 @@ class _Loop:
         self._loss = loss
       except NotFinite:
         loss = self._handle_not_finite()
-      step = steps.step
-      progress.step(step=step, loss=loss)
-      # No more than these is asked after every step: all threads of the session wait, and soon they
-      # would sleep.
-      if (self._running is not None or step >= self._due or self._is_to_leave()
-          or (checkpoints is not None and checkpoints.error)):
+      self._progress.step(step=steps.step, loss=loss)
+      if self._has_something_to_do():
         is_over = self._between_steps()
       if steps.agree('save', clock() >= save_at):
         if self._running is not None:
           self._finish_pass()
         self._save()
         save_at = clock() + schedule.save_seconds if schedule.save_seconds else save_at
+
     if steps.can_validate and (self._finished is None or self._finished.step != steps.step):
       self._begin_pass()
       self._finish_pass()
@@ -153,17 +145,25 @@ class _Loop:
                    validation=finished.means() if finished is not None else {},
                    validation_examples=finished.num_examples if finished is not None else 0)
 
-  def _between_steps(self) -> bool:
-    """Does all that is due between two steps and has not been done; returns whether the run is
-    over.
+  def _has_something_to_do(self):
+    """Whether to call `_between_steps`.
+
+    The only check after every step, and so a short one: meanwhile all threads of the session wait,
+    and would soon sleep.
     """
+    return (self._running is not None or self._steps.step >= self._due or self._is_to_leave() or
+            (self._checkpoints is not None and bool(self._checkpoints.error)))
+
+  def _between_steps(self) -> bool:
+    """Validates and saves if due and not done yet; returns whether the run is over."""
     steps, schedule, step = self._steps, self._schedule, self._steps.step
     self._due = self._next_due(step)
     self._leave_if_asked()
     is_last = step >= schedule.total_steps
+
     is_saved = self._has_saved()
     saves = not is_saved and (is_last or step % schedule.save_every == 0) and step > 0
-    # A pass is not carried over a checkpoint: what resumes there could not go on with it.
+    # A pass ends before a checkpoint, since a run that resumes there could not continue it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
     if (steps.can_validate and self._running is None and step > 0 and
@@ -171,6 +171,7 @@ class _Loop:
       self._begin_pass()
       if not steps.has_validation_tower or is_last or saves:
         self._finish_pass()
+
     is_over = is_last or self._history.has_stopped
     if is_over and not is_last:
       self._progress.write('stopped early: no validation was better than '
@@ -183,12 +184,10 @@ class _Loop:
     return is_over
 
   def _next_due(self, step):
-    """Returns the first step after `step` that is the last one, or one to validate or save after.
-    """
+    """Returns the next step after which the run validates, saves or ends."""
     schedule = self._schedule
-    return min([schedule.total_steps] +
-               [(step // every + 1) * every
-                for every in (schedule.validate_every, schedule.save_every)])
+    intervals = (schedule.validate_every, schedule.save_every)
+    return min([schedule.total_steps] + [(step // every + 1) * every for every in intervals])
 
   def _begin_pass(self):
     self._running = self._steps.begin_pass(self._steps.step)
@@ -196,7 +195,7 @@ class _Loop:
       self._measured = self._checkpoints.take(self._session)
 
   def _finish_pass(self):
-    """Measures what is left of the pass, and keeps the weights if they are the best so far."""
+    """Measures the rest of the pass, and saves the weights if they are the best so far."""
     running, steps = self._running, self._steps
     assert running is not None
     activity, steps.activity = steps.activity, 'validation'
@@ -235,19 +234,17 @@ class _Loop:
       self._checkpoints.write(snapshot, self._history)
 
   def _check_saved(self, step):
-    """Waits until all is written, and raises if the checkpoint of `step` is not."""
+    """Waits for the last checkpoint, and raises if that of `step` is not written."""
     if self._checkpoints is not None:
       with self._unwatched():
         self._checkpoints.wait()
       if self._checkpoints.error or not self._checkpoints.has_saved(step):
-        raise RunError(f"The run has come to step {self._steps.step}, but "
-                       f"{self._checkpoints.error or 'that is not saved'}. Make room, and start "
-                       "it again: it goes on from the checkpoint before.")
+        fault = self._checkpoints.error or 'that step is not saved'
+        raise RunError(f'The run has come to step {self._steps.step}, but {fault}. Make room, and '
+                       'start it again: it resumes from the checkpoint before.')
 
   def _goes_on(self):
-    """Whether no signal asks to leave in the middle of a pass; where others measure too, it is
-    answered and waits.
-    """
+    """Whether no signal ends the pass here; with other workers, which end it together, it waits."""
     if self._signals is None or self._signals.received is None:
       return True
     if self._steps.has_other_workers:
@@ -255,17 +252,17 @@ class _Loop:
     return False
 
   def _is_to_leave(self):
-    """Whether a signal asks this worker to leave, or another one, and all know it."""
+    """Whether all workers know that one of them got a signal to exit."""
     wants = self._signals is not None and self._signals.received is not None
     if not self._leaves and self._steps.agree('leave', wants):
       self._leaves = True
     return self._leaves
 
   def _leave_if_asked(self):
-    """Saves and raises if a signal asks for it, or if the last checkpoint could not be written."""
+    """Saves and raises if a signal came, or if the last checkpoint could not be written."""
     if self._signals is not None and self._is_to_leave():
       self._signals.answer()
-      # A pass that a validation tower has begun can only be measured again from where it began.
+      # A pass on a validation tower can only be measured again from the step at which it began.
       step = self._steps.step if self._measured is None else self._measured.step
       if self._checkpoints is not None and not self._checkpoints.has_saved(step):
         if self._measured is None:
@@ -274,48 +271,55 @@ class _Loop:
           self._write(self._measured)
       self._check_saved(step)
       self._signals.has_saved()
-      raise Interrupted(self._signals.received or signal.SIGTERM, 'ended after step %d; %s' % (
-          self._steps.step, 'without a checkpoint_dir nothing is saved' if self._checkpoints is None
-          else 'started again, the run goes on from step %d' % step))
+      if self._checkpoints is None:
+        outcome = 'without a checkpoint_dir nothing is saved'
+      else:
+        outcome = f'started again, the run resumes from step {step}'
+      raise Interrupted(self._signals.received or signal.SIGTERM,
+                        f'ended after step {self._steps.step}; {outcome}')
     if self._checkpoints is not None and self._checkpoints.error:
       self._check_saved(self._steps.step)
 
   def _handle_not_finite(self) -> float:
-    """Does with a step that changed nothing what `on_nan` says; returns the loss to show."""
+    """Retries a step that changed nothing, then does what `on_nan` says; returns the loss."""
     steps, step = self._steps, self._steps.step
-    finding = steps.retry()
-    if finding.is_done:
-      self._progress.write(f'WARNING: step {step + 1} was not finite, and was when it was taken '
-                           'again, with the same weights and examples: a device or an op of the '
-                           'model fails now and then')
-      self._loss = finding.loss
-      return finding.loss
-    epoch, number = steps.program.plan.position(step)
-    what = (f'step {step + 1} (batch {number + 1} of epoch {epoch + 1}) is not finite: '
-            f'{finding.describe()}')
+    retried = steps.retry()
+    if retried.is_done:
+      self._progress.write(f'WARNING: step {step + 1} was not finite, but a retry with the same '
+                           'weights and examples was: a device or an op of the model fails now '
+                           'and then')
+      self._loss = retried.loss
+      return retried.loss
+
+    epoch, index = steps.program.plan.position(step)
+    what = (f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: '
+            f'{retried.describe()}')
+    advice = 'skip'
     if self._schedule.on_nan == 'skip':
-      self._skipped = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW
-                      ] + [step]
+      recent = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW]
+      self._skipped = recent + [step]
       if len(self._skipped) < MOST_SKIPPED_IN_A_ROW:
         self._progress.write(f'WARNING: {what}; it is skipped')
         steps.skip()
-        return finding.loss
+        return retried.loss
       what += f'; so were the {MOST_SKIPPED_IN_A_ROW - 1} before it, which were skipped'
+      advice = 'rollback'
     elif self._schedule.on_nan == 'rollback':
       if self._history.num_rollbacks < MOST_ROLLBACKS:
-        return self._roll_back(what, finding.loss)
+        return self._roll_back(what, retried.loss)
       what += f'; going back {MOST_ROLLBACKS} times has not helped'
+
     if not self._has_saved():
       self._save()
     if self._checkpoints is not None:
       with self._unwatched():
         self._checkpoints.wait()
-    raise RunError(f"{what[0].upper()}{what[1:]}. Weights and checkpoints hold no such number. "
-                   "Lower the learning rate or set --clip_norm; look at these examples; or "
-                   f"choose --on_nan={'rollback' if self._schedule.on_nan == 'skip' else 'skip'}.")
+    raise RunError(f'{what[0].upper()}{what[1:]}. Weights and checkpoints are still finite. Lower '
+                   'the learning rate or set --clip_norm; look at these examples; or choose '
+                   f'--on_nan={advice}.')
 
   def _roll_back(self, what, loss):
-    """Goes back to the newest checkpoint, to go on with a lower rate."""
+    """Restores the newest checkpoint, and lowers the learning rate."""
     steps = self._steps
     with self._progress.paused(), self._unwatched():
       path = self._checkpoints.restore(self._session)

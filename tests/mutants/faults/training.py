@@ -62,7 +62,7 @@ MUTANTS = [
             ("if 'loss' in metric or 'error' in metric else -1.0", "if 'loss' in metric else -1.0",
              'the largest error is the best',
              'test_errors_and_losses_are_best_when_small_and_others_when_large'),
-            ('if ours < value:', 'if ours <= value:', 'a tie is a new best',
+            ('if value < smallest:', 'if value <= smallest:', 'a tie is a new best',
              'test_the_best_is_better_than_all_before_it_and_patience_counts_from_it'),
             ('return len(since) >= self._patience', 'return len(since) > self._patience',
              'patience is one longer',
@@ -162,10 +162,10 @@ MUTANTS = [
         tests='tests/training/stepping/test_not_finite.py', faults=[
             ('finite = self.finite[:, -1].all(0)', 'finite = self.finite[-1, -1]',
              'of several micro-batches the last one tells what is not finite',
-             'test_towers_and_sums_of_any_run_are_told'),
-            ("told.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite "
+             'test_towers_and_sums_of_any_micro_batch_are_named'),
+            ("faults.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite "
              "(the '",
-             "told.append(f'the gradient of {self.names[int(np.argmax(finite))]} is not finite "
+             "faults.append(f'the gradient of {self.names[int(np.argmax(finite))]} is not finite "
              "(the '", 'a variable is named whose gradient is finite',
              'tests/update/test_guard.py::test_the_tower_and_the_first_variable_are_named'),
         ]), *mutants_of(

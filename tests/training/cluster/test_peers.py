@@ -1,4 +1,4 @@
-"""Peers: who has ended, who is silent, who is there; told by real servers and by time."""
+"""Peers find who has ended, who is silent and who is there, with real servers and a fake clock."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
 
 
 def listen(greeting):
-  """Returns the address of a server that says the same to everybody, or nothing."""
+  """Returns the address of a server that sends `greeting`, or nothing if None."""
   server = socket.socket()
   server.bind(('127.0.0.1', 0))
   server.listen()
@@ -42,9 +42,9 @@ def test_a_server_of_tensorflow_greets():
   del server
 
 
-@pytest.mark.parametrize('greeting, fault', [(None, 'does not answer'), (b'', REFUSED),
-                                             (b'HTTP/1.1 400 Bad Request\r\n',
-                                                 'is no TensorFlow server')])
+@pytest.mark.parametrize('greeting, fault', [
+    (None, 'does not answer'), (b'', REFUSED),
+    (b'HTTP/1.1 400 Bad Request\r\n', 'is no TensorFlow server')])
 def test_others_do_not(greeting, fault):
   assert find_fault(listen(greeting), seconds=0.5) == fault
 
@@ -92,16 +92,19 @@ def test_who_is_silent_has_time_to_come_back():
 
 def test_as_long_as_something_goes_forward_nobody_is_missed_and_then_at_once():
   told, is_told = [], threading.Event()
-  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=lambda reason:
-               (told.append(reason), is_told.set()))
+
+  def on_gone(reason):
+    told.append(reason)
+    is_told.set()
+
+  peers = make({0: '', 2: REFUSED, 3: ''}, Clock(), on_gone=on_gone)
   peers.is_busy = lambda: True
   with peers:
     assert not is_told.wait(1.5)
     peers.is_busy = lambda: False
     assert is_told.wait(5)
-  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Nothing '
-                  'is lost but what came '
-                  'after the last checkpoint: start all workers again.']
+  assert told == ['worker 2 (c:1) has ended. A step needs all workers, so this one ends. Only the '
+                  'steps after the last checkpoint are lost: start all workers again.']
 
 
 def test_after_the_end_nobody_is_missed():

@@ -1,6 +1,4 @@
-"""Faults of several workers: nobody hangs, nobody trains or saves a mixed state, and all together
-they go on.
-"""
+"""After a fault no worker hangs, trains or saves a mixed state, and all resume together."""
 
 import json
 import os
@@ -19,7 +17,7 @@ from tests.harness.process_cluster import ROOT, ProcessCluster
 from towers.training.faults.run_error import WorkerGone
 
 EXIT_CODE = WorkerGone.exit_code
-# Two times a second's look, and what a busy machine takes.
+# The workers check each other twice a second; the rest is for a busy machine.
 GONE_SECONDS = 15
 
 
@@ -29,8 +27,8 @@ def read_weights(folder, step):
 
 
 def steps_of(folder):
-  return sorted(int(re.search(r'-(\d+)\.index', path.name).group(1)) for path in folder.glob(
-      '*.index'))
+  return sorted(int(re.search(r'-(\d+)\.index', path.name).group(1))
+                for path in folder.glob('*.index'))
 
 
 def assert_gone(cluster, survivor, dead):
@@ -40,26 +38,25 @@ def assert_gone(cluster, survivor, dead):
 
 
 FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45', '--shuffle',
-'--num_gpus=2']
+         '--num_gpus=2']
 
 
 @pytest.fixture(scope='module')
 def uninterrupted(tmp_path_factory):
-  """The folder of a run of two workers that nothing has happened to."""
+  """The folder of an uninterrupted run of two workers."""
   folder = tmp_path_factory.mktemp('uninterrupted')
-  with ProcessCluster(fault='steps are marked',
-                      flags=FLAGS + [f'--checkpoint_dir={folder}']) as cluster:
+  flags = FLAGS + [f'--checkpoint_dir={folder}']
+  with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
     assert cluster.wait() == [0, 0]
   return folder
 
 
-@pytest.mark.parametrize('dead, fault, moment, times',
-                         [(1, 'steps are marked', '<training>', 30)] + [
-                             pytest.param(*case, marks=pytest.mark.slow)
-                             for case in ((0, 'steps are marked', '<training>', 30),
-                                          (1, 'validation is slow', '<validation>', 14),
-                                          (0, 'saving is slow', '<saving>', 2))
-                         ])
+@pytest.mark.parametrize('dead, fault, moment, times', [
+    (1, 'steps are marked', '<training>', 30),
+    pytest.param(0, 'steps are marked', '<training>', 30, marks=pytest.mark.slow),
+    pytest.param(1, 'validation is slow', '<validation>', 14, marks=pytest.mark.slow),
+    pytest.param(0, 'saving is slow', '<saving>', 2, marks=pytest.mark.slow),
+])
 def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
     dead, fault, moment, times, uninterrupted, tmp_path):
   flags = FLAGS + [f'--checkpoint_dir={tmp_path}']
@@ -80,23 +77,20 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
       [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator',
-      '--grace_seconds=10',
-       '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once'] + FLAGS + [
-           f'--checkpoint_dir={tmp_path}'],
+       '--grace_seconds=10', '--', sys.executable, '-m', 'tests.harness.faulty_run', 'dies once',
+       *FLAGS, f'--checkpoint_dir={tmp_path}'],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
   assert launched.returncode == 0, launched.stdout
-  assert 'worker 1 was killed by SIGKILL' in launched.stdout and launched.stdout.count(
-      'restart 1 of 2') == 1
+  assert 'worker 1 was killed by SIGKILL' in launched.stdout
+  assert launched.stdout.count('restart 1 of 2') == 1
   assert 'restart 2' not in launched.stdout and 'resumed from' in launched.stdout
   expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
   assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
-  # The evaluator, a worker of its own, has measured the last weights on the whole split.
-  [evaluated] = [row for row in json.loads((tmp_path / 'evaluations.json').read_text()) if row[
-      'step'] == 45]
-  [validated] = [
-      row for row in json.loads((tmp_path / 'history.json').read_text())['validations']
-      if row['step'] == 45
-  ]
+  # The evaluator, a process of its own, has measured the last weights on the whole split.
+  evaluations = json.loads((tmp_path / 'evaluations.json').read_text())
+  validations = json.loads((tmp_path / 'history.json').read_text())['validations']
+  [evaluated] = [row for row in evaluations if row['step'] == 45]
+  [validated] = [row for row in validations if row['step'] == 45]
   assert evaluated == pytest.approx(validated, abs=1e-5)
 
 
@@ -113,9 +107,9 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
     codes = cluster.wait(0, 2)
     assert set(codes) <= {3, EXIT_CODE} and 3 in codes
     text = cluster.output(0) + cluster.output(2)
-    assert f'worker 1 ({cluster.addresses[1]}) is not there after 8 s (start_seconds)' in text
-    assert ('waiting for the other workers: '
-            f'worker 1 ({cluster.addresses[1]}) is not there yet') in text
+    missing = f'worker 1 ({cluster.addresses[1]}) is not there'
+    assert f'{missing} after 8 s (start_seconds)' in text
+    assert f'waiting for the other workers: {missing} yet' in text
 
 
 @pytest.mark.slow
@@ -143,9 +137,8 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
-  with ProcessCluster(fault='steps are marked', flags=['--start_seconds=8',
-      '--checkpoint_every=10steps',
-                                                       f'--checkpoint_dir={tmp_path}']) as cluster:
+  flags = ['--start_seconds=8', '--checkpoint_every=10steps', f'--checkpoint_dir={tmp_path}']
+  with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
     cluster.wait_for(0, '<training>', 50)
     cluster.kill(0)
     cluster.processes[0].wait()
@@ -184,11 +177,11 @@ def test_a_port_in_use_is_told_at_once():
 def test_sigterm_to_one_saves_once_and_all_leave(tmp_path):
   with ProcessCluster(fault='steps are marked', flags=[f'--checkpoint_dir={tmp_path}']) as cluster:
     cluster.wait_for(0, '<training>', 20)
-    cluster.kill(1, signal.SIGTERM)  # Who does not save itself.
+    cluster.kill(1, signal.SIGTERM)  # Not the chief, which saves.
     assert cluster.wait(seconds=GONE_SECONDS) == [143, 143]
     [step] = steps_of(tmp_path)
     for worker in range(2):
-      assert (f'ended after step {step}; started again, the run goes on from step {step}'
+      assert (f'ended after step {step}; started again, the run resumes from step {step}'
               in cluster.output(worker))
 
 
@@ -219,11 +212,10 @@ def test_a_network_that_is_cut_ends_both_sides():
       ip('-n', name, 'address', 'add', f'10.77.0.{worker + 1}/24', 'dev', 'veth')
       ip('-n', name, 'link', 'set', 'veth', 'up')
       ip('-n', name, 'link', 'set', 'lo', 'up')
+    prefixes = {worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)}
     with ProcessCluster(
-        fault='steps are marked', addresses=['10.77.0.1:2222',
-                                             '10.77.0.2:2222'], flags=['--worker_seconds=4'],
-        prefixes={worker: ['ip', 'netns', 'exec', name] for worker, name in enumerate(names)
-                 }) as cluster:
+        fault='steps are marked', addresses=['10.77.0.1:2222', '10.77.0.2:2222'],
+        flags=['--worker_seconds=4'], prefixes=prefixes) as cluster:
       cluster.wait_for(1, '<training>', 20)
       ip('-n', names[0], 'link', 'set', 'veth', 'down')
       assert cluster.wait(seconds=GONE_SECONDS + 10) == [EXIT_CODE, EXIT_CODE]
@@ -236,8 +228,8 @@ def test_a_network_that_is_cut_ends_both_sides():
 
 
 def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
-  assert set(steps_of(uninterrupted)) >= {20, 30, 40,
-                                          45}  # The newest five, one of which may be the best.
+  # The newest five, one of which may be the best.
+  assert set(steps_of(uninterrupted)) >= {20, 30, 40, 45}
   weights = read_weights(uninterrupted, 45)
   assert all(np.isfinite(value).all() for value in weights.values())
 
@@ -251,17 +243,13 @@ def run_process_cluster(flags, fault='none', codes=(0, 0)):
 
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
   folder = tmp_path / 'run'
-  chief, other = run_process_cluster(['--validation=tower', '--num_gpus=3',
-      '--variables=replicated', '--steps=40',
-                                      '--validate_every=7steps', '--checkpoint_every=1seconds',
-                                      f'--checkpoint_dir={folder}',
-                                      f"--summary_dir={tmp_path / 'summaries'}",
-                                      f"--report={tmp_path / 'report.html'}",
-                                      '--summary_every=5steps', '--trace_steps=11:12',
-                                      f"--trace_file={tmp_path / 'trace.json'}",
-                                      f"--result_file={tmp_path / 'result.json'}"], fault='steps '
-                                                                                          'are '
-                                                                                          'marked')
+  flags = [
+      '--validation=tower', '--num_gpus=3', '--variables=replicated', '--steps=40',
+      '--validate_every=7steps', '--checkpoint_every=1seconds', f'--checkpoint_dir={folder}',
+      f"--summary_dir={tmp_path / 'summaries'}", f"--report={tmp_path / 'report.html'}",
+      '--summary_every=5steps', '--trace_steps=11:12', f"--trace_file={tmp_path / 'trace.json'}",
+      f"--result_file={tmp_path / 'result.json'}"]
+  chief, other = run_process_cluster(flags, fault='steps are marked')
   assert (tmp_path / 'report.html').exists() and (tmp_path / 'trace.json').exists()
   result = json.loads((tmp_path / 'result.json').read_text())
   assert result['global_step'] == 40 and result['validation_examples'] == 20
@@ -271,28 +259,28 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
 
 @pytest.mark.slow
 def test_early_stopping_stops_all_at_the_same_step(tmp_path):
-  said = run_process_cluster(['--steps=400', '--validate_every=5steps', '--early_stopping=2',
-      '--learning_rate=2',
-                              f'--checkpoint_dir={tmp_path}', '--checkpoint_every=1000steps'])
+  said = run_process_cluster([
+      '--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
+      f'--checkpoint_dir={tmp_path}', '--checkpoint_every=1000steps'])
   stopped = [
       re.search(r'stopped early: no validation was better than .* after step (\d+)', text)
-      for text in said
-  ]
+      for text in said]
   assert stopped[0].group(1) == stopped[1].group(1)
   assert steps_of(tmp_path)[-1] < 400
 
 
 @pytest.mark.parametrize('policy', ['skip'] + [
     pytest.param(policy, marks=pytest.mark.slow) for policy in ('rollback', 'stop')])
-def test_a_number_that_is_none_is_handled_by_all_alike(policy, tmp_path):
-  # Example 5 is of worker 1, in every epoch of 6 steps.
-  said = run_process_cluster(['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
-      f'--checkpoint_dir={tmp_path}'],
-                             fault='NaN', codes=(0, 0) if policy == 'skip' else (3, 3))
+def test_a_loss_of_nan_is_handled_by_all_workers_alike(policy, tmp_path):
+  # Worker 1 has example 5, in every epoch of 6 steps.
+  flags = ['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',
+           f'--checkpoint_dir={tmp_path}']
+  said = run_process_cluster(flags, fault='NaN',
+                             codes=(0, 0) if policy == 'skip' else (3, 3))
   assert 'in tower 0 the loss is nan' in said[1] and 'another worker' in said[0]
   if policy == 'skip':
-    assert steps_of(tmp_path)[-1] == 20 and said[0].count('it is skipped') == said[1].count(
-        'it is skipped') == 4
+    assert steps_of(tmp_path)[-1] == 20
+    assert [text.count('it is skipped') for text in said] == [4, 4]
   elif policy == 'rollback':
     assert said[0].count('of the learning rate') == said[1].count('of the learning rate') == 3
     assert 'back to the chief\'s checkpoint' in said[1]

@@ -1,6 +1,4 @@
-"""Signals to a run of main.py at every moment: what it says, what it saves, its exit code, and that
-it is gone soon.
-"""
+"""A run of main.py answers signals at any moment: words, checkpoint, exit code, and soon."""
 
 import os
 import re
@@ -16,7 +14,7 @@ from tests import ROOT
 from towers.training.faults.signals import Signals
 
 GONE_SECONDS = 10.0
-# What was read before the map function fell asleep is still trained on.
+# For the steps on batches that were read before the map function fell asleep.
 STEPS_LEFT_SECONDS = 1.5
 
 
@@ -50,29 +48,29 @@ def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
 
 
 def saved_step(folder, errors):
-  """Returns the step that the run says it goes on from, after seeing that it is saved."""
-  step = int(re.search(r'goes on from step (\d+)', errors).group(1))
+  """Returns the step that the run says it resumes from, which must be saved."""
+  step = int(re.search(r'resumes from step (\d+)', errors).group(1))
   assert (folder / (f'model.ckpt-{step}.index')).exists()
   return step
 
 
 def test_sigterm_in_training_finishes_the_step_and_saves(tmp_path):
-  code, errors = signalled('steps are marked', 'training', signal.SIGTERM, flags=[
-      f'--checkpoint_dir={tmp_path}'])
-  assert code == 143 and 'SIGTERM: the run saves and leaves' in errors
+  code, errors = signalled('steps are marked', 'training', signal.SIGTERM,
+                           flags=[f'--checkpoint_dir={tmp_path}'])
+  assert code == 143 and 'SIGTERM: the run saves and exits' in errors
   assert saved_step(tmp_path, errors) >= 1
 
 
 def test_ctrl_c_in_validation_saves_the_step_before_it(tmp_path):
   code, errors = signalled('validation is slow', 'validation', signal.SIGINT,
                            flags=[f'--checkpoint_dir={tmp_path}', '--validate_every=3steps',
-                           '--staging_depth=0'])
+                                  '--staging_depth=0'])
   assert code == 130 and saved_step(tmp_path, errors) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'), ('building is slow',
-    'set-up')])
+@pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'),
+                                           ('building is slow', 'set-up')])
 def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path):
   code, errors = signalled(fault, moment, signal.SIGTERM, flags=[f'--checkpoint_dir={tmp_path}'])
   assert code == 143 and 'SIGTERM: interrupted' in errors
@@ -84,7 +82,7 @@ def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
   code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
                            seconds_later=STEPS_LEFT_SECONDS)
   assert code == 130
-  assert 'SIGINT: the run saves and leaves' in errors and 'SIGINT: interrupted' in errors
+  assert 'SIGINT: the run saves and exits' in errors and 'SIGINT: interrupted' in errors
 
 
 @pytest.mark.slow

@@ -1,6 +1,4 @@
-"""Checkpoints: the same for any number of towers and placement, moved or not, and mistakes are
-named.
-"""
+"""Checkpoints are equal for any number of towers and placement, and messages name what is wrong."""
 
 import os
 import shutil
@@ -34,10 +32,10 @@ def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optim
     save(run, tmp_path)
     expected = [run.steps.train() for _ in range(3)]
     weights = run.weights()
-  for settings in (dict(num_towers=1),
-                   dict(num_towers=3, mode='shard', placement='balanced',
-                        depth=0), dict(num_towers=2, mode='next', placement='first',
-                                       depth=2), dict(num_towers=3, validation_tower=True)):
+  for settings in (
+      dict(num_towers=1), dict(num_towers=3, mode='shard', placement='balanced', depth=0),
+      dict(num_towers=2, mode='next', placement='first', depth=2),
+      dict(num_towers=3, validation_tower=True)):
     with Run(optimizer=optimizer, seed=9, **settings) as other:
       restore(other, tmp_path)
       assert other.counters() == [3, 21]
@@ -74,8 +72,8 @@ def test_only_the_newest_stay_over_a_resume_too(tmp_path):
     checkpoints.restore(run.session)
     run.steps.train()
     checkpoints.save(run.session)
-  assert sorted(path.name for path in tmp_path.glob('*.index')) == ['model.ckpt-2.index',
-  'model.ckpt-3.index']
+  assert sorted(path.name for path in tmp_path.glob('*.index')) == [
+      'model.ckpt-2.index', 'model.ckpt-3.index']
 
 
 def test_another_model_is_listed_variable_by_variable(tmp_path):
@@ -97,8 +95,8 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
     assert line in str(error.value)
 
 
-@pytest.mark.parametrize('suffix, keep_bytes', [('.index', 10), ('.data-00000-of-00001', 10), (
-    '.index', None)])
+@pytest.mark.parametrize('suffix, keep_bytes', [
+    ('.index', 10), ('.data-00000-of-00001', 10), ('.index', None)])
 def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
   with Run() as run:
     path = save(run, tmp_path) + suffix
@@ -113,8 +111,8 @@ def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
-  with Run() as run, run.graph.as_default(), pytest.raises(UsageError, match='checkpoint_dir '
-                                                                             '.*file/folder'):
+  expected = pytest.raises(UsageError, match='checkpoint_dir .*file/folder')
+  with Run() as run, run.graph.as_default(), expected:
     Checkpoints(str(tmp_path / 'file' / 'folder'), keep=1)
 
 
@@ -126,8 +124,7 @@ def test_a_folder_on_another_file_system_is_refused_before_any_is_made(tmp_path,
 
 
 def trained(folder, steps, keep=5, warn=pytest.fail):
-  """Trains from the newest checkpoint on, saving after each step; returns the weights after each.
-  """
+  """Trains from the newest checkpoint, saves after each step; returns the weights of each."""
   weights = []
   with Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(folder), keep=keep, warn=warn)
@@ -166,9 +163,9 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       checkpoints = Checkpoints(str(folder), keep=1, warn=warnings.append)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-2'), damage
       assert_same_weights(run.weights(), weights[1], tolerance=0)
-      assert 'model.ckpt-3 is damaged' in warnings[
-          -1] and 'goes on from the one before' in warnings[-1], damage
-      # What is saved next is kept, although a newer one that is damaged lies beside it.
+      assert 'model.ckpt-3 is damaged' in warnings[-1], damage
+      assert 'resumes from the one before' in warnings[-1], damage
+      # The next checkpoint stays, although a newer, damaged one lies beside it.
       run.steps.start(2)
       run.steps.train()
       checkpoints.save(run.session)
@@ -181,7 +178,7 @@ def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
   trained(tmp_path, 3)
   for step in (2, 3):
     faults.flip_a_byte(tmp_path / (f'model.ckpt-{step}{DATA}'), 60)
-  # Of what is written next, one stays, whatever is damaged and newer.
+  # The next checkpoint stays, although newer, damaged ones lie beside it.
   trained(tmp_path, 1, keep=1, warn=lambda line: None)
   with Run() as run:
     assert restore(run, tmp_path) == str(tmp_path / 'model.ckpt-2')
@@ -196,7 +193,7 @@ def test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder(
   path = tmp_path / 'checkpoint'
   with Run(seed=9) as run, run.graph.as_default():
     for content in (None, b'', b'\xff{{ nonsense', b'{{ nonsense',
-        b'model_checkpoint_path: "model.ckpt-1"\n'):
+                    b'model_checkpoint_path: "model.ckpt-1"\n'):
       path.unlink()
       if content is not None:
         path.write_bytes(content)

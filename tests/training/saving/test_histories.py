@@ -1,6 +1,4 @@
-"""Any history of training, validating, saving and resuming takes the examples that a plain model of
-it says.
-"""
+"""Any sequence of training, validating, saving and resuming takes the planned examples."""
 
 import numpy as np
 import pytest
@@ -16,14 +14,14 @@ NUM_TRAIN, NUM_VALIDATION = 19, 11
 
 
 def numbered(count, name, sign):
-  """Examples that are their own numbers, those of validation negative."""
+  """Returns examples that are their index + 1, times `sign`."""
   return towers.Examples(
-      count, lambda: tf.data.Dataset.range(count).map(lambda number: sign * (number + 1)),
+      count, lambda: tf.data.Dataset.range(count).map(lambda index: sign * (index + 1)),
       name=name)
 
 
 def model(numbers, is_training):
-  """The loss of an example is its number, whatever the weight."""
+  """Returns the example as its own loss, whatever the weight."""
   del is_training
   weight = tf.get_variable('weight', [])
   values = tf.cast(numbers, tf.float32)
@@ -42,14 +40,13 @@ programs = st.tuples(st.sampled_from(MODES), st.integers(1, 4), st.sampled_from(
                      st.integers(1, 3), st.sampled_from([1, 1, 2, 3]), st.booleans())
 
 
-@pytest.mark.parametrize('number', range(2))
-def test_any_history(tmp_path, number):
-  @seed(number)
+@pytest.mark.parametrize('random_seed', range(2))
+def test_any_history(tmp_path, random_seed):
+  @seed(random_seed)
   @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
   @given(programs, programs, actions)
   def check(first_program, second_program, history):
-    # The global batch is one for both, so that a checkpoint of the first program goes on with the
-    # second.
+    # Both programs have the same global batch, so that the second resumes from the first.
     _, num_towers, _, share, accumulate, _ = first_program
     other = second_program[1]
     batch_size = num_towers * other * share * accumulate

@@ -1,6 +1,4 @@
-"""The best validation and the patience, as a plain list of numbers says; what is read from a file
-is not trusted.
-"""
+"""History finds the best validation and stops early, and does not trust the file it reads."""
 
 import math
 
@@ -69,7 +67,7 @@ def test_rubbish_is_a_warning_and_a_new_history(tmp_path, text):
   warnings = []
   history = History()
   history.read(str(tmp_path), 5, warnings.append)
-  assert history.best_first() == [] and len(warnings) == 1 and 'begin anew' in warnings[0]
+  assert history.best_first() == [] and len(warnings) == 1 and 'start anew' in warnings[0]
 
 
 def test_no_file_is_no_warning(tmp_path):

@@ -1,5 +1,4 @@
-"""Two runs in one checkpoint folder: the second is told whose it is; a killed one leaves no lock.
-"""
+"""A second run in a checkpoint folder is refused with the name of the first."""
 
 import socket
 import subprocess
@@ -23,7 +22,7 @@ def test_a_second_run_is_refused_and_told_which_the_first_is_until_that_is_kille
     with pytest.raises(UsageError) as error, lock_folder(str(tmp_path)):
       pass
     for words in (str(tmp_path), f'process {other.pid} on {socket.gethostname()}, since 20',
-        'another check'):
+                  'another check'):
       assert words in str(error.value)
   finally:
     other.kill()

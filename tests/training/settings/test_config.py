@@ -1,6 +1,4 @@
-"""Every wrong setting is refused with its name, its value and the fix; every setting reaches the
-command line.
-"""
+"""A wrong setting is refused with its name, value and fix; each one reaches the command line."""
 
 import dataclasses
 
@@ -30,8 +28,8 @@ from towers.training.settings.intervals import count_interval
     (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
-    (dict(collective='nccl', variables='replicated', device='cpu'), ['nccl', 'GPUs alone',
-        'collective=ring']),
+    (dict(collective='nccl', variables='replicated', device='cpu'),
+     ['nccl', 'GPUs alone', 'collective=ring']),
     (dict(fusion_megabytes=-1.0), ['fusion_megabytes=-1.0', 'at least 0']),
     (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
     (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),
@@ -70,9 +68,8 @@ def test_wrong_settings_are_named_with_their_fix(settings, words):
     assert word in str(error.value)
 
 
-PATHS = [
-    field.name for field in dataclasses.fields(Config) if field.metadata['setting'].kind is Path
-]
+PATHS = [field.name for field in dataclasses.fields(Config)
+         if field.metadata['setting'].kind is Path]
 
 
 def test_every_setting_of_text_says_whether_it_names_a_path():
@@ -95,7 +92,7 @@ def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
     Config(**{name: 'file:///x'})
   with pytest.raises(UsageError, match=f'{name}=3: it must be a path'):
     Config(**{name: 3})
-  # No scheme, so that nothing but the settings that go with it can be at fault.
+  # A drive is no scheme.
   others = dict(checkpoint_dir='runs') if name in ('export_dir', 'predict') else {}
   assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
 

@@ -1,6 +1,4 @@
-"""What a data set or a device fails with is told with the tower, the split and the fix, and without
-a stack trace.
-"""
+"""Failures of data sets and devices name the tower, the split and the fix, with no stack trace."""
 
 import os
 
@@ -15,7 +13,7 @@ from towers.training.stepping.memory import estimate_memory, format_bytes
 
 
 def fail_of(run):
-  """Trains until it fails; returns what that means."""
+  """Trains until it fails; returns the explanation."""
   with pytest.raises(tf.errors.OpError) as error, run:
     for _ in range(20):
       run.steps.train()
@@ -26,14 +24,14 @@ def fail_of(run):
 
 
 @pytest.mark.parametrize('mode, depth, towers', [
-    ('shard', 1, 'tower 1'), ('shard', 0, 'tower 1'), ('split', 2,
-        'all 2 towers, which share one iterator'),
+    ('shard', 1, 'tower 1'), ('shard', 0, 'tower 1'),
+    ('split', 2, 'all 2 towers, which share one iterator'),
     ('next', 1, 'all 2 towers, which share one iterator')])
 def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, towers):
   train = small.random_examples(24)._replace(parse_example=faulty_run.on_row(faulty_run.fail))
   message = fail_of(Run(mode=mode, depth=depth, batch_size=4, train=train))
   assert message.startswith(f'The input of {towers} (split train) failed in ')
-  assert ': ValueError: record 5 is damaged. Whatever was saved before is whole' in message
+  assert ': ValueError: record 5 is damaged. Checkpoints from before are whole' in message
 
 
 def test_a_validation_split_that_ends_early_is_named():
@@ -44,14 +42,13 @@ def test_a_validation_split_that_ends_early_is_named():
 
 
 def test_a_file_that_vanishes_in_an_epoch_is_named(tmp_path):
-  for number in range(24):
-    (tmp_path / (f'{int(number):02}')).write_text('7')
+  for index in range(24):
+    (tmp_path / f'{index:02}').write_text('7')
 
-  def read(number):
-    text = tf.read_file(
-        tf.strings.join([str(tmp_path), '/',
-                         tf.as_string(number, width=2, fill='0')]))
-    return number + tf.strings.to_number(text, tf.int64) - 7
+  def read(index):
+    name = tf.as_string(index, width=2, fill='0')
+    text = tf.read_file(tf.strings.join([str(tmp_path), '/', name]))
+    return index + tf.strings.to_number(text, tf.int64) - 7
 
   train = small.random_examples(24)._replace(parse_example=read)
   run = Run(mode='shard', batch_size=4, train=train)
@@ -70,10 +67,10 @@ def test_a_file_that_vanishes_in_an_epoch_is_named(tmp_path):
 def test_an_op_of_a_model_that_fails_names_its_tower():
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
-    # Row 7 of 8 is tower 2's of three.
+    # Of 8 rows on 3 towers, tower 2 has row 7.
     features, _ = batch
-    with tf.control_dependencies([tf.Assert(tf.reduce_all(features < 100), [
-        'a feature is too large'])]):
+    check = tf.Assert(tf.reduce_all(features < 100), ['a feature is too large'])
+    with tf.control_dependencies([check]):
       return tf.identity(losses), metrics
 
   train = small.random_examples(8)
@@ -92,8 +89,8 @@ def test_out_of_memory_names_device_shape_examples_and_what_to_try():
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
     message = str(explain(error, run.steps))
   for words in ('GPU:1 has no room for a tensor of shape [64, 128, 28, 28], float, 25.7 MB',
-      '8 examples per tower',
-                '--accumulate=2', '--batch_size=8', '16 bits', 'estimated to take'):
+                '8 examples per tower', '--accumulate=2', '--batch_size=8', '16 bits',
+                'estimated to take'):
     assert words in message
   with Run(num_towers=2, batch_size=2) as run:
     message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.steps))
@@ -103,8 +100,7 @@ def test_out_of_memory_names_device_shape_examples_and_what_to_try():
 def test_memory_is_estimated_from_the_shapes_of_what_the_backward_pass_reads():
   with Run(num_towers=2, batch_size=8, train=small.random_examples(16), depth=1) as run:
     memory = estimate_memory(run.program)
-  # Of 4 examples: features and tanh of 4 for the weights' gradients; the loss's own [4, 3]. 32 bits
-  # each.
+  # Of 4 examples, in 32 bits: features and tanh for the gradients of weights; the loss's [4, 3].
   assert memory.activations >= 4 * 4 * (5 + 4 + 3)
   assert memory.gradients == 4 * (5 * 4 + 4 + 4 * 3 + 3)
   assert memory.batches == 2 * 4 * (5 * 4 + 4)
@@ -115,19 +111,19 @@ def test_memory_is_estimated_from_the_shapes_of_what_the_backward_pass_reads():
 
 
 def test_bytes_are_readable():
-  assert [format_bytes(number) for number in (512, 20e3, 3.62e6, 1.25e9)] == ['512 bytes',
-  '20 kB', '3.6 MB', '1.25 GB']
+  assert [format_bytes(num_bytes) for num_bytes in (512, 20e3, 3.62e6, 1.25e9)] == [
+      '512 bytes', '20 kB', '3.6 MB', '1.25 GB']
 
 
 @pytest.mark.parametrize('text, reason', [
     ('Graph execution error:\n\nDetected at node X defined at (most recent call last):\n  File '
-     '"x"\nNode: \'X\'\n'
-     'a.tmp; No space left on device\n\t [[{{node SaveV2}}]]', 'a.tmp; No space left on device'),
+     '"x"\nNode: \'X\'\na.tmp; No space left on device\n\t [[{{node SaveV2}}]]',
+     'a.tmp; No space left on device'),
     ('2 root error(s) found.\n  (0) Invalid argument: ValueError: bad\nTraceback\n',
-        'ValueError: bad'),
+     'ValueError: bad'),
     ('2 root error(s) found.\n  (0) INVALID_ARGUMENT: Error in user-defined function passed to '
-     'MapDataset:3 '
-     'transformation with iterator: Iterator::Root: ValueError: bad\n', 'ValueError: bad'),
+     'MapDataset:3 transformation with iterator: Iterator::Root: ValueError: bad\n',
+     'ValueError: bad'),
     ('End of sequence\n\t [[node a/b (defined at c) ]]', 'End of sequence'),
     ('', 'OutOfRangeError')])
 def test_the_reason_is_one_line(text, reason):

@@ -1,6 +1,4 @@
-"""Runs of main.py that stall or run out of memory: they end in time, with a code and one message,
-whatever hangs.
-"""
+"""Runs of main.py that stall or run out of memory end in time, with a code and one message."""
 
 import subprocess
 import sys
@@ -29,23 +27,22 @@ def run(fault, *flags):
   return messages, time.monotonic() - started
 
 
-@pytest.mark.parametrize(
-    'fault, flags, words',
-    [('the map function sleeps', ['--input_mode=shard'
-                                 ], 'the iterator of tower 1 (split train) gives no batch'),
-     pytest.param(
-         'the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
-         'the iterator of all 2 towers, which share one iterator (split train) gives no '
-         'batch', marks=pytest.mark.slow),
-     # When two towers sleep, two cores leave the data set no thread to answer with.
-     pytest.param('the model sleeps', [],
-                  'the batches of all towers are there|Or an op of the model',
-                  marks=pytest.mark.slow)])
+@pytest.mark.parametrize('fault, flags, words', [
+    ('the map function sleeps', ['--input_mode=shard'],
+     'the iterator of tower 1 (split train) gives no batch'),
+    pytest.param(
+        'the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
+        'the iterator of all 2 towers, which share one iterator (split train) gives no batch',
+        marks=pytest.mark.slow),
+    # When two towers sleep, two cores leave the data set no thread to answer with.
+    pytest.param(
+        'the model sleeps', [], 'the batches of all towers are there|Or an op of the model',
+        marks=pytest.mark.slow)])
 def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   [error], seconds = run(fault, '--stall_seconds=2', *flags)
-  assert any(word in error for word in words.split('|')) and ('Nothing went forward for 2 s '
-                                                              '(stall_seconds)') in error
-  # Set-up of the session, the limit, and a second for each iterator that is asked.
+  assert any(word in error for word in words.split('|'))
+  assert 'Nothing went forward for 2 s (stall_seconds)' in error
+  # Set-up of the session, the limit, and a second for each iterator.
   assert seconds < 12
 
 
@@ -53,8 +50,7 @@ def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
 def test_out_of_memory_ends_with_what_to_try():
   [error], _ = run('out of memory')
   for words in ('has no room for a tensor of shape [65536, 65536], float, 17.18 GB',
-      '2 examples per tower',
-                '--accumulate=2', 'estimated to take'):
+                '2 examples per tower', '--accumulate=2', 'estimated to take'):
     assert words in error
 
 

@@ -1,4 +1,4 @@
-"""Start-up: every phase is timed, a long one is not silent, and a failed one leaves no thread."""
+"""Start-up times every phase, shows a long one, and leaves no thread behind a failed one."""
 
 import io
 import itertools
@@ -27,8 +27,8 @@ def test_a_long_phase_tells_how_far_it_is():
     startup.finish()
     startup.finish()
   *beats, last = stream.getvalue().splitlines()
-  for number, beat in enumerate(beats):
-    assert re.match(rf'^building the graph … \d+ s, {number + 1},000 ops so far$', beat), beats
+  for count, beat in enumerate(beats, 1):
+    assert re.match(rf'^building the graph … \d+ s, {count},000 ops so far$', beat), beats
   match = re.match(r'^ready in (\S+) s: packages and files (\S+), graph (\S+) \(2 towers\), first '
                    r'step \S+$', last)
   assert match, last

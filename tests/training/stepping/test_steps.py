@@ -1,4 +1,4 @@
-"""How a run's variables start: while the training step is prepared."""
+"""Variables start while the training step is prepared, and a skipped step counts its examples."""
 
 import threading
 
@@ -61,8 +61,11 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
 
   def noticing(batch, is_training):
     losses, metrics = model(batch, is_training)
-    value = tf.get_variable('noticing', initializer=lambda: tf.reshape(
-        tf.numpy_function(of_this_thread, [], tf.float32), []))
+
+    def initializer():
+      return tf.reshape(tf.numpy_function(of_this_thread, [], tf.float32), [])
+
+    value = tf.get_variable('noticing', initializer=initializer)
     return losses + value, metrics
 
   monkeypatch.setattr(towers.training.stepping.steps, 'Call', Watched)
@@ -74,8 +77,11 @@ def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, 
 def test_an_error_of_a_variable_is_told():
   def bad(batch, is_training):
     losses, metrics = model(batch, is_training)
-    value = tf.get_variable('bad', initializer=lambda: tf.check_numerics(tf.constant(float('nan')),
-        'no start'))
+
+    def initializer():
+      return tf.check_numerics(tf.constant(float('nan')), 'no start')
+
+    value = tf.get_variable('bad', initializer=initializer)
     return losses + value, metrics
 
   with pytest.raises(tf.errors.InvalidArgumentError, match='no start'):
@@ -113,6 +119,6 @@ def test_lookup_tables_of_a_model_start_with_its_variables(build):
   permuted = small.random_examples(13)
   features, labels = permuted.arrays
   permuted = permuted._replace(arrays=(features, np.array([2, 0, 1], np.int32)[labels]))
-  with Run(model=look_up, num_towers=3,
-           tower_build=build) as run, Run(num_towers=3, train=permuted) as expected:
+  expected = Run(num_towers=3, train=permuted)
+  with Run(model=look_up, num_towers=3, tower_build=build) as run, expected:
     assert [run.steps.train() for _ in range(3)] == [expected.steps.train() for _ in range(3)]

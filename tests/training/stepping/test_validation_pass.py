@@ -1,4 +1,4 @@
-"""A pass over the validation split: sums of many batches, exact, and their means."""
+"""A pass over the validation split adds up many batches exactly, and returns their means."""
 
 import numpy as np
 

@@ -1,6 +1,4 @@
-"""What a run waits for is told: whose input, which area, or the computation; a slow one is left
-alone.
-"""
+"""The watchdog says what a stalled run waits for, and leaves a slow one alone."""
 
 import threading
 import time
@@ -12,7 +10,7 @@ from towers.training.stepping.watchdog import Watchdog, find_stall
 
 
 def stalled(run, action, free):
-  """Returns the watchdog's reason while `action` blocks; `free` then lets it go."""
+  """Returns the watchdog's reason while `action` blocks; `free()` then unblocks it."""
   reasons, told = [], threading.Event()
   dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
   thread = threading.Thread(target=action)

@@ -1,16 +1,16 @@
-"""Peers: whether the other workers of a cluster are still there, asked twice a second.
+"""Peers: checks twice a second whether the other workers of a cluster are still there.
 
-TensorFlow waits for ever for a worker that is gone: neither time limits nor closing the session
-free a collective. But every worker's server greets whoever connects, without being asked (the first
-frame of HTTP/2), so that a peer's state is told without a port or a message of our own:
+TensorFlow waits forever for a worker that is gone: neither time limits nor closing the session
+frees a collective. But every worker's server greets each connection (with the first frame of
+HTTP/2), which shows its state without a port or a message of our own:
 
   connection refused           ─► the process has ended
-  connected, and no greeting   ─► it is stopped, or its machine has no time for it
+  connected, and no greeting   ─► the process is stopped, or its machine is too busy
   no connection                ─► its machine, or the network between, is gone
 
-The first is believed at once and for good, since a worker that is started again alone takes a
-second to listen again, and cannot go on in the middle of a step. The others are believed after a
-time. As long as steps go forward nobody is missed.
+The first counts at once and for good, since a worker that starts again alone takes a second to
+listen, and cannot join in the middle of a step. The others count after a time. While steps make
+progress, no worker counts as gone.
 """
 
 import concurrent.futures
@@ -22,19 +22,17 @@ from typing import Any, Callable, Dict, List, Optional, Set
 from towers.placement.cluster import Cluster
 from towers.training.faults.run_error import WorkerGone, end_process
 
-# Of a process that does not listen, or not any more.
+# The fault of a process that does not listen, or no longer.
 REFUSED = 'refused'
 _SECONDS_TO_GREET = 2.0
-_GREETING = 4  # HTTP/2's SETTINGS, the fourth byte of its frame.
+_GREETING = 4  # The type of an HTTP/2 SETTINGS frame, its fourth byte.
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
-  """Returns '' if a TensorFlow server greets at 'host:port', or what happens instead: 'refused' or
-  a sentence's end.
-  """
+  """Returns '' if a TensorFlow server greets at 'host:port', else what happens, in words."""
   host, _, port = address.rpartition(':')
   try:
     with socket.create_connection((host.strip('[]'), int(port)), seconds) as connection:
@@ -52,33 +50,34 @@ def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
 
 
 def find_faults(cluster: Cluster) -> Dict[int, str]:
-  """Returns for each other worker what `find_fault` finds; asks many at a time."""
-  others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.rank]
+  """Returns what `find_fault` finds, by rank of the other workers; asks many at a time."""
+  others = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
+  addresses = [cluster.addresses[rank] for rank in others]
   with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(others))) as threads:
-    return dict(
-        zip(others, threads.map(lambda worker: find_fault(cluster.addresses[worker]), others)))
+    return dict(zip(others, threads.map(find_fault, addresses)))
 
 
 class Peers:
-  """While entered, the other workers must be there; they must have been met before.
+  """Ends the process if another worker is gone while it is entered.
+
+  Enter it once all workers have met.
 
   Attributes:
-    is_busy: tells that something goes forward, so that nobody is missed.
+    is_busy: returns whether steps make progress, so that no worker counts as gone.
   """
 
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
-               on_gone: Optional[Callable[[str],
-                                          Any]] = None, clock: Callable[[], float] = time.monotonic,
+               on_gone: Optional[Callable[[str], Any]] = None,
+               clock: Callable[[], float] = time.monotonic,
                ask: Callable[[Cluster], Dict[int, str]] = find_faults):
     """Prepares.
 
     Args:
-      cluster: of which this process is a worker.
-      limit_seconds: how long a worker may be silent whose process has not ended, as far as is
-        known.
-      on_gone: is called with the reason, in a thread; None writes it and ends the process.
-      clock: seconds.
-      ask: as `find_faults`.
+      cluster: the workers, this one included.
+      limit_seconds: how long a worker may be silent if nothing shows that its process has ended.
+      on_gone: called with the reason, in a thread; None writes it and ends the process.
+      clock: returns seconds.
+      ask: `find_faults`, or a fake.
     """
     self.is_busy: Callable[[], bool] = lambda: False
     self._cluster = cluster
@@ -100,7 +99,7 @@ class Peers:
     self.stop()
 
   def stop(self) -> None:
-    """Asks no more: from now on others may leave."""
+    """Stops the checks: from now on other workers may leave."""
     self._has_ended.set()
 
   def _watch(self):
@@ -111,8 +110,9 @@ class Peers:
         return
 
   def explain(self, error: Exception) -> Optional[WorkerGone]:
-    """Returns what an error of a step means if it is that another worker is gone, as newer
-    TensorFlow tells itself.
+    """Returns the error of a step in other words if it shows that a worker is gone, or None.
+
+    TensorFlow 2.x fails some collectives of a worker that is gone.
     """
     if 'ollective' not in str(error):
       return None
@@ -122,21 +122,21 @@ class Peers:
     return WorkerGone(self._explain()) if self._gone else None
 
   def _explain(self):
-    return (f"{'; '.join(self._gone)}. A step needs all workers, so this one ends. Nothing is lost "
-            "but what came after the last checkpoint: start all workers again.")
+    return (f"{'; '.join(self._gone)}. A step needs all workers, so this one ends. Only the steps "
+            "after the last checkpoint are lost: start all workers again.")
 
   def find_gone(self) -> List[str]:
-    """Asks all others; returns in words which are gone by now, the surest first."""
+    """Asks all other workers; returns in words which are gone, the ended ones first."""
     now, silent = self._clock(), []
-    for worker, fault in self._ask(self._cluster).items():
+    for rank, fault in self._ask(self._cluster).items():
       if fault == REFUSED:
-        self._ended.add(worker)
-      if not fault or worker in self._ended:
-        self._silent_since.pop(worker, None)
+        self._ended.add(rank)
+      if not fault or rank in self._ended:
+        self._silent_since.pop(rank, None)
         continue
-      since = self._silent_since.setdefault(worker, now)
+      since = self._silent_since.setdefault(rank, now)
       if now - since >= self._limit_seconds:
-        silent.append(f'{self._cluster.describe(worker)} {fault} for {now - since:.0f} s '
+        silent.append(f'{self._cluster.describe(rank)} {fault} for {now - since:.0f} s '
                       '(worker_seconds)')
-    return [f'{self._cluster.describe(worker)} has ended' for worker in sorted(self._ended)
-           ] + silent
+    ended = [f'{self._cluster.describe(rank)} has ended' for rank in sorted(self._ended)]
+    return ended + silent

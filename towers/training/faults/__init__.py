@@ -1,1 +1,1 @@
-"""Faults: how a run ends that cannot go on."""
+"""Faults: how a run ends when it cannot go on."""

@@ -1,4 +1,4 @@
-"""The reason in an error of TensorFlow, which stands between lists of ops and Python's stack."""
+"""The reason inside an error of TensorFlow, which hides it among lists of ops and stack traces."""
 
 import re
 
@@ -6,10 +6,9 @@ _LONGEST = 300
 
 
 def find_reason(error: Exception) -> str:
-  """Returns what happened, one line: `SomeFile: No space left on device`, `ValueError: bad record`.
-  """
+  """Returns what happened in one line: `SomeFile: No space left on device`."""
   text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
-  # 2.x begins with where the op was made.
+  # TensorFlow 2.x puts the place where the op was created first.
   text = re.split(r"\nNode: '[^\n]*\n", text)[-1]
   for line in text.splitlines():
     line = re.sub(r'^\s*\(\d+\) ?(?:[A-Z_]+: |[A-Z][a-z A-Z]+: )?', '', line)

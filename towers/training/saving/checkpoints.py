@@ -1,18 +1,17 @@
-"""Checkpoints: all variables in TensorFlow's own format, the same for any number of towers, mode
-and placement.
+"""Checkpoints: all variables in TensorFlow's format, equal for any towers, mode and placement.
 
-Variables carry no tower in their names, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1
-tower on 2.x.
+Names of variables hold no tower, so a checkpoint of 4 towers on TensorFlow 1.14 loads on 1 tower on
+2.x.
 
   loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
                           │ values of all variables, between two steps
   thread                  └─► write aside ─► history.json ─► rename data ─► rename index
                               ─► state file ─► delete oldest
 
-Taking costs the loop a copy at most: on the CPU not even that, since an update never writes into a
-buffer that somebody else still reads. A checkpoint is there as soon as its index is, and what a
-killed run leaves half written has another name. Restoring reads every tensor, whose checksums tell
-whether it is whole, and takes the newest that is.
+Taking costs the loop one copy, and on the CPU none, since an update never writes into a buffer that
+is still being read. A checkpoint exists once its index does; what a killed run leaves half written
+has another name. Restoring reads every tensor and its checksum, and takes the newest checkpoint
+that is whole.
 """
 
 import os
@@ -50,25 +49,24 @@ class Checkpoints:
   """Saves to and restores from one folder.
 
   Attributes:
-    folder: where they are.
-    error: why the last write failed and the run is to stop, or ''.
-    warn: is told, perhaps from another thread, what a user should know.
+    folder: holds the checkpoints.
+    error: why the last write failed, if that must end the run; else ''.
+    warn: called with a message for the user, perhaps from another thread.
   """
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
                warn: Callable[[str], None] = print):
-    """Prepares to save all global variables, of which the newest `keep` checkpoints and the best
-    one stay.
+    """Prepares to save all global variables.
 
     Args:
-      folder: is made if there is none.
-      keep: how many.
-      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; otherwise it is a
+      folder: made if it does not exist.
+      keep: how many of the newest checkpoints stay, besides the best one.
+      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; if not, it is a
         warning.
-      warn: see above.
+      warn: as the attribute.
 
     Raises:
-      UsageError: the folder cannot be made, or is on another file system.
+      UsageError: the folder cannot be made, or its path names another file system.
     """
     check_local_path('checkpoint_dir', folder)
     self.folder = folder
@@ -91,12 +89,11 @@ class Checkpoints:
                        'that can be written.') from None
 
   def restore(self, session: Any) -> Optional[str]:
-    """Restores the newest checkpoint that is whole; returns its path, or None where the folder has
-    none at all.
+    """Restores the newest checkpoint that is whole; returns its path, or None in an empty folder.
 
     Raises:
       UsageError: the checkpoint is of another program, none is whole, or the folder's state file
-        leads out of it.
+        points outside of it.
     """
     self.wait()
     self._clean_up()
@@ -110,38 +107,39 @@ class Checkpoints:
         reasons.append(f'{path} is damaged: {find_reason(error)}')
         continue
       for reason in reasons:
-        self.warn(f'WARNING: {reason}. The run goes on from the one before it.')
+        self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
       self._saved_step = int(session.run(self._global_step))
       return path
     if reasons:
-      raise UsageError('No checkpoint in {} is whole:\n  {}\nPut a whole one there, or remove '
-                       'these to begin anew.'.format(self.folder, '\n  '.join(reasons[:_SHOWN])))
+      shown = '\n  '.join(reasons[:_SHOWN])
+      raise UsageError(f'No checkpoint in {self.folder} is whole:\n  {shown}\nPut a whole one '
+                       'there, or remove these to start anew.')
     return None
 
   def take(self, session: Any) -> Snapshot:
-    """Returns the values of all variables as they are between two steps."""
+    """Returns the values of all variables, between two steps."""
     step, values = session.run([self._global_step, self._variables])
     return Snapshot(int(step), values)
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
-    """Writes a snapshot in the background, after the one before it is written.
+    """Writes a snapshot in the background, once the one before it is written.
 
     Args:
-      snapshot: to write.
-      history: is written with it, and names the best checkpoint, which stays.
+      snapshot: from `take`.
+      history: written with it; names the best checkpoint, which stays.
     """
     self.wait()
-    # What the history is now, whatever the loop adds to it meanwhile.
+    # Formatted now, since the loop may add to the history meanwhile.
     notes = None if history is None else (history.format(), history.best_first())
     self._writing_step = snapshot.step
     self._thread = threading.Thread(target=self._write, args=(snapshot, notes), name='checkpoint')
     self._thread.start()
 
   def save(self, session: Any, history: Optional[History] = None) -> str:
-    """Saves all variables now, under the number of updates that they have had; returns the path.
+    """Saves all variables now, under the number of their updates; returns the path.
 
     Raises:
-      RunError: it could not be written.
+      RunError: the checkpoint could not be written.
     """
     snapshot = self.take(session)
     self.write(snapshot, history)
@@ -151,12 +149,11 @@ class Checkpoints:
     return path_of(self.folder, snapshot.step)
 
   def has_saved(self, step: int) -> bool:
-    """Whether the newest checkpoint that this run restored, wrote or is writing is that of `step`.
-    """
+    """Whether `step` is the newest that this run restored, saved or is saving."""
     return step in (self._writing_step, self._saved_step)
 
   def wait(self) -> None:
-    """Waits until nothing is being written."""
+    """Waits for the checkpoint that is being written."""
     if self._thread is not None:
       self._thread.join()
       self._thread = None
@@ -165,14 +162,14 @@ class Checkpoints:
       raise fault
 
   def close(self) -> None:
-    """Waits, and gives back what writing needs."""
+    """Waits, and frees the session that writes."""
     self.wait()
     if self._writer is not None:
       self._writer.session.close()
       self._writer = None
 
   def _write(self, snapshot, notes):
-    """In a thread: writes a checkpoint, whole or not at all."""
+    """Writes a checkpoint, whole or not at all, in a thread."""
     aside = None
     try:
       aside = tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder)
@@ -193,7 +190,7 @@ class Checkpoints:
         self.error = text
       else:
         self.warn('WARNING: ' + text)
-    except BaseException as fault:  # Told where somebody waits for the thread.
+    except BaseException as fault:  # `wait` raises it in the main thread.
       self._fault = fault
     finally:
       self._writing_step = None
@@ -201,36 +198,34 @@ class Checkpoints:
         shutil.rmtree(aside, ignore_errors=True)
 
   def _find(self):
-    """Returns the paths of all checkpoints, the newest first; the state file may name some that are
-    not ours.
-    """
+    """Returns the paths of all checkpoints, the newest first, those of other tools included."""
     paths = [path_of(self.folder, step) for step in list_steps(self.folder)]
     try:
       state = tf.train.get_checkpoint_state(self.folder)
-    except (ValueError,
-            tf.errors.OpError):  # Not even text. Our own checkpoints are found without it.
-      state = None
-    named = [] if state is None else [state.model_checkpoint_path] + list(
-        reversed(state.all_model_checkpoint_paths))
-    named = [path for path in named if path]
+    except (ValueError, tf.errors.OpError):
+      state = None  # Unreadable. Checkpoints of this package are found without it.
+    named = []
+    if state is not None:
+      named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
+      named = [path for path in named if path]
+
     here = os.path.realpath(self.folder)
     for path in named:
       if os.path.realpath(os.path.dirname(path)) != here:
         raise UsageError(f"The state file {os.path.join(self.folder, 'checkpoint')} names {path}, "
-                         "which is outside of the folder: move what you want to go on from "
-                         "there, and remove the state file.")
-    paths += [path for path in (os.path.join(self.folder, os.path.basename(path)) for path in named)
-              if path not in paths]
+                         "which is outside of the folder: move the checkpoint that you want to "
+                         "resume from there, and remove the state file.")
+    paths += [os.path.join(self.folder, os.path.basename(path)) for path in named]
     paths = list(dict.fromkeys(paths))
-    # A name without a number keeps its place behind those with one.
+    # Paths without a step stay behind those with one, in their order.
     paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
     return paths
 
   def _forget_oldest(self, written, best_first):
     """Writes the state file, then deletes all checkpoints but the newest ones and the best.
 
-    One that is newer than what was just written is damaged, or the run would have gone on from it;
-    it is no reason to delete one that is whole.
+    A checkpoint newer than the one just written is damaged, or the run would have resumed from it.
+    It does not count as one to keep.
     """
     steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
@@ -245,7 +240,7 @@ class Checkpoints:
         os.remove(path_of(self.folder, step) + suffix)
 
   def _clean_up(self):
-    """Removes what a killed run left half written."""
+    """Removes files that a killed run left half written."""
     for name in os.listdir(self.folder):
       path = os.path.join(self.folder, name)
       if name.startswith(_ASIDE):
@@ -253,17 +248,16 @@ class Checkpoints:
           shutil.rmtree(path, ignore_errors=True)
         else:
           os.remove(path)
-      elif name.endswith(_DATA) and name.startswith(
-          _PREFIX) and not os.path.exists(path[:-len(_DATA)] + _INDEX):
+      elif (name.startswith(_PREFIX) and name.endswith(_DATA) and
+            not os.path.exists(path[:-len(_DATA)] + _INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')
 
 
 class ChiefsCheckpoints:
-  """Stands in for the checkpoints of a worker that is not the chief: the same steps are saved, but
-  not by this one.
+  """Stands in for `Checkpoints` on workers other than the chief, which saves for all.
 
   Attributes:
-    folder, error, warn: as of `Checkpoints`.
+    folder, error, warn: as in `Checkpoints`.
   """
 
   folder = None
@@ -275,32 +269,32 @@ class ChiefsCheckpoints:
     self._saved_step: Optional[int] = None
 
   def restore(self, session: Any) -> str:
-    """Restores nothing, and says who does, which then hands it out."""
+    """Restores nothing: the chief does, and broadcasts the values."""
     del session
-    return 'the chief\'s checkpoint'
+    return "the chief's checkpoint"
 
   def take(self, session: Any) -> Snapshot:
-    """Returns what tells the step alone."""
+    """Returns a snapshot of the step without values."""
     return Snapshot(int(session.run(get_global_step())), [])
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
-    """Takes note that the chief saves a step."""
+    """Notes which step the chief saves."""
     del history
     self._saved_step = snapshot.step
 
   def has_saved(self, step: int) -> bool:
-    """Whether the newest checkpoint of the chief that this run knows of is that of `step`."""
+    """Whether `step` is the newest that the chief has saved."""
     return step == self._saved_step
 
   def wait(self) -> None:
-    """Nothing is being written here."""
+    """Does nothing: this worker writes nothing."""
 
   def close(self) -> None:
-    """Nothing is to be given back."""
+    """Does nothing: there is nothing to free."""
 
 
 class _Writer:
-  """A small graph and session of its own that writes host values, beside those that train."""
+  """Writes values of the host, in a small graph and session of its own."""
 
   def __init__(self, variables):
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
@@ -309,7 +303,7 @@ class _Writer:
       op = tf.raw_ops.SaveV2(prefix=prefix,
                              tensor_names=[variable.op.name for variable in variables],
                              shape_and_slices=[''] * len(values), tensors=values)
-    # One thread of its own: writing must not take those that the towers compute with.
+    # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(
         graph=graph,
         config=tf.ConfigProto(device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True,
@@ -319,8 +313,8 @@ class _Writer:
   def write(self, path, values):
     """Writes data and index, down to the disk."""
     self._save(path, *values)
-    expected, written = sum(
-        value.nbytes for value in map(np.asarray, values)), os.path.getsize(path + _DATA)
+    expected = sum(np.asarray(value).nbytes for value in values)
+    written = os.path.getsize(path + _DATA)
     if written != expected:
       raise OSError(None, f'{written} of {expected} bytes were written')
     for suffix in (_DATA, _INDEX):
@@ -328,15 +322,12 @@ class _Writer:
 
 
 def path_of(folder: str, step: int) -> str:
-  """Returns the path of a step's checkpoint, as TensorFlow takes it: without the endings of its
-  files.
-  """
+  """Returns the path of a step's checkpoint as TensorFlow takes it, without file suffixes."""
   return os.path.join(folder, f'{_PREFIX}-{step}')
 
 
 def list_steps(folder: str) -> List[int]:
-  """Returns the steps of all checkpoints of ours in a folder that have an index, the newest first.
-  """
+  """Returns the steps of all checkpoints in a folder that have an index, the newest first."""
   pattern = re.compile(rf'{re.escape(_PREFIX)}-(\d+){re.escape(_INDEX)}$')
   matches = [pattern.match(name) for name in os.listdir(folder)]
   return sorted((int(match.group(1)) for match in matches if match), reverse=True)
@@ -354,42 +345,44 @@ def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[A
   """Restores the checkpoint at a path.
 
   Raises:
-    UsageError: it is of other variables.
+    UsageError: it holds other variables.
     tf.errors.OpError, ValueError, RuntimeError: it is damaged.
   """
   reader = tf.train.load_checkpoint(path)
   shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-  # Before any tensor is read: what a strange file claims is never allocated.
-  check_same_variables(path, {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()},
-                       {
-                           variable.op.name:
-                               (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-                           for variable in variables
-                       })
+  saved = {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}
+  expected = {
+      variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
+      for variable in variables}
+  # Before any tensor is read, so that a strange file never makes TensorFlow allocate its claims.
+  check_same_variables(path, saved, expected)
   saver.restore(session, path)
 
 
-def check_same_variables(path: str, saved: Dict[str, Any], ours: Dict[str, Any]) -> None:
-  """Raises a UsageError that lists what the checkpoint and the program do not have in common."""
-  def show(entry, other=None):
-    # The dtype only where it makes the difference.
-    return f'{list(entry[0])}' if other is None or entry[1] == other[1] else (f'{list(entry[0])} '
-                                                                              f'{entry[1].name}')
+def check_same_variables(path: str, saved: Dict[str, Any], expected: Dict[str, Any]) -> None:
+  """Raises if a checkpoint and the program have different variables.
 
-  lines = [f'  {name}: {show(saved[name], ours[name])} in the checkpoint, '
-           f'{show(ours[name], saved[name])} in the program'
-           for name in sorted(set(saved) & set(ours)) if saved[name] != ours[name]]
-  lines += [
-      f'  only in the checkpoint: {name} {show(saved[name])}'
-      for name in sorted(set(saved) - set(ours))
-  ]
-  lines += [
-      f'  only in the program: {name} {show(ours[name])}'
-      for name in sorted(set(ours) - set(saved))
-  ]
+  Args:
+    path: of the checkpoint.
+    saved: (shape, dtype) of the variables in the checkpoint, by name.
+    expected: the same of those in the program.
+
+  Raises:
+    UsageError: lists the differences.
+  """
+  lines = []
+  for name in sorted(set(saved) & set(expected)):
+    (shape, dtype), (other_shape, other_dtype) = saved[name], expected[name]
+    if saved[name] != expected[name]:
+      names = ('', '') if dtype == other_dtype else (f' {dtype.name}', f' {other_dtype.name}')
+      lines.append(f'  {name}: {list(shape)}{names[0]} in the checkpoint, '
+                   f'{list(other_shape)}{names[1]} in the program')
+  lines += [f'  only in the checkpoint: {name} {list(saved[name][0])}'
+            for name in sorted(set(saved) - set(expected))]
+  lines += [f'  only in the program: {name} {list(expected[name][0])}'
+            for name in sorted(set(expected) - set(saved))]
   if lines:
     more = [f'  … and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
-    raise UsageError('The checkpoint {} belongs to another model or optimizer:\n{}\nGive the flags '
-                     'that it was written '
-                     'with, or another checkpoint_dir.'.format(path,
-                                                               '\n'.join(lines[:_SHOWN] + more)))
+    text = '\n'.join(lines[:_SHOWN] + more)
+    raise UsageError(f'The checkpoint {path} belongs to another model or optimizer:\n{text}\nGive '
+                     'the flags that it was written with, or another checkpoint_dir.')

@@ -1,13 +1,11 @@
-"""The history of a run: what it must remember besides its variables, as JSON beside the
-checkpoints.
+"""History: what a run remembers besides its variables, as JSON beside the checkpoints.
 
-  {"validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …], "rollbacks": [{"step": 120,
-  "to": 63}]}
+  {"validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …],
+   "rollbacks": [{"step": 120, "to": 63}]}
 
-Which step was the best, whether to stop early and how far the rate was lowered all follow from it.
-It is written before the checkpoint that it belongs to. A run that resumes leaves out what lies
-after its checkpoint, since it will happen again, and so knows exactly what the uninterrupted run
-knew at that step.
+The best step, early stopping and the lowered learning rate all follow from it. It is written before
+the checkpoint that it belongs to. A run that resumes drops what lies after its checkpoint, since
+that will happen again, and so knows exactly what the uninterrupted run knew at that step.
 """
 
 import json
@@ -23,15 +21,15 @@ _RATE_FACTOR = 0.5
 
 
 class History:
-  """Validations and rollbacks so far."""
+  """The validations and rollbacks of a run so far."""
 
   def __init__(self, *, metric: str = 'loss', patience: Optional[int] = None):
-    """Begins a history.
+    """Starts an empty history.
 
     Args:
-      metric: that tells the best validation: the smallest, if its name holds "loss" or "error",
-        else the largest.
-      patience: validations in a row without a new best one after which to stop, or None.
+      metric: picks the best validation: the smallest if its name contains "loss" or "error", else
+        the largest.
+      patience: validations in a row without a new best after which to stop, or None.
     """
     self.metric = metric
     self._sign = 1.0 if 'loss' in metric or 'error' in metric else -1.0
@@ -40,55 +38,52 @@ class History:
     self._rollbacks: List[Dict[str, int]] = []
 
   def add(self, step: int, means: Dict[str, float]) -> None:
-    """Takes note of a validation of the weights after `step` updates."""
+    """Adds a validation of the weights after `step` updates."""
     self._validations.append(dict(means, step=step))
 
   def roll_back(self, step: int, to: int) -> None:
-    """Takes note that the run went back from `step` to `to`; what was in between will happen again.
-    """
+    """Adds a rollback from `step` to `to`, and drops the validations between them."""
     self._rollbacks.append(dict(step=step, to=to))
-    self._leave_out_validations_after(to)
+    self._drop_validations_after(to)
 
   def has_validated(self, step: int) -> bool:
-    """Whether the weights after `step` updates have been measured."""
+    """Whether the weights after `step` updates have been validated."""
     return any(validation['step'] == step for validation in self._validations[-2:])
 
   @property
   def num_rollbacks(self) -> int:
-    """How often the run went back."""
+    """How often the run rolled back."""
     return len(self._rollbacks)
 
   @property
   def rate_factor(self) -> float:
-    """What the learning rate is multiplied by, after all rollbacks."""
+    """The factor of the learning rate after all rollbacks."""
     return _RATE_FACTOR ** len(self._rollbacks)
 
   def best_first(self) -> List[int]:
-    """Returns the steps whose validations were the best of their time, the best one first."""
+    """Returns the steps whose validation was a new best, the best one first."""
     best: List[int] = []
-    value = math.inf
+    smallest = math.inf
     for validation in self._validations:
-      ours = self._sign * validation.get(self.metric, math.nan)
-      # No number is smaller than one that is none.
-      if ours < value:
-        value = ours
+      value = self._sign * validation.get(self.metric, math.nan)
+      if value < smallest:  # Never true for NaN.
+        smallest = value
         best.insert(0, validation['step'])
     return best
 
   @property
   def is_best(self) -> bool:
-    """Whether the last validation is the best one."""
+    """Whether the last validation is a new best."""
     return bool(self._validations) and self.best_first()[:1] == [self._validations[-1]['step']]
 
   @property
   def has_stopped(self) -> bool:
-    """Whether as many validations as there is patience for were no better than one before them."""
+    """Whether the last `patience` validations brought no new best."""
     if self._patience is None or not self._validations:
       return False
     best = self.best_first()
-    since = [
-        validation for validation in self._validations if not best or validation['step'] > best[0]
-    ]
+    since = [validation for validation in self._validations
+             if not best or validation['step'] > best[0]]
     return len(since) >= self._patience
 
   def describe_best(self) -> str:
@@ -96,9 +91,9 @@ class History:
     best = self.best_first()
     if not best:
       return ''
-    [value] = [
-        validation[self.metric] for validation in self._validations if validation['step'] == best[0]
-    ][-1:]
+    values = [validation[self.metric] for validation in self._validations
+              if validation['step'] == best[0]]
+    value = values[-1]
     return f'{self.metric} {value:.4f} after step {best[0]}'
 
   def format(self) -> str:
@@ -106,15 +101,13 @@ class History:
     return json.dumps(dict(validations=self._validations, rollbacks=self._rollbacks)) + '\n'
 
   def check_metric(self, names: Sequence[str]) -> None:
-    """Raises a UsageError if validation does not measure what the best is told by."""
+    """Raises a UsageError if validation does not measure the metric of the best."""
     if self.metric not in names:
       raise UsageError(f"best_metric={self.metric}: validation measures {', '.join(names)}; choose "
                        "one of these.")
 
   def read(self, folder: str, step: int, warn: Callable[[str], None] = print) -> None:
-    """Takes up the history in a folder as it was after `step` updates; what cannot be read is a
-    warning.
-    """
+    """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
     try:
       with open(os.path.join(folder, HISTORY), encoding='utf-8') as file:
         self.parse(file.read(), step)
@@ -122,13 +115,13 @@ class History:
       return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
       warn(f'WARNING: {HISTORY} in {folder} cannot be read ({error}): the best checkpoint and '
-           'early stopping begin anew')
+           'early stopping start anew')
 
   def parse(self, text: str, step: int) -> None:
-    """Takes up the history that a text of `format` tells, as it was after `step` updates.
+    """Reads the history from the text of `format`, as it was after `step` updates.
 
     Raises:
-      ValueError, KeyError, TypeError, AttributeError, RecursionError: a text that tells none.
+      ValueError, KeyError, TypeError, AttributeError, RecursionError: `text` is no history.
     """
     content = json.loads(text)
     validations, rollbacks = content['validations'], content['rollbacks']
@@ -138,17 +131,16 @@ class History:
       _check(rollback, 'step', 'to')
     self._validations = validations
     self._rollbacks = [rollback for rollback in rollbacks if rollback['to'] <= step]
-    self._leave_out_validations_after(step)
+    self._drop_validations_after(step)
 
-  def _leave_out_validations_after(self, step):
+  def _drop_validations_after(self, step):
     self._validations = [
-        validation for validation in self._validations if validation['step'] <= step
-    ]
+        validation for validation in self._validations if validation['step'] <= step]
 
 
 def _check(entry, *steps):
-  """Raises a ValueError for an entry that is none: numbers by name, some of which are steps."""
+  """Raises a ValueError unless `entry` maps names to numbers, and those of `steps` to ints."""
   if not all(isinstance(value, (int, float)) for value in entry.values()):
-    raise ValueError(f'{entry!r} is no number')
+    raise ValueError(f'{entry!r} holds something other than numbers')
   if not all(type(entry[name]) is int for name in steps):
     raise ValueError(f'{entry!r} has no step')

@@ -1,8 +1,7 @@
-"""The lock of a checkpoint folder: two runs that save to one folder would delete each other's
-checkpoints.
+"""The lock of a checkpoint folder: two runs in one would delete each other's checkpoints.
 
 The kernel holds the lock for the process (`flock`), so that a killed run leaves none behind. The
-file says whose it is.
+file names the process.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ _NAME = 'lock'
 
 @contextlib.contextmanager
 def lock_folder(folder: Optional[str]) -> Iterator[None]:
-  """Makes a folder if there is none, and keeps other runs out of it; does nothing for None.
+  """Makes a folder and keeps other runs out of it; does nothing for None.
 
   Raises:
     UsageError: the folder cannot be made or written to, or another process has it.
@@ -30,7 +29,7 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     return
   try:
     os.makedirs(folder, exist_ok=True)
-    # A link, which somebody else's folder may hold, is not followed.
+    # Follows no link, which a folder of another user may hold.
     handle = os.open(os.path.join(folder, _NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
   except OSError as error:
     raise UsageError(f'checkpoint_dir {folder} cannot be made or written to: {error.strerror}. '
@@ -45,10 +44,11 @@ def lock_folder(folder: Optional[str]) -> Iterator[None]:
     except OSError as error:
       raise UsageError(f'checkpoint_dir {folder} cannot be locked: {error.strerror}. Choose a '
                        'folder on another file system.') from None
-    with contextlib.suppress(OSError):  # On a full disk it is locked all the same.
+    with contextlib.suppress(OSError):  # On a full disk the lock holds all the same.
       file.truncate(0)
-      json.dump(dict(process=os.getpid(), host=socket.gethostname(), since=time.strftime(
-          '%Y-%m-%d %H:%M:%S')), file)
+      owner = dict(process=os.getpid(), host=socket.gethostname(),
+                   since=time.strftime('%Y-%m-%d %H:%M:%S'))
+      json.dump(owner, file)
       file.flush()
     yield
 

@@ -1,1 +1,1 @@
-"""Stepping: one call of the session, and what watches over it."""
+"""Stepping: one call of the session, and what watches it."""

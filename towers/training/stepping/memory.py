@@ -1,14 +1,12 @@
-"""Memory: an estimate of what a tower takes on its device, from static shapes, before anything
-runs.
+"""Memory: an estimate of what a tower takes on its device, from static shapes, before any run.
 
-  activations   what the forward pass computes and the backward pass reads again, once per example
+  activations   outputs of the forward pass that the backward pass reads, per example
   gradients     as large as the trainable variables
-  batches       the one that is computed on, and those that wait in the staging area
+  batches       the current one, and those in the staging area
 
-Variables and what the optimizer keeps for them are counted where they stand, in the table of
-devices. Workspace of kernels, gradients on their way back and TensorFlow itself come on top, so it
-is the least that is needed: peak memory of `convnet` on two CPU towers grew by 0.51 MB an example,
-where this says 0.27 MB.
+Variables and their slots are counted where they live, in the table of devices. Workspace of
+kernels, gradients in flight and TensorFlow itself come on top, so the estimate is a lower bound:
+peak memory of `convnet` on two CPU towers grew by 0.51 MB per example, and this says 0.27 MB.
 """
 
 from typing import Any, Dict, NamedTuple
@@ -17,12 +15,12 @@ from tensorflow_v1 import tf
 from towers.placement.variables import variable_bytes
 from towers.training_graph import TrainingGraph
 
-# Their outputs are their inputs' memory.
+# Ops whose outputs share the memory of their inputs.
 _ALIASES = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StopGradient', 'Switch', 'Merge')
 
 
 class Memory(NamedTuple):
-  """Bytes that tower 0, which has the largest share, is estimated to take on its device."""
+  """Estimated bytes of tower 0, which has the largest share of the batch, on its device."""
   activations: int
   gradients: int
   batches: int
@@ -34,7 +32,7 @@ class Memory(NamedTuple):
 
 
 def estimate_memory(program: TrainingGraph) -> Memory:
-  """Returns the estimate; tensors whose shape depends on more than the batch count as nothing."""
+  """Returns the estimate; tensors with more unknown dimensions than the batch count as 0."""
   feed, tower = program.feed, program.towers[0]
   plan = feed.inputs.plan
   share = plan.shares(plan.micro_batch_size)[0]
@@ -60,8 +58,7 @@ def _source(tensor):
 
 
 def _tensor_bytes(tensor, share):
-  """Returns the size of a tensor whose unknown first dimension is the tower's share of the batch.
-  """
+  """Returns a tensor's bytes, with the tower's share as its first dimension if unknown."""
   if tensor.dtype in (tf.resource, tf.variant, tf.string) or tensor.shape.ndims is None:
     return 0
   sizes = tensor.shape.as_list()
@@ -69,14 +66,16 @@ def _tensor_bytes(tensor, share):
     sizes[0] = share
   if None in sizes:
     return 0
-  number = tensor.dtype.base_dtype.size
+  num_bytes = tensor.dtype.base_dtype.size
   for size in sizes:
-    number *= size
-  return number
+    num_bytes *= size
+  return num_bytes
 
 
-def format_bytes(number: float) -> str:
-  """Returns 512 bytes, 3.6 MB or 1.25 GB."""
-  if number < 1e6:
-    return f'{int(number):,} bytes' if number < 1e4 else f'{number / 1000.0:.0f} kB'
-  return f'{number / 1000000.0:.1f} MB' if number < 1e9 else f'{number / 1000000000.0:.2f} GB'
+def format_bytes(num_bytes: float) -> str:
+  """Returns bytes in words: '512 bytes', '3.6 MB' or '1.25 GB'."""
+  if num_bytes < 1e4:
+    return f'{int(num_bytes):,} bytes'
+  if num_bytes < 1e6:
+    return f'{num_bytes / 1e3:.0f} kB'
+  return f'{num_bytes / 1e6:.1f} MB' if num_bytes < 1e9 else f'{num_bytes / 1e9:.2f} GB'

@@ -1,4 +1,4 @@
-"""What is not finite: a step that was not done, and what taking it again has shown."""
+"""Steps that are not finite: the error, and what a retry finds out."""
 
 from typing import List, NamedTuple
 
@@ -6,22 +6,20 @@ import numpy as np
 
 
 class NotFinite(Exception):
-  """A step was not done, since its loss or gradients are not finite; weights, slots and counters
-  are unchanged.
-  """
+  """The loss or gradients of a step are not finite; weights, slots and counters are unchanged."""
 
 
 class Retried(NamedTuple):
-  """What taking a step again that was not finite has shown.
+  """The result of taking a step again that was not finite.
 
   Attributes:
     loss: the mean loss over the global batch.
-    is_done: whether everything was finite this time, and the step is done.
-    losses: `[runs, towers]` float32: the shares of the mean loss.
-    finite: `[runs, towers + 1, variables]` bool, of the gradients, those of all towers together
-      last.
+    is_done: whether everything was finite this time, so that the step is done.
+    losses: `[micro_batches, towers]` float32: each tower's share of the mean loss.
+    finite: `[micro_batches, towers + 1, variables]` bool, for the gradients of each tower and, in
+      the last row, of their sum.
     names: of the variables.
-    has_other_workers: which tell of their own towers.
+    has_other_workers: whether the fault may be in a tower of another worker, which then names it.
   """
   loss: float
   is_done: bool
@@ -31,27 +29,25 @@ class Retried(NamedTuple):
   has_other_workers: bool = False
 
   def describe(self) -> str:
-    """Returns which towers' losses and which variables' gradients are not finite, the first ones by
-    name.
-    """
+    """Returns in words which towers' losses and which variables' gradients are not finite."""
     clauses = []
     for tower in range(self.losses.shape[1]):
       losses, finite = self.losses[:, tower], self.finite[:, tower].all(0)
-      told = []
+      faults = []
       if not np.isfinite(losses).all():
-        told.append(f'the loss is {losses[~np.isfinite(losses)][0]}')
+        faults.append(f'the loss is {losses[~np.isfinite(losses)][0]}')
       if not finite.all():
-        told.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite (the '
-                    f'first of {int(np.sum(~finite))} variables out of {len(self.names)})')
-      if told:
-        clauses.append(f"in tower {tower} {' and '.join(told)}")
+        faults.append(f'the gradient of {self.names[int(np.argmin(finite))]} is not finite (the '
+                      f'first of {int(np.sum(~finite))} variables out of {len(self.names)})')
+      if faults:
+        clauses.append(f"in tower {tower} {' and '.join(faults)}")
     if clauses:
       return '; '.join(clauses)
     if self.has_other_workers:
-      return 'every tower of this worker is finite, so it is another worker that tells the tower'
+      return 'every tower of this worker is finite, so another worker names the tower'
     finite = self.finite[:, -1].all(0)
     if not finite.all():
       return ('every tower is finite, but the sum of their gradients of '
               f'{self.names[int(np.argmin(finite))]} is not')
-    return ('the loss and gradients of every tower are finite, but their sum over the runs of the '
-            'step is not')
+    return ('the loss and gradients of every tower are finite, but their sum over the '
+            'micro-batches of the step is not')

@@ -1,7 +1,6 @@
-"""Start-up: what happens before the first step, and how long it takes, so that a deep net is not
-waited for in silence.
+"""Start-up: the phases before the first step, timed and shown, since a deep net takes a while.
 
-  building the graph … 15 s, 31,000 ops so far             while it takes long
+  building the graph … 15 s, 31,000 ops so far             during a long phase
   ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
   step 4.1
 """
@@ -15,7 +14,7 @@ _BEAT_SECONDS = 5.0
 
 
 class Startup:
-  """Times the phases of a start, one after another, and tells of one that takes long while it does.
+  """Times the phases of a start one after another, and prints the progress of a long one.
 
   Attributes:
     started: time.monotonic() when the process began.
@@ -28,7 +27,7 @@ class Startup:
     Args:
       started: time.monotonic() when the process began.
       stream: to write to; None for sys.stdout.
-      beat_seconds: how long a phase is silent, and the time between two lines from then on.
+      beat_seconds: how long a phase stays silent, and then the time between two lines.
     """
     self.seconds: Dict[str, float] = {}
     self._notes: Dict[str, str] = {}
@@ -56,15 +55,15 @@ class Startup:
 
     Args:
       name: what the last line calls it.
-      doing: what lines in between say, as 'building the graph'; or a function that returns it.
-      count_ops: returns how many ops there are so far, if that says how far it has got.
+      doing: what the lines in between say, as 'building the graph'; or a function that returns it.
+      count_ops: returns the ops so far, if they measure the progress.
     """
     with self._lock:
       self._end_phase()
       self._name, self._doing, self._count_ops = name, doing, count_ops
 
   def note(self, text: str) -> None:
-    """Says something of the phase, which the last line puts in brackets."""
+    """Adds a note on the phase, which the last line puts in brackets."""
     self._notes[self._name] = text
 
   def finish(self) -> None:
@@ -74,10 +73,11 @@ class Startup:
         return
       self._is_over.set()
       self._end_phase()
-      phases = ', '.join('{} {:.1f}{}'.format(
-          name, seconds, f' ({self._notes[name]})' if name in self._notes else '')
-                         for name, seconds in self.seconds.items())
-      self._write(f'ready in {time.monotonic() - self.started:.1f} s: {phases}')
+      phases = []
+      for name, seconds in self.seconds.items():
+        note = f' ({self._notes[name]})' if name in self._notes else ''
+        phases.append(f'{name} {seconds:.1f}{note}')
+      self._write(f"ready in {time.monotonic() - self.started:.1f} s: {', '.join(phases)}")
 
   def _end_phase(self):
     now = time.monotonic()

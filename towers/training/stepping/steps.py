@@ -1,7 +1,6 @@
-"""Steps: what one call of the session does, and nothing else around it.
+"""Steps: what one call of the session does.
 
-Three callables cover a run. Each takes batches out of the staging areas, and what it fetches puts
-the next ones in:
+Three callables cover a run. Each takes batches out of the staging areas and puts the next ones in:
 
   train                  loss, update, put train
   train + validate       the same, and the sums of the validation tower, put validation
@@ -9,7 +8,7 @@ the next ones in:
   validate               sums with is_validating fed, put validation
                          (validation by the switch)
 
-What is fetched is fixed once; a plain `Session.run` would resolve it again in every step.
+Their fetches are resolved once; a plain `Session.run` would resolve them again in every step.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -29,14 +28,17 @@ from towers.training_graph import TrainingGraph
 from towers.update.guard import build_diagnosis
 
 _FIRST_LOSSES = 5
-# The step of more takes longer to prepare than variables to start, and is in nobody's way if these
-# have one thread.
+# With more towers, preparing the step takes longer than starting variables, so these start on one
+# thread and leave the other cores to it.
 _FEW_TOWERS = 4
 
 
 class Update(NamedTuple):
-  """What a measured step tells besides its loss: the global norm of its gradients, and its learning
-  rate.
+  """What a measured step returns besides its loss.
+
+  Attributes:
+    gradient_norm: the global norm of its gradients.
+    learning_rate: that it applied.
   """
   gradient_norm: float
   learning_rate: float
@@ -46,37 +48,39 @@ class Steps:
   """A program in a session, step by step.
 
   Attributes:
-    step: steps done, which is the number of the one that is next.
-    runs: of the session so far. It rises as long as anything goes forward, which is all that a
-      watchdog reads.
-    input_wait_seconds: that the training steps so far have waited for input.
-    first_losses: of the first few steps of this process, to compare runs by.
-    activity: what is being done, in words.
-    update: of the last step that was measured, or None.
+    step: how many steps are done, and so the index of the next one.
+    runs: how often the session has run. It rises while the program makes progress, and the watchdog
+      reads nothing else.
+    input_wait_seconds: how long the training steps so far have waited for input.
+    first_losses: of the first few steps of this process, to compare runs.
+    activity: what the program is doing, in words.
+    update: of the last measured step, or None.
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
     """Prepares the callables; nothing runs yet."""
-    self._session = session
-    self._program = program
-    self._validation = program.validation
-    votes = self._votes = program.gradients.votes
-    told = [] if votes is None else [votes.told]
-    train = [program.gradients.loss, program.train_op, program.input_wait] + told
-    # What the runs of a training step fetch, by name.
-    self._fetches: Dict[str, List[Any]] = dict(train=train)
-    self._accumulates = program.gradients.add_op is not None
-    if self._accumulates:
-      self._fetches['accumulate'] = [program.add_wait, program.gradients.add_op]
-    self._plan = program.plan
-    self._counters = (get_global_step(), get_examples_seen())
-    self._diagnosis: Optional[Diagnosis] = None
     self.step = 0
     self.runs = 0
     self.input_wait_seconds = 0.0
     self.first_losses: List[float] = []
     self.activity = 'set-up'
     self.update: Optional[Update] = None
+    self._session = session
+    self._program = program
+    self._plan = program.plan
+    self._validation = program.validation
+    self._votes = program.gradients.votes
+    self._counters = (get_global_step(), get_examples_seen())
+    self._diagnosis: Optional[Diagnosis] = None
+
+    train = [program.gradients.loss, program.train_op, program.input_wait]
+    if self._votes is not None:
+      train.append(self._votes.told)
+    # The fetches of each kind of run of a training step.
+    self._fetches: Dict[str, List[Any]] = dict(train=train)
+    self._accumulates = program.gradients.add_op is not None
+    if self._accumulates:
+      self._fetches['accumulate'] = [program.add_wait, program.gradients.add_op]
     if self._validation is not None:
       measure = [self._validation.sums]
       if self.has_validation_tower:
@@ -85,6 +89,7 @@ class Steps:
       else:
         switched = session.make_callable(measure, feed_list=[self._validation.is_validating])
         self._measure = lambda: switched(True)
+
     self._calls = self._plain_calls = self._make_calls(self._make_call)
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
@@ -109,29 +114,25 @@ class Steps:
 
   @property
   def has_validation_tower(self) -> bool:
-    """Whether a tower of its own can measure while the others train."""
+    """Whether one tower validates while the others train."""
     return self._validation is not None and self._validation.is_validating is None
 
   def start_variables(self) -> None:
-    """Starts all variables and lookup tables in another thread, and prepares the training step
-    meanwhile.
-    """
+    """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
                      by_caller=len(self._program.gradients.towers) > _FEW_TOWERS)
     variables.prepare()
-    # Python is free for other threads while TensorFlow runs ops, but not while it prepares them.
+    # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
       started = thread.submit(variables)
       for name, call in list(self._plain_calls.items()):
-        if name != 'measure_and_train':  # Validation prepares that, and comes later.
+        if name != 'measure_and_train':  # The first validation prepares it.
           self._plain_calls[name] = call.prepare()
       started.result()
 
   def start(self, step: int) -> None:
-    """Starts all iterators, the training split at `step`, and fills the staging areas; updates no
-    variable.
-    """
+    """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step = step
     self.activity = 'warm-up'
     self._program.feed.start(self._session, step=step)
@@ -146,23 +147,23 @@ class Steps:
       self.runs += 1
 
   def broadcast(self) -> None:
-    """Makes the chief's variables those of all workers, each of which calls it; for one worker
-    nothing is to do.
-    """
+    """Copies the chief's variables to all workers, which all call it; does nothing if alone."""
     if self._program.broadcast is not None:
       self._session.run(self._program.broadcast.all_op)
 
   def agree(self, request: str, wants: bool) -> bool:
-    """Returns whether this worker, or any other that trains with it, wants what is in
-    `all_reduce.VOTES`.
+    """Casts this worker's vote; returns whether any worker has voted for the request.
 
-    What others want is known once a step has told of it; so is what this worker wants, if it is not
-    alone.
+    With several workers, votes count once a step has exchanged them, this worker's included.
+
+    Args:
+      request: one of `all_reduce.VOTES`.
+      wants: the vote.
     """
     if self._votes is None:
       return wants
     is_agreed, self._agreed[request] = self._agreed[request], False
-    wants = wants and not is_agreed  # What is agreed is not asked for again.
+    wants = wants and not is_agreed  # A request that passed needs no vote any more.
     if wants != self._requests[request]:
       self._requests[request] = wants
       self._votes.requests.load([float(self._requests[name]) for name in VOTES], self._session)
@@ -174,16 +175,12 @@ class Steps:
     return self._votes is not None
 
   def measure(self, is_measured: bool) -> None:
-    """Says whether the next steps also compute what `update` holds; the program must have a
-    gradient norm.
-    """
+    """Sets whether the next steps also compute `update`; the program must have a gradient norm."""
     self._is_measured = is_measured
     self._choose_calls()
 
   def run_by(self, run: Optional[Callable[[List[Any]], Any]]) -> None:
-    """Has the next steps' fetches run by `run(fetches)`, which does what `session.run` does; None
-    for the session.
-    """
+    """Runs the next steps' fetches by `run(fetches)` in place of `session.run`; None undoes it."""
     self._run_instead = run
     self._choose_calls()
 
@@ -192,7 +189,7 @@ class Steps:
     if run is not None:
       self._calls = self._make_calls(lambda fetches: lambda: run(fetches), self._is_measured)
     elif self._is_measured:
-      # Another set of fetches takes the session some time to prepare, so it is kept.
+      # Kept, since the session takes some time to prepare another set of fetches.
       self._measured_calls = self._measured_calls or self._make_calls(self._make_call, True)
       self._calls = self._measured_calls
     else:
@@ -202,7 +199,7 @@ class Steps:
     return Call(self._session, fetches)
 
   def _make_calls(self, make, is_measured=False):
-    """Returns for each kind of run the function that does it, from `make(fetches)`."""
+    """Returns the functions for all kinds of runs, by name, each from `make(fetches)`."""
     calls = {}
     for name, fetches in self._fetches.items():
       if is_measured and name != 'accumulate':
@@ -213,13 +210,13 @@ class Steps:
 
   def _with_update(self, make, fetches):
     rate = self._program.learning_rate
-    call = make(fetches + [self._program.gradient_norm] +
-                ([] if isinstance(rate, float) else [rate]))
+    is_constant = isinstance(rate, float)
+    call = make(fetches + [self._program.gradient_norm] + ([] if is_constant else [rate]))
 
     def run():
       results = call()
-      told = results[len(fetches):]
-      self.update = Update(float(told[0]), rate if isinstance(rate, float) else float(told[1]))
+      norm, *rates = results[len(fetches):]
+      self.update = Update(float(norm), rate if is_constant else float(rates[0]))
       return results
 
     return run
@@ -227,8 +224,7 @@ class Steps:
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 
-    Where the loss is finite and was only scaled too much, nothing is updated either: the step is
-    skipped.
+    If the loss is finite and only its scale was too large, the step is skipped.
 
     Raises:
       NotFinite: the loss or a gradient is not finite, and nothing was updated.
@@ -240,7 +236,7 @@ class Steps:
     return results[0]
 
   def begin_pass(self, step: int) -> ValidationPass:
-    """Begins a pass over the validation split for the weights as they are, after `step` updates."""
+    """Begins a pass over the validation split with the current weights, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
     if self._program.broadcast is not None:
       self._session.run(self._program.broadcast.untrained_op)
@@ -250,8 +246,7 @@ class Steps:
                           num_steps=self._validation.feed.inputs.plan.steps_per_epoch, step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
-    """Like `train`, while the validation tower measures the next batch of the pass in the same run.
-    """
+    """Does the same as `train`, while the validation tower measures the next batch of the pass."""
     if self._accumulates:
       self._accumulate_micro_batches()
     sums, *results = self._calls['measure_and_train']()
@@ -260,13 +255,13 @@ class Steps:
     return results[0]
 
   def _end_step(self, results):
-    """Counts a run that ends a step, and raises NotFinite if the guard has left it undone."""
-    loss, is_done, waited, *told = results
+    """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
+    loss, is_done, waited, *votes = results
     self.runs += 1
     if waited > 0:
       self.input_wait_seconds += waited
     if self._votes is not None:
-      self._count_votes(told[0])
+      self._count_votes(votes[0])
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
@@ -277,20 +272,17 @@ class Steps:
     else:
       raise NotFinite
 
-  def _count_votes(self, told):
-    """Takes note of what all workers have told in a step."""
-    is_same_step, *wanted = told
+  def _count_votes(self, votes):
+    """Counts the votes of all workers that a step has summed."""
+    is_same_step, *counts = votes
     if not is_same_step:
       raise RunError(f'The workers are not at the same step: this one has done {self.step}. One of '
-                     'them was started again by itself, or from other checkpoints. Nothing was '
-                     'updated or saved in this step: end all workers, and start all of them '
-                     'again.')
-    self._agreed = {name: count > 0 for name, count in zip(VOTES, wanted)}
+                     'them was started again alone, or from other checkpoints. This step has '
+                     'updated and saved nothing: end all workers, and start all of them again.')
+    self._agreed = {name: count > 0 for name, count in zip(VOTES, counts)}
 
   def _lower_loss_scale(self) -> bool:
-    """Halves the loss scale after gradients that it made too large; returns whether there was
-    anything to halve.
-    """
+    """Halves the loss scale after it made gradients too large; returns whether it could."""
     scale = self._program.gradients.loss_scale
     if scale is None or scale.variable is None:
       return False
@@ -302,51 +294,49 @@ class Steps:
     return True
 
   def _accumulate_micro_batches(self):
-    """Runs all but the last run of a step whose gradients are accumulated."""
+    """Runs all micro-batches of a step but the last one."""
     for _ in range(self._plan.num_micro_batches(self.step) - 1):
       self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
       self.runs += 1
 
   def retry(self) -> Retried:
-    """Takes the step that was not finite again, from the same examples, and tells which towers it
-    comes from.
+    """Takes the step that was not finite again, on the same examples, to find the towers at fault.
 
-    With unchanged weights the same numbers come out, and the step is left undone again; but where a
-    device or a kernel has failed only once, it is done now. Either way the input then stands behind
-    the step's examples.
+    The same weights give the same values, so that the step fails again, unless a device or a kernel
+    has failed only once: then the step is done now. Either way the input has passed its examples.
     """
     if self._diagnosis is None:
       with self._session.graph.as_default():
         self._diagnosis = build_diagnosis(self._program.gradients)
-    told = [self._diagnosis.losses, self._diagnosis.finite]
+    gradients, diagnosis = self._program.gradients, self._diagnosis
     self._program.feed.start(self._session, step=self.step)
     losses, finite = [], []
-    last_micro_batch = self._plan.num_micro_batches(self.step) - 1
-    for run in range(last_micro_batch + 1):
-      op = self._program.train_op if run == last_micro_batch else self._program.gradients.add_op
-      results = self._session.run(told + [self._program.gradients.loss, op])
+
+    last = self._plan.num_micro_batches(self.step) - 1
+    for micro_batch in range(last + 1):
+      op = self._program.train_op if micro_batch == last else gradients.add_op
+      tower_losses, are_finite, loss, is_done = self._session.run(
+          [diagnosis.losses, diagnosis.finite, gradients.loss, op])
       self.runs += 1
-      losses.append(results[0])
-      finite.append(results[1])
-    is_done = bool(results[3])
-    self.step += is_done
+      losses.append(tower_losses)
+      finite.append(are_finite)
+
+    self.step += bool(is_done)
     self.update = None
-    return Retried(float(results[2]), is_done, np.stack(losses), np.stack(finite),
-                   self._diagnosis.names, self.has_other_workers)
+    return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
+                   self.has_other_workers)
 
   def skip(self) -> None:
-    """Counts the step as done without updating any weight; the input stands behind its examples
-    already.
-    """
+    """Counts the step as done without an update; the input has passed its examples already."""
     self.step += 1
     for counter, value in zip(self._counters, (self.step, self._plan.examples_before(self.step))):
       counter.load(value, self._session)
 
   def validate(self, validation_pass: ValidationPass,
                goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Measures all batches that are left of the pass, without training, as long as `goes_on()`.
+    """Measures the rest of the pass without training, as long as `goes_on()`.
 
-    Several workers end a pass together, and none before its end.
+    Several workers always measure the whole pass, since they end it together.
     """
     while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
       validation_pass.add(self._measure()[0])
@@ -362,22 +352,20 @@ class Steps:
     Raises:
       RunError: names the first variable that differs, and the tower.
     """
-    copies = self._program.replicas
-    if copies is None:
+    replicas = self._program.replicas
+    if replicas is None:
       return
-    same = self._session.run(copies.same)
+    same = self._session.run(replicas.same)
     if not same.all():
       first = int(np.argmin(same))
-      raise RunError(f'After step {self.step} tower {copies.towers[first]} has another '
-                     f'{copies.names[first]} than tower 0 ({int(np.sum(~same))} of {len(same)} '
-                     'copies differ), so what it computes is worth nothing, and is not saved. A '
-                     'device gives other results than its peers: start again from the '
+      raise RunError(f'After step {self.step} tower {replicas.towers[first]} has another '
+                     f'{replicas.names[first]} than tower 0 ({int(np.sum(~same))} of {len(same)} '
+                     'replicas differ), so that its results are wrong, and nothing is saved. One '
+                     'device computes other results than the rest: start again from the '
                      'checkpoint before, and use --variables=first if it happens again.')
 
   def scale_learning_rate(self, factor: float) -> None:
-    """Multiplies the schedule's rate by `factor`, where the program was built for it
-    (on_nan=rollback).
-    """
+    """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""
     if not isinstance(self._program.learning_rate, float):
       with self._session.graph.as_default():
         get_rate_factor().load(factor, self._session)

@@ -1,4 +1,4 @@
-"""A pass over the validation split: sums, batch by batch, and in the end their means."""
+"""A pass over the validation split: sums batch by batch, and their means at the end."""
 
 from typing import Callable, Dict, List
 
@@ -6,17 +6,21 @@ import numpy as np
 
 
 def format_means(means: Dict[str, float], num_examples: int) -> str:
-  """Returns means as they are told: 'loss 0.4470, accuracy 0.8410 (1,000 examples)'."""
-  return '{} ({} examples)'.format(', '.join('{} {:.4f}'.format(*item) for item in means.items()),
-      f'{num_examples:,}')
+  """Returns 'loss 0.4470, accuracy 0.8410 (1,000 examples)'."""
+  text = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items())
+  return f'{text} ({num_examples:,} examples)'
 
 
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
   def __init__(self, *, names: List[str], num_steps: int, step: int):
-    """Begins a pass of `num_steps` runs over the metrics `names`, for the weights after `step`
-    updates.
+    """Begins a pass.
+
+    Args:
+      names: of the metrics.
+      num_steps: session runs that cover the split.
+      step: updates of the weights that are measured.
     """
     self.step = step
     self._names = names
@@ -29,7 +33,7 @@ class ValidationPass:
     self._steps_left -= 1
 
   def sum_up(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replaces the sums by `change` of them, which adds what others have measured."""
+    """Replaces the sums by `change(sums)`, which adds those of other workers."""
     self._sums = change(self._sums)
 
   @property
