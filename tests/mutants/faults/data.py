@@ -154,17 +154,17 @@ MUTANTS = [
              'test_training_is_augmented_and_validation_never[cifar]'),
         ]), *mutants_of(
             'towers/data/encoded_images.py', tests='tests/data/test_encoded_images.py', faults=[
-                ('draws = draw(numbers, epoch=epoch, seed=seed, count=max(NUM_DRAWS[augment], 1))',
-                 'draws = draw(numbers, epoch=0 * epoch, seed=seed, count=max(NUM_DRAWS[augment], '
-                 '1))', 'encoded images are cropped alike in every epoch',
+                ('draws = draw(indices, epoch=epoch, seed=self.seed, count=num_draws)',
+                 'draws = draw(indices, epoch=0 * epoch, seed=self.seed, count=num_draws)',
+                 'encoded images are cropped alike in every epoch',
                  'test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_'
                  'resume[imagenet]'),
                 ('image = tf.cast(image + 0.5, tf.uint8)', 'image = tf.cast(image, tf.uint8)',
                  'pixels are cut and not rounded', 'test_pixels_are_rounded'),
                 ('tf.concat([window[2:], [-1]], 0)', 'tf.concat([window[1::-1], [-1]], 0)',
                  'a PNG is cropped to another window', 'test_pngs_lose_nothing_and_mix_with_jpegs'),
-                ('labels[position], is_read[position] = label, True',
-                 'labels[0], is_read[position] = label, True', 'labels of a chunk are lost',
+                ('labels[row], is_read[row] = label, True',
+                 'labels[0], is_read[row] = label, True', 'labels of a chunk are lost',
                  'test_records_keep_their_order_and_their_labels[fail]'),
             ]), *mutants_of(
                 'towers/data/synthetic.py', tests='tests/data/test_synthetic.py', faults=[

@@ -47,55 +47,38 @@ MUTANTS = [
              'a step is found by micro-batches', 'test_steps_cover_an_epoch_once'),
         ]),
     *mutants_of(
-        'towers/input/pipeline.py', tests='tests/input/test_pipeline.py', faults=[
-            ("cuts_evenly = (mode == 'next' and num_shards == 1 and plan.is_even and",
-             "cuts_evenly = (mode == 'next' and",
+        'towers/input/epoch.py', tests='tests/input/test_pipeline.py', faults=[
+            ("if (mode == 'next' and shard.num_shards == 1 and plan.is_even and\n"
+             '      plan.micro_batch_size % plan.num_towers == 0):',
+             "if mode == 'next' and plan.micro_batch_size % plan.num_towers == 0:",
              'next drops what does not fill a batch of every tower',
              'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('        first_micro_batch = tf.where(tf.equal(number, start_epoch), '
-             'start_micro_batch,\n'
-             '                                     tf.zeros_like(start_micro_batch))',
-             '        first_micro_batch = start_micro_batch', 'a resumed run skips in every epoch',
+            ('first_micro_batch = tf.where(tf.equal(epoch, start.epoch), start.micro_batch,\n'
+             '                                 tf.zeros_like(start.micro_batch))',
+             'first_micro_batch = start.micro_batch', 'a resumed run skips in every epoch',
              'test_a_run_may_begin_at_any_step[False-split-(13, 8, 3)]'),
-            ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
-             'seed=_epoch_seed(seed, 0, number) if shuffle else None', 'all shards shuffle alike',
-             'test_every_shard_is_shuffled_in_an_order_of_its_own'),
-            ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
-             'seed=_epoch_seed(seed, shard, 0 * number) if shuffle else None',
+            ('return (epoch * 1000003 + shard.position * 7919', 'return (epoch * 1000003',
+             'all shards shuffle alike', 'test_every_shard_is_shuffled_in_an_order_of_its_own'),
+            ('seed=None if seed is None else _epoch_seed(seed, shard, epoch))',
+             'seed=None if seed is None else _epoch_seed(seed, shard, 0 * epoch))',
              'all epochs are shuffled alike',
              'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
-            ('seed=_epoch_seed(seed, shard, number) if shuffle else None',
-             'seed=_epoch_seed(0, shard, number) if shuffle else None',
+            ('seed=None if seed is None else _epoch_seed(seed, shard, epoch))',
+             'seed=None if seed is None else _epoch_seed(0, shard, epoch))',
              'the seed does not decide the order', 'test_the_seed_decides_the_order'),
-            ('# Sharded by worker, then by tower.\n    for shard in range(plan.rank, '
-             'num_shards, plan.num_workers):', 'for shard in range(num_iterators):',
-             'every worker takes the shards of the first',
-             'test_workers_share_every_step_and_each_stays_with_its_own_examples'),
-            ('micro_batch_in_epoch = step_in_epoch * plan.accumulate',
-             'micro_batch_in_epoch = step_in_epoch',
-             'a resumed run with accumulation enters too early',
-             'tests/reduce/test_accumulate.py::test_a_resumed_run_equals_the_uninterrupted_one'),
-            ('**dict(zip(arrays, examples.arrays)), start_epoch: epoch_number,',
-             '**dict(zip(arrays, examples.arrays)), start_epoch: 0,',
-             'a resumed run shuffles as in the first epoch',
-             'test_a_run_may_begin_at_any_step[True-split-(13, 8, 3)]'),
-            ('elements = elements.take(dealt(plan.examples_per_epoch, shard, num_shards))', 'pass',
+            ('elements = elements.take(shard.dealt(plan.examples_per_epoch))', 'pass',
              'the remainder is not dropped',
              'test_dropping_the_remainder_takes_whole_batches_of_distinct_examples'),
-            ('return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, shard, '
-             'num_shards))',
+            ('return elements.skip(shard.dealt(first_micro_batch * plan.micro_batch_size))',
              'return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, 0, '
-             'num_shards))',
-             'every shard skips as many examples as the first',
+             'shard.num_shards))', 'every shard skips as many examples as the first',
              'test_a_run_may_begin_at_any_step[False-shard-(13, 8, 3)]'),
-            ('elements = elements.shard(num_shards, shard)',
-             'elements = elements.shard(num_shards, 0)', 'all shards hold the same examples',
+            ('elements = elements.shard(shard.num_shards, shard.position)',
+             'elements = elements.shard(shard.num_shards, 0)',
+             'all shards hold the same examples',
              'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('    elements = elements.shuffle(buffer_size or dealt(plan.num_examples, shard, '
-             'num_shards),\n'
-             '                                seed=seed, reshuffle_each_iteration=False)',
-             '    elements = elements.shuffle(buffer_size or 1, seed=seed,\n'
-             '                                reshuffle_each_iteration=False)',
+            ('elements.shuffle(buffer_size or shard.dealt(plan.num_examples), seed=seed,',
+             'elements.shuffle(buffer_size or 1, seed=seed,',
              'nothing is shuffled', 'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
             ('reshuffle_each_iteration=False', 'reshuffle_each_iteration=True',
              'the order of an epoch depends on more',
@@ -105,8 +88,8 @@ MUTANTS = [
              'return towers * share + tf.maximum(towers, larger)',
              'next cuts batches at the wrong places',
              'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('runs = first_micro_batch + tf.range(num_shards + 1, dtype=tf.int64)',
-             'runs = tf.range(num_shards + 1, dtype=tf.int64)',
+            ('indices = first_micro_batch + tf.range(shard.num_shards + 1, dtype=tf.int64)',
+             'indices = tf.range(shard.num_shards + 1, dtype=tf.int64)',
              'a resumed shard is out of step with the others', 'test_a_run_may_begin_at_any_step'),
             ('edges = dealt_before - dealt_before[0]', 'edges = dealt_before',
              'a resumed shard cuts its batches at the wrong places',
@@ -117,6 +100,39 @@ MUTANTS = [
             ('return batches.take(plan.micro_batches_per_epoch - first_micro_batch)',
              'return batches.take(plan.micro_batches_per_epoch)',
              'a resumed shard has an empty batch too many', 'test_a_run_may_begin_at_any_step'),
+            ('tf.data.Dataset.from_tensors(epoch).repeat()',
+             'tf.data.Dataset.from_tensors(epoch)',
+             'an epoch of augmented arrays ends after its first batch',
+             'tests/data/test_augment.py::test_augmented_arrays_are_cropped_anew_in_every_epoch_'
+             'by_each_examples_draws'),
+            ('elements = examples.read(elements, epoch=epoch, parallel_calls=parallel_calls)',
+             'elements = examples.read(elements, epoch=start.epoch, parallel_calls=parallel_calls)',
+             'images are augmented alike in every epoch',
+             'tests/data/test_encoded_images.py::test_augmentation_is_the_same_in_every_mode_'
+             'on_any_towers_and_after_a_resume[imagenet]'),
+        ]),
+    *mutants_of(
+        'towers/input/parse.py', tests='tests/input/test_pipeline.py', faults=[
+            ('return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if '
+             'size else 1', 'return min(_MOST_AT_ONCE, _SMALL_BYTES //\n'
+             '             max(1, _count_bytes(arrays, size))) if size else _MOST_AT_ONCE',
+             'batches of different sizes are put together',
+             'test_batches_that_are_gathered_at_once_are_the_same test_small_batches_are_'
+             'gathered_several_at_a_time'),
+        ]),
+    *mutants_of(
+        'towers/input/pipeline.py', tests='tests/input/test_pipeline.py', faults=[
+            ('for position in range(plan.rank, num_shards, plan.num_workers)]',
+             'for position in range(num_iterators)]',
+             'every worker takes the shards of the first',
+             'test_workers_share_every_step_and_each_stays_with_its_own_examples'),
+            ('start.micro_batch: step_in_epoch * plan.accumulate,',
+             'start.micro_batch: step_in_epoch,',
+             'a resumed run with accumulation enters too early',
+             'tests/reduce/test_accumulate.py::test_a_resumed_run_equals_the_uninterrupted_one'),
+            ('start.epoch: epoch,', 'start.epoch: 0,',
+             'a resumed run shuffles as in the first epoch',
+             'test_a_run_may_begin_at_any_step[True-split-(13, 8, 3)]'),
             ('sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)',
              'sizes = share + tf.cast(tf.range(plan.num_towers) <= larger, tf.int32)',
              'split gives one tower an example too many',
@@ -124,7 +140,7 @@ MUTANTS = [
             ('with tf.control_dependencies(tf.nest.flatten(batches[-1]) if batches else []):',
              'with tf.control_dependencies([]):', 'the towers take their batches in any order',
              'test_towers_take_their_batches_in_their_order'),
-            ('with tf.control_dependencies([initializer] if initializer is not None else []):',
+            ('with tf.control_dependencies(initializers[-1:]):',
              'with tf.control_dependencies([]):', 'only the last shard is started',
              'test_the_seed_decides_the_order[shard]'),
             ('may_be_empty = plan.may_leave_a_tower_empty or marks_bad',
@@ -137,22 +153,6 @@ MUTANTS = [
              'tests/data/test_skipped_steps.py::test_towers_of_what_is_left_are_one_tower'),
             ('num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)', 'num_missing = 1',
              'every batch has a row more', 'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if '
-             'size else 1', 'return min(_MOST_AT_ONCE, _SMALL_BYTES //\n'
-             '             max(1, _count_bytes(arrays, size))) if size else _MOST_AT_ONCE',
-             'batches of different sizes are put together',
-             'test_batches_that_are_gathered_at_once_are_the_same test_small_batches_are_'
-             'gathered_several_at_a_time'),
-            ('tf.data.Dataset.from_tensors(number).repeat()',
-             'tf.data.Dataset.from_tensors(number)',
-             'an epoch of augmented arrays ends after its first batch',
-             'tests/data/test_augment.py::test_augmented_arrays_are_cropped_anew_in_every_epoch_'
-             'by_each_examples_draws'),
-            ('elements = examples.read(elements, epoch=number, parallel_calls=calls)',
-             'elements = examples.read(elements, epoch=start_epoch, parallel_calls=calls)',
-             'images are augmented alike in every epoch',
-             'tests/data/test_encoded_images.py::test_augmentation_is_the_same_in_every_mode_'
-             'on_any_towers_and_after_a_resume[imagenet]'),
         ]), *mutants_of(
             'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[
                 ('return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))',

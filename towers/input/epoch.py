@@ -1,0 +1,192 @@
+"""Epoch: the elements that one iterator takes in an epoch, in order, and cut into batches.
+
+  all elements ──► shard ──► shuffle ──► skip ──► parse one by one ──► batches of a worker or tower
+
+With several shards, each takes from every global batch the examples that the plan deals to it.
+Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them.
+"""
+
+from typing import Any, List, NamedTuple, Optional
+
+from tensorflow_v1 import as_written, tf
+from towers.data.examples import Examples
+from towers.input.plan import Plan, dealt
+
+_ENDLESS = 2 ** 62
+
+
+class Start(NamedTuple):
+  """Where iterators start, scalar int64 tensors.
+
+  Attributes:
+    epoch: from 0.
+    micro_batch: the first one to take of that epoch.
+  """
+  epoch: Any
+  micro_batch: Any
+
+
+class Shard(NamedTuple):
+  """What one iterator reads: every `num_shards`-th element of an epoch, from `position` on.
+
+  Attributes:
+    position: of the shard, from 0.
+    num_shards: of all workers together.
+  """
+  position: int
+  num_shards: int
+
+  def dealt(self, count: Any) -> Any:
+    """Returns how many of the first `count` examples are in the shard, an int or a tensor."""
+    return dealt(count, self.position, self.num_shards)
+
+
+def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str, shard: Shard,
+                 start: Start, seed: Optional[int], parallel_calls: int) -> Any:
+  """Returns the batches of all epochs from `start` on, without end, as a tf.data.Dataset.
+
+  Batches are of elements, or of examples where these are read or parsed one by one; with the epoch
+  beside them where the split `takes_epoch`.
+
+  Args:
+    examples: the split.
+    arrays: what is fed for `examples.arrays`.
+    plan: how examples are dealt out.
+    mode: one of `pipeline.INPUT_MODES`.
+    shard: which of the elements to read.
+    start: where to start.
+    seed: of the shuffling; None for the order of the elements.
+    parallel_calls: examples that are parsed at a time.
+  """
+  def build_epoch(epoch):
+    first_micro_batch = tf.where(tf.equal(epoch, start.epoch), start.micro_batch,
+                                 tf.zeros_like(start.micro_batch))
+    elements = _order_elements(
+        examples.elements(*arrays), plan, name=examples.name, shard=shard,
+        first_micro_batch=first_micro_batch, buffer_size=examples.shuffle_buffer,
+        seed=None if seed is None else _epoch_seed(seed, shard, epoch))
+    if examples.read:
+      elements = examples.read(elements, epoch=epoch, parallel_calls=parallel_calls)
+    elif examples.parse_example:
+      elements = elements.map(examples.parse_example, num_parallel_calls=parallel_calls)
+
+    batches = _batch_elements(elements, plan, mode, shard, first_micro_batch)
+    if examples.takes_epoch:
+      batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(epoch).repeat()))
+    return batches
+
+  return tf.data.Dataset.range(start.epoch, _ENDLESS).flat_map(as_written(build_epoch))
+
+
+def leading_size(batch: Any, dtype: Any) -> Any:
+  """Returns the number of rows of a batch of any structure, a scalar tensor."""
+  return tf.shape(tf.nest.flatten(batch)[0], out_type=dtype)[0]
+
+
+def share_sizes(size: Any, num_towers: int) -> Any:
+  """Returns the smaller share of a batch cut over the towers, and how many get one example more."""
+  return size // num_towers, size % num_towers
+
+
+def _epoch_seed(seed, shard, epoch):
+  """Returns the shuffle seed of a shard's epoch, an int64 tensor; distinct for billions of epochs.
+  """
+  return (epoch * 1000003 + shard.position * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
+
+
+def _order_elements(elements, plan, *, name, shard, first_micro_batch, buffer_size, seed):
+  """Returns a shard's elements of an epoch from `first_micro_batch` on: shuffled, then skipped."""
+  elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
+  if shard.num_shards > 1:
+    elements = elements.shard(shard.num_shards, shard.position)
+  if seed is not None:
+    elements = elements.shuffle(buffer_size or shard.dealt(plan.num_examples), seed=seed,
+                                reshuffle_each_iteration=False)
+  elements = elements.take(shard.dealt(plan.examples_per_epoch))
+  return elements.skip(shard.dealt(first_micro_batch * plan.micro_batch_size))
+
+
+def _missing_elements(elements, plan, name):
+  """Returns a data set that follows the elements: an error if there are fewer than promised.
+
+  An epoch that ends early would put all modes and staging areas out of step, and take examples
+  twice, silently.
+  """
+  def fail(_):
+    message = (f'{name} promised num_examples={plan.num_examples}, but its elements ended before '
+               'that.')
+    with tf.control_dependencies([tf.Assert(False, [message])]):
+      return _zeros(elements, first_size=None)
+
+  return tf.data.Dataset.range(1).map(fail)
+
+
+def _zeros(data_set, first_size):
+  """Returns zeros in the structure of an element; `first_size` replaces the first dimension."""
+  def zeros(dtype, shape):
+    sizes = [size or 0 for size in shape.as_list()]
+    return tf.zeros(sizes if first_size is None else [first_size] + sizes[1:], dtype)
+
+  return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set),
+                               tf.data.get_output_shapes(data_set))
+
+
+def _batch_elements(elements, plan, mode, shard, first_micro_batch):
+  """Returns batches: of a tower in the modes `next` and `shard`, of this worker in `split`."""
+  if (mode == 'next' and shard.num_shards == 1 and plan.is_even and
+      plan.micro_batch_size % plan.num_towers == 0):
+    # Cutting takes a data set for each batch, which costs more than gathering small examples.
+    return elements.batch(plan.micro_batch_size // plan.num_towers, drop_remainder=True)
+
+  if shard.num_shards > 1:
+    batches = _deal_batches(elements, plan, shard, first_micro_batch)
+  else:
+    batches = elements.batch(plan.micro_batch_size, drop_remainder=plan.is_even)
+  return _share_batches(batches, plan.num_towers) if mode == 'next' else batches
+
+
+def _deal_batches(elements, plan, shard, first_micro_batch):
+  """Batches a shard so that its batch i holds what micro-batch i deals to it, as in all shards."""
+  batch_size = plan.micro_batch_size
+  if batch_size % shard.num_shards == 0:
+    batches = elements.batch(batch_size // shard.num_shards, drop_remainder=plan.is_even)
+  else:
+    # 8 examples over 3 shards are 3, 3 and 2 in one micro-batch and 3, 2 and 3 in the next. As many
+    # micro-batches as there are shards deal 8 to each shard, whichever of them comes first.
+    indices = first_micro_batch + tf.range(shard.num_shards + 1, dtype=tf.int64)
+    dealt_before = shard.dealt(indices * batch_size)
+    edges = dealt_before - dealt_before[0]
+    batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
+
+  # The last micro-batch may deal nothing to a shard, which must not end before the others.
+  batches = batches.concatenate(_empty_batch(batches))
+  return batches.take(plan.micro_batches_per_epoch - first_micro_batch)
+
+
+def _empty_batch(batches):
+  """Returns a data set of one batch without examples, of the same structure as `batches`."""
+  return tf.data.Dataset.from_tensors(_zeros(batches, first_size=0))
+
+
+def _share_batches(batches, num_towers):
+  """Cuts each batch into a share for every tower, which loses no example at the end."""
+  def boundaries(size):
+    share, larger = share_sizes(size, num_towers)
+    towers = tf.range(num_towers + 1, dtype=tf.int64)
+    return towers * share + tf.minimum(towers, larger)
+
+  return _cut_batches(batches, boundaries)
+
+
+def _cut_batches(batches, boundaries):
+  """Cuts each batch of n rows into slices, between neighbours of the tensor `boundaries(n)`."""
+  is_tuple = isinstance(tf.data.get_output_types(batches), tuple)
+
+  def cut(*batch):
+    batch = batch if is_tuple else batch[0]
+    edges = boundaries(leading_size(batch, tf.int64))
+    slices = tf.data.Dataset.from_tensor_slices((edges[:-1], edges[1:]))
+    return slices.map(
+        lambda begin, end: tf.nest.map_structure(lambda tensor: tensor[begin:end], batch))
+
+  return batches.flat_map(cut)
