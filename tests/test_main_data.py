@@ -57,7 +57,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
   assert 0 <= result['input_wait'] <= 1
   assert re.match(rf'skipped: {path}: record 4 at byte \d+: its payload is damaged', stderr)
   assert f'skipped 1 damaged record in 1 file: {path} (1)' in stdout
-  assert '3 + 1 TFRecord files, read by record number' in stdout
+  assert '3 + 1 TFRecord files, read by record index' in stdout
   assert 'damaged records: skip' in stdout
 
 

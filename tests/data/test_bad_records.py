@@ -38,6 +38,6 @@ def test_a_rotten_set_does_not_flood_the_log():
   for number in range(1000):
     bad_records.report(f'file {number % 50}', number, 'torn', record=number)
   assert stream.getvalue().count(
-      '\n') == 20 and 'counted only' in stream.getvalue().splitlines()[-1]
+      '\n') == 20 and 'only counted' in stream.getvalue().splitlines()[-1]
   assert bad_records.summary().startswith('skipped 1,000 damaged records in 50 files: file 0 (20)')
-  assert bad_records.summary().endswith('and 40 files more')
+  assert bad_records.summary().endswith('and 40 more files')

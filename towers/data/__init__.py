@@ -5,8 +5,8 @@
   data_set.train, data_set.validation         # Examples: elements to shard, and how to parse them
   examples = data.from_arrays(images, labels, name='mine')
 
-Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file is told
-at once.
+Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file fails at
+once.
 """
 
 import os
@@ -27,21 +27,21 @@ from towers.data.synthetic import load_synthetic
 
 __all__ = [
     'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays', 'load',
-    'load_cifar',
-    'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic', 'load_tfrecord_folder',
+    'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
+    'load_tfrecord_folder',
 ]
 
 _SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
 
 
 class LoadSettings(NamedTuple):
-  """How to load a data set; each loader takes what concerns it and refuses what it has no use for.
+  """How to load a data set; a setting that a data set has no use for is an error.
 
   Attributes:
-    data_dir: the folder of the files, for those data sets that have some.
-    seed: what 'synthetic' is made from, and what augmentation draws from.
+    data_dir: the folder of the files, for data sets that have files.
+    seed: of 'synthetic' and of augmentation.
     augment: of the training split, one of `augment.KINDS`.
-    image_size: height and width that encoded images get, in pixels; None for the data's own choice.
+    image_size: height and width of decoded images, in pixels; None for the data's own choice.
     num_classes: of 'tfrecord' and 'npy'; None for the data's own.
     first_label: of 'tfrecord', the label that becomes 0; None for the data's own.
     on_bad_record: one of `bad_records.POLICIES`.
@@ -105,8 +105,8 @@ def _load_fashion_mnist(settings: LoadSettings) -> DataSet:
 def _load_mnist(settings: LoadSettings) -> DataSet:
   if settings.data_dir is None:
     raise UsageError("Data set 'mnist' needs a data_dir: the folder of its four idx files, "
-                     "train-images-idx3-ubyte.gz "
-                     'and so on. Data sets that need none: sample, synthetic.')
+                     'train-images-idx3-ubyte.gz and so on. Data sets that need none: sample, '
+                     'synthetic.')
   return _augmented(load_idx_folder(settings.data_dir, name='mnist'), settings)
 
 
@@ -159,7 +159,7 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     'images': _load_images,
     'tfrecord': _load_tfrecord,
 }
-# Settings that mean nothing elsewhere; given there, they are a mistake.
+# The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
     'image_size': ('images', 'tfrecord'),

@@ -1,11 +1,11 @@
 """Arrays: numpy arrays as a split of a data set.
 
-The elements are the numbers 0 … n-1, so that sharding, shuffling and skipping move eight bytes an
-example, whatever an example weighs, and a shuffle buffer as long as the split costs next to
-nothing. A whole batch of them becomes images and labels by one `tf.gather` for each array, on the
-CPU: an example is copied once, into its batch, where `Dataset.from_tensor_slices` copies it twice.
-The arrays themselves are fed when iterators are initialised. As graph constants they would stand in
-the GraphDef once for every dataset made of them, and fail beyond its 2 GB.
+The elements are the indices 0 … n-1, so that sharding, shuffling and skipping move eight bytes an
+example, whatever its size, and a shuffle buffer as long as the split costs next to nothing. One
+`tf.gather` for each array turns a batch of indices into images and labels, on the CPU: it copies an
+example once, into its batch, where `Dataset.from_tensor_slices` copies it twice. The arrays
+themselves are fed when iterators are initialised. As graph constants they would stand in the
+GraphDef once for every dataset made of them, and fail beyond its 2 GB.
 
   # images [n, height, width, channels], labels [n]
   examples = from_arrays(images, labels, name='train')
@@ -16,7 +16,7 @@ the GraphDef once for every dataset made of them, and fail beyond its 2 GB.
 """
 
 import re
-from typing import Any, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -26,14 +26,13 @@ from towers.data.examples import Examples
 # What both a numpy array and a tensor can hold, and tf.gather has kernels for on both targets.
 DTYPES = (
     'bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64', 'float16',
-    'float32', 'float64',
-    'complex64', 'complex128')
+    'float32', 'float64', 'complex64', 'complex128')
 
 
 def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   """Makes a split of arrays whose first dimension counts the examples.
 
-  Dtypes stay what they are: uint8 images cross to the devices as uint8, a quarter of the bytes of
+  Dtypes do not change: uint8 images cross to the devices as uint8, a quarter of the bytes of
   float32. Arrays in native byte order and C order are not copied, so a `np.memmap` is read from
   disk only where TensorFlow touches it.
 
@@ -52,46 +51,48 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   if not re.match(r'[A-Za-z0-9_]+\Z', name):
     raise UsageError(f"The name of a split is '{name}'; use letters, digits and underscores, as in "
                      "'my_train'.")
-  if not arrays:
-    raise UsageError(f'{name}: no arrays; give at least one, e.g. from_arrays(images, labels).')
   fed = tuple(_feedable(array, position, name) for position, array in enumerate(arrays))
-  num_examples = len(fed[0])
-  for position, array in enumerate(fed):
-    if len(array) != num_examples:
-      raise UsageError(
-          f'{name}: array 0 of shape {fed[0].shape} has {num_examples} examples, and array '
-          f'{position} of shape {array.shape} has {len(array)}; every array needs one row for '
-          'each example.')
-  if num_examples == 0:
-    raise UsageError(
-        f'{name}: array 0 of shape {fed[0].shape} has 0 examples; give at least 1.')
+  num_examples = _count_examples(fed, name)
 
-  # TensorFlow is imported only where a graph is built, so that a wrong path or array is told within
-  # a moment, and not after the seconds that importing TensorFlow takes.
+  # TensorFlow is imported only where a graph is built, so that a wrong path or array fails within a
+  # moment, and not after the seconds that importing TensorFlow takes.
   def elements(*_) -> Any:
     from tensorflow_v1 import tf
-    # Left on, the rewriting of pipelines when iterators start writes a copy of the fed arrays into
-    # the pipeline's GraphDef: TensorFlow 1.14 aborts the process when they exceed 2 GB, 2.x takes
-    # as much memory again.
+    # By default tf.data rewrites a pipeline when iterators start, with a copy of the fed arrays in
+    # its GraphDef: TensorFlow 1.14 aborts the process when they exceed 2 GB, 2.x takes as much
+    # memory again.
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     return tf.data.Dataset.range(num_examples).with_options(options)
 
-  def parse_batch(indices: Any, *tensors: Any) -> Tuple[Any, ...]:
-    from tensorflow_v1 import tf
-    # Beside the arrays: a tower's device scope around this call must not send all of them to its
-    # GPU.
-    with tf.device('/cpu:0'):
-      return tuple(tf.gather(tensor, indices) for tensor in tensors)
-
-  return Examples(num_examples=num_examples, elements=elements, parse_batch=parse_batch, arrays=fed,
+  return Examples(num_examples=num_examples, elements=elements, parse_batch=_gather, arrays=fed,
                   name=name, is_gathered=True)
 
 
+def _gather(indices: Any, *tensors: Any) -> Tuple[Any, ...]:
+  from tensorflow_v1 import tf
+  # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
+  with tf.device('/cpu:0'):
+    return tuple(tf.gather(tensor, indices) for tensor in tensors)
+
+
+def _count_examples(arrays: Sequence[np.ndarray], name: str) -> int:
+  """Returns the number of rows that all arrays have, at least 1."""
+  if not arrays:
+    raise UsageError(f'{name}: no arrays; give at least one, e.g. from_arrays(images, labels).')
+  first = arrays[0]
+  for position, array in enumerate(arrays):
+    if len(array) != len(first):
+      raise UsageError(
+          f'{name}: array 0 of shape {first.shape} has {len(first)} examples, and array {position} '
+          f'of shape {array.shape} has {len(array)}; every array needs one row for each example.')
+  if len(first) == 0:
+    raise UsageError(f'{name}: array 0 of shape {first.shape} has 0 examples; give at least 1.')
+  return len(first)
+
+
 def _feedable(array: Any, position: int, name: str) -> np.ndarray:
-  """Returns the array as TensorFlow can be fed it: native byte order, C order, no copy where it
-  already is so.
-  """
+  """Returns the array in native byte and C order, as TensorFlow takes it; copies only if needed."""
   array = np.asarray(array)
   if array.ndim == 0:
     raise UsageError(
@@ -100,7 +101,7 @@ def _feedable(array: Any, position: int, name: str) -> np.ndarray:
   if _holds_strings(array):
     raise UsageError(
         f'{name}: array {position} of shape {array.shape} holds strings (dtype {array.dtype}), '
-        'which from_arrays does not feed: give their numbers, e.g. np.unique(strings, '
+        'which from_arrays does not feed: give their indices, e.g. np.unique(strings, '
         'return_inverse=True)[1], or make data.Examples of your own, whose elements or '
         'parse_example may give string tensors.')
   if array.dtype.name not in DTYPES:

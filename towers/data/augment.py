@@ -1,4 +1,4 @@
-"""Augment: where to crop, and what to mirror, from numbers that were drawn before (see `draws`).
+"""Augment: where to crop and what to mirror, from an example's own random numbers (see `draws`).
 
   none       the middle of the image
   cifar      padded by 4 zeros on each side, cropped at random, mirrored half of the time
@@ -24,7 +24,7 @@ _MIN_AREA, _MAX_ASPECT = 0.08, 4 / 3
 # Of the shorter side: 224 of 256, as most published ImageNet accuracies were measured.
 _CENTRAL_SHARE = 0.875
 
-# How many numbers each kind draws for an example.
+# How many random numbers each kind draws for an example.
 NUM_DRAWS = {'none': 0, 'cifar': 3, 'imagenet': 4 * _TRIES + 1}
 
 
@@ -32,7 +32,7 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
   """Returns a split of arrays (images, labels), augmented.
 
   Args:
-    examples: of `from_arrays`, so that elements are the numbers of examples.
+    examples: of `from_arrays`, so that elements are the indices of examples.
     kind: 'none' or 'cifar'.
     seed: of the draws.
 
@@ -48,10 +48,10 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
   gather = examples.parse_batch
   assert gather is not None, 'arrays are gathered batch by batch'
 
-  def parse_batch(numbers, *tensors, epoch):
-    images, labels = gather(numbers, *tensors)
-    return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed,
-                                        count=NUM_DRAWS[kind])), labels
+  def parse_batch(indices, *tensors, epoch):
+    images, labels = gather(indices, *tensors)
+    draws = draw(indices, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])
+    return pad_crop_mirror(images, draws), labels
 
   return examples._replace(parse_batch=parse_batch, takes_epoch=True)
 
@@ -60,11 +60,11 @@ def choose_central_windows(sizes: Any, image_size: int) -> Any:
   """Returns the squares in the middle, each as `[y, x, height, width]`: int32 `[images, 4]`.
 
   They are 0.875 of the shorter side, but no smaller than `image_size` if the image has so many
-  pixels: an image of exactly that size is taken as it is.
+  pixels: an image of exactly that size is not cropped.
 
   Args:
     sizes: heights and widths, int32 `[images, 2]`.
-    image_size: in pixels, what they will be resized to.
+    image_size: what squares are resized to, in pixels.
   """
   from tensorflow_v1 import tf
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
@@ -76,8 +76,8 @@ def choose_central_windows(sizes: Any, image_size: int) -> Any:
 def choose_random_windows(sizes: Any, draws: Any) -> Any:
   """Returns a random part of each image, as `[y, x, height, width]`: int32 `[images, 4]`.
 
-  Ten parts are tried; if none of them fits, as in very long images, it is the largest square in the
-  middle.
+  It is the first of ten random parts that fits, or else, as in very long images, the largest square
+  in the middle.
 
   Args:
     sizes: heights and widths, int32 `[images, 2]`.
@@ -88,36 +88,35 @@ def choose_random_windows(sizes: Any, draws: Any) -> Any:
   pixels = tf.cast(tf.reduce_prod(sizes, 1, keepdims=True), tf.float32)
   area = pixels * (_MIN_AREA + (1 - _MIN_AREA) * area)
   aspect = tf.exp((2 * aspect - 1) * math.log(_MAX_ASPECT))
-  tried = tf.cast(tf.round(tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 2)), tf.int32)
+  sides = tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 2)
+  tried = tf.cast(tf.round(sides), tf.int32)
+
   fits = tf.reduce_all(tf.logical_and(tried >= 1, tried <= sizes[:, tf.newaxis]), 2)
-  first = tf.stack(
-      [tf.range(tf.shape(sizes)[0]),
-       tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)], 1)
+  first_fitting = tf.argmax(tf.cast(fits, tf.int32), 1, output_type=tf.int32)
+  first = tf.stack([tf.range(tf.shape(sizes)[0]), first_fitting], 1)
   chosen = tf.gather_nd(tried, first)
   room = sizes - chosen
   # The largest draw is 1 - 2^-24: in float32 no product with it is rounded up to the other factor.
-  corners = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1) * tf.cast(
-      room + 1, tf.float32)
-  corners = tf.cast(corners, tf.int32)
+  shares = tf.stack([tf.gather_nd(y, first), tf.gather_nd(x, first)], 1)
+  corners = tf.cast(shares * tf.cast(room + 1, tf.float32), tf.int32)
+
   shorter = tf.reduce_min(sizes, 1, keepdims=True)
   middle = tf.concat([(sizes - shorter) // 2, shorter, shorter], 1)
   return tf.where(tf.gather_nd(fits, first), tf.concat([corners, chosen], 1), middle)
 
 
-def mirror(image: Any, number: Any) -> Any:
-  """Returns an image `[height, width, channels]`, mirrored if `number`, drawn from [0, 1), is below
-  a half.
+def mirror(image: Any, draw: Any) -> Any:
+  """Returns an image `[height, width, channels]`, mirrored if `draw`, of [0, 1), is below a half.
   """
   from tensorflow_v1 import tf
-  return tf.cond(number < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+  return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def pad_crop_mirror(images: Any, draws: Any) -> Any:
-  """Returns images of the same shape and dtype, each shifted by up to 4 pixels into zeros, half of
-  them mirrored.
+  """Returns the images, each shifted by up to 4 pixels into zeros, half of them mirrored.
 
   Args:
-    images: `[batch, height, width, channels]`, of which height, width and channels are known.
+    images: `[batch, height, width, channels]` of any dtype; all but the batch is known.
     draws: uniform in [0, 1), float32 `[batch, 3]`.
   """
   from tensorflow_v1 import tf
@@ -125,10 +124,12 @@ def pad_crop_mirror(images: Any, draws: Any) -> Any:
   padded = tf.pad(images, [[0, 0], [_PADDING, _PADDING], [_PADDING, _PADDING], [0, 0]])
   padded_height, padded_width = height + 2 * _PADDING, width + 2 * _PADDING
   shifts = tf.cast(draws[:, :2] * (2 * _PADDING + 1), tf.int32)
+
   columns = tf.range(width)[tf.newaxis]
   columns = tf.where(tf.tile(draws[:, 2:] < 0.5, [1, width]),
                      tf.tile(width - 1 - columns, [tf.shape(draws)[0], 1]),
-                     tf.tile(columns, [tf.shape(draws)[0], 1])) + shifts[:, 1:]
+                     tf.tile(columns, [tf.shape(draws)[0], 1]))
+  columns += shifts[:, 1:]
   rows = tf.range(height)[tf.newaxis] + shifts[:, :1]
   # One index for each pixel of the whole batch: a gather of rows of `channels`.
   rows += tf.range(tf.shape(images)[0])[:, tf.newaxis] * padded_height

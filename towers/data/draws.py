@@ -1,7 +1,6 @@
-"""Draws: random numbers that belong to an example, not to the order in which examples are worked
-on.
+"""Draws: random numbers that belong to an example, whatever the order of the examples.
 
-Each is a function of (seed, epoch, example number, position) alone, so that augmentation is the
+Each is a function of (seed, epoch, example index, position) alone, so that augmentation is the
 same in every input mode, for any number of towers and threads, and after a resume. A stateful
 random op in a pipeline that runs in parallel draws in the order in which threads happen to ask.
 
@@ -17,17 +16,17 @@ _SHIFTS = (30, 27, 31)
 _FRACTION_BITS = 24  # What a float32 holds exactly.
 
 
-def draw(numbers: Any, *, epoch: Any, seed: int, count: int) -> Any:
+def draw(indices: Any, *, epoch: Any, seed: int, count: int) -> Any:
   """Returns float32 `[examples, count]`, each uniform in [0, 1).
 
   Args:
-    numbers: of the examples, int64 `[examples]`.
+    indices: of the examples, int64 `[examples]`.
     epoch: int64 scalar.
     seed: any int.
     count: how many to draw for each example.
   """
   from tensorflow_v1 import tf
-  state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + numbers)
+  state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + indices)
   positions = tf.range(1, count + 1, dtype=tf.int64) * _int64(_GOLDEN)
   mixed = _mix(state[:, tf.newaxis] + positions)
   return tf.cast(_shift_right(mixed, 64 - _FRACTION_BITS), tf.float32) * 2.0 ** -_FRACTION_BITS

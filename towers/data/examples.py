@@ -1,13 +1,13 @@
 """Examples: one split of a data set, as the input modes need it.
 
 A pipeline shards, shuffles and skips *elements*, which are cheap (an index, a serialized record),
-and only then turns them into *examples*, which are not (a decoded image). So a resumed run skips
-without decoding, and every shard reads only its own part.
+and only then turns them into *examples* (a decoded image). So a resumed run skips without decoding,
+and every shard reads only its own part.
 
   elements ──► shard ──► shuffle ──► skip ──► parse_example ──► batch ──► parse_batch
   (fixed order)                               (one by one)               (a whole batch)
                                          or ► read
-                                              (in order, as it likes)
+                                              (in order, in any way)
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -20,34 +20,32 @@ from towers.data.bad_records import BadRecords
 class Examples(NamedTuple):
   """One split of a data set.
 
-  Functions are called as they are written, on 2.x as on 1.14: where a tensor decides, use `tf.cond`
-  or `tf.where`.
+  Functions run as written, without autograph, on 2.x as on 1.14: where a tensor decides, use
+  `tf.cond` or `tf.where`.
 
   Attributes:
-    num_examples: how many elements one epoch has, exactly.
+    num_examples: elements of one epoch, exactly.
     elements: `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements in a fixed
       order.
     parse_example: `parse_example(*element) -> example`, or None where an element is an example
       already. Mapped in parallel over single elements, before they are batched.
-    parse_batch: `parse_batch(elements, *arrays) -> batch`, or None; given elements of shape
-      `[batch, ...]`.
-    arrays: what is fed once, when iterators are initialised, and shared by all towers. It never
-      becomes a constant of the graph, so that arrays larger than the 2 GB limit of a GraphDef
-      train. `elements` and `parse_batch` get tensors of the same shapes and dtypes in the same
-      order.
-    shuffle_buffer: elements held while shuffling; 0 is the whole split (or shard), which is the
-      best mixture and right wherever elements are small.
-    name: what messages and name scopes call the split: letters, digits and underscores.
+    parse_batch: `parse_batch(elements, *arrays) -> batch` of elements `[batch, ...]`, or None.
+    arrays: fed once, when iterators are initialised, and shared by all towers. They never become
+      constants of the graph, so that arrays beyond the 2 GB limit of a GraphDef train. `elements`
+      and `parse_batch` get tensors of the same shapes and dtypes in the same order.
+    shuffle_buffer: elements held while shuffling; 0 for the whole split (or shard), which mixes
+      best and is right wherever elements are small.
+    name: of the split in messages and name scopes: letters, digits and underscores.
     read: `read(elements, epoch=..., parallel_calls=...) -> tf.data.Dataset`, instead of
       parse_example: exactly one example for each element, in the same order. `epoch` is a scalar
-      int64 tensor that counts from 0, for what differs between epochs; `parallel_calls` how many
-      examples to work on at a time.
-    takes_epoch: parse_batch is also given `epoch=...`.
+      int64 tensor that counts from 0, for what differs between epochs; `parallel_calls` the number
+      of examples to work on at a time.
+    takes_epoch: parse_batch also takes `epoch=...`.
     is_gathered: a batch is nothing but rows of `arrays`, so that making one is worth no threads.
-      parse_batch is then given indices of any shape, and makes rows of that shape of them. Of no
-      effect beside parse_example, read or takes_epoch.
-    marks_bad: what comes out in the end is `(batch, is_good)` with is_good `[batch]` bool. The
-      other rows keep their place in the plan, and are left out of the towers' batches.
+      parse_batch then takes indices of any shape, and returns rows of that shape. Of no effect
+      beside parse_example, read or takes_epoch.
+    marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
+      keep their place in the plan, and are left out of the towers' batches.
   """
   num_examples: int
   elements: Callable[..., Any]
@@ -63,7 +61,7 @@ class Examples(NamedTuple):
 
 
 class DataSet(NamedTuple):
-  """What a reader returns: both splits, and what a model must know of them.
+  """Both splits, and what a model must know of them.
 
   Attributes:
     train: the split to learn from.
@@ -72,7 +70,7 @@ class DataSet(NamedTuple):
     num_classes: labels are 0 … num_classes - 1.
     source: where the examples come from and how they are read, a sentence for the start of a run,
       or ''.
-    bad_records: what happens to damaged records, and which were met; None where there can be none.
+    bad_records: the policy for damaged records and their log; None where there can be none.
   """
   train: Examples
   validation: Examples

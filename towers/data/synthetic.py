@@ -2,11 +2,11 @@
 
 Each class has a coarse coloured pattern, and each example is its class's pattern under noise
 fifteen times as strong. So accuracy climbs over the first epoch (for the default shape and softmax
-regression: 47 % after 6 steps of 64, 93 % after 156) and shows that a net learns, where clean
-patterns would be known after a few steps.
+regression: 47 % after 6 steps of 64, 93 % after 156) and shows that a net learns; clean patterns
+would take it a few steps.
 
   data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=10, num_train=10000,
-  num_validation=1000, seed=0)
+                            num_validation=1000, seed=0)
 """
 
 from typing import Tuple
@@ -47,15 +47,18 @@ def load_synthetic(*, image_shape: Tuple[int, int, int] = (32, 32, 3), num_class
   if len(image_shape) != 3 or min(image_shape) < 1:
     raise UsageError(f'image_shape is {list(image_shape)}; it needs 3 numbers of 1 or more: '
                      'height, width, channels.')
-  for argument, value, least in (('num_classes', num_classes, 2), ('num_train', num_train, 1),
-                                 ('num_validation', num_validation, 1)):
+  for argument, value, least in (
+      ('num_classes', num_classes, 2),
+      ('num_train', num_train, 1),
+      ('num_validation', num_validation, 1),
+  ):
     if value < least:
       raise UsageError(f'{argument} is {value}; give {least} or more.')
   if not 0 <= seed <= _MAX_SEED:
     raise UsageError(f'seed is {seed}; synthetic data needs 0 to {_MAX_SEED}.')
 
   patterns = _patterns(image_shape, num_classes, np.random.RandomState([seed, 0]))
-  # A stream of random numbers for each split: the length of one doesn't change the other.
+  # A stream of random numbers for each split: the length of one does not change the other.
   train = _images_and_labels(patterns, num_train, np.random.RandomState([seed, 1]))
   validation = _images_and_labels(patterns, num_validation, np.random.RandomState([seed, 2]))
   return DataSet(
@@ -78,14 +81,13 @@ def _patterns(image_shape: Tuple[int, int, int], num_classes: int,
 
 def _images_and_labels(patterns: np.ndarray, num_examples: int, random: np.random.RandomState
                        ) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns images [num_examples, height, width, channels] uint8 and labels [num_examples] int32.
-  """
+  """Returns images [examples, height, width, channels] uint8 and labels [examples] int32."""
   num_classes = len(patterns)
   labels = random.permutation(np.arange(num_examples, dtype=np.int32) % num_classes)
   shape = (num_examples,) + patterns.shape[1:]
   # Raw bytes are the fastest random numbers that numpy has, several times as fast as normal ones.
-  images = np.frombuffer(bytearray(random.bytes(int(np.prod(shape)))),
-                         dtype=np.uint8).reshape(shape)
+  noise = bytearray(random.bytes(int(np.prod(shape))))
+  images = np.frombuffer(noise, dtype=np.uint8).reshape(shape)
   # 0 to 255 becomes 0 to 240, in place and without a detour through floats.
   images -= images // _PATTERN_VALUES
   for label in range(num_classes):

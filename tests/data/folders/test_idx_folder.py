@@ -123,7 +123,7 @@ def test_the_first_label_out_of_range_is_pointed_at(tmp_path):
   arrays = _arrays()
   arrays['train-labels'][[4, 7]] = 200, 10
   _write(tmp_path, arrays)
-  with pytest.raises(UsageError, match='2 of 20 labels.*at index 4, is 200;.*201 or more'):
+  with pytest.raises(UsageError, match='2 of 20 labels.*at index 4: 200;.*201 or more'):
     load_idx_folder(tmp_path)
   assert load_idx_folder(tmp_path, num_classes=201).num_classes == 201
 

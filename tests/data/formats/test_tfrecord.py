@@ -1,4 +1,4 @@
-"""A TFRecord file is read by number, and damage costs what it must and no more."""
+"""A TFRecord file is read by index, and damage costs what it must and no more."""
 
 import gzip
 import io

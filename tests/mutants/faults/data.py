@@ -12,7 +12,7 @@ MUTANTS = [
             ("with tf.device('/cpu:0'):", 'with tf.name_scope(None):',
              "whole arrays are sent to a tower's GPU",
              'test_gathering_stays_on_the_cpu_in_a_towers_device_scope'),
-            ('if len(array) != num_examples:', 'if len(array) < num_examples:',
+            ('if len(array) != len(first):', 'if len(array) < len(first):',
              'a longer array is taken for the same examples', 'test_what_cannot_be_fed_is_refused'),
             ("dtype=array.dtype.newbyteorder('='))", 'dtype=array.dtype)',
              'foreign byte order is fed as it is', 'test_any_layout_in_memory'),
@@ -20,12 +20,12 @@ MUTANTS = [
              'strings are refused with useless advice', 'test_what_cannot_be_fed_is_refused'),
         ]), *mutants_of(
             'towers/data/augment.py', tests='tests/data/test_augment.py', faults=[
-                ('return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed,',
-                 'return pad_crop_mirror(images, draw(numbers, epoch=0 * epoch, seed=seed,',
+                ('draws = draw(indices, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])',
+                 'draws = draw(indices, epoch=0 * epoch, seed=seed, count=NUM_DRAWS[kind])',
                  'cifar crops alike in every epoch',
                  'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws'),
-                ('return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=seed,',
-                 'return pad_crop_mirror(images, draw(numbers, epoch=epoch, seed=0,',
+                ('draws = draw(indices, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])',
+                 'draws = draw(indices, epoch=epoch, seed=0, count=NUM_DRAWS[kind])',
                  'the seed does not decide the crops',
                  'test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws'),
                 ('draws[:, :2] * (2 * _PADDING + 1)', 'draws[:, :2] * (2 * _PADDING)',
@@ -37,12 +37,11 @@ MUTANTS = [
                 ('rows += tf.range(tf.shape(images)[0])[:, tf.newaxis] * padded_height',
                  'rows += tf.range(tf.shape(images)[0])[:, tf.newaxis] * padded_width',
                  'height and width are confused', 'test_shifted_and_mirrored_images_are_numpys'),
-                ('room + 1, tf.float32)', 'room, tf.float32)',
+                ('tf.cast(room + 1, tf.float32)', 'tf.cast(room, tf.float32)',
                  'no window reaches the last row or column',
                  'test_the_largest_draws_reach_the_last_row_and_column_and_none_beyond'),
-                ('tried = tf.cast(tf.round(tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * '
-                 'aspect)], 2)), tf.int32)',
-                 'tried = tf.cast(tf.round(tf.stack([area / aspect, area * aspect], 2)), tf.int32)',
+                ('sides = tf.stack([tf.sqrt(area / aspect), tf.sqrt(area * aspect)], 2)',
+                 'sides = tf.stack([area / aspect, area * aspect], 2)',
                  'sides are areas, so that hardly any window fits',
                  'test_random_windows_lie_within_the_image_and_cover_what_they_should'),
                 ('aspect = tf.exp((2 * aspect - 1) * math.log(_MAX_ASPECT))',
@@ -54,9 +53,9 @@ MUTANTS = [
             ]),
     *mutants_of(
         'towers/data/draws.py', tests='tests/data/test_draws.py', faults=[
-            ('state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + numbers)',
+            ('state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + indices)',
              'state = _mix(\n'
-             '      _mix(_int64(seed) + epoch * _int64(_GOLDEN)) + tf.range(tf.size(numbers, '
+             '      _mix(_int64(seed) + epoch * _int64(_GOLDEN)) + tf.range(tf.size(indices, '
              'out_type=tf.int64)))', 'draws belong to places in a batch, not to examples',
              'test_an_examples_draws_do_not_depend_on_its_batch'),
             ('positions = tf.range(1, count + 1, dtype=tf.int64)',
@@ -77,8 +76,7 @@ MUTANTS = [
              'images, labels = images, np.delete(labels, wrong)',
              'labels behind a damaged record belong to other images',
              'test_damage_is_named_or_left_out'),
-            ('seed=seed), splits[1], IMAGE_SHAPE, layout.num_classes,',
-             'seed=seed), splits[0], IMAGE_SHAPE, layout.num_classes,',
+            ('seed=seed), validation=splits[1],', 'seed=seed), validation=splits[0],',
              'validation measures on the training split',
              'test_images_and_labels_come_out_as_they_went_in[False-cifar10]'),
         ]), *mutants_of(
@@ -95,28 +93,23 @@ MUTANTS = [
                      'test_fail_names_the_place_and_the_setting_and_remembers_the_first'),]),
     *mutants_of(
         'towers/data/formats/tfrecord.py', tests='tests/data/formats/test_tfrecord.py', faults=[
-            ('    return self._paths[file], int(\n'
-             '        self._offsets[number]), number - (self._ends[file - 1] if file else 0)',
-             '    return self._paths[file], int(self._offsets[number]), number',
+            ('return self._paths[file], int(self._offsets[index]), index - first',
+             'return self._paths[file], int(self._offsets[index]), index',
              "a record's number counts from the first file",
              'test_records_of_several_files_are_numbered_through'),
-            ('files = [bisect.bisect_right(self._ends, number) for number in numbers]',
-             'files = [bisect.bisect_left(self._ends, number) for number in numbers]',
+            ('files = [bisect.bisect_right(self._ends, index) for index in indices]',
+             'files = [bisect.bisect_left(self._ends, index) for index in indices]',
              'the first record of a file is sought in the file before',
              'test_records_of_several_files_are_numbered_through'),
             ('if mask(checksum) != stated[position]:', 'if False:',
              'damaged payloads are trained on',
              'test_a_damaged_payload_loses_one_record_of_five[2]'),
-            ("    if (header['format'], header['size'], header['mtime_ns']) != (_FORMAT, "
-             "status.st_size,\n"
-             '                                                                  '
-             'status.st_mtime_ns):', "    if header['format'] != _FORMAT:",
+            ("if (header['format'], header['size'], header['mtime_ns']) != expected:",
+             "if header['format'] != _FORMAT:",
              'the index of a file that has changed is taken',
              'test_an_index_is_kept_and_made_anew_when_the_file_changed'),
-            ('        offset = first_offset + sum(lengths[first_record:first_record + wrong]) + '
-             'wrong * (\n'
-             '            _HEADER_BYTES + _FOOTER_BYTES)', '        offset = first_offset + sum(\n'
-             '            lengths[first_record:first_record + wrong]) + wrong * _HEADER_BYTES',
+            ('offset = first_offset + payload_bytes + wrong * (_HEADER_BYTES + _FOOTER_BYTES)',
+             'offset = first_offset + payload_bytes + wrong * _HEADER_BYTES',
              'the place of a damaged length is wrong',
              'test_a_damaged_length_loses_the_rest_of_the_file_and_says_so'),
         ]), *mutants_of(
@@ -145,12 +138,8 @@ MUTANTS = [
         faults=[
             ('labels += [label] * len(found)', 'labels += [len(labels)] * len(found)',
              'images have no class', 'test_both_splits_are_found[val]'),
-            ("                       augment=augment if split == 'train' else 'none', seed=seed,\n"
-             "                       bad_records=bad_records, name='images_' + split) for split, "
-             "files in splits\n"
-             '  ]', '                       augment=augment, seed=seed, bad_records=bad_records,\n'
-             "                       name='images_' + split)\n"
-             '      for split, files in splits]', 'validation is augmented',
+            ("validation=examples_of('validation', 'none'),",
+             "validation=examples_of('validation', augment),", 'validation is augmented',
              'test_training_is_augmented_and_validation_never[cifar]'),
         ]), *mutants_of(
             'towers/data/encoded_images.py', tests='tests/data/test_encoded_images.py', faults=[

@@ -8,19 +8,19 @@
                                                      was made from
   data_set.json last: classes, sizes, records and checksum of every shard
 
-A shard has its name when it is whole, and data_set.json is there when all are: whenever a
-conversion is killed, nothing half reads as whole. Started again, it keeps the shards whose index
-and checksum hold and that were made from the same sources, and makes the others. The same sources
-give the same bytes, whatever the number of processes.
+A shard gets its name once it is whole, and data_set.json is written once all are: whenever a
+conversion is killed, nothing incomplete looks whole. Started again, it keeps the shards whose index
+and checksum hold and that come from the same sources, and makes the others. The same sources give
+the same bytes, whatever the number of processes.
 
-JPEGs and PNGs are copied as they are; arrays become PNGs, which lose nothing.
+JPEGs and PNGs are copied unchanged; arrays become PNGs, which lose nothing.
 """
 
 import argparse
 import json
 import os
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.local_path import check_local_path
@@ -34,8 +34,9 @@ from towers.data.convert.shards import (
   remove_leftovers,
   write_shards,
 )
-from towers.data.convert.sources import SOURCES, read_sources
+from towers.data.convert.sources import SOURCES, Sources, read_sources
 from towers.data.folders.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
+from towers.data.formats.tfrecord import FileIndex
 
 
 def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
@@ -46,10 +47,9 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
   Args:
     kind: one of `SOURCES`.
     data_dir: the folder of the sources.
-    to: the folder of the shards; made where it is missing.
-    shards: files of the training split; None for as many as give 64 MB each. Validation gets its
-      share.
-    processes: that write at a time; None for one on each core.
+    to: the folder of the shards; made if missing.
+    shards: files of the training split; None for files of 64 MB. Validation gets its share.
+    processes: writers at a time; None for one on each core.
     on_bad_record: 'fail', or 'skip' to leave damaged images out.
     stream: for progress, `sys.stderr` if None.
 
@@ -69,8 +69,8 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
     os.makedirs(to, exist_ok=True)
   except OSError as error:
     raise UsageError(f"to='{to}' cannot be made: {error.strerror}; choose a folder that can be "
-                     "written.") \
-        from None
+                     "written.") from None
+
   planned = plan_shards(sources, to, shards)
   refuse_strangers(to, planned)
   remove_leftovers(to)
@@ -83,19 +83,22 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
     os.remove(os.path.join(to, DESCRIPTION))
   done.update(write_shards(left, bad_records, processes or count_cores(), stream))
 
-  description = dict(
-      format=DESCRIPTION_FORMAT, converted_from=kind, num_classes=sources.num_classes,
-      first_label=0, classes=sources.classes, image_size=sources.image_size,
-      channels=sources.channels, shards={
-          os.path.basename(shard.path):
-              dict(records=len(done[shard.path].lengths),
-                   **{fact: done[shard.path].facts[fact] for fact in ('bytes', 'crc32')})
-          for shard in planned
-      })
+  description = _describe(kind, sources, [done[shard.path] for shard in planned])
   write_whole(os.path.join(to, DESCRIPTION), (json.dumps(description, indent=1) + '\n').encode())
   if bad_records.summary():
     print(bad_records.summary(), file=stream)
   return description
+
+
+def _describe(kind: str, sources: Sources, indexes: Sequence[FileIndex]) -> Dict[str, Any]:
+  shards = {
+      os.path.basename(index.path): dict(records=len(index.lengths), bytes=index.facts['bytes'],
+                                         crc32=index.facts['crc32'])
+      for index in indexes
+  }
+  return dict(format=DESCRIPTION_FORMAT, converted_from=kind, num_classes=sources.num_classes,
+              first_label=0, classes=sources.classes, image_size=sources.image_size,
+              channels=sources.channels, shards=shards)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -105,13 +108,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
       description='Turns images, idx files, CIFAR or arrays into sharded TFRecords. '
       'Started again after it was killed, it goes on where it was.')
   parser.add_argument('--from', dest='kind', required=True, choices=SOURCES, help='what to convert')
-  parser.add_argument('--data_dir', required=True, help='folder of it')
-  parser.add_argument('--to', required=True, help='folder to write the shards to')
-  parser.add_argument('--shards', type=int, help='files of the training split; default: of 64 MB '
-                                                 'each')
-  parser.add_argument('--processes', type=int, help='that write at a time; default: one on each '
-                                                    'core')
-  parser.add_argument('--on_bad_record', default='fail', choices=POLICIES, help='damaged images')
+  parser.add_argument('--data_dir', required=True, help='folder of the sources')
+  parser.add_argument('--to', required=True, help='folder of the shards')
+  parser.add_argument('--shards', type=int,
+                      help='number of files of the training split; default: files of 64 MB')
+  parser.add_argument('--processes', type=int,
+                      help='number of processes that write; default: one on each core')
+  parser.add_argument('--on_bad_record', default='fail', choices=POLICIES,
+                      help='for damaged images: stop, or leave them out')
   flags = parser.parse_args(arguments)
   try:
     description = convert(flags.kind, flags.data_dir, flags.to, shards=flags.shards,
@@ -120,7 +124,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     print(f'error: {error}', file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print('\ninterrupted: what is whole is kept, and the same command goes on', file=sys.stderr)
+    print('\ninterrupted: whole shards are kept, and the same command goes on', file=sys.stderr)
     return 130
   records = [shard['records'] for shard in description['shards'].values()]
   print(f"done: {sum(records):,} images of {description['num_classes']:,} classes in "

@@ -1,10 +1,9 @@
-"""Makes the embedded sample out of the full Fashion-MNIST.
+"""Makes the embedded sample from the full Fashion-MNIST.
 
   python -m towers.data.convert.make_sample --data_dir=/usr/share/datasets/fashion-mnist \
     --output_dir=towers/data/fashion_mnist_sample
 
-The same input gives the same files, up to what the installed zlib makes of them; unpacked they are
-equal everywhere.
+The same input gives files that are the same when unpacked; how they are packed depends on zlib.
 """
 
 import argparse
@@ -29,7 +28,7 @@ def make_sample(data_dir: str, output_dir: str) -> None:
 
   Args:
     data_dir: the folder of the full set's four gzipped files.
-    output_dir: where to write files of the same names; made where it is missing.
+    output_dir: where to write files of the same names; made if missing.
 
   Raises:
     UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on
@@ -40,20 +39,19 @@ def make_sample(data_dir: str, output_dir: str) -> None:
   os.makedirs(output_dir, exist_ok=True)
   for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
     images_name, labels_name = split + '-images-idx3-ubyte.gz', split + '-labels-idx1-ubyte.gz'
-    images, labels = read_idx(os.path.join(data_dir, images_name)), read_idx(
-        os.path.join(data_dir, labels_name))
+    images = read_idx(os.path.join(data_dir, images_name))
+    labels = read_idx(os.path.join(data_dir, labels_name))
     chosen = choose(labels, num_per_class)
     write_idx(os.path.join(output_dir, images_name), images[chosen])
     write_idx(os.path.join(output_dir, labels_name), labels[chosen])
 
 
 def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
-  """Returns which examples to take: the first of each class in file order, then shuffled by a fixed
-  seed.
+  """Returns the examples to take: the first of each class, shuffled by a fixed seed.
 
   Args:
     labels: `[n]`, 0 to 9.
-    num_per_class: how many examples of each class to take.
+    num_per_class: examples to take of each class.
 
   Returns:
     Indices `[10 * num_per_class]`.
@@ -75,10 +73,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
   """Makes the sample from the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m towers.data.convert.make_sample', description='Makes the embedded sample.')
-  parser.add_argument('--data_dir', required=True, help='folder of the full set, four gzipped idx '
-                                                        'files')
-  parser.add_argument('--output_dir', required=True, help='folder to write the four files of the '
-                                                          'sample to')
+  parser.add_argument('--data_dir', required=True,
+                      help='folder of the full set, four gzipped idx files')
+  parser.add_argument('--output_dir', required=True, help='folder of the sample, four files too')
   flags = parser.parse_args(arguments)
   try:
     make_sample(flags.data_dir, flags.output_dir)

@@ -1,6 +1,4 @@
-"""Shards: files of encoded images that `towers.data.convert` writes, by several processes, each
-whole or not at all.
-"""
+"""Shards: files of encoded images, written by several processes, each whole or not at all."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -8,7 +6,7 @@ import os
 import re
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from towers.data.formats.tfrecord import FileIndex, keep_index, load_index, writ
 _SEED = 20190603
 _SHARD_BYTES = 64 << 20
 _SECONDS_BETWEEN_LINES = 1.0
-# Of the arguments of one shard; part of what its index must say for it to be kept.
+# A shard of another version is made anew.
 _VERSION = 'towers conversion 1'
 
 
@@ -29,14 +27,14 @@ class Shard(NamedTuple):
   """A file to write.
 
   Attributes:
-    path: where.
-    split: whose images.
-    numbers: of the images, in order.
-    source: says all that its bytes depend on.
+    path: of the file.
+    split: the images.
+    indices: of the images in the split, in order.
+    source: names all that the bytes of the file depend on.
   """
   path: str
   split: Split
-  numbers: np.ndarray
+  indices: np.ndarray
   source: str
 
 
@@ -44,13 +42,12 @@ def plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Sh
   """Returns the shards of both splits, their images shuffled once, always in the same way.
 
   Args:
-    sources: to convert.
+    sources: the images to convert.
     to: the folder of the shards.
-    num_shards: of the training split, and its share of validation; None for as many as give 64 MB
-      each.
+    num_shards: of the training split, validation gets its share; None for files of 64 MB.
 
   Raises:
-    UsageError: less than one.
+    UsageError: less than one shard.
   """
   if num_shards is not None and num_shards < 1:
     raise UsageError(f'shards={num_shards}: at least 1 is needed.')
@@ -60,18 +57,18 @@ def plan_shards(sources: Sources, to: str, num_shards: Optional[int]) -> List[Sh
     if num_shards and split.name != 'train':
       count = round(num_shards * len(split.labels) / len(sources.splits[0].labels))
     count = max(min(count, len(split.labels)), 1)
-    # RandomState, whose stream numpy keeps the same through all its versions. Files sorted by class
-    # would be bad for whoever reads them in order.
+    # Shuffled, since readers in file order should not meet class after class. RandomState's stream
+    # is the same in all versions of numpy.
     order = np.random.RandomState(_SEED).permutation(len(split.labels))
-    for number in range(count):
-      name = f'{split.name}-{number:05d}-of-{count:05d}'
+    for index in range(count):
+      name = f'{split.name}-{index:05d}-of-{count:05d}'
       source = ' '.join([_VERSION, split.source, name])
-      planned.append(Shard(os.path.join(to, name), split, order[number::count], source))
+      planned.append(Shard(os.path.join(to, name), split, order[index::count], source))
   return planned
 
 
 def refuse_strangers(to: str, planned: Sequence[Shard]) -> None:
-  """Raises UsageError for a folder that holds shards which are not among those that are planned."""
+  """Raises a UsageError if a folder holds shards that are not planned."""
   names = {os.path.basename(shard.path) for shard in planned}
   strangers = sorted(
       name for name in os.listdir(to)
@@ -82,20 +79,20 @@ def refuse_strangers(to: str, planned: Sequence[Shard]) -> None:
 
 
 def remove_leftovers(to: str) -> None:
-  """Removes what a conversion that was killed was about to write."""
+  """Removes the incomplete files of a conversion that was killed."""
   for name in os.listdir(to):
     if re.match(r'\.(train|validation)-\d{5}-of-\d{5}\..*\.tmp\Z', name):
       os.remove(os.path.join(to, name))
 
 
 def find_finished(shard: Shard, on_bad_record: str) -> Optional[FileIndex]:
-  """Returns the index of a shard that is there, whole, and made from the same sources; else None.
-  """
+  """Returns the index of a shard that is whole and made from the same sources, or else None."""
   if not os.path.exists(shard.path):
     return None
   index = load_index(shard.path)
-  if index.facts.get('source') != shard.source or (on_bad_record == 'fail' and index.facts[
-      'skipped']):
+  if index.facts.get('source') != shard.source:
+    return None
+  if on_bad_record == 'fail' and index.facts['skipped']:
     return None
   return index if _checksum(shard.path) == index.facts['crc32'] else None
 
@@ -110,65 +107,47 @@ def _checksum(path):
 
 def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: int, stream: Any
                  ) -> Dict[str, FileIndex]:
-  """Writes shards in several processes, and tells how far they are.
+  """Writes shards in several processes, and shows the progress.
 
   Args:
-    left: to write.
-    bad_records: told of damaged images.
-    num_processes: that write at a time.
+    left: the shards to write.
+    bad_records: the policy for damaged images, and their log.
+    num_processes: processes that write at a time.
     stream: for progress.
 
   Returns:
-    their indexes by path.
+    The index of each shard by its path.
 
   Raises:
-    UsageError: an image is damaged that must not be, a file cannot be written, or a process has
-      ended.
+    UsageError: an image is damaged under the policy 'fail', a file cannot be written, or a process
+      has ended.
   """
   if not left:
     return {}
-  # No TensorFlow here, so that a fork is safe, and what a split holds need not be copied.
-  context = multiprocessing.get_context('fork')
-  num_processes = min(num_processes, len(left))
-  workers: List[Any] = []
-  readers: List[Any] = []
-  for number in range(num_processes):
-    reader, writer = context.Pipe(duplex=False)
-    worker = context.Process(target=_work, args=(left[number::num_processes], writer, os.getpid()),
-                             daemon=True)
-    worker.start()
-    writer.close()  # The worker's is the only one left, so that its end is the pipe's.
-    workers.append(worker)
-    readers.append(reader)
   indexes: Dict[str, FileIndex] = {}
-  total = sum(len(shard.numbers) for shard in left)
-  started, shown, images = time.monotonic(), 0.0, 0
+  progress = _Progress(left, stream)
+  workers, readers = _start_workers(left, min(num_processes, len(left)))
   try:
     while len(indexes) < len(left):
       ready: Any
       for ready in multiprocessing.connection.wait(readers):
         kind, value = ready.recv()
-        if kind == 'index':
+        if kind == 'images':
+          progress.num_images += value
+        elif kind == 'index':
           indexes[value.path] = value
         elif kind == 'bad':
-          bad_records.report(value[0], 0, value[2], record=value[1])
+          path, record, reason = value
+          bad_records.report(path, 0, reason, record=record)
         elif kind == 'error':
           raise UsageError(value)
-        elif kind == 'end':
-          readers.remove(ready)
         else:
-          images += value
-      now = time.monotonic() - started
-      if now - shown > _SECONDS_BETWEEN_LINES or len(indexes) == len(left):
-        shown = now
-        print(f'{images:,} of {total:,} images, {len(indexes):,} of {len(left):,} shards, '
-              f'{images / now:,.0f} images/s, {now * (total - images) / max(images, 1):.0f} s '
-              'left',
-            file=stream, flush=True)
+          readers.remove(ready)
+      progress.show(len(indexes))
   except EOFError:
     raise UsageError(
-        f'{len(left) - len(indexes)} of {len(left)} shards were not written: a '
-        'process that wrote some of them ended. Start again: what is whole is kept.') from None
+        f'{len(left) - len(indexes)} of {len(left)} shards were not written: a process that wrote '
+        'some of them ended. Start again: whole shards are kept.') from None
   finally:
     for worker in workers:
       worker.terminate()
@@ -176,8 +155,46 @@ def write_shards(left: Sequence[Shard], bad_records: BadRecords, num_processes: 
   return indexes
 
 
+def _start_workers(shards, num_processes) -> Tuple[List[Any], List[Any]]:
+  """Returns processes that write every n-th shard each, and the pipes that they report to."""
+  # No TensorFlow here, so that a fork is safe, and the images of a split need not be copied.
+  context = multiprocessing.get_context('fork')
+  workers, readers = [], []
+  for first in range(num_processes):
+    reader, writer = context.Pipe(duplex=False)
+    worker = context.Process(target=_work, args=(shards[first::num_processes], writer, os.getpid()),
+                             daemon=True)
+    worker.start()
+    writer.close()  # The worker's is the only one left, so that its end is the pipe's.
+    workers.append(worker)
+    readers.append(reader)
+  return workers, readers
+
+
+class _Progress:
+  """A line about every second: images, shards, speed and the time left."""
+
+  def __init__(self, shards, stream):
+    self.num_images = 0
+    self._total = sum(len(shard.indices) for shard in shards)
+    self._num_shards = len(shards)
+    self._stream = stream
+    self._started, self._shown = time.monotonic(), 0.0
+
+  def show(self, num_shards):
+    """Prints the line if it is time, or if `num_shards` are all."""
+    now = time.monotonic() - self._started
+    if now - self._shown > _SECONDS_BETWEEN_LINES or num_shards == self._num_shards:
+      self._shown = now
+      left = now * (self._total - self.num_images) / max(self.num_images, 1)
+      print(f'{self.num_images:,} of {self._total:,} images, '
+            f'{num_shards:,} of {self._num_shards:,} shards, '
+            f'{self.num_images / now:,.0f} images/s, {left:.0f} s left',
+            file=self._stream, flush=True)
+
+
 def _work(shards: Sequence[Shard], writer: Any, parent: int) -> None:
-  """What a process does: writes its shards, one after another, until its parent is gone."""
+  """Writes a process's shards, one after another, until its parent is gone."""
   def send(kind, value=None):
     writer.send((kind, value))
 
@@ -189,7 +206,7 @@ def _work(shards: Sequence[Shard], writer: Any, parent: int) -> None:
     pass
   except (OSError, UsageError) as error:
     send('error', str(error))
-  except KeyboardInterrupt:  # Ctrl-C reaches all processes; the parent tells of it.
+  except KeyboardInterrupt:  # Ctrl-C reaches all processes; the parent reports it.
     pass
 
 
@@ -200,15 +217,15 @@ def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
   lengths: List[int] = []
   unreported = 0
   with open(temporary, 'wb') as file:
-    for number in shard.numbers.tolist():
+    for index in shard.indices.tolist():
       if os.getppid() != parent:
         raise BrokenPipeError
       try:
-        image = shard.split.encode(number)
+        image = shard.split.encode(index)
       except BadRecordError as error:
-        send('bad', shard.split.place(number) + (str(error),))
+        send('bad', shard.split.place(index) + (str(error),))
         continue
-      payload = encode_labelled(image, int(shard.split.labels[number]))
+      payload = encode_labelled(image, int(shard.split.labels[index]))
       write_record(file, payload)
       lengths.append(len(payload))
       unreported += 1
@@ -218,10 +235,11 @@ def _write_shard(shard: Shard, send: Any, parent: int) -> FileIndex:
     file.flush()
     os.fsync(file.fileno())
     size = file.tell()
-  facts = dict(source=shard.source, skipped=len(shard.numbers) - len(lengths), bytes=size,
+
+  facts = dict(source=shard.source, skipped=len(shard.indices) - len(lengths), bytes=size,
                crc32=_checksum(temporary))
   os.replace(temporary, shard.path)
-  index = FileIndex(shard.path, np.array(lengths, np.int64), None, facts)
-  keep_index(index)
+  file_index = FileIndex(shard.path, np.array(lengths, np.int64), None, facts)
+  keep_index(file_index)
   send('images', unreported)
-  return index
+  return file_index

@@ -1,4 +1,4 @@
-"""Sources: images of any kind that `towers.data.convert` takes, as JPEGs and PNGs by number."""
+"""Sources: images of any kind that `towers.data.convert` takes, as JPEGs and PNGs by index."""
 
 import hashlib
 import os
@@ -19,15 +19,15 @@ SOURCES = ('images', 'idx', 'npy') + tuple(CIFARS)
 
 
 class Split(NamedTuple):
-  """Images to convert, by number.
+  """Images to convert, by index.
 
   Attributes:
     name: 'train' or 'validation'.
     labels: `[images]` int.
-    encode: `encode(number)` returns the bytes of a JPEG or PNG, or raises a BadRecordError.
-    place: `place(number)` returns the file and the record's number in it, for messages.
-    source: what the images are made from; another one asks for other shards.
-    num_bytes: about how large they are all together.
+    encode: `encode(index)` returns the bytes of a JPEG or PNG, or raises a BadRecordError.
+    place: `place(index)` returns the file and the record's index in it, for messages.
+    source: identifies what the images are made from; shards of another source are made anew.
+    num_bytes: the approximate size of all images.
   """
   name: str
   labels: np.ndarray
@@ -38,12 +38,12 @@ class Split(NamedTuple):
 
 
 class Sources(NamedTuple):
-  """What is converted.
+  """The splits to convert, and what data_set.json says of them.
 
   Attributes:
-    splits: both.
-    classes: their names, or none where they have no names.
-    num_classes: how many.
+    splits: 'train' and 'validation'.
+    classes: their names; empty where classes have none.
+    num_classes: labels are 0 … num_classes - 1.
     image_size: height and width of all images if they are square and of one size, else None.
     channels: 1 or 3.
   """
@@ -55,29 +55,30 @@ class Sources(NamedTuple):
 
 
 def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
-  """Reads what is to be known before anything is converted; of files, no more than their names and
-  sizes.
+  """Finds the images to convert; of image files, reads no more than names and sizes.
 
   Args:
     kind: one of `SOURCES`.
-    data_dir: the folder of them.
-    bad_records: told of damaged ones.
+    data_dir: the folder of the sources.
+    bad_records: the policy for damaged images, and their log.
 
   Raises:
-    UsageError: what is missing or damaged, or would not be the same as a PNG.
+    UsageError: files are missing or damaged, or images cannot become PNGs without a loss.
   """
   if kind not in SOURCES:
     raise UsageError(f"from={kind}: choose one of {', '.join(SOURCES)}.")
+
   if kind == 'images':
     classes, files_of_splits = find_image_files(data_dir)
-    return Sources([_split_of_files(name, files) for name, files in files_of_splits], classes,
-                   max(len(classes), 2), None, 3)
+    return Sources([_split_of_files(name, files) for name, files in files_of_splits.items()],
+                   classes, max(len(classes), 2), None, 3)
   if kind == 'idx':
     data_set = load_idx_folder(data_dir)
   elif kind == 'npy':
     data_set = load_npy(data_dir, bad_records=bad_records)
   else:
     data_set = load_cifar(kind, data_dir, bad_records=bad_records)
+
   height, width, channels = data_set.image_shape
   if channels not in (1, 3):
     raise UsageError(f'{data_dir}: images of {channels} channels cannot become PNGs, which have 1 '
@@ -88,8 +89,8 @@ def read_sources(kind: str, data_dir: str, bad_records: BadRecords) -> Sources:
 
 
 def _split_of_files(name, files) -> Split:
-  def encode(number):
-    [result] = files.read([number])
+  def encode(index):
+    [result] = files.read([index])
     if isinstance(result, BadRecordError):
       raise result
     content = result[0]
@@ -107,20 +108,21 @@ def _split_of_files(name, files) -> Split:
     facts.update(f'{path}\x00{label}\x00{status.st_size}\x00{status.st_mtime_ns}\n'.encode(
         errors='surrogateescape'))
     num_bytes += status.st_size
-  return Split(name, files.labels, encode, lambda number: (files.paths[number], 0),
+  return Split(name, files.labels, encode, lambda index: (files.paths[index], 0),
                facts.hexdigest(), num_bytes)
 
 
 def _split_of_arrays(name, data_dir, examples) -> Split:
   images, labels = examples.arrays[:2]
-  numbers = examples.arrays[2] if len(examples.arrays) > 2 else np.arange(len(labels))
+  # Loaders that leave out bad examples add the indices of the good ones.
+  good = examples.arrays[2] if len(examples.arrays) > 2 else np.arange(len(labels))
   if images.dtype != np.uint8:
     raise UsageError(f'{data_dir}: images of dtype {images.dtype} cannot become PNGs without a '
                      'loss; --data=npy trains from them as they are.')
-  facts = hashlib.sha256(f'{images.shape}{numbers.shape}'.encode())
+  facts = hashlib.sha256(f'{images.shape}{good.shape}'.encode())
   for begin in range(0, len(images), 1024):
     facts.update(images[begin:begin + 1024].tobytes())
-  facts.update(labels.tobytes() + numbers.tobytes())
-  return Split(name, labels[numbers], lambda number: encode_png(images[numbers[number]]),
-               lambda number: (os.path.join(data_dir, name), int(numbers[number])),
+  facts.update(labels.tobytes() + good.tobytes())
+  return Split(name, labels[good], lambda index: encode_png(images[good[index]]),
+               lambda index: (os.path.join(data_dir, name), int(good[index])),
                facts.hexdigest(), images.nbytes)

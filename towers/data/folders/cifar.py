@@ -3,8 +3,8 @@
   CIFAR-10     label 0-9, then 1,024 red, 1,024 green and 1,024 blue pixels, row by row  3,073 bytes
   CIFAR-100    coarse label, fine label 0-99, then the same                              3,074 bytes
 
-All of it is 184 MB, so it is read at once, and becomes arrays: batches are then gathered faster
-than any file is read.
+All of it is 184 MB, so it is read at once into arrays: gathering batches is then faster than
+reading any file.
 
 Format: "Binary version" on the page of Krizhevsky, "Learning multiple layers of features from tiny
 images".
@@ -27,14 +27,14 @@ _IMAGE_BYTES = 32 * 32 * 3
 
 
 class CifarFormat(NamedTuple):
-  """What differs between the two.
+  """What differs between CIFAR-10 and CIFAR-100.
 
   Attributes:
     folder: what their archives unpack to.
     train: names of the files to learn from.
     validation: names of the files to measure on.
     num_labels: label bytes of a record; the last one is the class.
-    num_classes: classes.
+    num_classes: labels are 0 … num_classes - 1.
   """
   folder: str
   train: Tuple[str, ...]
@@ -44,11 +44,11 @@ class CifarFormat(NamedTuple):
 
 
 CIFARS = {
-    'cifar10':
-        CifarFormat('cifar-10-batches-bin',
-                    tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
-                    ('test_batch.bin',), 1, 10), 'cifar100':
-                        CifarFormat('cifar-100-binary', ('train.bin',), ('test.bin',), 2, 100),
+    'cifar10': CifarFormat(folder='cifar-10-batches-bin',
+                           train=tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
+                           validation=('test_batch.bin',), num_labels=1, num_classes=10),
+    'cifar100': CifarFormat(folder='cifar-100-binary', train=('train.bin',),
+                            validation=('test.bin',), num_labels=2, num_classes=100),
 }
 
 
@@ -59,8 +59,7 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
   Args:
     name: 'cifar10' or 'cifar100'.
     data_dir: the folder of the files, or the one that their archive was unpacked in.
-    bad_records: what to do with labels out of range, and with what is left behind a file's last
-      whole record.
+    bad_records: the policy for labels out of range, and for bytes after a file's last whole record.
     augment: of the training split, 'none' or 'cifar'.
     seed: of augmentation.
 
@@ -87,9 +86,9 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
       raise UsageError(f"{folder}: no record of {', '.join(files)} is whole, so there is nothing "
                        "to read.")
     splits.append(from_arrays(images, labels, name=f'{name}_{split}'))
-  return DataSet(augment_arrays(splits[0], kind=augment,
-                                seed=seed), splits[1], IMAGE_SHAPE, layout.num_classes,
-                 source='files of CIFAR\'s binary version, held in memory once for all towers',
+  return DataSet(train=augment_arrays(splits[0], kind=augment, seed=seed), validation=splits[1],
+                 image_shape=IMAGE_SHAPE, num_classes=layout.num_classes,
+                 source="files of CIFAR's binary version, held in memory once for all towers",
                  bad_records=bad_records)
 
 
@@ -108,6 +107,7 @@ def read_cifar(path: str, layout: CifarFormat,
     content = np.fromfile(path, np.uint8)
   except OSError as error:
     raise UsageError(f'{path}: cannot be read: {error.strerror}; check its permissions.') from None
+
   num_records, left = divmod(len(content), record_bytes)
   if left:
     bad_records.report(path, num_records * record_bytes,
@@ -115,12 +115,15 @@ def read_cifar(path: str, layout: CifarFormat,
                        record=num_records)
   elif not num_records:
     bad_records.report(path, 0, 'the file is empty')
+
   records = content[:num_records * record_bytes].reshape(num_records, record_bytes)
   labels = records[:, layout.num_labels - 1].astype(np.int32)
   wrong: List[int] = np.flatnonzero(labels >= layout.num_classes).tolist()
   for record in wrong:
-    bad_records.report(path, record * record_bytes,
+    bad_records.report(
+        path, record * record_bytes,
         f'the label {labels[record]} lies outside 0 to {layout.num_classes - 1}', record=record)
+
   images = records[:, layout.num_labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
   if wrong:
     images, labels = np.delete(images, wrong, axis=0), np.delete(labels, wrong)

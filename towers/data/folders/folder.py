@@ -1,16 +1,16 @@
-"""Folder: what loaders say of a folder that is not what it should be."""
+"""Folder: checks of a data set's folder, and the messages of all loaders."""
 
 import os
 from typing import Any, Optional
 
 from towers.base.usage_error import UsageError
 
-# A message lists so many names of a folder at most.
+# The most names of a folder that a message lists.
 _MAX_LISTED_NAMES = 20
 
 
 def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
-  """Returns the path of a folder that is there.
+  """Returns the path of a folder that exists.
 
   Args:
     data_dir: the setting, or None.
@@ -18,7 +18,7 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
     needs: what should be in the folder, for the message.
 
   Raises:
-    UsageError: it is not given, not there, or not a folder.
+    UsageError: data_dir is None, does not exist, or is not a folder.
   """
   if data_dir is None:
     raise UsageError(f"Data set '{data}' needs a data_dir, a folder with {needs}.")
@@ -30,7 +30,7 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
 
 
 def list_folder(folder: str) -> str:
-  """Says what a folder holds, briefly; folders among it end with a slash."""
+  """Returns the names in a folder, at most 20, for a message; folders end with a slash."""
   try:
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
   except OSError as error:

@@ -1,7 +1,7 @@
 """Idx folder: the four files in which MNIST, Fashion-MNIST and their kin are distributed.
 
-A folder is checked as a whole when it is loaded: a label file of another set, or a half-finished
-download, is told before the graph is built instead of as a strange accuracy after an hour.
+Loading checks the folder as a whole: a label file of another set, or a half-finished download,
+fails before the graph is built, instead of showing as a strange accuracy after an hour.
 
   data_set = load_idx_folder('/usr/share/datasets/fashion-mnist')
   data_set.train.num_examples     # 60000
@@ -31,8 +31,8 @@ _HOW_TO_GET = (
 def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') -> DataSet:
   """Loads images and labels of both splits from a folder.
 
-  Looked for are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with the second hyphen or a dot,
-  with or without .gz.
+  The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`; a dot may replace the second hyphen,
+  and .gz may follow.
 
   Args:
     data_dir: the folder.
@@ -70,8 +70,8 @@ def _find_files(data_dir: str) -> Dict[str, str]:
     raise UsageError(f"data_dir '{data_dir}' {found}. {_HOW_TO_GET}")
   paths = {}
   missing = []
-  for role, kind in (('train-images', 'idx3'), ('train-labels', 'idx1'), ('t10k-images', 'idx3'),
-                     ('t10k-labels', 'idx1')):
+  for role, kind in (('train-images', 'idx3'), ('train-labels', 'idx1'),
+                     ('t10k-images', 'idx3'), ('t10k-labels', 'idx1')):
     # Plain before gzipped: it loads faster.
     names = [f'{role}{mark}{kind}-ubyte{end}' for end in ('', '.gz') for mark in '-.']
     candidates = [os.path.join(data_dir, name) for name in names]
@@ -89,14 +89,14 @@ def _find_files(data_dir: str) -> Dict[str, str]:
 
 def _read_split(paths: Dict[str, str], split: str,
                 num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns images [n, height, width, 1] uint8 and labels [n] int32 of one split, checked against
-  each other.
-  """
+  """Returns images [n, height, width, 1] uint8 and labels [n] int32 of a split, checked."""
   images_path, labels_path = paths[split + '-images'], paths[split + '-labels']
   images, labels = read_idx(images_path), read_idx(labels_path)
-  for path, array, expected in (
-      (images_path, images, 'images [n, height, width]'), (labels_path, labels, 'labels [n]')):
-    if array.ndim != expected.count(',') + 1 or array.dtype != np.uint8:
+  for path, array, num_dimensions, expected in (
+      (images_path, images, 3, 'images [n, height, width]'),
+      (labels_path, labels, 1, 'labels [n]'),
+  ):
+    if array.ndim != num_dimensions or array.dtype != np.uint8:
       raise UsageError(f'{path}: {array.dtype} of shape {list(array.shape)} where uint8 {expected} '
                        'were expected; images and labels may be swapped, or the files be those '
                        'of another data set.')
@@ -107,6 +107,6 @@ def _read_split(paths: Dict[str, str], split: str,
   if wrong.size:
     raise UsageError(
         f'{labels_path}: {wrong.size} of {len(labels)} labels lie outside 0 to {num_classes - 1}, '
-        f'the first of which, at index {wrong[0]}, is {labels[wrong[0]]}; num_classes is '
-        f'{num_classes}, and this data set needs {int(labels.max()) + 1} or more.')
+        f'the first at index {wrong[0]}: {labels[wrong[0]]}; num_classes is {num_classes}, and '
+        f'this data set needs {int(labels.max()) + 1} or more.')
   return images[..., np.newaxis], labels.astype(np.int32)

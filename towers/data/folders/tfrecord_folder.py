@@ -5,8 +5,8 @@
                                             image/class/label    an int: 1 … 1000 there,
                                                                  0 is the background
 
-A folder that `python -m towers.data.convert` wrote also has a data_set.json, which says how many
-classes there are, from where labels count, and how many records each file has.
+`python -m towers.data.convert` also writes a data_set.json: the number of classes, the first label,
+and the number of records of each file.
 """
 
 import json
@@ -41,8 +41,7 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
 
   Args:
     data_dir: the folder.
-    bad_records: what to do with damage, which lengths have when the folder is loaded and payloads
-      when they are read.
+    bad_records: the policy for damaged lengths, found while loading, and payloads, found later.
     image_size: height and width that images get; None for what data_set.json says, or 224.
     num_classes: None for what data_set.json says, or 1000.
     first_label: the label that becomes 0; None for what data_set.json says, or 1.
@@ -70,23 +69,23 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
   def load(split, augment):
     records = _load_records(files[split], description, bad_records)
 
-    def read(numbers):
-      return [_decode(record, num_classes, first_label) for record in records.read(numbers)]
+    def read(indices):
+      return [_decode(record, num_classes, first_label) for record in records.read(indices)]
 
-    return encoded_examples(ImageSource(len(records), read,
-                                        records.place), format=format, augment=augment, seed=seed,
-                            bad_records=bad_records, name='tfrecord_' + split)
+    return encoded_examples(ImageSource(len(records), read, records.place), format=format,
+                            augment=augment, seed=seed, bad_records=bad_records,
+                            name=f'tfrecord_{split}')
 
   return DataSet(
-      load('train', augment), load('validation', 'none'),
-      (format.size, format.size, format.channels), num_classes, bad_records=bad_records,
+      train=load('train', augment), validation=load('validation', 'none'),
+      image_shape=(format.size, format.size, format.channels), num_classes=num_classes,
+      bad_records=bad_records,
       source=f"{len(files['train']):,} + {len(files['validation']):,} TFRecord files, read by "
-      "record number: every mode and tower takes exact shares, whatever the sizes of "
-      "files")
+      "record index: every mode and tower takes exact shares, whatever the sizes of files")
 
 
 def _decode(record, num_classes, first_label):
-  """Returns a record's image and label, or a BadRecordError, which it may be already."""
+  """Returns a record's image and label, or a BadRecordError; the record may be one."""
   if isinstance(record, BadRecordError):
     return record
   try:
@@ -103,7 +102,7 @@ def _load_records(paths, description, bad_records) -> Records:
     shard = description.get('shards', {}).get(os.path.basename(index.path))
     if shard is not None and shard['records'] != len(index.lengths):
       bad_records.report(index.path, 0, f"the file has {len(index.lengths):,} records, and "
-                                        f"{DESCRIPTION} counts {shard['records']:,}")
+                         f"{DESCRIPTION} counts {shard['records']:,}")
   records = Records(indexes)
   if not len(records):
     raise UsageError(f'{os.path.dirname(paths[0])}: no record in {len(paths):,} files, so there is '
@@ -135,23 +134,22 @@ def find_shards(folder: str) -> Dict[str, List[str]]:
 
 
 def _check_shards(folder, names):
-  """Raises if names are numbered, as 7 of 16, and are not all of one set of files."""
+  """Raises if names count shards, as 7 of 16, and are not one whole set."""
   sets: Dict[Any, List[int]] = {}
   for name in names:
     match = _SHARD.match(name)
     if match:
       sets.setdefault((match.group(1), int(match.group(3))), []).append(int(match.group(2)))
   if len({total for _, total in sets}) > 1:
-    raise UsageError(f"data_dir '{folder}' has files of several conversions: "
-                     f"{', '.join('{}-…-of-{:05d}'.format(*key) for key in sorted(sets))}; "
-                     "keep one of them.")
-  for (prefix, total), numbers in sets.items():
-    missing = sorted(set(range(total)) - set(numbers))
+    found = ', '.join(f'{prefix}-…-of-{total:05d}' for prefix, total in sorted(sets))
+    raise UsageError(f"data_dir '{folder}' has files of several conversions: {found}; keep one of "
+                     "them.")
+  for (prefix, total), indices in sets.items():
+    missing = sorted(set(range(total)) - set(indices))
     if missing:
       raise UsageError(f"data_dir '{folder}' lacks {len(missing):,} of {total:,} files of "
-                       f"{prefix}, the first of which is "
-                       f"{prefix}-{missing[0]:05d}-of-{total:05d}; a conversion or copy may not "
-                       "be finished.")
+                       f"{prefix}, the first of which is {prefix}-{missing[0]:05d}-of-{total:05d}; "
+                       "a conversion or copy may not be finished.")
 
 
 def read_description(folder: str) -> Dict[str, Any]:
@@ -168,12 +166,12 @@ def read_description(folder: str) -> Dict[str, Any]:
       description = json.load(file)
     if description['format'] != DESCRIPTION_FORMAT:
       raise ValueError(f"its format is {description['format']!r}")
-    for name, shard in description['shards'].items():
+    for shard in description['shards'].values():
       int(shard['records'])
-      str(name)
-    numbers = {name: int(description[name]) for name in ('num_classes', 'first_label', 'channels')}
-    if numbers['num_classes'] < 2 or numbers['channels'] not in (1, 3):
-      raise ValueError('it has {num_classes} classes and {channels} channels'.format(**numbers))
+    int(description['first_label'])
+    num_classes, channels = int(description['num_classes']), int(description['channels'])
+    if num_classes < 2 or channels not in (1, 3):
+      raise ValueError(f'it has {num_classes} classes and {channels} channels')
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise UsageError(
         f'{path}: damaged: {error}; make it again with python -m towers.data.convert.') from None

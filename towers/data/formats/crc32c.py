@@ -15,8 +15,9 @@ def crc32c_of(buffers: Sequence[bytes]) -> List[int]:
 
 
 def mask(checksum: Any) -> Any:
-  """Returns a checksum as TFRecord files store it: rotated and moved, since they may hold checksums
-  themselves.
+  """Returns a checksum as TFRecord files store it, which may hold checksums themselves.
+
+  It is rotated by 15 bits, and a constant is added.
 
   Args:
     checksum: an int, or an array of uint64.

@@ -7,10 +7,10 @@
   Features { map<string, Feature> feature = 1 }           Int64List int64_list = 3 }
 
 TensorFlow's class decodes: its callers have loaded TensorFlow, and on 2.21 it takes half of the
-time that Python would. TensorFlow's parsing op is not used, since that of 2.21 crashes the process
-on some damaged Examples (a length of more than 2^31 bytes is enough). The class would encode 10,000
-images 0.1 to 1.2 s faster, and its import takes 0.8 s on 1.14 and 2.9 s on 2.21:
-`towers.data.convert.convert` encodes without, and forks safely.
+time that Python would. TensorFlow's parsing op crashes the process on some damaged Examples on 2.21
+(a length of more than 2^31 bytes is enough). The class would encode 10,000 images 0.1 to 1.2 s
+faster, but its import takes 0.8 s on 1.14 and 2.9 s on 2.21: `towers.data.convert.convert` encodes
+without TensorFlow, and forks safely.
 """
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
@@ -19,9 +19,7 @@ _BYTES = 2  # The wire type of whatever has a length.
 
 
 def encode_example(features: Mapping[str, Union[int, bytes]]) -> bytes:
-  """Returns a serialized Example of single ints and byte strings, in sorted order: equal features
-  give equal bytes.
-  """
+  """Returns a serialized Example of single ints and byte strings; equal features, equal bytes."""
   entries = b''
   for name, value in sorted(features.items()):
     if isinstance(value, bytes):
@@ -37,7 +35,7 @@ def decode_example(content: bytes, only: Optional[Iterable[str]] = None) -> Dict
 
   Args:
     content: the Example.
-    only: the names that are asked for, or None for all; what others hold is not copied.
+    only: names of the features to return, or None for all; others are not copied.
 
   Raises:
     ValueError: these bytes are no Example.
@@ -50,7 +48,7 @@ def decode_example(content: bytes, only: Optional[Iterable[str]] = None) -> Dict
   try:
     num_bytes = example.MergeFromString(content)
   except DecodeError:
-    # Its own words differ between versions, and say no more.
+    # Its own message differs between versions, and says no more.
     raise ValueError('a field is damaged, or ends behind its message') from None
   if num_bytes < len(content):  # Before protobuf 4 the end of a group that never began is no error.
     raise ValueError(f'a group ends at byte {num_bytes} that never began')

@@ -4,8 +4,8 @@
   00 00        dtype    dimensions  one uint32 for each       the elements in C order
                                     (all numbers are big-endian)
 
-Whether a file is gzipped is read off its first bytes, since downloads and mirrors rename files. The
-header states how long a file must be, so everything is checked before the elements are read: what a
+The first bytes tell whether a file is gzipped, since downloads and mirrors rename files. The header
+states how long a file must be, so everything is checked before the elements are read: what a
 damaged header claims is never allocated, and a small archive cannot unpack without end.
 
   images = read_idx('train-images-idx3-ubyte.gz')     # [60000, 28, 28] uint8
@@ -19,7 +19,7 @@ import gzip
 import os
 import struct
 import zlib
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -52,9 +52,9 @@ def read_idx(path: Any) -> np.ndarray:
     A writable array of the file's shape and dtype, in native byte order.
 
   Raises:
-    UsageError: the file is missing, empty, truncated or too long, its gzip stream is damaged, or
-      its header is none of idx, has a dtype that idx does not know, or dimensions of 0 or more
-      elements than the file can hold.
+    UsageError: the file is missing, empty, truncated or too long; its gzip stream is damaged; or
+      its header is not that of idx, has an unknown dtype, dimensions of 0, or more elements than
+      the file can hold.
   """
   path = os.fspath(path)
   if not os.path.exists(path):
@@ -63,20 +63,19 @@ def read_idx(path: Any) -> np.ndarray:
     raise UsageError(f'{path}: this is not a file, and an idx file was expected; check the path.')
   try:
     with open(path, 'rb') as file:
-      if file.read(2) != _GZIP_MAGIC:
-        file.seek(0)
-        return _read_array(file, path, max_bytes=os.path.getsize(path), kind='the file')
+      size = os.path.getsize(path)
+      is_gzipped = file.read(2) == _GZIP_MAGIC
       file.seek(0)
+      if not is_gzipped:
+        return _read_array(file, path, max_bytes=size, kind='the file')
       with gzip.GzipFile(fileobj=file, mode='rb') as unzipped:
-        return _read_array(
-            unzipped, path, max_bytes=_MAX_GZIP_RATIO * os.path.getsize(path), kind='the gzipped '
-                                                                                    'file, '
-                                                                                    'unpacked,')
+        return _read_array(unzipped, path, max_bytes=_MAX_GZIP_RATIO * size,
+                           kind='the gzipped file, unpacked,')
   except (EOFError, zlib.error) as error:
     raise UsageError(_damaged_gzip(path, error)) from error
   except OSError as error:
-    # Python 3.7 has no class of its own for a gzip file that is none; an error of the file system
-    # has an errno.
+    # Python 3.7 has no exception of its own for damaged gzip files; an error of the file system has
+    # an errno.
     if error.errno is None:
       raise UsageError(_damaged_gzip(path, error)) from error
     raise UsageError(
@@ -114,9 +113,36 @@ def write_idx(path: Any, array: np.ndarray) -> None:
 
 
 def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndarray:
-  """Reads header and elements from a stream that cannot hold more than `max_bytes`; `kind` is for
-  messages.
-  """
+  """Reads an array from a stream of at most `max_bytes`, which messages call `kind`."""
+  dtype, shape = _read_header(stream, path, kind)
+  # In Python's integers, since damaged dimensions overflow numpy's.
+  num_bytes = dtype.itemsize
+  for dimension in shape:
+    num_bytes *= dimension
+  claim = (f'{kind} claims {dtype.name} of shape {list(shape)}, which takes {num_bytes} bytes '
+           'after the header')
+
+  max_element_bytes = max_bytes - 4 - 4 * len(shape)
+  if num_bytes > max_element_bytes:
+    raise UsageError(
+        f'{path}: truncated, or its header is damaged: {claim}, and holds {max_element_bytes} at '
+        'most; download or copy it again.')
+  elements = _read_up_to(stream, num_bytes)
+  if len(elements) < num_bytes:
+    raise UsageError(f'{path}: truncated: {claim}, and holds {len(elements)}; download or copy it '
+                     'again.')
+  # One byte further, and not to the end: it reaches gzip's checksum, yet does not unpack without
+  # bound.
+  if stream.read(1):
+    raise UsageError(f'{path}: trailing bytes: {claim}, and holds more; its header is damaged or '
+                     'it was written twice: download it again.')
+
+  array = np.frombuffer(elements, dtype=dtype).reshape(shape)
+  return array.astype(dtype.newbyteorder('='), copy=False)
+
+
+def _read_header(stream: Any, path: str, kind: str) -> Tuple[np.dtype, Tuple[int, ...]]:
+  """Returns the dtype and the shape; the elements follow in the stream."""
   magic = _read_up_to(stream, 4)
   if not magic:
     raise UsageError(f'{path}: {kind} is empty; download or copy it again.')
@@ -126,10 +152,10 @@ def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndar
         'with 00 00, its dtype and its number of dimensions; check the path, or download it '
         'again.')
   if magic[2] not in DTYPES:
-    raise UsageError(
-        f"{path}: the dtype of an idx file is one of "
-        f"{', '.join((f'0x{code:02X} ({dtype.name})' for code, dtype in DTYPES.items()))}, "
-        f"and {kind} has 0x{magic[2]:02X}; download it again.")
+    known = ', '.join(f'0x{code:02X} ({dtype.name})' for code, dtype in DTYPES.items())
+    raise UsageError(f'{path}: the dtype of an idx file is one of {known}, and {kind} has '
+                     f'0x{magic[2]:02X}; download it again.')
+
   dtype, num_dimensions = DTYPES[magic[2]], magic[3]
   if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
     raise UsageError(f'{path}: {kind} claims {num_dimensions} dimensions, and 1 to '
@@ -139,42 +165,16 @@ def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndar
     raise UsageError(
         f'{path}: truncated: {kind} ends within its header, after {4 + len(header)} of '
         f'{4 + 4 * num_dimensions} bytes; download or copy it again.')
+
   shape = struct.unpack(f'>{num_dimensions}I', header)
   if 0 in shape:
     raise UsageError(f'{path}: {kind} has shape {list(shape)} and so no elements; download it '
                      'again.')
-
-  # In Python's integers, since damaged dimensions overflow numpy's.
-  num_bytes = dtype.itemsize
-  for dimension in shape:
-    num_bytes *= dimension
-  claim = f'{dtype.name} of shape {list(shape)}'
-  max_element_bytes = max_bytes - 4 - len(header)
-  if num_bytes > max_element_bytes:
-    raise UsageError(
-        f'{path}: truncated, or its header is damaged: {kind} claims {claim}, which takes '
-        f'{num_bytes} bytes after the header, and holds {max_element_bytes} at most; download or '
-        'copy it again.')
-  elements = _read_up_to(stream, num_bytes)
-  if len(elements) < num_bytes:
-    raise UsageError(
-        f'{path}: truncated: {kind} claims {claim}, which takes {num_bytes} bytes after the '
-        f'header, and holds {len(elements)}; download or copy it again.')
-  # One byte further, and not to the end: it reaches gzip's checksum, yet does not unpack without
-  # bound.
-  if stream.read(1):
-    raise UsageError(
-        f'{path}: trailing bytes: {kind} claims {claim}, which takes {num_bytes} bytes after the '
-        'header, and holds more; its header is damaged or it was written twice: download it '
-        'again.')
-  array = np.frombuffer(elements, dtype=dtype).reshape(shape)
-  return array.astype(dtype.newbyteorder('='), copy=False)
+  return dtype, shape
 
 
 def _read_up_to(stream: Any, num_bytes: int) -> bytearray:
-  """Reads `num_bytes`, or fewer where the stream ends; memory grows with what is there, not with
-  what is claimed.
-  """
+  """Reads `num_bytes`, or fewer where the stream ends; allocates no more than is there."""
   content = bytearray()
   while len(content) < num_bytes:
     chunk = stream.read(min(_CHUNK_BYTES, num_bytes - len(content)))

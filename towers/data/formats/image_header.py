@@ -2,8 +2,8 @@
 
   read_image_header(content)      # ImageHeader(kind='jpeg', height=375, width=500)
 
-What a header declares is allocated when an image is decoded, so it is looked at first: a few
-hundred bytes can declare 65,535 by 65,535 pixels.
+A decoder allocates what a header declares, so check the header first: a few hundred bytes can
+declare 65,535 by 65,535 pixels.
 """
 
 import struct
@@ -13,18 +13,18 @@ from typing import NamedTuple
 _LONE_JPEG_MARKERS = {0x01} | set(range(0xD0, 0xD9))
 # Start of frame, of all kinds; C4, C8 and CC between them are something else.
 _JPEG_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_OTHERS = ((b'GIF8', 'a GIF'), (b'BM', 'a BMP'), (b'RIFF', 'a WebP'), (b'II*\0', 'a TIFF'), (
-    b'MM\0*', 'a TIFF'))
+_OTHERS = ((b'GIF8', 'a GIF'), (b'BM', 'a BMP'), (b'RIFF', 'a WebP'), (b'II*\0', 'a TIFF'),
+           (b'MM\0*', 'a TIFF'))
 
 
 class ImageHeader(NamedTuple):
-  """What an image's first bytes say.
+  """What the first bytes of an image declare.
 
   Attributes:
     kind: 'jpeg' or 'png'.
     height: in pixels.
     width: in pixels.
-    channels: as they are stored.
+    channels: as stored.
   """
   kind: str
   height: int
@@ -48,12 +48,13 @@ def read_image_header(content: bytes) -> ImageHeader:
   for start, name in _OTHERS:
     if content.startswith(start):
       raise ValueError(f'{name}, neither JPEG nor PNG')
-  raise ValueError('neither JPEG nor PNG: it starts with the bytes %s' % (
-      ' '.join(f'{byte:02x}' for byte in content[:4]) or 'of nothing'))
+  magic = ' '.join(f'{byte:02x}' for byte in content[:4])
+  found = f'starts with the bytes {magic}' if magic else 'is empty'
+  raise ValueError(f'neither JPEG nor PNG: it {found}')
 
 
 def check_is_whole(content: bytes) -> None:
-  """Raises a ValueError if an image lacks its end, as files do whose download was cut off."""
+  """Raises a ValueError if an image lacks its end, as after a download that was cut off."""
   if content[:2] == b'\xff\xd8' and b'\xff\xd9' not in content[-64:]:
     raise ValueError('a JPEG without its end: it was cut off')
   if content[:4] == b'\x89PNG' and b'IEND' not in content[-64:]:
@@ -63,7 +64,7 @@ def check_is_whole(content: bytes) -> None:
 def _read_jpeg_header(content):
   position = 2
   while position + 4 <= len(content):
-    if content[position] != 0xFF:  # Bytes too many, which decoders pass over.
+    if content[position] != 0xFF:  # Stray bytes, which decoders skip.
       position = content.find(b'\xff', position)
       if position < 0:
         break

@@ -1,10 +1,9 @@
-"""Labelled example: the record of ImageNet's TFRecords, a tf.train.Example with an encoded image
-and its label.
+"""Labelled example: the record of ImageNet's TFRecords, an encoded image and its label.
 
-  image/encoded        bytes of a JPEG or PNG
+  image/encoded        bytes of a JPEG or PNG, a feature of a tf.train.Example
   image/class/label    an int, which counts from 1 in ImageNet, where 0 is the background
 
-Others, such as bounding boxes and names, may be there, and are passed over.
+Other features, such as bounding boxes and names, are ignored.
 """
 
 from typing import Tuple
@@ -37,11 +36,10 @@ def decode_labelled(record: bytes, *, num_classes: int, first_label: int) -> Tup
     for name, kind in zip(_FEATURES, (bytes, int)):
       values = features.get(name, [])
       if len(values) != 1 or not isinstance(values[0], kind):
-        raise BadRecordError(f"the feature {name} is needed once, of {kind.__name__}; it is there "
-                             f"{len(values)} "
-                             f"times{', of ' + type(values[0]).__name__ if values else ''}, and "
-                             "there are "
-                             f"{', '.join(sorted(decode_example(record))) or 'no others'}")
+        found = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
+        others = ', '.join(sorted(decode_example(record))) or 'no others'
+        raise BadRecordError(f'the feature {name} is needed once, of {kind.__name__}; it is there '
+                             f'{found}, and there are {others}')
   except BadRecordError:
     raise
   except ValueError as error:

@@ -1,15 +1,15 @@
-"""TFRecord: files of records of any length, read by record number, and written whole or not at all.
+"""TFRecord: files of records of any length, read by index, and written whole or not at all.
 
   length        8 bytes, little-endian ─┐ scanned once, checked, and kept as the file's index
   crc of it     4 bytes                ─┘
-  payload       `length` bytes         ─┐ read by number, checked at each reading
+  payload       `length` bytes         ─┐ read by record, checked at each reading
   crc of it     4 bytes                ─┘
 
-Who knows where each record begins can shard, shuffle and skip numbers, and reads only what is
-needed: every tower gets exactly its share whatever the files' sizes, epochs are shuffled across and
-within files, and a resumed run enters in the middle without reading what lies before. The index of
-FILE is kept as `.index/FILE`, or in the user's cache where that cannot be written, and is made anew
-when the file's size or time of change is another.
+With an index of where each record begins, a pipeline shards, shuffles and skips integers, and reads
+only the records it needs: every tower gets exactly its share whatever the files' sizes, epochs are
+shuffled across and within files, and a resumed run enters in the middle without reading what lies
+before. The index of FILE is kept as `.index/FILE`, or in the user's cache where that cannot be
+written, and is made anew when the file's size or time of change differs.
 
   index = load_index('train-00000-of-00016')
   records = Records([index])
@@ -46,7 +46,7 @@ class Damage(NamedTuple):
   """Where a file's records end before the file does.
 
   Attributes:
-    record: the number of the first record that cannot be found.
+    record: the index of the first record that cannot be found.
     offset: where it begins, in bytes.
     num_bytes: from there to the end of the file.
     reason: what is wrong.
@@ -63,7 +63,7 @@ class FileIndex(NamedTuple):
   Attributes:
     path: the file.
     lengths: of the payloads in bytes, `[records]` int64.
-    damage: what the scan met before the end of the file, or None.
+    damage: where the scan had to stop, or None.
     facts: what a writer noted of the file, such as its checksum.
   """
   path: str
@@ -74,12 +74,12 @@ class FileIndex(NamedTuple):
   @property
   def offsets(self) -> np.ndarray:
     """Where each record begins, in bytes, `[records]` int64."""
-    return np.cumsum(self.lengths + (_HEADER_BYTES + _FOOTER_BYTES)) - (
-        self.lengths + (_HEADER_BYTES + _FOOTER_BYTES))
+    sizes = self.lengths + (_HEADER_BYTES + _FOOTER_BYTES)
+    return np.cumsum(sizes) - sizes
 
 
 def load_index(path: Any) -> FileIndex:
-  """Returns a file's index: the one kept for it, or else a scan, which is then kept.
+  """Returns a file's index: the kept one, or else that of a scan, which is then kept.
 
   Raises:
     UsageError: the file cannot be read, or is compressed as a whole.
@@ -94,16 +94,13 @@ def load_index(path: Any) -> FileIndex:
     index = scan_tfrecord(path)
   except OSError as error:
     raise UsageError(f'{path}: cannot be read: {error.strerror}; check the path and its '
-                     'permissions.') \
-        from None
+                     'permissions.') from None
   keep_index(index, status)
   return index
 
 
 def scan_tfrecord(path: str) -> FileIndex:
-  """Returns a file's index by reading the header of every record; payloads are neither read nor
-  checked.
-  """
+  """Returns a file's index from the header of every record; reads no payload."""
   lengths: List[int] = []
   damage = None
   with open(path, 'rb', buffering=0) as file:
@@ -123,17 +120,17 @@ def scan_tfrecord(path: str) -> FileIndex:
         [length] = struct.unpack_from('<Q', header)
         end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
         if end > size:
-          damage = Damage(
-              len(lengths), offset, size - offset,
-              f'truncated: its length is {length:,}, which ends {end - size:,} bytes after the file'
-          )
+          damage = Damage(len(lengths), offset, size - offset,
+                          f'truncated: its length is {length:,}, which ends {end - size:,} bytes '
+                          'after the file')
           break
         lengths.append(length)
         offset = end
+
       wrong = _first_wrong_header(headers)
       if wrong is not None:
-        offset = first_offset + sum(lengths[first_record:first_record + wrong]) + wrong * (
-            _HEADER_BYTES + _FOOTER_BYTES)
+        payload_bytes = sum(lengths[first_record:first_record + wrong])
+        offset = first_offset + payload_bytes + wrong * (_HEADER_BYTES + _FOOTER_BYTES)
         del lengths[first_record + wrong:]
         reason = 'its length is damaged'
         if offset == 0:
@@ -144,7 +141,7 @@ def scan_tfrecord(path: str) -> FileIndex:
 
 
 def _first_wrong_header(headers):
-  """Returns the number of the first header whose checksum is wrong, or None."""
+  """Returns the index of the first header whose checksum is wrong, or None."""
   if not headers:
     return None
   stated = np.frombuffer(b''.join(headers), np.dtype([('length', '<u8'), ('crc', '<u4')]))['crc']
@@ -160,9 +157,7 @@ def _refuse_other_formats(path, start):
 
 
 def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> None:
-  """Keeps a file's index for `load_index`, beside the file if that can be written, else in the
-  user's cache.
-  """
+  """Keeps a file's index for `load_index`: beside the file, or else in the user's cache."""
   status = status or os.stat(index.path)
   lengths = index.lengths.astype('<i8').tobytes()
   header = dict(
@@ -185,13 +180,13 @@ def _index_paths(path: str) -> Tuple[str, str]:
 
 
 def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIndex]:
-  """Returns a kept index, or None if there is none, or it is damaged or that of another file."""
+  """Returns a kept index, or None if it is missing, damaged or that of another file."""
   try:
     with open(kept, 'rb') as file:
       header_line, _, content = file.read().partition(b'\n')
     header = json.loads(header_line.decode())
-    if (header['format'], header['size'], header['mtime_ns']) != (_FORMAT, status.st_size,
-                                                                  status.st_mtime_ns):
+    expected = (_FORMAT, status.st_size, status.st_mtime_ns)
+    if (header['format'], header['size'], header['mtime_ns']) != expected:
       return None
     lengths = np.frombuffer(content, '<i8').astype(np.int64)
     if len(lengths) != header['records'] or zlib.crc32(content) != header['crc32']:
@@ -203,10 +198,9 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
 
 
 class Records:
-  """The records of several files, by number: those of the first file, then those of the second, and
-  so on.
+  """The records of several files, by index: those of the first file, then of the second, and so on.
 
-  Any number of threads may read. A file keeps open, up to a limit; no position is shared.
+  Any number of threads may read. Files stay open, up to a limit; threads share no file position.
   """
 
   def __init__(self, indexes: Sequence[FileIndex]):
@@ -225,52 +219,52 @@ class Records:
     for descriptor in self._descriptors.values():
       os.close(descriptor)
 
-  def place(self, number: int) -> Tuple[str, int, int]:
-    """Returns the file of a record, its offset in it in bytes, and its number in it."""
-    file = bisect.bisect_right(self._ends, number)
-    return self._paths[file], int(
-        self._offsets[number]), number - (self._ends[file - 1] if file else 0)
+  def place(self, index: int) -> Tuple[str, int, int]:
+    """Returns the file of a record, its offset in it in bytes, and its index in it."""
+    file = bisect.bisect_right(self._ends, index)
+    first = self._ends[file - 1] if file else 0
+    return self._paths[file], int(self._offsets[index]), index - first
 
-  def read(self, numbers: Sequence[int]) -> List[Any]:
-    """Returns for each number its payload, bytes, or a BadRecordError."""
-    files = [bisect.bisect_right(self._ends, number) for number in numbers]
-    self._advise(files, numbers)
+  def read(self, indices: Sequence[int]) -> List[Any]:
+    """Returns for each index its payload, bytes, or a BadRecordError."""
+    files = [bisect.bisect_right(self._ends, index) for index in indices]
+    self._advise(files, indices)
     results: List[Any] = []
     stated = {}
-    for position, (file, number) in enumerate(zip(files, numbers)):
+    for position, (file, index) in enumerate(zip(files, indices)):
       try:
-        payload, stated[position] = self._read_unchecked(file, number)
+        payload, stated[position] = self._read_unchecked(file, index)
         results.append(payload)
       except BadRecordError as error:
         results.append(error)
+
     for position, checksum in zip(stated, crc32c_of([results[position] for position in stated])):
       if mask(checksum) != stated[position]:
         results[position] = BadRecordError('its payload is damaged: the checksum is wrong')
     return results
 
-  def _read_unchecked(self, file, number):
-    """Returns a payload, and the checksum that stands behind it; raises a BadRecordError."""
-    length = int(self._lengths[number])
+  def _read_unchecked(self, file, index):
+    """Returns a payload and its stated checksum; raises a BadRecordError."""
+    length = int(self._lengths[index])
+    size = _HEADER_BYTES + length + _FOOTER_BYTES
     try:
-      content = self._pread(file, _HEADER_BYTES + length + _FOOTER_BYTES,
-                            int(self._offsets[number]))
+      content = self._pread(file, size, int(self._offsets[index]))
     except OSError as error:
       raise BadRecordError(f'cannot be read: {error.strerror}') from None
-    if len(content) < _HEADER_BYTES + length + _FOOTER_BYTES or struct.unpack_from(
-        '<Q', content)[0] != length:
-      raise BadRecordError('the file is another than when it was indexed')
-    return content[_HEADER_BYTES:-_FOOTER_BYTES], struct.unpack_from('<I', content,
-                                                                     _HEADER_BYTES + length)[0]
+    if len(content) < size or struct.unpack_from('<Q', content)[0] != length:
+      raise BadRecordError('the file has changed since it was indexed')
+    [checksum] = struct.unpack_from('<I', content, _HEADER_BYTES + length)
+    return content[_HEADER_BYTES:-_FOOTER_BYTES], checksum
 
-  def _advise(self, files, numbers):
-    """Lets the system read all records at a time, where each would wait for the one before."""
+  def _advise(self, files, indices):
+    """Lets the system read all records at a time, instead of one after another."""
     if not hasattr(os, 'posix_fadvise'):
       return
-    for file, number in zip(files, numbers):
+    for file, index in zip(files, indices):
       descriptor = self._descriptors.get(file)
       if descriptor is not None:
-        os.posix_fadvise(descriptor, int(self._offsets[number]), int(self._lengths[number]) + 16,
-                         os.POSIX_FADV_WILLNEED)
+        size = int(self._lengths[index]) + _HEADER_BYTES + _FOOTER_BYTES
+        os.posix_fadvise(descriptor, int(self._offsets[index]), size, os.POSIX_FADV_WILLNEED)
 
   def _pread(self, file, size, offset):
     descriptor = self._descriptors.get(file)
@@ -289,8 +283,7 @@ class Records:
 
 
 def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
-  """Reports what a scan met: a damaged length loses the rest of its file, an empty file has nothing
-  to give.
+  """Reports a damaged length, which loses the rest of its file, or an empty file.
 
   Raises:
     UsageError: under the policy 'fail'.
@@ -308,6 +301,6 @@ def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
 def write_record(file: Any, payload: bytes) -> None:
   """Appends a record to an open binary file."""
   length = struct.pack('<Q', len(payload))
-  length_crc, payload_crc = crc32c_of([length])[0], crc32c_of([payload])[0]
+  length_crc, payload_crc = crc32c_of([length, payload])
   file.write(length + struct.pack('<I', mask(length_crc)) + payload +
              struct.pack('<I', mask(payload_crc)))
