@@ -45,13 +45,13 @@ def measure(mode: str, depth: int, num_towers: int, seconds: float) -> Dict[str,
     time.sleep(seconds)
     return value
 
-  def make(numbers):
-    time.sleep(seconds * len(numbers) / batch_size)
-    return numbers
+  def make(indices):
+    time.sleep(seconds * len(indices) / batch_size)
+    return indices
 
-  def parse_batch(numbers):
-    made = tf.py_func(make, [tf.cast(numbers, tf.float32)], tf.float32)
-    made.set_shape(numbers.shape)
+  def parse_batch(indices):
+    made = tf.py_func(make, [tf.cast(indices, tf.float32)], tf.float32)
+    made.set_shape(indices.shape)
     return made
 
   def model(batch, is_training):
