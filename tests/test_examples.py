@@ -10,7 +10,7 @@ import pytest
 from tensorflow_v1 import tf
 from tests import ROOT
 
-BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model']
+BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model', 'whole_run']
 MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
              'switch_before', 'switch_after', 'estimator_after']
 if hasattr(tf, 'estimator'):
@@ -64,6 +64,23 @@ def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
   assert stderr == ''
   loss = float(re.match(r'loss after 1200 steps: ([\d.]+)\n$', stdout).group(1))
   assert loss < 0.02  # ln 2 = 0.69 is chance.
+
+
+def test_by_hand_is_the_same_program(by_themselves):
+  assert by_themselves['examples.by_hand'] == by_themselves['examples.own_model']
+
+
+def test_a_whole_run_resumes_and_reports(tmp_path):
+  outputs = []
+  for _ in range(2):  # The second run finds that nothing is left to do.
+    done = subprocess.run([sys.executable, '-m', 'examples.whole_run', str(tmp_path)], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    outputs.append(done.stdout)
+  losses = [float(re.search(r'\nvalidation loss ([\d.]+)\n$', output)[1]) for output in outputs]
+  assert losses[0] == losses[1] < 0.04
+  assert 'resumed from' not in outputs[0] and '160 of 160 steps are done' in outputs[1]
+  assert '<svg' in (tmp_path / 'run.html').read_text(encoding='utf-8')
 
 
 @pytest.mark.parametrize('num_workers', [1, 2])

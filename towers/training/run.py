@@ -214,8 +214,8 @@ def _build_result(program: TrainingGraph, end: LoopEnd, examples_seen: int, *, s
   return dict(
       global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
       global_batch_size=program.plan.batch_size, train_loss=end.train_loss,
-      validation_loss=end.validation.get('loss'),
-      validation_accuracy=end.validation.get('accuracy'),
+      **{f'validation_{name}': end.validation.get(name)
+         for name in dict.fromkeys(['loss', 'accuracy', *end.validation])},
       validation_examples=end.validation_examples,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=steps.first_losses,

@@ -1,0 +1,45 @@
+"""A whole run of your own program: an autoencoder on one array.  python -m examples.whole_run
+
+It resumes from its checkpoint, validates after each epoch, and writes a report. A callback keeps
+its losses as a table; one for MLflow or Weights & Biases has the same methods.
+"""
+import csv
+import os
+import sys
+import tempfile
+
+import towers
+from tensorflow_v1 import tf
+from towers import data
+
+
+def model(batch, is_training):
+  [images] = batch
+  x = tf.reshape(tf.cast(images, tf.float32) / 255, [-1, 784])
+  code = tf.nn.relu(tf.matmul(x, tf.get_variable('encoder', [784, 32])))
+  output = tf.matmul(code, tf.get_variable('decoder', [32, 784]))
+  return tf.reduce_mean(tf.squared_difference(x, output), 1)  # One loss per image.
+
+
+class Table(towers.Callback):
+  def __init__(self, path):
+    self.file = open(path, 'w', newline='')
+    self.rows = csv.writer(self.file)
+
+  def validation(self, *, step, metrics):
+    self.rows.writerow([step, metrics['loss']])
+
+  def close(self):
+    self.file.close()
+
+
+folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
+sample = data.load('sample')
+program = towers.Program(
+    model, train=towers.from_arrays(sample.train.arrays[0]),
+    validation=towers.from_arrays(sample.validation.arrays[0], name='validation'),
+    optimizer=tf.train.AdamOptimizer(0.002), batch_size=100, num_towers=2)
+result = towers.train(
+    program, epochs=4, checkpoint_dir=os.path.join(folder, 'checkpoints'), quiet=True,
+    report=os.path.join(folder, 'run.html'), callbacks=[Table(os.path.join(folder, 'losses.csv'))])
+print(f"validation loss {result['validation_loss']:.4f}")
