@@ -22,15 +22,17 @@ def model(batch, is_training):
 
 
 class Table(towers.Callback):
+  """Keeps validation losses in a CSV file."""
+
   def __init__(self, path):
-    self.file = open(path, 'w', newline='')
-    self.rows = csv.writer(self.file)
+    self.path, self.rows = path, []
 
   def validation(self, *, step, metrics):
-    self.rows.writerow([step, metrics['loss']])
+    self.rows.append([step, metrics['loss']])
 
   def close(self):
-    self.file.close()
+    with open(self.path, 'w', newline='') as file:
+      csv.writer(file).writerows(self.rows)
 
 
 folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
