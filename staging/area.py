@@ -27,8 +27,8 @@ class Stage(NamedTuple):
     depth: batches that wait in each area between two runs.
     get: `get(tower)` builds the op that takes the tower's next batch, a flat list of tensors, where
       it is called, once for each tower.
-    put_ops: put the next batch of each tower; run with every get. They are not grouped: a group
-      would have every device tell the host when it is done.
+    put_ops: put the next batch of each tower; run with every get. They are not grouped, since in a
+      group every device would report to the host.
     fill_ops: put the next batch of each tower to warm up; run `depth` times after `clear_op`.
     clear_op: empties all areas, before their iterators start anew. Then warm up again.
   """
@@ -45,7 +45,7 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
 
   Args:
     batches: for each tower a flat list of tensors, the batch to put.
-    devices: for each tower its device.
+    devices: the device of each tower.
     depth: batches that wait in each area between two runs, at least 1.
     name: of the split, for the graph.
 
@@ -62,28 +62,21 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
       areas.append(area)
       puts.append(area.put(tensors))
       fills.append(area.put(tensors))
-      # On the area's device, where it does not go by itself: elsewhere it finds another area, or
-      # none.
+      # In the device scope, since a clear does not follow its area: elsewhere it finds another one,
+      # or none.
       clears.append(area.clear())
 
   def get(tower):
     size = areas[tower].size()
-    # Nothing outside of a branch that is a function can wait for what is inside: the put may be
-    # first.
+    # A branch may be a function, and no op outside can wait for one inside: the put may be first.
     is_ordered = size.graph is puts[tower].graph
-    check = tf.raw_ops.Assert(
-        condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[
-            f'The staging area of tower {tower} (split {name}) must hold {depth} batches between '
-            'two '
-            'runs. '
-            'An earlier run took a batch and put none, or put one and took none. Fetch the mean '
-            'loss, '
-            'the '
-            'train op or the sums of a validation, which put the next batch, or feed.put_ops '
-            'beside '
-            'what '
-            'a tower computes. Now start the feed again, with feed.start(). It holds', size
-        ])
+    message = (
+        f'The staging area of tower {tower} (split {name}) must hold {depth} batches between two '
+        'runs. An earlier run took a batch and put none, or put one and took none. Fetch the mean '
+        'loss, the train op or the sums of a validation, which put the next batch, or feed.put_ops '
+        'beside what a tower computes. Now start the feed again, with feed.start(). It holds')
+    is_balanced = tf.equal(size, depth) if is_ordered else size >= depth
+    check = tf.raw_ops.Assert(condition=is_balanced, data=[message, size])
     if is_ordered:
       # The put waits as well, so that an area out of balance stays so, and every later run fails.
       puts[tower]._add_control_input(check)
@@ -97,13 +90,13 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
 
 
 def run_beside(value: Any, op: Any) -> Any:
-  """Returns `value`, as early as before; every run that needs what is returned also runs `op`.
+  """Returns `value`, as early as before; a run that needs the result also runs `op`.
 
-  A merge passes on the one of its inputs that is not dead, as soon as it is there. The other one is
-  always dead, and waits for the op: it makes the op a part of the run. (Were both alive, 2.x would
-  write one of them into memory that is in use.)
+  A merge passes on its input that is not dead, as soon as it is there. The other input is always
+  dead and waits for the op, which makes the op part of the run. (Were both alive, 2.x would write
+  one of them into memory that is in use.)
   """
-  # No constant, which a rewriter of graphs would leave out with all that depends on it.
+  # Not a constant, which Grappler would remove with all that depends on it.
   never = tf.placeholder_with_default(False, [], 'never')
   _, dead = tf.raw_ops.Switch(data=value, pred=never)
   with tf.control_dependencies([op]):

@@ -1,8 +1,8 @@
 """A tower's batch: the tensors of its examples, and how many of them count.
 
 The number of examples is a Python int where every batch has the same size, so that the graph spends
-no op on it; otherwise it is a scalar tensor that travels with the batch through switch and staging
-area.
+no op on it; otherwise it is a scalar tensor that goes through switch and staging area with the
+batch.
 """
 
 from typing import Any, List, NamedTuple, Optional, Union
@@ -11,15 +11,15 @@ from tensorflow_v1 import tf
 
 
 class Batch(NamedTuple):
-  """What one tower computes on in one step.
+  """The examples of one tower in one micro-batch.
 
   Attributes:
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
-    num_examples: how many leading rows are real, an int or a scalar int32 tensor. A tower that got
-      no example holds one row of zeros, since many kernels do not take an empty batch, and counts
-      0.
+    num_examples: the number of leading rows that are real, an int or a scalar int32 tensor. A tower
+      without an example holds one row of zeros, since many kernels do not take an empty batch, and
+      counts 0.
     may_be_empty: whether the number of examples can be 0.
-    put_op: puts the tower's next training batch into its staging area, or None where there is none.
+    put_op: puts the tower's next training batch into its staging area; None without staging.
   """
   tensors: Any
   num_examples: Union[int, Any]
@@ -33,16 +33,14 @@ class Batch(NamedTuple):
 
   @property
   def num_rows(self) -> Optional[int]:
-    """How many values per example belong to the batch, its filler included; None where only a run
-    tells.
-    """
+    """The number of rows, filler included; None where it is not static."""
     if self.is_static:
       return self.num_examples
     shape = tf.nest.flatten(self.tensors)[0].shape
     return None if shape.ndims is None else shape.as_list()[0]
 
   def zero_if_empty(self, value: Any) -> Any:
-    """Returns a tensor, IndexedSlices or None, or zeros when a batch that may be empty is.
+    """Returns a tensor, IndexedSlices or None as it is, or zeros if the batch is empty.
 
     The row that fills an empty tower's batch may have led to NaN.
     """
@@ -59,6 +57,6 @@ class Batch(NamedTuple):
     return list(tf.nest.flatten(self.tensors)) + [self.num_examples]
 
   def replace(self, flat: List[Any]) -> 'Batch':
-    """Returns a batch of this one's structure from values as `flatten` orders them."""
+    """Returns a batch of the same structure from values in the order of `flatten`."""
     return self._replace(tensors=tf.nest.pack_sequence_as(self.tensors, flat[:-1]),
                          num_examples=flat[-1])

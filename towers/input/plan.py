@@ -1,8 +1,8 @@
 """The plan: which examples each step and each tower takes, in plain Python, before anything runs.
 
-Everything that must agree between the input pipeline, the staging areas, a resumed run and the
-progress bar is counted here once. An epoch is cut in order into global batches, and a global batch
-over the towers:
+The input pipeline, the staging areas, a resumed run and the progress bar must agree, so all of them
+count by the plan. It cuts an epoch in order into global batches, and a global batch over the
+towers:
 
   epoch          0 1 2 3 4 5 6 7 │ 8 9 10 11 12    13 examples, global batches of 8
   split, next    012 345 67      │ 89 1011 12      cut in parts of 3/3/2, then 2/2/1
@@ -15,8 +15,9 @@ Several workers, processes with towers of their own, share every global batch as
 `shard` do: example i of an epoch goes to worker i modulo their number, and there to a tower by the
 input mode.
 
-A *step* is one weight update, from one global batch. It takes one *run* of the session, unless
-gradients are accumulated: then its global batch is taken in several runs, each over all towers.
+A *step* is one weight update, from one global batch. Where gradients accumulate, the global batch
+is cut into several *micro-batches*, each over all towers and in a session.run of its own; otherwise
+it is one micro-batch.
 """
 
 from typing import List, NamedTuple, Tuple
@@ -32,9 +33,9 @@ class Plan(NamedTuple):
     batch_size: the global batch, over all towers of all workers.
     num_towers: towers of this worker.
     drop_remainder: leave out the last, smaller batch of every epoch.
-    accumulate: runs that a full global batch is taken in.
-    num_workers: that share each global batch, each with as many towers.
-    rank: of this one, from 0.
+    accumulate: micro-batches of a full global batch.
+    num_workers: workers that share each global batch, each with as many towers.
+    rank: of this worker, from 0.
   """
   num_examples: int
   batch_size: int
@@ -46,7 +47,7 @@ class Plan(NamedTuple):
 
   @property
   def micro_batch_size(self) -> int:
-    """Examples that a run takes, over all towers; the last one of an epoch may take fewer."""
+    """Examples of a micro-batch, over all towers; the last one of an epoch may have fewer."""
     return self.batch_size // self.accumulate
 
   @property
@@ -57,26 +58,26 @@ class Plan(NamedTuple):
 
   @property
   def examples_per_epoch(self) -> int:
-    """Examples that an epoch's steps take: all, unless the remainder is dropped."""
+    """Examples that the steps of an epoch take: all, unless the remainder is dropped."""
     return min(self.num_examples, self.steps_per_epoch * self.batch_size)
 
   @property
   def micro_batches_per_epoch(self) -> int:
-    """Runs that an epoch's steps take."""
+    """Micro-batches of an epoch."""
     return -(-self.examples_per_epoch // self.micro_batch_size)
 
   @property
   def is_even(self) -> bool:
-    """Whether every run takes exactly `micro_batch_size` examples, so that shapes are static."""
+    """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
     return self.examples_per_epoch % self.micro_batch_size == 0
 
   @property
   def may_leave_a_tower_empty(self) -> bool:
-    """Whether the last run of an epoch has fewer examples than there are towers."""
+    """Whether the last micro-batch of an epoch has fewer examples than there are towers."""
     return 0 < self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers
 
   def position(self, step: int) -> Tuple[int, int]:
-    """Returns the epoch of a step (both from 0), and the step's number within that epoch."""
+    """Returns the epoch of a step, and the step's index in that epoch, all from 0."""
     return divmod(step, self.steps_per_epoch)
 
   def size_at(self, step: int) -> int:
@@ -85,17 +86,16 @@ class Plan(NamedTuple):
     return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
 
   def num_micro_batches(self, step: int) -> int:
-    """Returns the number of runs that a step takes."""
+    """Returns the number of micro-batches of a step."""
     return -(-self.size_at(step) // self.micro_batch_size)
 
   def examples_before(self, step: int) -> int:
-    """Returns how many examples the steps before this one have taken, all epochs together."""
+    """Returns the number of examples of all steps before this one, all epochs together."""
     epoch, step_in_epoch = self.position(step)
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
 
   def shares(self, size: int) -> List[int]:
-    """Returns this worker's towers' shares of `size` examples, which all workers deal out among
-    them from its first.
+    """Returns the share of each tower of this worker in a micro-batch of `size` examples.
 
     8 over 3 towers of one worker is [3, 3, 2].
     """
@@ -107,20 +107,18 @@ class Plan(NamedTuple):
 
 
 def dealt(count, shard: int, num_shards: int):
-  """Returns how many of the first `count` examples are dealt to `shard`; `count` is an int or an
-  integer tensor.
-  """
+  """Returns how many of the first `count` examples, an int or a tensor, are dealt to `shard`."""
   return (count - shard + num_shards - 1) // num_shards
 
 
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
                accumulate: int = 1, num_workers: int = 1, rank: int = 0,
                name: str = 'examples') -> Plan:
-  """Returns the plan of a split, or says why there is none.
+  """Returns the plan of a split.
 
   Raises:
-    UsageError: fewer examples than towers, a global batch that cannot be shared by the towers or
-      cut into runs, or nothing left when the remainder is dropped.
+    UsageError: fewer examples than towers, a global batch that the towers cannot share or that
+      cannot be cut into micro-batches, or nothing left when the remainder is dropped.
   """
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')

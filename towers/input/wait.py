@@ -1,14 +1,13 @@
-"""Input wait: how long the towers of a run had nothing to compute because the next batch was not
-there.
+"""Input wait: how long the towers had nothing to compute because the next batch was not there.
 
   staging      compute  ├───────────┤                    without    get_next ├──────┤
   depth 1, 2   get_next ├──────────────────┤             staging    compute         ├───────────┤
                                     └ wait ┘                                 └ wait ┘
 
-With staging a batch is made while the towers compute, and costs only what it takes longer than they
-do; without, it costs all of its time. Each run tells it by two clock readings in the graph, ordered
-behind what they wait for. It is no wait, and not counted, where input and towers share cores and
-slow each other down.
+With staging, a batch is made while the towers compute, and the wait is the time that it takes
+longer than they do; without, it is all of its time. Two clock readings in the graph measure it,
+each ordered behind what it waits for. Input and towers that share cores and slow each other down
+do not count as wait.
 """
 
 from typing import Any, Sequence
@@ -20,26 +19,26 @@ from towers.placement.host import HOST
 
 
 def build_input_wait(feed: Feed, batches: Sequence[Batch], *, after: Any) -> Any:
-  """Returns the seconds that a run waited, a float64 scalar on the host; to be fetched with `after`
-  and the put ops.
+  """Returns the seconds that a session.run waited for input, a float64 scalar on the host.
 
-  Below 0 the input was there so long before the towers were done, which is no wait either.
+  Fetch it with `after` and the put ops. It is negative where the input was there first.
 
   Args:
     feed: of the training split.
-    batches: that the towers took from it.
-    after: the op with which the towers' work in this run is over.
+    batches: what the towers took from it.
+    after: the op that ends the towers' work in a run.
   """
   with tf.device(HOST), tf.name_scope('input_wait'):
     if feed.stage is not None:
       with tf.control_dependencies([after]):
         computed = tf.timestamp()
-      # On the host, before it is put: towers elsewhere do not have to tell the host that they have
-      # theirs.
-      with tf.control_dependencies(
-          [tensor for batch in feed.templates for tensor in tf.nest.flatten(batch.tensors)]):
+      # Before the batch is put, so that no other device has to report its arrival to the host.
+      with tf.control_dependencies(_tensors_of(feed.templates)):
         return tf.timestamp() - computed
     began = tf.timestamp()
-    tensors = [tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)]
-    with tf.control_dependencies(tensors):
+    with tf.control_dependencies(_tensors_of(batches)):
       return tf.timestamp() - began
+
+
+def _tensors_of(batches):
+  return [tensor for batch in batches for tensor in tf.nest.flatten(batch.tensors)]

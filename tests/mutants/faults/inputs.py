@@ -173,36 +173,9 @@ MUTANTS = [
             ('clears.append(area.clear())', 'clears.append(tf.no_op())',
              'a run that starts anew takes batches of before',
              'tests/input/test_feed.py::test_any_pattern_of_switching_and_resetting[1-split-1]'),
-            ('    check = tf.raw_ops.Assert(\n'
-             '        condition=tf.equal(size, depth) if is_ordered else size >= depth, data=[\n'
-             "            f'The staging area of tower {tower} (split {name}) must hold {depth} "
-             "batches between '\n"
-             "            'two '\n"
-             "            'runs. '\n"
-             "            'An earlier run took a batch and put none, or put one and took none. "
-             "Fetch the mean '\n"
-             "            'loss, '\n"
-             "            'the '\n"
-             "            'train op or the sums of a validation, which put the next batch, or "
-             "feed.put_ops '\n"
-             "            'beside '\n"
-             "            'what '\n"
-             "            'a tower computes. Now start the feed again, with feed.start(). It "
-             "holds', size\n"
-             '        ])',
-             '    check = tf.raw_ops.Assert(condition=tf.greater(size, 0) if is_ordered else size '
-             '>= depth, data=[\n'
-             "        f'The staging area of tower {tower} (split {name}) must hold {depth} batches "
-             "between two '\n"
-             "        'runs. '\n"
-             "        'An earlier run took a batch and put none, or put one and took none. Fetch "
-             "the mean loss, '\n"
-             "        'the '\n"
-             "        'train op or the sums of a validation, which put the next batch, or "
-             "feed.put_ops beside '\n"
-             "        'what '\n"
-             "        'a tower computes. Now start the feed again, with feed.start(). It holds', "
-             "size])", 'a batch that was put twice is not told',
+            ('is_balanced = tf.equal(size, depth) if is_ordered else size >= depth',
+             'is_balanced = tf.greater(size, 0) if is_ordered else size >= depth',
+             'a batch that was put twice is not told',
              'test_an_area_out_of_balance_fails_every_run_until_its_feed_starts_again'),
             ('puts[tower]._add_control_input(check)', 'pass',
              'a run that fails still puts, and the next one goes on',
@@ -225,9 +198,8 @@ MUTANTS = [
                      'may_be_empty = templates[0].may_be_empty',
                      'NaN of the row that fills an empty validation batch is measured',
                      'tests/test_exactness.py::test_an_empty_validation_tower_measures_nothing'),
-                    ('    if all(template.is_static for template in templates) and len(\n'
-                     '        {batch.num_examples for batch in templates}) == 1:',
-                     '    if all(template.is_static for template in templates):',
+                    ('if is_static and len({template.num_examples for template in templates}) '
+                     '== 1:', 'if is_static:',
                      'validation counts as many examples as training',
                      'tests/input/test_structures.py::test_splits_of_other_sizes_count_their_own_'
                      'examples'),]),
