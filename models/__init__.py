@@ -3,9 +3,10 @@
   import models
   model = models.build_classifier('convnet', num_classes=10)      # what `towers.build_towers` takes
 
-TensorFlow is imported with the model, not with this package, so that a wrong name is told at once.
+TensorFlow is imported with the model, not with this package, so that a wrong name fails at once.
 """
 
+import functools
 import importlib
 from typing import Any, Callable, Dict, Tuple
 
@@ -13,8 +14,8 @@ from towers.base.usage_error import UsageError
 
 __all__ = ['DATA_FORMATS', 'MODELS', 'build_classifier', 'build_logits']
 
-# For each its module, with `build_logits(images, is_training, num_classes, *, data_format)`, and
-# what else that takes.
+# The module of each, with `build_logits(images, is_training, num_classes, *, data_format)`, and its
+# further arguments.
 MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     'linear': ('linear', {}),
     'lenet': ('lenet', {}),
@@ -62,8 +63,7 @@ def build_logits(name: str, *, num_classes: int,
                      f"{', '.join(DATA_FORMATS)}.")
   module, settings = MODELS[name]
   build = importlib.import_module(f'{__name__}.{module}').build_logits
-  return lambda images, is_training: build(images, is_training, num_classes, data_format=
-                                           data_format, **settings)
+  return functools.partial(build, num_classes=num_classes, data_format=data_format, **settings)
 
 
 def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'

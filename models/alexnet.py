@@ -40,18 +40,18 @@ def build_logits(images, is_training, num_classes, *, for_cifar=False, data_form
   layers = Layers(is_training, data_format)
   initializer, bias = (None, 0.0) if for_cifar else (tf.random_normal_initializer(stddev=0.01), 1.0)
 
-  def conv(x, filters, size, *, number, stride=1, bias=0.0):
-    return layers.conv(x, filters, size, name=f'conv{number}', stride=stride,
-                       initializer=initializer, bias=bias)
+  def conv(x, filters, size, *, name, stride=1, bias=0.0):
+    return layers.conv(x, filters, size, name=name, stride=stride, initializer=initializer,
+                       bias=bias)
 
   def pool(x):
     return layers.max_pool(x, 2) if for_cifar else layers.max_pool(x, 3, 2, padding='VALID')
 
-  x = pool(conv(layers.normalize(images), 64, 11, number=1, stride=4))
-  x = pool(conv(x, 192, 5, number=2, bias=bias))
-  x = conv(x, 384, 3, number=3)
-  x = conv(x, 256, 3, number=4, bias=bias)
-  x = layers.flatten(pool(conv(x, 256, 3, number=5, bias=bias)))
+  x = pool(conv(layers.normalize(images), 64, 11, name='conv1', stride=4))
+  x = pool(conv(x, 192, 5, name='conv2', bias=bias))
+  x = conv(x, 384, 3, name='conv3')
+  x = conv(x, 256, 3, name='conv4', bias=bias)
+  x = layers.flatten(pool(conv(x, 256, 3, name='conv5', bias=bias)))
   if not for_cifar:
     for name in ('dense1', 'dense2'):
       x = dense(layers.dropout(x, DROPOUT_RATE), 4096, name=name, activation=tf.nn.relu,

@@ -1,5 +1,4 @@
-"""Any Keras model in towers: its layers are made once, by the first tower, and called by every
-tower.
+"""Any Keras model in towers: the first tower makes its layers, and every tower calls them.
 
   model = KerasModel(
       lambda: tf.keras.applications.MobileNetV2(weights=None, classes=10, input_shape=(32, 32, 3)),
@@ -10,8 +9,7 @@ tower.
   make, one set ────┼─► tower 1 ─ loss per example                                    ├─► average
   of variables      └─► tower 2 ─ loss per example                                   ─┘
 
-Keras itself trains a model by `compile` and `fit`, which know no towers; of a model used here they
-are not called.
+Keras's own `compile` and `fit` know no towers; do not call them on a model used here.
 """
 
 import inspect
@@ -28,12 +26,11 @@ _Function = Union[str, Callable[[Any, Any], Any]]
 class KerasModel:
   """A model function over batches of (inputs, labels), for `towers.build_towers`."""
 
-  def __init__(self, make: Callable[[],
-                                    Any], *, loss: _Function = 'sparse_categorical_crossentropy',
+  def __init__(self, make: Callable[[], Any], *,
+               loss: _Function = 'sparse_categorical_crossentropy',
                metrics: Optional[Dict[str, _Function]] = None,
                preprocess: Optional[Callable[[Any], Any]] = None):
-    """Makes nothing yet: layers are made with the first tower of a graph, and their variables where
-    its store says.
+    """Makes nothing yet: the first tower of a graph makes the layers.
 
     Args:
       make: returns a Keras model or layer: functional, sequential or a class of one's own. What
@@ -70,8 +67,7 @@ class KerasModel:
     return self._layers
 
   def __call__(self, batch: Tuple[Any, Any], is_training: Any) -> Tuple[Any, Dict[str, Any]]:
-    """Returns losses and metrics of a tower's batch; makes the layers if this is the graph's first
-    tower.
+    """Returns losses and metrics of a tower's batch; the graph's first tower makes the layers.
 
     Args:
       batch: (inputs, labels), inputs of any structure that the Keras model takes.
@@ -118,9 +114,7 @@ def _check_is_layer(made):
 
 
 def _set_learning_phase(is_training):
-  """Puts `is_training` where layers that take no `training` have read Keras's learning phase, a
-  placeholder.
-  """
+  """Replaces Keras's learning phase, which layers without `training` read, by `is_training`."""
   phase = load_keras().backend.learning_phase()
   consumers = phase.consumers() if isinstance(phase, tf.Tensor) else []
   value = tf.convert_to_tensor(is_training) if consumers else None
@@ -131,22 +125,17 @@ def _set_learning_phase(is_training):
 
 
 def _collect(layers, inputs):
-  """Puts the first tower's updates and penalties, which Keras keeps in layers, where towers look
-  for them.
-  """
+  """Adds the first tower's updates and penalties, which Keras keeps in layers, to collections."""
   updates = layers.get_updates_for(inputs) + layers.get_updates_for(None)
   if not updates and any('moving_' in variable.op.name for variable in layers.weights):
-    updates = [tf.no_op('frozen')
-              ]  # Averages that do not move are on purpose: Keras forgets no update.
+    # Averages that do not move are meant to stay: Keras forgets no update.
+    updates = [tf.no_op('frozen')]
   for update in updates:
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
   for penalty in layers.get_losses_for(None):
     tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, penalty)
   # A layer that was frozen after it had been made has its variables among those that are trained.
-  own, trained = ({id(variable)
-                   for variable in variables}
-                  for variables in (layers.weights, layers.trainable_weights))
+  own = {id(variable) for variable in layers.weights}
+  frozen = own - {id(variable) for variable in layers.trainable_weights}
   collection = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
-  collection[:] = [
-      variable for variable in collection if id(variable) not in own or id(variable) in trained
-  ]
+  collection[:] = [variable for variable in collection if id(variable) not in frozen]

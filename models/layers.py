@@ -1,11 +1,10 @@
 """Layers: the few pieces the models here are made of, on `tf.get_variable` and `tf.nn` alone.
 
-Every weight comes from `tf.get_variable`, so that whoever builds the second tower shares the first
-one's weights by opening the same variable scope with reuse, and decides from outside where a
-variable lies and what it starts from. Layers that keep their weights in objects (Keras) would
-quietly make new ones instead.
+Every weight comes from `tf.get_variable`, so that the second tower shares the first one's weights
+in the same variable scope with reuse, and code outside decides where a variable lies and what it
+starts from. Layers that keep their weights in objects (Keras) would quietly make new ones instead.
 
-What all layers of a model must agree on, they take from one `Layers`:
+All layers of a model take what they must agree on from one `Layers`:
 
   layers = Layers(is_training, data_format)
   x = layers.normalize(images)
@@ -29,16 +28,12 @@ _POSITION_AXES = {'NHWC': [1, 2], 'NCHW': [2, 3]}
 
 
 def he_normal():
-  """The initialiser for weights before a ReLU: variance 2 / fan_in (He et al. 2015,
-  arXiv:1502.01852).
-  """
+  """The initialiser for weights before a ReLU: variance 2 / fan_in (arXiv:1502.01852)."""
   return tf.variance_scaling_initializer(scale=2.0, mode='fan_in', distribution='truncated_normal')
 
 
 def glorot_uniform():
-  """The initialiser for weights with no ReLU behind them: variance 2 / (fan_in + fan_out) (Glorot &
-  Bengio 2010).
-  """
+  """The initialiser for other weights: variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
   return tf.glorot_uniform_initializer()
 
 
@@ -160,17 +155,13 @@ class Layers(NamedTuple):
                       data_format=self.data_format)
 
   def max_pool(self, x, size=2, stride: Optional[int] = None, padding='SAME'):
-    """The largest value of each square of `size` pixels, taken every `stride` pixels, by default
-    `size`.
-    """
-    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride or
-                                                                                        size),
-                          padding=padding, data_format=self.data_format)
+    """The largest value of each square of `size` pixels, every `stride` pixels (default `size`)."""
+    strides = self._at_positions(stride or size)
+    return tf.nn.max_pool(x, ksize=self._at_positions(size), strides=strides, padding=padding,
+                          data_format=self.data_format)
 
   def average_pool(self, x, size, stride, padding='SAME'):
-    """The mean of each square of `size` pixels, taken every `stride` pixels, without what pads the
-    image.
-    """
+    """The mean of each square of `size` pixels, every `stride` pixels, without the padding."""
     return tf.nn.avg_pool(x, ksize=self._at_positions(size), strides=self._at_positions(stride),
                           padding=padding, data_format=self.data_format)
 
@@ -185,9 +176,7 @@ class Layers(NamedTuple):
     return tf.pad(x, paddings)
 
   def shift(self, x):
-    """Moves the image up and left by a pixel: cuts off its first row and column, and adds zeros at
-    the end.
-    """
+    """Moves the image up and left by a pixel: cuts off the first row and column, and adds zeros."""
     begin = [0, 1, 1]
     begin.insert(self._channel_axis, 0)
     return tf.slice(self.pad(x, positions=(0, 1)), begin, [-1] * 4)
@@ -206,9 +195,7 @@ class Layers(NamedTuple):
     return [shape[axis] for axis in _POSITION_AXES[self.data_format]]
 
   def flatten(self, x):
-    """x to `[batch, features]`, in the order of NHWC: the batch may be of any size, the rest is
-    known.
-    """
+    """Flattens x to `[batch, features]` in the order of NHWC; only the batch may be unknown."""
     if self.data_format == 'NCHW':
       x = tf.transpose(x, [0, 2, 3, 1])
     features = 1

@@ -13,8 +13,7 @@ DROPOUT_RATE = 0.2
 
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
-  """Builds the logits of LeNet-5: 61,706 weights on 28x28x1, as in the paper, if SAME padding makes
-  it 32x32.
+  """Builds the logits: 61,706 weights on 28x28x1, as in the paper, where SAME pads to 32x32.
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32; at least 9 pixels high and wide.

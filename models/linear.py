@@ -1,5 +1,6 @@
-"""Linear: softmax regression, the smallest model that learns; for tests, and to see what a step
-costs by itself.
+"""Linear: softmax regression, the smallest model that learns.
+
+It serves tests, and shows what a step costs by itself.
 """
 
 from .layers import Layers, dense

@@ -36,7 +36,7 @@ _Operation = Tuple[str, int, str]
 
 
 class _Cell(NamedTuple):
-  """How a cell is made.
+  """The operations of a cell.
 
   Attributes:
     stride: of the operations on `h` and `p`.
@@ -65,7 +65,7 @@ _REDUCTION = _Cell(stride=2, outputs='bcde', blocks={
 
 
 class _Variant(NamedTuple):
-  """What the family's members differ in.
+  """What differs between the members of the family.
 
   Attributes:
     num_normal: normal cells of each of the three stages.
@@ -92,16 +92,15 @@ _CIFAR: Dict[str, Any] = dict(has_reducing_stem=False, skips_reduction=False, dr
                               momentum=0.9, epsilon=1e-5)
 _IMAGENET: Dict[str, Any] = dict(has_reducing_stem=True, dropout_rate=0.5, momentum=0.9997,
                                  epsilon=1e-3)
-# In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056, 6
-# @ 4032.
+# In the paper's notation, normal cells @ channels of the last stage's outputs: 6 @ 768, 4 @ 1056,
+# 6 @ 4032.
 _VARIANTS = {
-    'cifar':
-        _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR), 'cifar_large':
-            _Variant(num_normal=6, channels=168, stem_channels=504, **_CIFAR), 'mobile':
-                _Variant(num_normal=4, channels=44, stem_channels=32, skips_reduction=False,
-                         **_IMAGENET), 'large':
-                             _Variant(num_normal=6, channels=168, stem_channels=96,
-                                      skips_reduction=True, **_IMAGENET),
+    'cifar': _Variant(num_normal=6, channels=32, stem_channels=96, **_CIFAR),
+    'cifar_large': _Variant(num_normal=6, channels=168, stem_channels=504, **_CIFAR),
+    'mobile': _Variant(num_normal=4, channels=44, stem_channels=32, skips_reduction=False,
+                       **_IMAGENET),
+    'large': _Variant(num_normal=6, channels=168, stem_channels=96, skips_reduction=True,
+                      **_IMAGENET),
 }
 
 
@@ -156,9 +155,7 @@ def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path
 
 
 def _build_cell(kind, net, layers, x, before, channels, drop_rate):
-  """Returns what a cell gives, through a ReLU, from what the two cells before it gave; `before` may
-  be None.
-  """
+  """Returns a cell's output, through a ReLU, from those of the two before it (or one)."""
   states = {'h': _conv(net, layers, x, channels, 1, name='h'),
             'p': x if before is None else _fit(net, layers, before, x, channels)}
 
@@ -168,8 +165,8 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
 
   @functools.lru_cache(maxsize=None)
   def pool(operation, size, source, stride):
-    return {'max': layers.max_pool, 'average': layers.average_pool}[operation](states[source], size,
-                                                                               stride)
+    build = {'max': layers.max_pool, 'average': layers.average_pool}[operation]
+    return build(states[source], size, stride)
 
   def apply(name, operation, size, source):
     if operation == 'same':
@@ -187,10 +184,10 @@ def _build_cell(kind, net, layers, x, before, channels, drop_rate):
 
 
 def _fit(net, layers, before, x, channels):
-  """Brings what the cell before the last gave to the size of what the last one gave.
+  """Returns `before`, the output of the cell before the last, in the size of `x`, that of the last.
 
-  Where it is larger, half of the channels come from pixels of even rows and columns, and half from
-  those of odd ones.
+  If it is larger, half of the channels come from pixels of even rows and columns, and half from odd
+  ones.
   """
   if layers.count_pixels(before) == layers.count_pixels(x):
     return _conv(net, layers, before, channels, 1, name='p')

@@ -30,8 +30,10 @@ _IMAGENET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHWC'):
-  """Builds the logits: with 10 classes 269,722 weights (depth of 20) to 1,727,962 (110), with 1,000
-  classes 25,557,032 (50), 44,549,160 (101) and 60,192,808 (152).
+  """Builds the logits.
+
+  With 10 classes they take 269,722 weights (depth of 20) to 1,727,962 (110), with 1,000 classes
+  25,557,032 (50), 44,549,160 (101) and 60,192,808 (152).
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32, of any size.
@@ -51,9 +53,9 @@ def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHW
     x = layers.max_pool(_conv(layers, x, 64, 7, stride=2, name='conv'), 3, 2)
     stages, block = zip((64, 128, 256, 512), _IMAGENET_BLOCKS[depth]), _bottleneck
   for stage, (channels, num_blocks) in enumerate(stages):
-    for number in range(num_blocks):
-      with tf.variable_scope(f'stage{stage + 1}_block{number + 1}'):
-        x = block(layers, x, channels, stride=2 if stage and not number else 1)
+    for index in range(num_blocks):
+      with tf.variable_scope(f'stage{stage + 1}_block{index + 1}'):
+        x = block(layers, x, channels, stride=2 if stage and not index else 1)
   return dense(layers.mean(x), num_classes, name='logits')
 
 

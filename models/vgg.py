@@ -1,8 +1,8 @@
 """VGG-16 and VGG-19 (Simonyan & Zisserman 2015, "Very Deep Convolutional Networks",
 arXiv:1409.1556, columns D and E).
 
-  2 conv 64 -> pool -> 2 conv 128 -> pool -> 3 conv 256 -> pool -> 3 conv 512 -> pool -> 3 conv 512
-  -> pool
+  2 conv 64 -> pool -> 2 conv 128 -> pool -> 3 conv 256 -> pool
+    -> 3 conv 512 -> pool -> 3 conv 512 -> pool
     -> dense 4096 -> dropout -> dense 4096 -> dropout -> logits           VGG-19: 4 instead of 3
 
 Convolutions are 3x3. Initial values by Glorot & Bengio 2010, with which the paper found that a net
@@ -21,8 +21,9 @@ _NUM_CONVS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 def build_logits(images, is_training, num_classes, *, depth=16, data_format='NHWC'):
-  """Builds the logits: 138,357,544 weights on 224x224x3 and 1,000 classes with a depth of 16,
-  143,667,240 with 19.
+  """Builds the logits.
+
+  On 224x224x3 with 1,000 classes they take 138,357,544 weights (depth of 16) or 143,667,240 (19).
 
   Args:
     images: `[batch, height, width, channels]`, uint8 or float32, of any size.
@@ -36,8 +37,8 @@ def build_logits(images, is_training, num_classes, *, depth=16, data_format='NHW
   layers = Layers(is_training, data_format)
   x = layers.normalize(images)
   for stage, (channels, num_convs) in enumerate(zip(_CHANNELS, _NUM_CONVS[depth])):
-    for number in range(num_convs):
-      x = layers.conv(x, channels, 3, name=f'conv{stage + 1}_{number + 1}',
+    for index in range(num_convs):
+      x = layers.conv(x, channels, 3, name=f'conv{stage + 1}_{index + 1}',
                       initializer=glorot_uniform())
     x = layers.max_pool(x)
   x = layers.flatten(x)
