@@ -1,9 +1,8 @@
-"""TensorFlow as every file here sees it: the 1.x graph API, the same on 1.14 and on 2.x, and
-silent.
+"""TensorFlow as every file here sees it: the 1.x graph API, silent, the same on 1.14 and 2.x.
 
-  from tensorflow_v1 import StagingArea, tf
+  from tensorflow_v1 import StagingArea, Tensor, tf
 
-The only folder that imports TensorFlow, so all differences between the two targets stand here.
+Only this folder imports TensorFlow, so all differences between the two targets are here.
 """
 
 # Before all others, which import parts of TensorFlow.
@@ -30,10 +29,23 @@ from tensorflow_v1.devices import (
     use_deterministic_kernels,
 )
 from tensorflow_v1.graph_import import import_placed
+from tensorflow_v1.types import (
+    Dataset,
+    DType,
+    Gradient,
+    Graph,
+    Operation,
+    Optimizer,
+    Session,
+    Tensor,
+    Variable,
+)
 
 __all__ = [
-    'Call', 'SPINNING_HINDERS', 'StagingArea', 'all_reduce', 'as_written', 'before_each_run',
-    'broadcast', 'compiles_on_cpus', 'get_compute_capabilities', 'get_next_by_reader',
-    'give_sessions_threads', 'import_placed', 'keep_memory', 'load_keras', 'map_by_reader',
-    'plain_data_options', 'tf', 'unbatch', 'use_deterministic_kernels', 'with_own_thread',
+    'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer',
+    'SPINNING_HINDERS', 'Session', 'StagingArea', 'Tensor', 'Variable', 'all_reduce',
+    'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus',
+    'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed',
+    'keep_memory', 'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'unbatch',
+    'use_deterministic_kernels', 'with_own_thread',
 ]
