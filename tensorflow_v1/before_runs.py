@@ -1,15 +1,16 @@
-"""What a graph does before any of its ops run."""
+"""A hook that runs before a session runs any op of a graph."""
 
 from typing import Any, Callable
 
+from tensorflow_v1.types import Graph
 
-def before_each_run(graph: Any, hook: Callable[[], Any]) -> None:
-  """Calls `hook()` before each run of a session of the graph, while ops that are new can be
-  changed.
 
-  A `Call`, and what `Session.make_callable` returns, calls it when it is made and not again.
+def before_each_run(graph: Graph, hook: Callable[[], Any]) -> None:
+  """Calls `hook()` before each run of a session of the graph, while new ops can be changed.
+
+  A `Call`, or the result of `Session.make_callable`, calls it once, when it is made.
   """
-  # A session takes this lock whenever it sends new ops to TensorFlow, which it tries in each run.
+  # A session takes this lock to send new ops to TensorFlow, which it tries in each run.
   take_lock = graph._session_run_lock
 
   def call_and_take_lock():

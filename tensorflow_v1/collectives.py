@@ -1,35 +1,40 @@
-"""TensorFlow's own collective ops: what devices tell each other."""
+"""TensorFlow's collective ops: all-reduce and broadcast between devices."""
 
-from typing import Any
+from typing import Optional
 
 from tensorflow.python.ops import collective_ops
 
 from tensorflow_v1.load import IS_1
+from tensorflow_v1.types import Tensor
 
 
-def all_reduce(share: Any, *, group_size: int, group_key: int, instance_key: int, kind: str) -> Any:
-  """Returns the sum of the shares of a group, on every device that one stands on.
+def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: int,
+               kind: str) -> Tensor:
+  """Returns the sum of a group's shares, on the device of each share.
 
   Args:
-    share: on this device; of one shape and dtype in the whole group.
-    group_size: how many shares, each on a device of its own.
+    share: this device's; all shares of the group have the same shape and dtype.
+    group_size: the number of shares, each on a device of its own.
     group_key: the same for all sums over these devices.
     instance_key: the same for all shares of one sum.
-    kind: 'ring' or 'nccl'. TensorFlow 1.14 knows no choice for a single sum: there the session's
-      config makes it.
+    kind: 'ring' or 'nccl'. On TensorFlow 1.14 the session's config decides, for all sums at once.
   """
   hint = {} if IS_1 else {'communication_hint': kind}
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
 
 
-def broadcast(value: Any, like: Any, *, group_size: int, group_key: int, instance_key: int) -> Any:
-  """Returns the value of the one of a group that has it.
+def broadcast(value: Optional[Tensor], like: Tensor, *, group_size: int, group_key: int,
+              instance_key: int) -> Tensor:
+  """Sends a value to the rest of the group, or receives it; returns the value.
 
   Args:
-    value: to hand out, or None to receive it.
-    like: a tensor of its static shape and dtype.
-    others: as for `all_reduce`.
+    value: to send, or None to receive.
+    like: a tensor with the value's static shape and dtype.
+    group_size: the number of devices, as for `all_reduce`, and so are the keys.
+    group_key: of these devices.
+    instance_key: of this value.
   """
   group = (like.shape, like.dtype, group_size, group_key, instance_key)
-  return collective_ops.broadcast_recv(
-      *group) if value is None else collective_ops.broadcast_send(value, *group)
+  if value is None:
+    return collective_ops.broadcast_recv(*group)
+  return collective_ops.broadcast_send(value, *group)

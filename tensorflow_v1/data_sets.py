@@ -1,10 +1,11 @@
-"""tf.data pipelines that run as they are written, and by the threads that are meant."""
+"""tf.data pipelines that run as written, on the threads of their callers' choice."""
 
 from typing import Any, Callable
 
 from tensorflow.python.data.ops import dataset_ops
 
 from tensorflow_v1.load import IS_1, tf
+from tensorflow_v1.types import Dataset
 
 if IS_1:
   from tensorflow.python.data.experimental.ops import batching
@@ -13,28 +14,26 @@ else:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function of a tf.data pipeline that runs, with all that it calls, as its Python says.
+  """Returns a tf.data function that runs, with all its callees, without AutoGraph.
 
-  By default 2.x rewrites the Python first, so that its `if` may ask a tensor, which 1.14 does not
-  know: a third of a second before the first step.
+  By default 2.x first rewrites the Python so that `if` works on tensors, which 1.14 does not. That
+  takes a third of a second before the first step.
   """
   return function if IS_1 else tf.autograph.experimental.do_not_convert(function)
 
 
-def map_by_reader(dataset: Any, function: Callable[..., Any]) -> Any:
-  """`dataset.map(function)`, run by the thread that asks for an element; by default it hands the
-  work to another.
-  """
+def map_by_reader(dataset: Dataset, function: Callable[..., Any]) -> Dataset:
+  """Returns `dataset.map(function)`, run by the thread that asks for an element."""
   kind = getattr(dataset_ops, 'MapDataset', None) or map_op._MapDataset
   return dataset_ops.DatasetV1Adapter(kind(dataset, function, use_inter_op_parallelism=False))
 
 
 def get_next_by_reader(iterator: Any) -> Any:
-  """`iterator.get_next()` of dense tensors, run by the thread that asks; by default it hands the
-  work to another.
+  """Returns `iterator.get_next()` of dense tensors, run by the thread that reads.
 
-  While the iterator has none, that thread waits and runs no other op. So its pipeline must not need
-  the session's threads, all of which may wait (`with_own_thread`).
+  The default is another thread. While the iterator has no element, the reading thread waits and
+  runs no other op. So the pipeline must not need the session's threads, since all of them may be
+  waiting (see `with_own_thread`).
   """
   types = tf.data.get_output_types(iterator)
   return tf.nest.pack_sequence_as(types, tf.raw_ops.IteratorGetNextSync(
@@ -42,21 +41,19 @@ def get_next_by_reader(iterator: Any) -> Any:
       output_shapes=tf.nest.flatten(tf.data.get_output_shapes(iterator))))
 
 
-def unbatch(dataset: Any) -> Any:
+def unbatch(dataset: Dataset) -> Dataset:
   """Returns the dataset of the rows of dense batches, of the same structure.
 
-  1.14's own `unbatch` first maps a function over the batches, for the sake of sparse tensors, and
-  fails there if they are tuples of one tensor.
+  On 1.14 `dataset.unbatch` first maps a function over the batches, for sparse tensors, and fails
+  there on tuples of one tensor.
   """
   if IS_1:
     return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))
   return dataset.unbatch()
 
 
-def with_own_thread(dataset: Any) -> Any:
-  """Returns the dataset with a thread that does what its functions would ask the session's threads
-  for.
-  """
+def with_own_thread(dataset: Dataset) -> Dataset:
+  """Returns the dataset with a thread of its own, on which its functions run."""
   if IS_1:
     return dataset_ops.DatasetV1Adapter(dataset_ops._PrivateThreadPoolDataset(dataset, 1))
   options = tf.data.Options()
@@ -65,11 +62,11 @@ def with_own_thread(dataset: Any) -> Any:
 
 
 def plain_data_options() -> Any:
-  """Returns options with which tf.data runs a pipeline as it was written.
+  """Returns `tf.data.Options` with which a pipeline runs as written.
 
-  By default it rewrites the pipeline when it starts, and for that copies all arrays into a graph of
-  its own. On 2.x it also tunes each iterator with a thread that can sleep through its own end:
-  closing a session of 16 iterators took up to 20 s, instead of 0.03 s without it.
+  By default tf.data rewrites the pipeline when it starts, and copies all arrays into a graph for
+  that. On 2.x it also tunes each iterator with a thread that can sleep through its own end: closing
+  a session of 16 iterators took up to 20 s, and 0.03 s without it.
   """
   options = tf.data.Options()
   options.experimental_optimization.apply_default_optimizations = False

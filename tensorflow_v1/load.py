@@ -1,9 +1,8 @@
-"""TensorFlow, loaded in silence, with what it must find when it is loaded.
+"""TensorFlow, imported in silence, after a check of what is installed (see `installed`).
 
-Before, what is installed is looked at (`distributions`). It takes 0.8 s on 1.14, of which 0.15 s is
-the native library, and 1.7 s on 2.21: 0.35 s native, 0.23 s Keras, the rest some 2,000 Python
-modules that `tensorflow/__init__.py` names itself. Nothing that is imported here adds to it, and
-what Python's garbage collector would, 0.2 and 0.8 s, is left out.
+The import takes 0.8 s on 1.14, of which 0.15 s is the native library, and 1.7 s on 2.21: 0.35 s
+native, 0.23 s Keras, the rest some 2,000 Python modules that `tensorflow/__init__.py` imports
+itself. The garbage collector would add 0.2 and 0.8 s, so it is off meanwhile.
 """
 
 import contextlib
@@ -19,20 +18,20 @@ from towers.base.collector import uncollected
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
 from towers.base.usage_error import UsageError
 
-# One of these is there wherever a GPU's driver is: Linux, WSL, Jetson, ROCm.
+# A machine with a GPU driver has one of these: Linux, WSL, Jetson, ROCm.
 _GPU_DRIVER_FILES = ('/dev/nvidiactl', '/dev/dxg', '/dev/nvhost-ctrl-gpu', '/dev/kfd')
-# Lines of a severity below error, and three "errors" of 2.15 to 2.18 which only say that a library
-# was loaded twice.
-_LOAD_NOTICES = (r'^[IW]0000 |^WARNING: All log messages before absl::InitializeLog|Unable to '
-                 r'register cu[A-Z]+ factory')
+# Lines below the severity of an error, and three "errors" of 2.15 to 2.18 that only say that a
+# library was loaded twice.
+_LOAD_NOTICES = (r'^[IW]0000 |^WARNING: All log messages before absl::InitializeLog|'
+                 r'Unable to register cu[A-Z]+ factory')
 
 
 def default_log_level(environ: Dict[str, str],
                       driver_files: Sequence[str] = _GPU_DRIVER_FILES) -> str:
-  """TF_CPP_MIN_LOG_LEVEL when the user set none: '2' shows C++ errors, '3' nothing but fatal ones.
+  """Returns TF_CPP_MIN_LOG_LEVEL where the user set none: '2' shows errors, '3' fatal ones alone.
 
-  Without a GPU both targets log `failed call to cuInit` as an error at the first session, and only
-  3 hides that; an error of an op is a Python exception all the same.
+  Without a GPU both targets log the error `failed call to cuInit` at the first session, which only
+  '3' hides. An op's error is a Python exception at either level.
   """
   gpu_may_be_there = (environ.get('CUDA_VISIBLE_DEVICES') not in ('', '-1')
                       and any(os.path.exists(path) for path in driver_files))
@@ -41,10 +40,10 @@ def default_log_level(environ: Dict[str, str],
 
 @contextlib.contextmanager
 def _without_load_notices() -> Iterator[None]:
-  """Keep the notices of TensorFlow 2.x's native library off stderr while it is loaded.
+  """Keeps the notices of TensorFlow 2.x's native library off stderr while it loads.
 
-  Its static initialisers log before any setting is read. Another process drops these lines alone,
-  so that whatever else is written, the last words of a crash included, still arrives.
+  Its static initialisers log before they read any setting. A process beside this one drops these
+  lines and no others, so that the last words of a crash still arrive.
   """
   with contextlib.ExitStack() as undo:
     try:
@@ -52,7 +51,7 @@ def _without_load_notices() -> Iterator[None]:
       undo.callback(os.close, stderr)
       grep = subprocess.Popen(['grep', '-v', '-E', _LOAD_NOTICES], stdin=subprocess.PIPE,
                               stdout=stderr)
-    except OSError:  # No stderr or no grep: a few lines more are better than no TensorFlow.
+    except OSError:  # There is no stderr or no grep: a few more lines are better than an error.
       yield
       return
     assert grep.stdin is not None
@@ -69,16 +68,15 @@ IS_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
 check_environment(sys.version_info[:2], _distributions,
                   importlib.util.find_spec('tensorflow') is not None)
 
-# What the user set wins, here and below.
+# The user's settings win, here and below.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)))
-# Kernels of one GPU are launched by threads of its own, which input pipelines on the host cannot
-# hold up.
+# Each GPU gets threads of its own to launch kernels, which the host's input pipelines cannot delay.
 os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
-# 1.14 looks for what XLA could compile even where XLA is off: half of the time to the first step of
-# a deep net. With flags of your own, --tf_xla_auto_jit=2 or none at all, it looks again.
+# 1.14 looks for clusters for XLA to compile even where XLA is off: half of the time to the first
+# step of a deep net. Any TF_XLA_FLAGS of the user's, even empty ones, turn the search on again.
 if IS_1:
   os.environ.setdefault('TF_XLA_FLAGS', '--tf_xla_clustering_fuel=0')
-# tf.keras of TensorFlow 2.16 and later is Keras 3, which builds no graphs; the package tf-keras is
+# In TensorFlow 2.16 and later tf.keras is Keras 3, which builds no graphs. The package tf-keras is
 # Keras 2.
 if importlib.util.find_spec('tf_keras') is not None:
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
@@ -93,20 +91,19 @@ with uncollected(), contextlib.ExitStack() as _quiet:
   from tensorflow.python.ops.data_flow_ops import StagingArea
   from tensorflow.python.util import deprecation
 
-# The whole 1.x API is deprecated in 2.x; other warnings of TensorFlow stay visible.
+# The whole 1.x API is deprecated in 2.x. TensorFlow's other warnings stay visible.
 deprecation._PRINT_DEPRECATION_WARNINGS = False
 logging.getLogger('tensorflow').setLevel(logging.WARNING)
 tf.disable_v2_behavior()
-# The 1.14 name: every get_variable gives a resource variable, since ref variables race on CPU
-# devices.
+# Makes each get_variable a resource variable, since ref variables race on CPU devices.
 tf.enable_resource_variables()
 
 
 def load_keras() -> Any:
-  """Returns `tf.keras` of the kind that builds graphs, Keras 2.
+  """Returns `tf.keras` if it is Keras 2, which builds graphs.
 
   Raises:
-    UsageError: `tf.keras` is Keras 3, or not there.
+    UsageError: `tf.keras` is Keras 3 or missing.
   """
   try:
     is_keras_3 = '_tf_keras' in tf.keras.layers.__name__.split('.')

@@ -1,60 +1,60 @@
-"""Validation: every metric as a sum and a count over all towers, so that each example weighs the
-same.
+"""Validation: every metric as a sum and a count over all towers, with equal weight per example.
 
-With the switch, the training towers themselves measure while `is_validating` is fed. With a tower
-of its own, the last tower measures while the others train on, in the same run: on a snapshot of all
-variables, taken when the pass over the validation split begins. So both ways measure the same
-weights on the same examples, and give the same numbers.
+With the switch, the training towers measure while `is_validating` is fed True. With a tower of its
+own, the last tower measures in the same run in which the others train, on a snapshot of all
+variables from the beginning of the pass over the validation split. So both ways measure the same
+weights on the same examples, with the same result.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from staging import run_beside
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.writes import check_measuring
 from towers.input.feed import Feed, build_batches
 from towers.placement.host import HOST
-from towers.placement.variables import VariableStore, check_reads, stand_in
+from towers.placement.randomness import micro_batch_reader
+from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
 from towers.tower.precision import Precision
-from towers.tower.tower import Model, Tower, build_forward, run_reader
+from towers.tower.tower import Model, ModelCall, Tower, build_forward
 
 
 class Validation(NamedTuple):
-  """What a run on validation batches fetches.
+  """What a run on validation batches feeds and fetches.
 
   Attributes:
     feed: of the validation split.
     names: 'loss', then the model's metrics.
     sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last
       their number. A run that needs them also puts the next validation batch of every tower.
-    is_validating: the switch to feed True in such a run; None where a tower of its own validates.
-    snapshot_op: copies the variables that are measured, before a pass begins; None where they are
-      read directly.
+    is_validating: the switch to feed True in such a run; None if a tower of its own validates.
+    snapshot_op: copies the variables before a pass begins; None if they are read directly.
     sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
-      the split; None where there is one.
+      the split; None for one worker.
   """
   feed: Feed
   names: List[str]
-  sums: Any
-  is_validating: Any = None
-  snapshot_op: Any = None
-  sum_workers: Optional[Callable[[Any, np.ndarray], np.ndarray]] = None
+  sums: Tensor
+  is_validating: Optional[Tensor] = None
+  snapshot_op: Optional[Operation] = None
+  sum_workers: Optional[Callable[[Session, np.ndarray], np.ndarray]] = None
 
 
-def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
+def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Optional[Tensor],
                      workers: Workers = ALONE) -> Validation:
   """Sums the metrics of towers that train and validate in turn.
 
   Args:
     towers: all of them.
     feed: of the validation split.
-    is_validating: the switch of the towers' batches, a bool placeholder.
-    workers: that share the split, this being one's part of it.
+    is_validating: the switch of the towers' batches, a bool placeholder; None if they only
+      validate.
+    workers: that share the split; the feed is one worker's part of it.
 
   Raises:
     UsageError: the feed is for another number of towers or of workers, or the model changes a
@@ -64,18 +64,19 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Any,
   check_same_number(len(towers), 'towers', len(feed.devices), f'towers of the feed of {split}',
                     fix='build both for the same devices.')
   check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers,
-      'workers',
-                    fix='give the plan the same num_workers.')
+                    'workers', fix='give the plan the same num_workers.')
   if is_validating is not None:
     check_measuring([tower.sums['loss'] for tower in towers], is_validating)
+
   names = list(towers[0].sums)
   vectors = []
-  for number, tower in enumerate(towers):
+  for index, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
       vector = tf.stack([tower.sums[name] for name in names] +
                         [tf.cast(tower.num_examples, tf.float32)])
-      vectors.append(vector if feed.stage is
-                     None else run_beside(vector, feed.stage.put_ops[number]))
+      if feed.stage is not None:
+        vector = run_beside(vector, feed.stage.put_ops[index])
+      vectors.append(vector)
   with tf.device(HOST), tf.name_scope('validation'):
     sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
@@ -87,35 +88,35 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
-    model: as the training towers'.
-    feed: of the validation split, to one device, where the tower and the snapshot will stand.
-    number: of the tower.
-    store: made the variables of the training towers, which must be built already.
-    precision: as theirs.
+    model: of the training towers.
+    feed: of the validation split, for one device, that of the tower and the snapshot.
+    number: the tower's index, which no training tower has.
+    store: has made the variables of the training towers.
+    precision: of the training towers.
     workers: as for `build_validation`.
 
   Raises:
-    UsageError: the feed is for several towers, or the tower reads a variable that a snapshot stands
-      in for.
+    UsageError: the feed is for several towers, or the tower reads a variable instead of its
+      snapshot.
   """
   check_same_number(len(feed.devices), f'towers of the feed of {feed.inputs.name}', 1,
-      'validation tower',
+                    'validation tower',
                     fix='build its plan with num_towers=1, and its feed with one device.')
   [batch], [device] = build_batches(feed), feed.devices
-  snapshots: Dict[str, Any] = {}
+
+  snapshots: Dict[str, Variable] = {}
   with tf.device(device), tf.name_scope('snapshot'):
     for name, variable in store.made.items():
-      snapshots[name] = tf.Variable(tf.zeros(variable.shape,
-                                             variable.dtype.base_dtype), name=name, trainable=False,
-                                    use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+      zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
+      snapshots[name] = tf.Variable(zeros, name=name, trainable=False, use_resource=True,
+                                    collections=[tf.GraphKeys.LOCAL_VARIABLES])
     snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
                              for name, variable in store.made.items()], name='take')
 
-  getter, creator = stand_in(store, snapshots)
-  tower = build_forward(model, batch, number=number, device=device, is_training=False,
-                        total=batch.num_examples, creator=creator, getter=getter, store=store,
-                        run=run_reader(), reuse=True, precision=precision)
-  # The others change the variables themselves meanwhile.
+  call = ModelCall(model, store, batch.num_examples, is_training=False, precision=precision,
+                   num_micro_batches=1, read_micro_batch=micro_batch_reader())
+  tower = build_forward(call, batch, index=number, device=device, instead=snapshots, reuse=True)
+  # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None,
                           workers=workers)._replace(snapshot_op=snapshot_op)

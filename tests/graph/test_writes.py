@@ -297,7 +297,7 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=ASSIGNS, num_towers=1, validation_kind='switch'),
      'variable average whenever the loss is computed, in validation too: .*tf.cond.is_training'),
     (dict(model=in_place(lambda _, mean, __: average('ref', use_resource=False).assign_add(mean)),
-          num_towers=1), 'cannot give a ref variable back.*use_resource=True'),
+          num_towers=1), 'a ref variable cannot get its old value back.*use_resource=True'),
     (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),
     (dict(model=averages_a_tensor), 'Tower 1 asks for the variable tower_1/.*tower 0 did not make'),
     (dict(model=MODELS['moving average, debiased'], validation_kind='tower'),

@@ -170,7 +170,7 @@ def test_what_stands_outside_of_the_scope_is_refused_rather_than_shared():
 
 
 def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
-  monkeypatch.setattr('towers.tower.tower._OPS_WORTH_CLONING', 10)
+  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', 10)
   assert_same(outcome('auto', model=escaping_model, num_towers=3),
               outcome('reuse', model=escaping_model, num_towers=3))
 

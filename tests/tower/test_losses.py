@@ -87,7 +87,7 @@ def test_what_only_a_run_can_tell_is_refused_before_anything_is_updated(
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
       run.steps.train()
     rows = 8 // num_towers // settings.get('accumulate', 1)
-    assert re.search(r'The loss of the model has another number of values .*one value per '
+    assert re.search(r'The loss of the model does not have one value for each .*one value per '
                      rf'example.* two numbers:\] \[1\] \[({rows}|{rows + 1})\]', str(error.value))
     for variable, old, new in zip(variables, before, run.session.run(variables)):
       np.testing.assert_array_equal(old, new, err_msg=variable.op.name)
@@ -108,7 +108,7 @@ def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
 def test_a_metric_that_only_a_run_can_tell_ends_validation():
   model = with_metric(lambda right: forget_shape(one_value(right)))
   with Run(model=model, num_towers=2) as run, pytest.raises(
-      tf.errors.InvalidArgumentError, match='The metric right has another number of values'):
+      tf.errors.InvalidArgumentError, match='The metric right does not have one value'):
     run.validate()
 
 

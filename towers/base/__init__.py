@@ -1,1 +1,1 @@
-"""Base: what every room needs and what needs no TensorFlow."""
+"""Base: what every other package needs, without TensorFlow."""

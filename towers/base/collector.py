@@ -1,14 +1,13 @@
-"""Garbage: not looked for while TensorFlow is imported and a graph is built, since all that is made
-stays.
+"""The garbage collector: off while TensorFlow is imported and graphs are built.
 
-Python looks through the young objects every 700 new ones, and through all of them whenever their
-number has grown by a quarter. TensorFlow's modules are 120,000 to 270,000 objects, towers of a deep
-net millions: looking through them takes a fifth of the import of 2.21, and an eighth of the time to
-the first step of 8 towers of NASNet-Large.
+Python scans the young objects after every 700 new ones, and all objects whenever their number has
+grown by a quarter. TensorFlow's modules are 120,000 to 270,000 objects, towers of a deep net
+millions: the scans take a fifth of the import of 2.21, and an eighth of the time to the first step
+of 8 towers of NASNet-Large.
 
-What was made meanwhile is left out of every later look but one: a graph refers to itself in
-circles, and where one program is built after another, those before must go, with the arrays that
-they were fed.
+Objects made meanwhile are frozen: later scans skip them. Only before a new program is built may one
+full scan look at them, since a graph refers to itself in cycles, and a former program must go with
+the arrays that fed it.
 """
 
 import contextlib
@@ -17,15 +16,13 @@ import os
 import sys
 from typing import Iterator, Optional
 
-_WORTH_BYTES = 100 << 20  # A look takes 0.07 s on 1.14 and 0.2 on 2.21, less than to fill these.
-_held_bytes: Optional[int] = None  # After the last look, or before the first program.
+_WORTH_BYTES = 100 << 20  # A scan takes 0.07 s on 1.14 and 0.2 on 2.21, less than to fill these.
+_held_bytes: Optional[int] = None  # After the last full scan, or before the first program.
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-  """Within, nothing is collected; afterwards as before, but without a look at what is there by
-  then.
-  """
+  """Turns the collector off within the context, and freezes all objects at its end."""
   was_enabled = gc.isenabled()
   gc.disable()
   try:
@@ -37,7 +34,7 @@ def uncollected() -> Iterator[None]:
 
 
 def read_held_bytes() -> int:
-  """Returns the memory that this process has; on macOS the most that it had, on Windows 0."""
+  """Returns this process's resident memory; on macOS its peak, on Windows 0."""
   try:
     with open('/proc/self/statm', encoding='utf-8') as file:
       return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
@@ -45,14 +42,12 @@ def read_held_bytes() -> int:
     if sys.platform == 'win32':
       return 0
     import resource  # Windows has none.
-    return resource.getrusage(
-        resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+    unit = 1 if sys.platform == 'darwin' else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def collect_former() -> None:
-  """Frees the graphs of programs before, if this process has come to need much more memory since
-  the last look.
-  """
+  """Frees the graphs of former programs, if memory has grown by 100 MiB since the last scan."""
   global _held_bytes
   if _held_bytes is None:
     _held_bytes = read_held_bytes()
@@ -65,8 +60,8 @@ def collect_former() -> None:
 
 
 def _hand_back():
-  """Gives the system what malloc has kept of freed memory, in holes between what is still used."""
-  import ctypes  # A start can do without.
+  """Returns freed memory to the system that malloc keeps in holes between used blocks."""
+  import ctypes  # Here, since most programs never need it.
   libc = ctypes.CDLL(None)
   if hasattr(libc, 'malloc_trim'):  # glibc's.
     libc.malloc_trim(0)

@@ -1,8 +1,7 @@
-"""Distributions: which TensorFlow is installed, read from the names of folders alone, and whether
-it can be imported.
+"""What is installed: which TensorFlow, by the names of folders alone, and whether it can load.
 
-An import that cannot work ends in a riddle, after a second; one that takes the wrong of two
-packages trains on the wrong device without a word. So what is there is looked at first.
+An import that cannot work ends in a riddle after a second, and an import of the wrong one of two
+packages silently trains on the wrong device. So this check comes first.
 """
 
 import os
@@ -29,22 +28,21 @@ class Distribution(NamedTuple):
 
   @property
   def numbers(self) -> Tuple[int, ...]:
-    """The first two of its version, to compare by."""
+    """The major and minor version, to compare by."""
     return tuple(int(number) for number in re.findall(r'\d+', self.version)[:2])
 
 
 def find_distributions(folders: Sequence[str]) -> List[Distribution]:
-  """TensorFlow's and protobuf's installed distributions, in the order of `folders`, as `sys.path`
-  gives them.
+  """Returns the distributions of TensorFlow and protobuf in `folders`, such as `sys.path`.
 
-  It lists folders and opens no file: about 1 ms, where importlib.metadata or pkg_resources take 30
-  to 300 ms.
+  Lists folders and opens no file: about 1 ms, where importlib.metadata or pkg_resources take 30 to
+  300 ms.
   """
   distributions = []
   for folder in dict.fromkeys(folder or os.curdir for folder in folders):
     try:
       names = os.listdir(folder)
-    except OSError:  # sys.path may name zip files and folders that are not there.
+    except OSError:  # sys.path may name zip files and missing folders.
       continue
     for name in sorted(names):
       match = _METADATA_FOLDER.match(name.lower())
@@ -55,29 +53,32 @@ def find_distributions(folders: Sequence[str]) -> List[Distribution]:
 
 def check_environment(python: Tuple[int, int], distributions: Sequence[Distribution],
                       tensorflow_is_there: bool) -> None:
-  """Refuse what cannot work before TensorFlow is imported.
+  """Refuses, before TensorFlow is imported, an environment in which the import cannot work.
 
   Args:
     python: (major, minor) of the interpreter.
-    distributions: what `find_distributions` found.
-    tensorflow_is_there: whether `import tensorflow` would find anything; a build of one's own has
+    distributions: as `find_distributions` returns them.
+    tensorflow_is_there: whether `import tensorflow` would find a module; a build of one's own has
       no metadata.
 
   Raises:
     UsageError: for Python 3.8 or 3.9, no TensorFlow or one before 1.14, two that overwrote each
-      other, or a protobuf that this TensorFlow cannot be imported with. The message names what was
+      other, or a protobuf with which this TensorFlow cannot be imported. The message names what was
       found and the fix.
   """
   if python in ((3, 8), (3, 9)):
+    major, minor = python
     raise UsageError(
-        'this is Python %d.%d, which towers does not run on: TensorFlow 1.14 has no wheel above '
-        'Python 3.7, and '
-        'TensorFlow 2.21 needs Python 3.10 to 3.13. Use one of those, %s.' % (python + (_PINNED,)))
+        f'this is Python {major}.{minor}, which towers does not run on: TensorFlow 1.14 has no '
+        'wheel above Python 3.7, and TensorFlow 2.21 needs Python 3.10 to 3.13. Use one of those, '
+        f'{_PINNED}.')
   if not tensorflow_is_there:
+    wanted = 'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow'
     raise UsageError(
-        f"TensorFlow is not installed in {sys.prefix}: install "
-        f"{'tensorflow-gpu==1.14.0' if python == (3, 7) else 'tensorflow'}, {_PINNED}.")
+        f'TensorFlow is not installed in {sys.prefix}: install {wanted}, {_PINNED}.')
+
   _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
+
   tensorflow = find_tensorflow(distributions)
   protobuf = _first(distributions, ('protobuf',))
   if tensorflow and tensorflow.numbers < (1, 14):
@@ -96,15 +97,15 @@ def _refuse_two_tensorflows(tensorflows: Sequence[Distribution]) -> None:
   for found in tensorflows:
     by_folder.setdefault(found.folder, []).append(found)
   for folder, pair in by_folder.items():
-    # From 2.1 on the packages of one version hold the same files, and nothing is lost.
+    # From 2.1 on the packages of one version hold the same files.
     harmless = len({found.version for found in pair}) == 1 and pair[0].numbers >= (2, 1)
     if len({found.name for found in pair}) > 1 and not harmless:
+      both = ' and '.join(f'{found.name} {found.version}' for found in pair)
+      names = ' '.join(found.name for found in pair)
       raise UsageError(
-          '{} are both installed in {}. They write the same files, so the GPU build may have lost '
-          'to the other '
-          'without a word: pip uninstall --yes {}, then install the one you want, {}.'.format(
-              ' and '.join('{} {}'.format(*found[:2]) for found in pair), folder,
-             ' '.join(found.name for found in pair), _PINNED))
+          f'{both} are both installed in {folder}. They write the same files, so the other build '
+          f'may have overwritten the GPU build: pip uninstall --yes {names}, then install the one '
+          f'you want, {_PINNED}.')
 
 
 def find_tensorflow(distributions: Sequence[Distribution]) -> Optional[Distribution]:
@@ -113,5 +114,5 @@ def find_tensorflow(distributions: Sequence[Distribution]) -> Optional[Distribut
 
 
 def _first(distributions: Sequence[Distribution], names: Sequence[str]) -> Optional[Distribution]:
-  """The one that an import would take, since the first folder of `sys.path` wins."""
+  """Returns the one that an import takes: the first folder of `sys.path` wins."""
   return next((found for found in distributions if found.name in names), None)

@@ -1,8 +1,7 @@
-"""The one exception for what a user can get wrong.
+"""The one exception for a user's mistakes.
 
-A message names the setting, the numbers on both sides and the fix, since it is all that the user
-sees: `main.py` prints it to stderr without a stack trace and exits with code 2. Anything else that
-is raised is a fault of ours.
+A message names the setting, both numbers and the fix, since the user sees nothing else: `main.py`
+prints it to stderr without a stack trace and exits with code 2. Any other exception is a bug.
 """
 
 
@@ -12,14 +11,14 @@ class UsageError(ValueError):
 
 
 def check_same_number(first: int, of_first: str, second: int, of_second: str, *, fix: str) -> None:
-  """Refuses two numbers that meet and differ: `zip` would take the smaller one without a word.
+  """Refuses two numbers that must be equal and differ: `zip` would silently take the smaller one.
 
   Args:
     first: a number of things.
-    of_first: what these are, for the message.
+    of_first: the plural noun of these things, for the message.
     second: the number that must be the same.
-    of_second: what these are.
-    fix: what to do about it, a sentence.
+    of_second: the noun of the others.
+    fix: a sentence.
 
   Raises:
     UsageError: names both numbers and the fix.

@@ -1,15 +1,14 @@
-"""Small files that are there whole or not at all, whatever happens while they are written."""
+"""Small files, written whole or not at all."""
 
 import os
 import tempfile
 
 
 def write_whole(path: str, content: bytes) -> None:
-  """Writes a file under another name in the same folder, then renames it; a link of that name is
-  not followed.
+  """Writes a temporary file in the same folder and renames it; replaces a link, not its target.
 
   Raises:
-    OSError: what was there before stays as it was.
+    OSError: and leaves an existing file as it was.
   """
   folder = os.path.dirname(os.path.abspath(path))
   handle, temporary = tempfile.mkstemp(prefix='.writing-', dir=folder)
@@ -18,7 +17,7 @@ def write_whole(path: str, content: bytes) -> None:
       file.write(content)
       file.flush()
       os.fsync(file.fileno())
-    # mkstemp lets only the owner read.
+    # By mkstemp only the owner can read it.
     os.chmod(temporary, 0o644)
     os.replace(temporary, path)
   except BaseException:

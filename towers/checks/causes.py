@@ -1,24 +1,25 @@
-"""Causes: what makes several towers of a model differ from one, in words.
+"""Causes: sentences on why several towers of a model differ from one.
 
-Values are followed op by op, from the batch to the loss. What lies between the
-last ones that are the same for each example and the first that are not says
-why: a product of the batch with itself, or a sum over the batch. Where all are
-the same for each example, the way from there to the loss says it.
+The search follows values op by op, from the batch to the loss. The ops between the last values that
+are the same for each example and the first that are not show the cause: a product of the batch with
+itself, or a sum over the batch. If all values are the same for each example, the ops from there to
+the loss show it.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Set
+from typing import Dict, List, NamedTuple, Sequence, Set
 
 import numpy as np
 
+from tensorflow_v1 import Operation
 from towers.checks.comparison import AGREES, DROWNS, Difference, compare, find_axes, join_shares
 from towers.checks.trial import Outcome, Trial
 from towers.graph.source import find_line
 
-# They take an example's values and give none of them.
+# Their outputs depend on shapes, not on values.
 _SHAPES = ('Shape', 'ShapeN', 'Size', 'Rank')
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
-# What an activation is: the same or another for each example, one value for
-# each pair of examples, or one for the batch.
+# Kinds of activations: the same for each example as in one tower, or not; one value for each pair of
+# examples, or one for the batch.
 _SAME, _OTHER, _PAIRS, _WHOLE, _UNKNOWN = 'same', 'other', 'pairs', 'whole', 'unknown'
 _NORM_FIX = 'For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync'
 
@@ -27,11 +28,11 @@ class Evidence(NamedTuple):
   """A step in which several towers differ from one.
 
   Attributes:
-    step: its number.
+    step: its index.
     trial: the program of one tower.
-    one: what one tower gave.
-    noisy: what it gave when its weights were changed in their last bits.
-    several: what several towers gave.
+    one: the outcome of one tower.
+    noisy: its outcome with weights changed in their last bits.
+    several: the outcome of several towers.
   """
   step: int
   trial: Trial
@@ -45,8 +46,8 @@ def find_cause(evidence: Evidence, *, is_rounding: bool = False) -> List[str]:
 
   Args:
     evidence: of the step.
-    is_rounding: whether rounding may explain that losses and gradients differ.
-      Then nothing is said of them.
+    is_rounding: whether rounding may explain that losses and gradients differ; then no sentence is
+      about them.
   """
   kinds: Dict[str, str] = {}
   for name in evidence.one.activations:
@@ -57,14 +58,14 @@ def find_cause(evidence: Evidence, *, is_rounding: bool = False) -> List[str]:
 
 
 def find_state_causes(trial: Trial, rows: Sequence[Difference]) -> List[str]:
-  """Returns a sentence for each variable that differs and is not trained."""
+  """Returns a sentence for each untrained variable that differs."""
   trained = {variable.op.name for variable in trial.towers[0].variables}
   return [_explain_state(trial, row.name) for row in rows
           if not row.agrees and row.name in trial.variables and row.name not in trained]
 
 
 def _find_kind(evidence, name):
-  """Returns what an activation is, from its shapes and values."""
+  """Returns the kind of an activation, from its shapes and values."""
   whole, shares, counts = _pick(evidence, name)
   if not shares:
     return _UNKNOWN
@@ -75,7 +76,7 @@ def _find_kind(evidence, name):
                             for axis in axes for share, count in zip(shares, counts)):
     return _PAIRS
   if not np.issubdtype(whole.dtype, np.floating):
-    return _UNKNOWN  # An example's position in the batch differs, and rightly so.
+    return _UNKNOWN  # It may be an example's index in the batch, which rightly differs.
   orders = list(join_shares(shares, counts, whole))
   if not orders:
     return _UNKNOWN
@@ -85,7 +86,7 @@ def _find_kind(evidence, name):
 
 
 def _pick(evidence, name):
-  """Returns one tower's value, and values and sizes of those with examples."""
+  """Returns one tower's value, and the values and counts of the towers with examples."""
   whole = np.asarray(evidence.one.activations[name][0])
   shares = [np.asarray(share) for share in evidence.several.activations.get(name, [])]
   counts = evidence.several.counts[evidence.step]
@@ -110,30 +111,30 @@ def _explain_values(evidence, kinds, first):
     subject = 'it' if sums in (None, op) else _format(trial, sums) + ','
     return intro + (f'{subject} takes batch statistics, and a tower has only its own examples. '
                     f'{_NORM_FIX}; leave out any other sum over the batch.')
-  return intro + 'it, or what it is made from, depends on the other examples of the batch.'
+  return intro + 'it, or an input of it, depends on the other examples of the batch.'
 
 
 def _explain_loss(evidence, kinds):
-  """Returns a sentence for where each example has the same values."""
+  """Returns a sentence on the loss, if each example has the same values."""
   trial = evidence.trial
   losses = [outcome.losses[evidence.step]
             for outcome in (evidence.several, evidence.one, evidence.noisy)]
   if compare('loss', *losses).agrees:
-    return 'The loss agrees and its gradient does not: that of an op depends on the batch.'
+    return 'The loss agrees and its gradient does not: the gradient of an op depends on the batch.'
   for op in _find_between(trial, kinds, trial.towers[0].sums['loss'].op):
     if op.type in _DIVISIONS and _counts_otherwise(evidence, op.inputs[1], by_size=False):
       return _explain_mean(trial, op, 'divides by')
     if op.type == 'Mean' and _counts_otherwise(evidence, op.inputs[0], by_size=True):
       return _explain_mean(trial, op, 'takes the mean of')
-  return ('The model gives each example the same values; what differs is how they are added up: '
-          'return one loss per example, [batch], or their mean.')
+  return ('The model gives each example the same values, and adds them up in another way: return '
+          'one loss per example, [batch], or their mean.')
 
 
 def _explain_mean(trial, op, does):
   return (f'The model gives each example the same values, and {_format(trial, op)}, {does} a '
-          'number that is not in proportion to the examples, as the tokens of a batch: the mean '
-          'of the towers\' means is then another one. Return one loss per example, [batch], or '
-          'divide by a number that is the same in every batch.')
+          'number that is not in proportion to the examples, such as the tokens of a batch: then '
+          'the mean of the towers\' means is not that of one tower. Return one loss per example, '
+          '[batch], or divide by a number that is the same in every batch.')
 
 
 def _explain_state(trial, name):
@@ -141,18 +142,18 @@ def _explain_state(trial, name):
   changes = [op for op in trial.variables[name].handle.consumers()
              if trial.owns(op) and ('Assign' in op.type or 'Scatter' in op.type)]
   if not changes:
-    return f'The variable {name} differs, and no op of the model was found that changes it.'
-  return (f'The first tower alone changes the variable {name}{find_line(changes[0])}, by its own '
+    return f'The variable {name} differs, and no op of the model seems to change it.'
+  return (f'Only the first tower changes the variable {name}{find_line(changes[0])}, by its own '
           f'examples: of all UPDATE_OPS only its own run. {_NORM_FIX}, or with mean for moving '
           'averages alone.')
 
 
-def _find_between(trial, kinds, last) -> List[Any]:
-  """Returns the ops behind values that are the same for each example, up to `last`.
+def _find_between(trial, kinds, last) -> List[Operation]:
+  """Returns the ops between the values that are the same for each example and `last`.
 
-  They come in the graph's order.
+  They are in the graph's order.
   """
-  between: Set[Any] = set()
+  between: Set[Operation] = set()
   pending = [last]
   while pending:
     op = pending.pop()
@@ -164,7 +165,7 @@ def _find_between(trial, kinds, last) -> List[Any]:
 
 
 def _sums_up(trial, op, kinds):
-  """Whether an op makes a value of the whole batch from those of examples."""
+  """Returns whether an op makes a value of the whole batch from those of examples."""
   return (op.type not in _SHAPES and _has(trial, op.inputs, kinds, _SAME) and
           _has(trial, [tensor for tensor in op.outputs if tensor.dtype.is_floating], kinds, _WHOLE))
 
@@ -175,9 +176,9 @@ def _has(trial, tensors, kinds, kind):
 
 
 def _counts_otherwise(evidence, tensor, *, by_size):
-  """Whether a number, or a tensor's size, is not in proportion to the examples.
+  """Returns whether a number, or a tensor's size, is not in proportion to the examples.
 
-  A number that is the same in every batch is none of these.
+  A number that is the same in every batch does not count.
   """
   trial = evidence.trial
   name = trial.shorten(tensor.name)

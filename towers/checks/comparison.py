@@ -1,11 +1,10 @@
-"""Comparison: whether two programs' values are the same, to the bit or but for rounding.
+"""Comparison: whether two programs' values are the same, to the bit or except for rounding.
 
-Sums in another order differ in their last bits. How much a model makes of that
-is measured, by one tower whose weights are changed in theirs: the noise. It is
-no smooth function of the weights: where a ReLU turns, the gradients before it
-jump. So the noise of all gradients together counts for each of them. And noise
-explains a difference only up to a small share of the value: beyond that nothing
-can be told from rounding, and a row says so instead of agreeing.
+Sums in another order differ in their last bits. How much a model amplifies that is measured, by one
+tower whose weights are changed in their last bits: the noise. The noise is no smooth function of
+the weights: where a ReLU turns, the gradients before it jump. So the noise of all gradients
+together counts for each of them. And noise explains a difference only up to a small share of the
+value: beyond it, a row says that rounding drowns the difference, instead of agreeing.
 
 Differences and values are Euclidean norms over all entries and steps.
 """
@@ -18,22 +17,21 @@ import numpy as np
 AGREES, DIFFERS, DROWNS = 'agrees', 'DIFFERS', 'DROWNS IN ROUNDING'
 _TOLERANCE = 1e-5  # Of the value.
 _FLOOR = 1e-7
-_FLOOR_SHARE = 1e-6  # Of the largest value of the same kind: a sum of such may cancel.
+_FLOOR_SHARE = 1e-6  # Of the largest value of the same kind, since sums of such values may cancel.
 _NOISE_TOLERANCE = 20
-_LARGEST_SHARE = 0.02  # Of the value, that noise may explain.
+_LARGEST_SHARE = 0.02  # Of the value: noise explains no larger difference.
 
 
 class Difference(NamedTuple):
   """One comparison.
 
   Attributes:
-    name: of what is compared.
+    name: of the value.
     difference: of two values.
     scale: the value itself.
     noise: the difference that rounding makes.
     allowed: the largest difference with which values agree.
-    verdict: `AGREES`, `DIFFERS`, or `DROWNS`: rounding alone may make such a
-      difference.
+    verdict: `AGREES`, `DIFFERS`, or `DROWNS`: rounding alone may make such a difference.
   """
   name: str
   difference: float
@@ -44,21 +42,21 @@ class Difference(NamedTuple):
 
   @property
   def agrees(self) -> bool:
-    """Whether the difference is one of rounding."""
+    """Whether rounding explains the difference."""
     return self.verdict == AGREES
 
 
 def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float = 0.0,
             share: float = 0.0, slack: float = 0.0) -> Difference:
-  """Compares values but for rounding.
+  """Compares values, except for rounding.
 
   Args:
     name: of the row.
-    ours: an array, or a list of one for each step. None where there is none.
+    ours: an array, or a list with one for each step, or None.
     expected: what it should be.
-    noisy: what rounding makes of that.
-    largest: the largest value of the same kind, as of all gradients.
-    share: of the value, that is noise at least.
+    noisy: the expected value after rounding.
+    largest: the largest value of the same kind, such as of all gradients.
+    share: the least noise, as a share of the value.
     slack: a difference that is explained already.
   """
   if ours is None or not _is_number(expected):
@@ -77,7 +75,7 @@ def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float =
 
 
 def compare_bits(name: str, ours: Any, expected: Any) -> Difference:
-  """Compares values to the bit; either may be None where there is none."""
+  """Compares values to the bit; either may be None."""
   if ours is None or expected is None or not _is_number(expected):
     return _compare_bits(name, ours, expected, math.inf)
   row = _compare_bits(name, ours, expected, find_norm(ours, expected))
@@ -85,17 +83,17 @@ def compare_bits(name: str, ours: Any, expected: Any) -> Difference:
 
 
 def same_bits(left: Any, right: Any) -> bool:
-  """Whether two arrays, or lists of arrays, are the same to the bit; a NaN is itself."""
+  """Returns whether two arrays, or lists of arrays, are the same to the bit; NaN equals itself."""
   lefts, rights = _arrays(left), _arrays(right)
   return len(lefts) == len(rights) and all(map(_same_array, lefts, rights))
 
 
 def join_shares(shares: Sequence[Any], counts: Sequence[int], whole: Any) -> Iterator[Any]:
-  """Yields what the towers' shares may be together, shaped as one tower's value.
+  """Yields the ways to join the towers' shares, each with the shape of one tower's value.
 
-  The dimension whose sizes add up to the whole's holds the examples. Where it
-  has several rows for each, as `[time * batch, units]` has, all orders of rows
-  are tried. Nothing is yielded where no dimension holds the examples.
+  The examples are in the dimension whose sizes add up to the whole's. If it has several rows for
+  each example, like `[time * batch, units]`, all orders of rows are tried. If no dimension has the
+  examples, nothing is yielded.
 
   Args:
     shares: of the towers with examples, arrays.
@@ -112,7 +110,7 @@ def join_shares(shares: Sequence[Any], counts: Sequence[int], whole: Any) -> Ite
     return
   rows = whole.shape[axis] // sum(counts)
   if any(share.shape[axis] != rows * count for share, count in zip(shares, counts)):
-    # As many rows as an example happens to have, such as words.
+    # The number of rows varies by example, like that of words.
     yield np.concatenate(shares, axis)
     return
   for outer in range(1, rows + 1):
@@ -134,7 +132,7 @@ def find_axes(shares: Sequence[Any], whole: Any) -> List[int]:
 def find_norm(values: Any, others: Any = None) -> float:
   """Returns the Euclidean norm of arrays, or of their difference from others.
 
-  It is infinite where a difference is NaN, or where shapes differ.
+  It is infinite if a difference is NaN, or if shapes differ.
   """
   lefts = [array.astype(np.float64) for array in _arrays(values)]
   if others is not None:
@@ -142,7 +140,7 @@ def find_norm(values: Any, others: Any = None) -> float:
     if [array.shape for array in lefts] != [array.shape for array in rights]:
       return math.inf
     with np.errstate(invalid='ignore'):
-      # What is infinite in both is the same.
+      # Inf equals Inf.
       lefts = [np.where(left == right, 0.0, left - right) for left, right in zip(lefts, rights)]
   else:
     lefts = [array[np.isfinite(array)] for array in lefts]

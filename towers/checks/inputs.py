@@ -1,66 +1,59 @@
-"""Input check: whether a graph loses batches at a switch, or hands the same one to several towers.
+"""Input check: whether a graph loses batches at a switch, or gives several towers the same one.
 
-No loss shows either of them, and both run. So the graph is looked at, any graph, whoever built it:
+Such graphs run, and no loss shows the fault. So the check reads the graph, of any program:
 
-  1. What takes a batch (`get_next`, the `get` of a staging area, a queue's `dequeue`) must stand
-     inside of the branch
-     of `tf.cond` that uses it. For each switch and both of its values it is followed which ops run,
-     and from which of them the run's results are made. What takes a batch and is not among the
-     latter loses it.
+  1. An op that takes a batch (`get_next`, the `get` of a staging area, a queue's `dequeue`) must be
+     inside of the branch of `tf.cond` that uses it. For each switch and both of its values the
+     check follows which ops run, and from which of them the run's results are made. An op that
+     takes a batch and is not one of the latter loses it.
   2. Towers must compute on examples of their own. Two tensors are the same function of the input if
-     the same ops make
-     them from the same batches; variables count as the same if they have the same shape, and random
-     numbers always, since neither makes another example of one.
+     the same ops make them from the same batches. Variables of the same shape count as the same,
+     and so do all random numbers, since neither makes one example into another.
 
-Towers that take the same examples from iterators of their own are not found, since that is no
-matter of the graph.
+The check does not find towers that take the same examples from iterators of their own, since the
+graph does not show them.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.source import format_op
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
 
 _TAKES = GET_NEXTS + (
     'IteratorGetNextAsOptional', 'Unstage', 'MapUnstage', 'OrderedMapUnstage', 'QueueDequeueV2',
-    'QueueDequeueManyV2',
-    'QueueDequeueUpToV2', 'ReaderReadV2')
-# What is put in one of these is taken out by a later run.
+    'QueueDequeueManyV2', 'QueueDequeueUpToV2', 'ReaderReadV2')
+# They keep a batch for a later run.
 _PUTS = ('Stage', 'MapStage', 'OrderedMapStage', 'QueueEnqueueV2', 'QueueEnqueueManyV2')
 _SWITCHES = ('Switch', 'RefSwitch')
 _MERGES = ('Merge', 'RefMerge')
 _IFS = ('If', 'StatelessIf')
 _VARIABLES = ('VarHandleOp', 'VariableV2')
-# What says where an op stands or which random numbers it draws, not what it computes.
+# Where an op is placed, or which random numbers it draws, is no part of what it computes.
 _OTHER_ATTRIBUTES = ('_class', '_output_shapes', 'seed', 'seed2', 'shared_name', 'container',
-    'debug_name',
-                     'frame_name')
+                     'debug_name', 'frame_name')
 
 
 class _Case(NamedTuple):
-  """A switch thrown: `pred`, a tensor, is `value` in a run."""
-  pred: Any
+  """A switch in one position: `pred` is `value` in a run."""
+  pred: Tensor
   value: bool
 
 
-def check_inputs(towers: Sequence[Any], fetches: Any = ()) -> List[str]:
-  """Looks for batches that are lost at a switch, and for towers that compute on the same examples;
-  runs nothing.
+def check_inputs(towers: Sequence[Tensor], fetches: Any = ()) -> List[str]:
+  """Finds batches that are lost at a switch, and towers on the same examples; runs nothing.
 
   Args:
-    towers: for each tower a tensor that it computes from its batch, as its loss. Not what is made
-      of several towers.
-    fetches: what a run fetches besides: the update, the put ops of staging areas.
+    towers: for each tower a tensor that it computes from its batch, such as its loss, and from no
+      other tower.
+    fetches: what else a run fetches: the update, the put ops of staging areas.
 
   Returns:
-    A sentence for each fault, with the line of the program and the fix; an empty list where there
-    is none.
+    A sentence for each fault, with the line of the program and the fix.
   """
-  roots = [
-      _get_op(value) for value in tf.nest.flatten([list(towers), fetches]) if value is not None
-  ]
+  values = tf.nest.flatten([list(towers), fetches])
+  roots = [_get_op(value) for value in values if value is not None]
   ops = _reach_back(roots)
   takes = [op for op in ops if op.type in _TAKES]
   made_of = _follow(ops, takes)
@@ -78,9 +71,9 @@ def _reach_back(roots):
 
 
 def _follow(ops, takes):
-  """Returns, for each op that is made from a batch, an op that took one."""
-  made_of: Dict[Any, Any] = {op: op for op in takes}
-  uses: Dict[Any, List[Any]] = {}
+  """Returns, for each op that computes with a batch, an op that takes this batch."""
+  made_of: Dict[Operation, Operation] = {op: op for op in takes}
+  uses: Dict[Operation, List[Operation]] = {}
   for op in ops:
     for tensor in op.inputs:
       uses.setdefault(tensor.op, []).append(op)
@@ -95,8 +88,8 @@ def _follow(ops, takes):
 
 
 def _find_lost(ops, roots, takes, made_of):
-  """Returns a sentence for each op that takes a batch in a run that makes nothing of it."""
-  found: Dict[Any, _Case] = {}
+  """Returns a sentence for each op that takes a batch in a run that does not use it."""
+  found: Dict[Operation, _Case] = {}
   for case in _find_cases(ops, made_of):
     live, ran = _run(ops, case)
     kept = [op for op in ops if op.type in _PUTS]
@@ -105,12 +98,12 @@ def _find_lost(ops, roots, takes, made_of):
       if take in ran and take not in used:
         found.setdefault(take, case)
   return [f'{format_op(take)}, takes a batch also where {case.pred.op.name} is {case.value}, and '
-          'nothing is made of it: the batch is lost. Make it inside of the branch that needs '
-          'it: tf.cond(…, lambda: iterator.get_next(), …).' for take, case in found.items()]
+          'nothing uses it: the batch is lost. Make the op inside of the branch that needs it: '
+          'tf.cond(…, lambda: iterator.get_next(), …).' for take, case in found.items()]
 
 
 def _find_cases(ops, made_of):
-  """Returns the switches that something made of a batch goes through, each thrown both ways."""
+  """Returns both positions of each switch that values of a batch go through."""
   preds = {}
   for op in ops:
     if op.type in _SWITCHES and op.inputs[0].op in made_of:
@@ -119,7 +112,7 @@ def _find_cases(ops, made_of):
       pred, _ = _trace(op.inputs[0])
     else:
       continue
-    # A loop's own, and what is the same in every run, are no switches.
+    # A loop's condition, or a constant one, is no switch.
     if pred.op.type != 'LoopCond' and not _is_constant(pred):
       preds[pred.name] = pred
   return [_Case(pred, value) for pred in preds.values() for value in (False, True)]
@@ -146,11 +139,12 @@ def _decide(pred, case):
 
 
 def _run(ops, case):
-  """Returns the names of the tensors that are computed in a case, and the ops that run: any but
-  those that wait for an input in vain.
+  """Returns the names of the tensors that are computed in a case, and the ops that run.
+
+  All ops run, except those that wait for an input of the branch that is not taken.
   """
   live: Set[str] = set()
-  ran: Set[Any] = set()
+  ran: Set[Operation] = set()
   waiting = {op: set(op.control_inputs) | {tensor.name for tensor in op.inputs} for op in ops}
   waited_for: Dict[Any, List[Any]] = {}
   for op, needs in waiting.items():
@@ -174,8 +168,8 @@ def _run(ops, case):
 
 
 def _use(roots, live, ran, case):
-  """Returns the ops that a run's results, and what it keeps, are made from in a case."""
-  used: Set[Any] = set()
+  """Returns the ops that a run's results, or what it keeps, need in a case."""
+  used: Set[Operation] = set()
   pending = [op for op in roots if op in ran]
   while pending:
     op = pending.pop()
@@ -191,14 +185,10 @@ def _use(roots, live, ran, case):
 
 
 def _used_by_branch(op, branch):
-  """Returns the inputs that one branch of control flow of 2.x, which is a function, makes anything
-  of.
-  """
+  """Returns the inputs that one branch uses; in 2.x's control flow it is a function."""
   name = op.get_attr(branch).name
-  [function] = [
-      function for function in op.graph.as_graph_def().library.function
-      if function.signature.name == name
-  ]
+  functions = op.graph.as_graph_def().library.function
+  [function] = [function for function in functions if function.signature.name == name]
   named = {source.lstrip('^').split(':')[0] for node in function.node_def for source in node.input}
   named.update(source.split(':')[0] for source in function.ret.values())
   return [tensor for tensor, argument in zip(list(op.inputs)[1:], function.signature.input_arg)
@@ -214,24 +204,24 @@ def _find_shared(ops, towers, made_of):
     if tensor.op in made_of:
       groups.setdefault((numbers[tensor.op], tensor.value_index), []).append(tower)
   return [f"Towers {', '.join(map(str, group[:-1]))} and {group[-1]} compute on the same examples, "
-          f"taken by {format_op(made_of[tensors[group[0]].op])}: they do the work of one. Cut "
+          f"taken by {format_op(made_of[tensors[group[0]].op])}: they do the work of one. Split "
           "the batch with tf.split, or call get_next once for each tower."
           for group in groups.values() if len(group) > 1]
 
 
 def _number(ops):
-  """Returns numbers for ops, the same for two that compute the same function of the input.
+  """Returns a number for each op, equal for two that compute the same function of the input.
 
-  In the graph's order an input may stand behind what takes it, in loops above all. Ops with such
-  inputs are taken for the same if the others are, until these inputs are seen to differ.
+  In the graph's order an op may precede its inputs, above all in loops. Two ops with such inputs
+  count as the same if their other inputs are, until the late inputs turn out to differ.
   """
-  apart: Dict[Any, int] = {}
+  apart: Dict[Operation, int] = {}
   while True:
     known: Dict[Any, int] = {}
-    numbers: Dict[Any, int] = {}
+    numbers: Dict[Operation, int] = {}
     early = []
     for op in ops:
-      # Nothing else has what such an op has, not even one that looks the same.
+      # Such an op is like no other, even if both look the same.
       is_itself = op.type in _TAKES or (not op.inputs and op.type not in ('Const',) + _VARIABLES)
       inputs = tuple(
           (numbers[tensor.op], tensor.value_index) for tensor in op.inputs if tensor.op in numbers)
@@ -239,6 +229,7 @@ def _number(ops):
       numbers[op] = known.setdefault(key, len(known))
       if len(inputs) < len(op.inputs):
         early.append(op)
+
     seen: Dict[Any, int] = {}
     before = len(set(apart.values()))
     for op in early:
@@ -249,5 +240,6 @@ def _number(ops):
 
 
 def _describe(op):
+  """Returns the attributes of an op that decide what it computes."""
   return tuple(sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items()
                       if name not in _OTHER_ATTRIBUTES))

@@ -1,7 +1,7 @@
-"""Repeats: whether a program that runs twice from the same seed gives the same bits.
+"""Repeats: whether a program gives the same bits when it runs twice from the same seed.
 
-What does not repeat cannot be compared with anything. Values are followed in
-the order of the data flow, and the first that is another one is named:
+A program that does not repeat cannot be compared with anything. The check follows the data flow and
+names the first value that differs:
 
   input batch ──► initial values ──► activations, op by op
               ──► loss ──► gradients ──► variables
@@ -16,13 +16,13 @@ from towers.graph.source import find_line
 _INPUT, _NAME, _START, _OP, _SUM, _STATE = 'input', 'name', 'start', 'op', 'sum', 'state'
 _ADVICE = {
     _INPUT: 'Give the input pipeline\'s random ops a seed.',
-    _NAME: 'A model must give its variables the same names each time that it is called.',
+    _NAME: 'A model must give its variables the same names in each call.',
     _START: 'Let a TensorFlow initializer draw it, which towers seeds by the variable\'s name; '
             'numpy draws another value each time.',
-    _OP: 'Let a TensorFlow op draw what is random in the model, which towers seeds by its name; '
+    _OP: 'Draw random numbers in the model by a TensorFlow op, which towers seeds by its name; '
          'numpy draws other values each time, while the graph is built or in tf.py_func.',
     _SUM: 'A kernel adds up in any order: on GPUs, choose deterministic ones (--deterministic).',
-    _STATE: 'What the model assigns to it must follow from batch, variables and seed.',
+    _STATE: 'The model must compute what it assigns to it from batch, variables and seed.',
 }
 
 
@@ -30,8 +30,8 @@ class Change(NamedTuple):
   """The first value that differs between two runs.
 
   Attributes:
-    what: the value, in words.
-    advice: what to do about it.
+    what: a noun phrase for the value.
+    advice: a sentence with the fix.
   """
   what: str
   advice: str
@@ -43,8 +43,8 @@ def find_change(first: Trial, second: Trial, left: Outcome, right: Outcome) -> O
   Args:
     first: one build of the program.
     second: another build.
-    left: what the first gave.
-    right: what the second gave in as many steps.
+    left: the outcome of the first.
+    right: the outcome of the second, of as many steps.
   """
   steps = range(len(left.losses))
   step = next((step for step in steps if not _repeats(left, right, step)), None)
@@ -56,7 +56,7 @@ def find_change(first: Trial, second: Trial, left: Outcome, right: Outcome) -> O
 
 
 def compare_runs(left: Outcome, right: Outcome) -> List[Difference]:
-  """Returns rows for losses, gradients and variables, compared to the bit."""
+  """Compares losses, gradients and variables to the bit; returns a row for each."""
   rows = [compare_bits('loss', right.losses, left.losses)]
   for title, ours, expected in (('gradient of ', right.gradients, left.gradients),
                                 ('', right.after, left.after)):
@@ -67,7 +67,7 @@ def compare_runs(left: Outcome, right: Outcome) -> List[Difference]:
 
 
 def _pick(steps, name) -> Any:
-  """Returns a value's list over all steps, or None where there is none."""
+  """Returns a value of each step, or None if no step has it."""
   return [values[name] for values in steps] if name in steps[0] else None
 
 
@@ -109,7 +109,7 @@ def _find_change(trial, left, right, step) -> Optional[Change]:
 
 
 def _find_first(ours, theirs) -> Optional[str]:
-  """Returns the first name with other bits, or that one side alone has."""
+  """Returns the first name whose bits differ, or that only one side has."""
   for name in list(ours) + list(theirs):
     if name not in ours or name not in theirs or not same_bits(ours[name], theirs[name]):
       return name

@@ -1,14 +1,13 @@
 """Check: whether N towers of a model are one tower, and if not, what is to blame.
 
-  one tower, twice ──► equal to the bit? ──► N towers: equal but for rounding?
+  one tower, twice ──► equal to the bit? ──► N towers: equal except for rounding?
                        no: the program does     no: the op, variable or
                        not repeat               collection to blame
 
-All programs are built from the same seed and take the same few batches. Losses,
-gradients and all variables of the model must agree. What differs between two
-runs of one tower is named (see `repeats`), for nothing can be compared with it;
-where towers differ from one, the cause is (see `causes`). How much of a
-difference is rounding is measured (see `comparison`).
+All programs are built from the same seed and take the same few batches. Losses, gradients and all
+variables of the model must agree. If two runs of one tower differ, nothing can be compared with
+them, and the report names the first value that differs (see `repeats`). If several towers differ
+from one, it names the cause (see `causes`). Rounding is measured (see `comparison`).
 """
 
 import functools
@@ -29,24 +28,21 @@ from towers.placement.devices import build_devices
 from towers.tower.batch_norm import check_kind
 from towers.tower.tower import Model
 
-# What weights are changed by to see what rounding does, relative.
+# The relative change of weights that shows the effect of rounding.
 _NOISE = 1e-6
 
 
 class CheckReport(NamedTuple):
-  """What a check found.
+  """The result of a check.
 
   Attributes:
-    num_towers: that one tower was compared with.
-    rows: all comparisons; none where the towers could not be built or run.
-    causes: what makes towers, or two runs of one, differ, in words; empty if
-      they agree.
-    draws: whether the model draws random numbers, as dropout does, which differ
-      in every tower.
-    only_draws: whether that is all that makes the towers differ.
-    not_repeated: the first input, variable or op that differs between two runs
-      of one tower, or ''. The rows then compare these two runs, and nothing is
-      known of several towers.
+    num_towers: of the program that was compared with one tower.
+    rows: all comparisons; empty if the towers could not be built or run.
+    causes: sentences on why towers, or two runs of one tower, differ; empty if they agree.
+    draws: whether the model draws random numbers, as dropout does, which differ in every tower.
+    only_draws: whether nothing else makes the towers differ.
+    not_repeated: the first input, variable or op that differs between two runs of one tower, or ''.
+      If there is one, the rows compare these two runs, and several towers have not been tried.
     device: 'CPU' or 'GPU'.
   """
   num_towers: int
@@ -63,7 +59,7 @@ class CheckReport(NamedTuple):
     return bool(self.rows) and not self.not_repeated and all(row.agrees for row in self.rows)
 
   def format(self) -> str:
-    """Returns a table and the verdict."""
+    """Returns the table of all comparisons, and the verdict."""
     compared = f'{self.num_towers} towers beside one on the same batches'
     verdict = f'{self.num_towers} towers are NOT one tower.'
     if self.not_repeated:
@@ -84,27 +80,25 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
           device: str = 'cpu') -> CheckReport:
   """Builds a model with one tower and with several, and compares a few steps.
 
-  Towers are built by `build_towers` with its defaults: the model is called for
-  each, in the precision that it asks for, on variables that stand on the host.
-  The optimizer is plain gradient descent.
+  `build_towers` builds the towers with its defaults: it calls the model for each, in the model's
+  own precision, on variables on the host. The optimizer is plain gradient descent.
 
   Args:
     model: to check.
-    examples: to take the first `num_steps` batches from, not shuffled.
+    examples: whose first `num_steps` batches are used, not shuffled.
     num_towers: of the second program.
     batch_size: the global batch of both.
-    num_steps: that both take, each from the variables of one tower.
+    num_steps: of both programs, each step from the variables of one tower.
     seed: of initial weights and random ops.
     batch_norm: as for `build_towers`.
-    is_training: handed to the model. With False dropout is off, and what is
-      left can be compared; nothing need update moving averages then.
-    device: 'cpu' for virtual CPU devices, 'gpu', or 'auto', as for
-      `build_devices`. On GPUs choose deterministic kernels before, or programs
-      may not repeat.
+    is_training: for the model. With False dropout is off, so that the rest can be compared, and the
+      model need not update moving averages.
+    device: 'cpu' for virtual CPU devices, 'gpu', or 'auto', as for `build_devices`. On GPUs choose
+      deterministic kernels first, or programs may not repeat.
 
   Raises:
-    UsageError: a model of which one tower cannot be built or run, too few GPUs,
-      or sizes that cannot be.
+    UsageError: a model of which one tower cannot be built or run, too few GPUs, or impossible
+      sizes.
   """
   check_kind(batch_norm)
   counts = (1, num_towers)
@@ -122,27 +116,31 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
     return report
   if not report.draws:
     return report._replace(causes=_find_causes(runs, report.rows, batch_norm))
-  # What else differs shows where all towers draw the same.
-  report = report._replace(causes=[_explain_draws(runs.first.draws)])
-  held, runs = _compare_programs(functools.partial(build, holds_draws=True), num_towers, num_steps)
+
+  # With the same draws in all towers, only other causes are left.
+  held, held_runs = _compare_programs(functools.partial(build, holds_draws=True), num_towers,
+                                      num_steps)
+  causes = [_explain_draws(runs.first.draws)]
   if held.agrees:
-    return report._replace(only_draws=True, causes=[
-        report.causes[0] + ' Where they draw the same numbers, they agree.'])
-  others = held.causes if runs is None else _find_causes(runs, held.rows, batch_norm)
-  return report._replace(causes=report.causes + others)
+    causes[0] += ' Where they draw the same numbers, they agree.'
+  elif held_runs is None:
+    causes += held.causes
+  else:
+    causes += _find_causes(held_runs, held.rows, batch_norm)
+  return report._replace(only_draws=held.agrees, causes=causes)
 
 
 class _Runs(NamedTuple):
-  """Programs and what they gave.
+  """Programs and their outcomes.
 
   Attributes:
     first: one tower.
     second: the same, built once more.
     third: several towers.
-    one: what the first gave.
-    noisy: what the second gave from `shaken` variables.
-    several: what the third gave from the variables of the first.
-    shaken: for each step the first one's variables, weights changed a little.
+    one: the outcome of the first.
+    noisy: the outcome of the second from `shaken` variables.
+    several: the outcome of the third from the variables of the first.
+    shaken: for each step the variables of the first, with weights changed a little.
   """
   first: Trial
   second: Trial
@@ -154,9 +152,9 @@ class _Runs(NamedTuple):
 
 
 def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Optional[_Runs]]:
-  """Compares what `build(number of towers)` gives.
+  """Compares the programs that `build(number of towers)` builds.
 
-  Returns no runs where there are none to look for causes in.
+  Returns no runs if the report already names the cause.
   """
   first = build(1)
   try:
@@ -169,11 +167,13 @@ def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Option
   except ValueError as error:
     return CheckReport(num_towers, [], [str(error)],
                        not_repeated='the graph, which cannot be built twice'), None
+
   again = second.run(num_steps)
   change = find_change(first, second, one, again)
   if change is not None:
     return CheckReport(num_towers, compare_runs(one, again), [change.advice],
                        not_repeated=change.what), None
+
   try:
     third = build(num_towers)
     several = third.run(num_steps, starts=one.before)
@@ -181,6 +181,7 @@ def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Option
     return CheckReport(num_towers, [], [f'They cannot be built: {error}']), None
   except tf.errors.OpError as error:
     return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}']), None
+
   shaken = _shake(one.before, first.towers[0].variables)
   noisy = second.run(num_steps, starts=shaken)
   rows = _compare_outcomes(one, noisy, several, range(num_steps))
@@ -189,7 +190,7 @@ def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Option
 
 
 def _shake(starts, variables):
-  """Returns the variables of each step, trained ones changed in the last bits."""
+  """Returns the variables of each step, with trained ones changed in their last bits."""
   trained = {variable.op.name for variable in variables}
   random = np.random.RandomState(0)
 
@@ -202,7 +203,7 @@ def _shake(starts, variables):
 
 
 def _compare_outcomes(one, noisy, several, steps, *, with_variables=True):
-  """Returns rows for the losses, the gradients and the variables of steps."""
+  """Compares the losses, gradients and variables of steps; returns a row for each."""
   def pick(attribute, name=None):
     of_steps = ([getattr(outcome, attribute)[step] for step in steps]
                 for outcome in (several, one, noisy))
@@ -225,9 +226,9 @@ def _compare_outcomes(one, noisy, several, steps, *, with_variables=True):
 
 
 def _find_causes(runs: _Runs, rows: List[Difference], batch_norm: str) -> List[str]:
-  """Returns sentences: what is known to differ, or the first op that does."""
+  """Returns sentences on a known cause, or on the first op that differs."""
   if not np.isfinite(runs.one.losses).all():
-    return ['The losses of one tower are not finite already.']
+    return ['Even the losses of one tower are not finite.']
   if runs.first.batch_norms and batch_norm != 'sync':
     layers = ', '.join(runs.first.batch_norms[:3])
     return [f'Batch normalisation takes the moments of each tower\'s own batch ({layers}): '
@@ -236,18 +237,19 @@ def _find_causes(runs: _Runs, rows: List[Difference], batch_norm: str) -> List[s
             or find_state_causes(runs.first, rows))
   return causes or [
       f'Rounding decides in this model: weights changed by a millionth move {row.name} by '
-      f'{row.noise:.2g} of {row.scale:.2g}, so that nothing can be told of it.'
+      f'{row.noise:.2g} of {row.scale:.2g}, so that it cannot be compared.'
       for row in rows if row.verdict == DROWNS][:1]
 
 
 def _find_first_cause(runs, is_rounding):
-  """Returns a sentence on the first step whose loss or gradients differ, if any does."""
+  """Returns sentences on the first step whose loss or gradients differ."""
   outcomes = (runs.one, runs.noisy, runs.several)
   for step in range(len(runs.one.losses)):
     rows = _compare_outcomes(*outcomes, [step], with_variables=False)
     if not all(row.agrees for row in rows):
-      watched = [trial.run(step + 1, starts=starts, watched=step) for trial, starts in (
-          (runs.first, runs.one.before), (runs.second, runs.shaken), (runs.third, runs.one.before))]
+      pairs = ((runs.first, runs.one.before), (runs.second, runs.shaken),
+               (runs.third, runs.one.before))
+      watched = [trial.run(step + 1, starts=starts, watched=step) for trial, starts in pairs]
       return find_cause(Evidence(step, runs.first, *watched), is_rounding=is_rounding)
   return []
 
@@ -258,7 +260,7 @@ def _explain_draws(names):
 
 
 def _summarize(error):
-  """Returns the op that failed and why, without the stacks that TensorFlow adds."""
+  """Returns the op that failed and the reason, without the stacks that TensorFlow adds."""
   lines = error.message.split('Node: ')[-1].splitlines()
   line = next((line for line in lines
                if line.strip() and not line.startswith(("'", 'Graph execution error'))), '')

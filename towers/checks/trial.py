@@ -3,15 +3,14 @@
   batch ──► model ──────► loss ──► gradients ──► variables
   inputs    activations   losses   gradients     before, after
 
-The check compares what trials give. They may start each step from the same
-variables: what a step makes of rounding then ends with it, instead of growing
-from one step to the next.
+The check compares the outcomes of trials. Trials can start each step from the same variables, so
+that rounding does not grow from one step to the next.
 """
 
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, tf
 from towers.data.examples import Examples
 from towers.graph.walk import find_needed
 from towers.input.feed import build_batches, build_feed
@@ -28,24 +27,23 @@ from towers.update.apply import build_train_op
 LEARNING_RATE = 0.01
 _STATELESS_DRAW = re.compile(
     r'Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
-# Holds no number that can be fetched and compared.
+# Tensors of these types cannot be fetched and compared.
 _OPAQUE = (tf.resource, tf.variant)
-# Of a uniform draw from 0 to 1: dropout keeps whatever draws so much.
+# A uniform draw from 0 to 1 with which dropout keeps everything.
 _ALMOST_ONE = 0.999
 
 
 class Outcome(NamedTuple):
-  """What the steps of a trial gave; everything but `activations` for each step.
+  """The values of a trial's steps: one item per step, except for `activations`.
 
   Attributes:
     counts: each tower's number of examples.
     inputs: by name, each tower's tensors, `[batch, ...]`.
-    before: the variables that the step began with, by name.
+    before: the variables at the start of the step, by name.
     losses: the mean over the global batch.
-    gradients: by variable, of that mean.
+    gradients: of the mean loss, by variable.
     after: the variables after the step.
-    activations: of one step, by the tensor's name in the tower, each tower's
-      value.
+    activations: of one step, by the tensor's name in the tower, each tower's value.
   """
   counts: List[List[int]]
   inputs: List[Dict[str, List[Any]]]
@@ -61,13 +59,12 @@ class Trial:
 
   Attributes:
     graph: of the program.
-    towers: as `build_towers` gives them.
-    variables: by name, all that the model made, trained or not.
-    activations: what the towers' losses are made of: by the name in the tower,
-      the tensors of all towers.
+    towers: as `build_towers` returns them.
+    variables: by name, all of the model, trained or not.
+    activations: the tensors that the losses are computed from: by the name in the tower, those of
+      all towers.
     draws: the names of the random ops among them.
-    batch_norms: the names of the layers that normalise by the batch and may be
-      joined.
+    batch_norms: the names of the layers of batch normalisation that can be joined.
   """
 
   def __init__(self, model: Model, examples: Examples, *, plan: Plan, devices: Devices, seed: int,
@@ -81,10 +78,8 @@ class Trial:
       devices: of the towers.
       seed: of initial weights and random ops.
       batch_norm: as for `build_towers`.
-      is_training: handed to the model. With False nothing needs to update
-        moving averages.
-      holds_draws: whether each random op gives the same number to all examples
-        of all towers.
+      is_training: for the model. With False it need not update moving averages.
+      holds_draws: whether each random op returns the same number to all examples of all towers.
 
     Raises:
       ValueError: what building the towers raises, UsageErrors among them.
@@ -99,6 +94,7 @@ class Trial:
           model if is_training else _without_updates(model), batches, devices=devices.names,
           store=build_variable_store(devices=devices.names, seed=seed), is_training=is_training,
           batch_norm=batch_norm if is_training else 'first')
+
       needed = find_needed([tower.loss.op for tower in self.towers])
       draws = [op for op in self.graph.get_operations() if op in needed and _draws(op)]
       if holds_draws:
@@ -107,24 +103,29 @@ class Trial:
       self.activations = self._find_activations(needed)
       self.batch_norms = sorted({_find_layer(moment)
                                  for moment in tf.get_collection(BATCH_MOMENTS)})
+
       reduced = average_gradients(self.towers)
       self._loss = reduced.loss
       self._gradients = {variable.op.name: tf.convert_to_tensor(gradient)
                          for gradient, variable in reduced.gradients}
       self._train_op = build_train_op(
           reduced, optimizer=tf.train.GradientDescentOptimizer(LEARNING_RATE))
-      counters = (get_global_step(), get_examples_seen())
-      self.variables = {variable.op.name: variable
-                        for variable in tf.global_variables() + tf.local_variables()
-                        if all(variable is not counter for counter in counters)}
-      self._values = {name: tf.placeholder(variable.dtype.base_dtype, name='value')
-                      for name, variable in self.variables.items()}
-      self._load = tf.group(*[variable.assign(self._values[name], read_value=False)
-                              for name, variable in self.variables.items()])
-      # One after the other: a local variable may start from a global one.
-      self._initializers = [tf.global_variables_initializer(), tf.local_variables_initializer(),
-                            tf.tables_initializer()]
+      self._build_load()
       self._config = build_session_config(devices)
+
+  def _build_load(self):
+    """Builds the ops that set the model's variables to given values, or to their initial ones."""
+    counters = (get_global_step(), get_examples_seen())
+    self.variables = {variable.op.name: variable
+                      for variable in tf.global_variables() + tf.local_variables()
+                      if all(variable is not counter for counter in counters)}
+    self._values = {name: tf.placeholder(variable.dtype.base_dtype, name='value')
+                    for name, variable in self.variables.items()}
+    self._load = tf.group(*[variable.assign(self._values[name], read_value=False)
+                            for name, variable in self.variables.items()])
+    # One after the other, since a local variable may start from a global one.
+    self._initializers = [tf.global_variables_initializer(), tf.local_variables_initializer(),
+                          tf.tables_initializer()]
 
   def run(self, num_steps: int, *, starts: Optional[Sequence[Dict[str, Any]]] = None,
           watched: Optional[int] = None) -> Outcome:
@@ -132,8 +133,7 @@ class Trial:
 
     Args:
       num_steps: how many.
-      starts: for each step the variables that it begins with; without them
-        those that the step before left.
+      starts: for each step the variables that it begins with; None for those of the step before.
       watched: the step whose activations are kept.
 
     Raises:
@@ -160,20 +160,20 @@ class Trial:
         outcome.activations.update(values)
     return outcome
 
-  def find_op(self, name: str) -> Any:
-    """Returns the first tower's op that makes an activation."""
+  def find_op(self, name: str) -> Operation:
+    """Returns the first tower's op that computes an activation."""
     return self.activations[name][0].op
 
-  def owns(self, op: Any) -> bool:
-    """Whether an op is one of the first tower's model."""
+  def owns(self, op: Operation) -> bool:
+    """Returns whether an op belongs to the first tower's model."""
     return op.name.startswith(self.towers[0].scope)
 
   def shorten(self, name: str) -> str:
-    """Returns the name of one of its ops or tensors without the tower."""
+    """Returns the name of an op or tensor of the first tower without the tower's scope."""
     return name[len(self.towers[0].scope):]
 
   def _find_activations(self, needed):
-    """Returns the tensors that all towers have, in the order of the model."""
+    """Returns the tensors that are in all towers, in the model's order."""
     found = {}
     dead = _find_dead(self.graph, needed)
     for op in self.graph.get_operations():
@@ -191,7 +191,7 @@ class Trial:
 
 
 def _without_updates(model):
-  """Returns the model with an update that does nothing: none is missed where nothing is trained."""
+  """Returns the model with an update that does nothing, so that no check misses one."""
   def changed(batch, is_training):
     returned = model(batch, is_training)
     tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.no_op())
@@ -210,9 +210,9 @@ def _name_inputs(batches):
 
 
 def _draws(op):
-  """Whether an op draws random numbers that something uses.
+  """Returns whether an op draws random numbers, and another op uses them.
 
-  Nothing uses an op whose place a stateless twin has taken.
+  No op uses those of an op whose stateless twin has taken its place.
   """
   attributes = op.node_def.attr
   draws = _STATELESS_DRAW.match(op.type) or ('seed' in attributes and 'seed2' in attributes)
@@ -220,7 +220,7 @@ def _draws(op):
 
 
 def _hold_draws(draws):
-  """Gives all that uses a random op a constant, the same for each example."""
+  """Gives the consumers of random ops constants, the same for each example."""
   for op in draws:
     drawn = op.outputs[0]
     consumers = drawn.consumers()
@@ -255,7 +255,7 @@ def _find_tensor(graph, name):
 
 
 def _find_dead(graph, needed):
-  """Returns the ops of branches and loops, which may run never or often."""
+  """Returns the ops of branches and loops, which may not run, or run often."""
   dead = set()
   for op in graph.get_operations():
     if op not in needed or op.type in ('Merge', 'RefMerge', 'Exit', 'RefExit'):

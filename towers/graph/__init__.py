@@ -1,1 +1,1 @@
-"""Graph: what holds for any graph, with towers or without."""
+"""Graph: tools for any graph, with towers or without."""

@@ -2,28 +2,28 @@
 
 import os
 import re
-from typing import Any
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, tf
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Whose lines are nobody's program.
+# Folders whose lines are no part of the user's program.
 _OURS = tuple(os.path.join(folder, '') for folder in (
     os.path.join(_ROOT, 'towers'), os.path.join(_ROOT, 'staging'), tf.sysconfig.get_lib()))
-# Python's own, installed packages, and what AutoGraph makes of a function.
-_LIBRARIES = re.compile(r'{}|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{{8}}\.py$'.format(
-    re.escape(os.path.join(os.path.dirname(os.path.abspath(os.__file__)), ''))))
+_PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), '')
+# Python itself, installed packages, and AutoGraph's copies of functions.
+_LIBRARIES = re.compile(
+    re.escape(_PYTHON) + r'|.*[/\\](site|dist)-packages[/\\]|.*[/\\]tmp\w{8}\.py$')
 
 
-def format_op(op: Any) -> str:
+def format_op(op: Operation) -> str:
   """Returns an op's name with the innermost line of the program that made it."""
   return op.name + find_line(op)
 
 
-def find_line(op: Any) -> str:
-  """Returns ', made in FILE, line N', the innermost line of the program, or '' where there is none.
+def find_line(op: Operation) -> str:
+  """Returns ', made in FILE, line N', the innermost line of the program, or '' if there is none.
 
-  Lines of an installed package count only where there are no others.
+  A line of an installed package counts only if no line of the program made the op.
   """
   frames = [(os.path.abspath(frame[0]), frame[1]) for frame in reversed(list(op.traceback or []))]
   frames = [frame for frame in frames if not frame[0].startswith(_OURS)]

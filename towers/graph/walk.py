@@ -1,20 +1,20 @@
-"""Ancestors: the ops that others need, and those that need them, by inputs and control inputs."""
+"""Walks over a graph: the ops that an op needs, and the ops that need it."""
 
-from typing import Any, Container, Iterable, Optional, Set
+from typing import Container, Iterable, Optional, Set
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation
 
 
-def find_needed(roots: Iterable[tf.Operation], within: Optional[Container[Any]] = None) -> Set[Any]:
-  """Returns the ops that must run before the roots have run, these included.
+def find_needed(roots: Iterable[Operation],
+                within: Optional[Container[Operation]] = None) -> Set[Operation]:
+  """Returns the roots and all ops that they need, by inputs and control inputs.
 
   Args:
-    roots: ops.
-    within: the only ops to go through, or None for all. Between an op and those that depend on it
-      stand no others than such, so that to ask whether a root needs the op takes no walk through
-      the rest of a deep net.
+    roots: where to begin.
+    within: the only ops to walk through, or None for all. To ask whether a root needs an op, the
+      op's dependents are enough, and spare a walk through the rest of a deep net.
   """
-  needed: Set[Any] = set()
+  needed: Set[Operation] = set()
   pending = list(roots)
   while pending:
     op = pending.pop()
@@ -25,11 +25,14 @@ def find_needed(roots: Iterable[tf.Operation], within: Optional[Container[Any]] 
   return needed
 
 
-def find_dependents(ops: Iterable[tf.Operation], by_control: bool = True) -> Set[Any]:
-  """Returns the ops that wait for any of `ops`, or only those that compute with them; these
-  included.
+def find_dependents(ops: Iterable[Operation], by_control: bool = True) -> Set[Operation]:
+  """Returns `ops` and all ops that need any of them.
+
+  Args:
+    ops: where to begin.
+    by_control: whether to follow control inputs too, not inputs alone.
   """
-  dependents: Set[Any] = set()
+  dependents: Set[Operation] = set()
   pending = list(ops)
   while pending:
     op = pending.pop()

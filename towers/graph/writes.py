@@ -1,20 +1,20 @@
-"""Writes: the ops that change variables, whoever built them, and when in a step they run.
+"""Writes: the ops that change variables, and when in a step they run.
 
   variable ──► handle ─┬─► ReadVariableOp, gather …   readers
                        ├─► Switch, Enter … ─► assign  a write in a branch of tf.cond or in a loop
-                       └─► If, While, a call          a write if their function holds one
+                       └─► If, While, a call          a write if their function has one
 
-What UPDATE_OPS hold need not be the write itself: the assignment of a resource variable returns a
-read that comes after it, and a tf.group, a tf.cond or a control dependency hides it just as well.
-So every op that takes a variable counts as a write unless it is known to read.
+An op in UPDATE_OPS need not be the write itself: the assignment of a resource variable returns a
+read after it, and a tf.group, a tf.cond or a control dependency hides it just as well. So every op
+that takes a variable counts as a write unless it is known to read.
 
-A write is *early* where a tower's loss or gradients wait for it, as batch normalisation that
-updates in place, and *late* where only UPDATE_OPS do.
+A write is *early* if a tower's loss or gradients wait for it, as for batch normalisation that
+updates in place, and *late* if only UPDATE_OPS do.
 """
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed
 
@@ -22,7 +22,7 @@ _VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
 _READERS = frozenset((
     'ReadVariableOp', 'VarIsInitializedOp', 'VariableShape', 'ResourceGather', 'ResourceGatherNd',
     'DisableCopyOnRead', 'ReadVariableXlaSplitND', 'IsVariableInitialized'))
-# What a handle, or a ref variable, goes through unchanged.
+# Ops that pass a handle, or a ref variable, on unchanged.
 _ENTERS = ('Enter', 'RefEnter')
 _PASSES = frozenset(_ENTERS + (
     'Identity', 'IdentityN', 'Switch', 'Merge', 'Exit', 'NextIteration', 'RefIdentity', 'RefSwitch',
@@ -33,65 +33,68 @@ class Write(NamedTuple):
   """An op that changes variables.
 
   Attributes:
-    op: that runs.
-    variables: the ops of the variables that it changes; empty for an update of something else.
-    entries: the ops that must wait for it to wait: itself, or for one in a loop all ops by which
-      values enter the outermost loop, since nothing outside can hold up a single op inside.
+    op: the write.
+    variables: the ops of the variables that it changes; empty if it changes something else.
+    entries: the ops that make the write wait if they wait: the write itself or, for one in a loop,
+      all Enter ops of the outermost loop, since no op inside can wait for one outside.
   """
-  op: Any
-  variables: List[Any]
-  entries: List[Any]
+  op: Operation
+  variables: List[Operation]
+  entries: List[Operation]
 
-  def wait_for(self, op: Any) -> None:
-    """Makes it run after `op`, and only if that is not dead."""
+  def wait_for(self, op: Operation) -> None:
+    """Makes the write run after `op`, and only if `op` is not dead."""
     for entry in self.entries:
       entry._add_control_input(op)
 
 
 class StepWrites(NamedTuple):
-  """The writes of a step, each in the order of their names.
+  """The writes of a step, by name.
 
   Attributes:
-    early: that the losses or gradients of towers wait for.
-    late: that UPDATE_OPS alone wait for.
+    early: writes that the losses or gradients of towers wait for.
+    late: writes that only UPDATE_OPS wait for.
   """
   early: List[Write]
   late: List[Write]
 
 
-def find_step_writes(of_towers: Iterable[Any], update_ops: Iterable[Any] = (),
+def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterable[Any] = (),
                      ends: Iterable[Any] = ()) -> StepWrites:
   """Finds what a step writes before its weights are updated.
 
   Args:
-    of_towers: losses and gradients of towers: tensors, IndexedSlices or None.
-    update_ops: that run with the step: ops, or what stands for one.
-    ends: tensors and ops that need not be part of a tower, and that no late write can be before.
+    of_towers: losses and gradients of towers.
+    update_ops: of the step: ops, or objects that a graph takes for ops.
+    ends: tensors and ops, of towers or not, that no late write can precede.
   """
   tower_ops, updates = _find_ops(of_towers), _find_ops(update_ops)
   writes = {write.op: write for write in find_writes(tf.get_default_graph())}
   for op in updates:
     if op not in writes and op.type not in _READERS and op.op_def.is_stateful:
       writes[op] = Write(op, [], [op])
-  # From the writes forward: for most nothing waits, and the walk is over; back through a deep net
-  # it would take a second.
+
+  # A walk from the writes forward ends soon, since nothing waits for most of them. A walk back
+  # through a deep net would take a second.
   after = find_dependents([op for write in writes.values() for op in [write.op] + write.entries])
   in_towers = find_needed(tower_ops, within=after)
   awaited = in_towers | find_needed(_find_ops(ends), within=after)
   updating = find_needed(updates, within=after)
+
   early: List[Write] = []
   late: List[Write] = []
   for write in sorted(writes.values(), key=lambda write: write.op.name):
     if write.op in in_towers:
       early.append(write)
     elif write.op in updating and write.op not in awaited:
-      # A loop that the loss waits for cannot wait for it, though the loss may not need the write.
+      # A loop that the loss waits for cannot wait for the loss, even where the loss does not need
+      # the write in it.
       (late if awaited.isdisjoint(write.entries) else early).append(write)
   return StepWrites(early, late)
 
 
 def check_updates(update_ops: Iterable[Any]) -> None:
-  """Refuses update ops that nothing can wait for.
+  """Refuses update ops inside of loops, for which nothing outside can wait.
 
   Raises:
     UsageError: names the op and the fix.
@@ -99,38 +102,39 @@ def check_updates(update_ops: Iterable[Any]) -> None:
   for op in _find_ops(update_ops):
     context = op._get_control_flow_context()
     if context is not None and op.type in ('Exit', 'RefExit'):
-      context = context.outer_context  # What a loop returns is there outside.
+      context = context.outer_context  # A loop's results are outside of it.
     if context is not None and context.GetWhileContext() is not None:
       raise UsageError(
           f'The op {op.name} in tf.GraphKeys.UPDATE_OPS is part of a loop, so that no step can '
-          'wait for it: let a value that the loop returns wait for it, by tf.control_dependencies, '
-          'and put what the loop returns into UPDATE_OPS instead.')
+          'wait for it: make a result of the loop wait for it, by tf.control_dependencies, and put '
+          'that result into UPDATE_OPS instead.')
 
 
 def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> None:
-  """Refuses early writes that would run more than once in a step, or that nothing can undo.
+  """Refuses early writes that would run more than once in a step, or that the guard cannot undo.
 
   Raises:
     UsageError: names the op, the variable and the fix.
   """
   for write in writes.early:
     for variable in write.variables:
-      told = (f'The op {write.op.name} changes the variable {variable.name} while the loss is '
-              'computed')
-      fix = 'put it into tf.GraphKeys.UPDATE_OPS and let the loss not wait for it'
+      fault = (f'The op {write.op.name} changes the variable {variable.name} while the loss is '
+               'computed')
+      fix = 'put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it'
       if num_towers > 1 or accumulates:
+        often = 'for every micro-batch ' if accumulates else ''
         raise UsageError(
-            f'{told}, so that it would run {"for every micro-batch " if accumulates else ""}on '
-            f'each of {num_towers} towers in one step, in any order: {fix} (for slim and tf.layers '
-            'leave updates_collections at its default), or train with one tower and accumulate=1.')
+            f'{fault}, so that it would run {often}on each of {num_towers} towers in one step, in '
+            f'any order: {fix} (for slim and tf.layers leave updates_collections at its default), '
+            'or train with one tower and accumulate=1.')
       if variable.type != 'VarHandleOp':
         raise UsageError(
-            f'{told}, and a step that is not finite cannot give a ref variable back what it held: '
-            f'make it with use_resource=True, or {fix}.')
+            f'{fault}, and after a step that is not finite a ref variable cannot get its old value '
+            f'back: make it with use_resource=True, or {fix}.')
 
 
 def check_replicated(writes: StepWrites) -> None:
-  """Refuses writes to trainable variables, of which every tower or worker has a copy.
+  """Refuses writes to trainable variables, of which every tower or worker has a replica.
 
   Raises:
     UsageError: names the op, the variable and the fix.
@@ -141,16 +145,16 @@ def check_replicated(writes: StepWrites) -> None:
       if variable.name in trained:
         raise UsageError(
             f'The op {write.op.name} changes the trainable variable {variable.name} on the first '
-            'tower of a worker alone, but every tower or worker has a copy of it: make it with '
+            'tower of a worker alone, but every tower or worker has a replica of it: make it with '
             'trainable=False, or train with one worker and variables=host, first or balanced.')
 
 
-def check_measuring(losses: Iterable[Any], is_validating: Any) -> None:
-  """Refuses early writes that would run in validation as well.
+def check_measuring(losses: Iterable[Tensor], is_validating: Tensor) -> None:
+  """Refuses early writes that would run in validation too.
 
   Args:
     losses: of towers that train and validate in turn.
-    is_validating: the switch between the two.
+    is_validating: the placeholder that switches between the two.
 
   Raises:
     UsageError: names the op, the variable and the fix.
@@ -160,12 +164,11 @@ def check_measuring(losses: Iterable[Any], is_validating: Any) -> None:
       raise UsageError(
           f'The op {write.op.name} changes the variable {write.variables[0].name} whenever the '
           'loss is computed, in validation too: make it inside of tf.cond(is_training, ...), or '
-          'put '
-          'it into tf.GraphKeys.UPDATE_OPS and let the loss not wait for it.')
+          'put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it.')
 
 
 def _is_switched(op, switch) -> bool:
-  """Whether an op stands in a branch, taken or not as a switch is thrown."""
+  """Returns whether an op is in a branch of a condition that depends on the switch."""
   preds = [op.inputs[0]] if op.type == 'If' else []
   context = op._get_control_flow_context()
   while context is not None:
@@ -174,11 +177,11 @@ def _is_switched(op, switch) -> bool:
   return switch.op in find_needed([pred.op for pred in preds])
 
 
-def find_writes(graph: Any, variables: Optional[Iterable[Any]] = None) -> List[Write]:
-  """Returns every op of a graph that changes a variable, those that no step runs included.
+def find_writes(graph: Graph, variables: Optional[Iterable[Operation]] = None) -> List[Write]:
+  """Returns every op of a graph that changes a variable, even if no step runs it.
 
   Args:
-    graph: to look through.
+    graph: any graph.
     variables: the ops of the variables, or None for all.
   """
   changed: Dict[Any, List[Any]] = {}
@@ -211,22 +214,22 @@ def _find_writers(variable):
       if not is_pass and _changes(op, tensor):
         yield op, frame
       inner = frame or (_get_frame(op) if op.type in _ENTERS else '')
-      # A write of a ref variable gives the variable once more.
+      # A write of a ref variable returns the variable.
       pending.extend((output, inner) for output in op.outputs
                      if output.dtype._is_ref_dtype or is_pass and output.dtype == tf.resource)
 
 
 def _changes(op, tensor):
-  """Whether an op that takes a variable by `tensor` changes it."""
+  """Returns whether an op that takes a variable by `tensor` changes it."""
   if op.type in _READERS:
     return False
-  places = [place for place, value in enumerate(op.inputs) if value is tensor]
+  indices = [index for index, value in enumerate(op.inputs) if value is tensor]
   if tensor.dtype._is_ref_dtype:
-    return any(op._input_types[place]._is_ref_dtype for place in places)
+    return any(op._input_types[index]._is_ref_dtype for index in indices)
   functions = _find_functions(op.node_def)
   num_inputs = len(op.inputs)
-  return not functions or any(_function_changes(op.graph, name, num_inputs - place)
-                              for name in functions for place in places)
+  return not functions or any(_function_changes(op.graph, name, num_inputs - index)
+                              for name in functions for index in indices)
 
 
 def _find_functions(node):
@@ -235,17 +238,17 @@ def _find_functions(node):
           for function in ([value.func] if value.HasField('func') else value.list.func)]
 
 
-def _function_changes(graph, name, place):
-  """Whether a function changes the variable that it takes as an argument, `place` from the end.
+def _function_changes(graph, name, from_end):
+  """Returns whether a function changes the variable that is its argument `from_end` from the end.
 
-  What a call, a branch or a loop hands on stands last among its inputs.
+  From the end, since the arguments that a call, a branch or a loop passes on are its last inputs.
   """
   function = graph._get_function(name)
-  if function is None or place > len(function.definition.signature.input_arg):
+  if function is None or from_end > len(function.definition.signature.input_arg):
     return True
   definition = function.definition
-  names = {definition.signature.input_arg[-place].name}
-  # In a function's body nodes stand in any order.
+  names = {definition.signature.input_arg[-from_end].name}
+  # The nodes of a function's body are in no particular order.
   num_names = 0
   while num_names < len(names):
     num_names = len(names)
@@ -253,12 +256,12 @@ def _function_changes(graph, name, place):
                  if node.op == 'Identity' and node.input[0] in names)
   for node in definition.node_def:
     inputs = [value for value in node.input if not value.startswith('^')]
-    places = [len(inputs) - number for number, value in enumerate(inputs) if value in names]
-    if not places or node.op in _READERS or node.op in _PASSES:
+    uses = [len(inputs) - index for index, value in enumerate(inputs) if value in names]
+    if not uses or node.op in _READERS or node.op in _PASSES:
       continue
     functions = _find_functions(node)
-    if not functions or any(_function_changes(graph, inner, place)
-                            for inner in functions for place in places):
+    if not functions or any(_function_changes(graph, inner, use)
+                            for inner in functions for use in uses):
       return True
   return False
 
@@ -268,7 +271,7 @@ def _get_frame(op) -> str:
 
 
 def _find_ops(values: Iterable[Any]) -> List[Any]:
-  """Returns the ops of tensors, IndexedSlices, ops and what stands for one; None is left out."""
+  """Returns the ops of tensors, IndexedSlices, ops and what a graph takes for one; skips None."""
   graph = tf.get_default_graph()
   ops = []
   for value in values:

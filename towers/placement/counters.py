@@ -1,27 +1,22 @@
-"""Counters: weight updates and training examples, which schedules, checkpoints and progress read.
+"""Counters: weight updates and training examples, for schedules, checkpoints and progress.
 
-`global_step` counts weight updates, `examples_seen` the examples that they were computed from.
-Schedules read the latter, so that the rate at an epoch does not depend on the batch or the number
-of towers.
+`global_step` counts weight updates, `examples_seen` the examples in them. Schedules read
+`examples_seen`, so that an epoch's learning rate does not depend on the batch size or the number of
+towers.
 """
 
-from typing import Any
-
-from tensorflow_v1 import tf
+from tensorflow_v1 import Variable, tf
 from towers.placement.host import HOST
 
 
-def get_global_step() -> Any:
-  """Returns the int64 variable that counts weight updates; made on the host when first asked for.
-  """
+def get_global_step() -> Variable:
+  """Returns the int64 variable that counts weight updates; the first call makes it, on the host."""
   with tf.device(HOST):
     return tf.train.get_or_create_global_step()
 
 
-def get_examples_seen() -> Any:
-  """Returns the int64 variable that counts training examples; made on the host when first asked
-  for.
-  """
+def get_examples_seen() -> Variable:
+  """Returns the int64 variable that counts examples; the first call makes it, on the host."""
   for variable in tf.global_variables():
     if variable.op.name == 'examples_seen':
       return variable

@@ -1,11 +1,11 @@
-"""Devices: where towers stand, and a session that has them.
+"""Devices: where towers stand, and the configuration of a session on them.
 
-Without a GPU the same towers stand on virtual CPU devices, so that a program is tried anywhere; but
+Without a GPU the same towers stand on virtual CPU devices, so that a program runs anywhere. But
 never silently: `auto` says so, and fewer GPUs than asked for is an error before anything is built.
 """
 
 import os
-from typing import Any, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, give_sessions_threads, keep_memory, tf
 from towers.base.cores import count_cores, count_cores_of_each
@@ -15,21 +15,20 @@ from towers.placement.workers import ALONE, Workers
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
 GRAPH_REWRITERS = ('auto', 'on', 'off')
 _TOWERS_WITHOUT_GPU = 2
-# Of deep nets, whose steps do not notice what TensorFlow's simplifying saves, and whose gradients
-# fill the memory.
+# A deep net's graph has more ops. Its steps gain nothing from TensorFlow's simplifications, and its
+# gradients fill the memory.
 _DEEP_OPS = 10000
-# From which size on malloc takes memory from the system and gives it back.
+# malloc takes blocks from this size on from the system, and returns them.
 _LARGE_BYTES = 128 * 1024
-# What TensorFlow understands as: no threads, the caller's own. It has that for graphs on one
+# TensorFlow reads it as no threads but the caller's, which it does by itself for graphs on one
 # device.
 _CALLERS_THREAD = -1
-# What is fed, which TensorFlow does not allocate, and numbers of axes, whose count gradients do not
-# tell.
+# Feeds, which TensorFlow does not allocate, and numbers of axes, which vary in length by gradient.
 _NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
-_INTRA_THREADS = 'TF_NUM_INTRAOP_THREADS'
-# Beyond this many ops, two at a time are there to be run in most of a step ...
+_INTER_THREADS, _INTRA_THREADS = 'TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'
+# With more ops than this, two are ready to run during most of a step ...
 _MANY_OPS = 1000
-# ... and threads that help with one whose tensors are smaller cost more than they do.
+# ... and helper threads inside of an op cost more than they save on smaller tensors.
 _LITTLE_BYTES = 80 * 1024
 
 
@@ -39,7 +38,7 @@ class Devices(NamedTuple):
   Attributes:
     kind: 'GPU' or 'CPU'.
     names: for each tower its device.
-    notice: what the user must know of the choice, or ''.
+    notice: a sentence for the user about the choice, or ''.
   """
   kind: str
   names: List[str]
@@ -47,18 +46,18 @@ class Devices(NamedTuple):
 
 
 def count_gpus() -> int:
-  """Returns how many GPUs TensorFlow can use, without taking hold of any."""
+  """Returns how many GPUs TensorFlow can use, and allocates none of them."""
   return len(tf.config.experimental.list_physical_devices('GPU'))
 
 
 def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devices:
   """Chooses the towers' devices; call it before the graph is built.
 
-  Virtual CPU devices are then given the threads that `build_session_config` counts.
+  Virtual CPU devices then get the threads that `build_session_config` counts.
 
   Args:
-    num_towers: one device each. None for as many as there are GPUs, or 2 virtual CPU devices.
-    kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
+    num_towers: one device each. None for the number of GPUs, or for 2 virtual CPU devices.
+    kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs if there are any.
 
   Raises:
     UsageError: fewer GPUs than towers, none with 'gpu', or an unknown kind.
@@ -70,6 +69,7 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
     num_towers = num_gpus or (1 if kind == 'gpu' else _TOWERS_WITHOUT_GPU)
   if num_towers < 1:
     raise UsageError(f'num_gpus is {num_towers}: at least 1 tower is needed.')
+
   if kind == 'gpu' or num_gpus:
     if num_gpus == 0:
       raise UsageError(f'device is gpu, but TensorFlow {tf.__version__} sees 0: see whether '
@@ -81,6 +81,7 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
                        '--device=cpu.')
     return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '')
+
   give_sessions_threads()
   notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
                                      f'{num_towers} towers stand on virtual CPU devices')
@@ -90,35 +91,34 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
                          collective: str = 'auto', inter_threads: Optional[int] = None,
                          intra_threads: Optional[int] = None, workers: Workers = ALONE,
-                         needs_threads: bool = True) -> Any:
-  """Returns the `tf.ConfigProto` of a session, or of a worker's server, that has all towers'
-  devices.
+                         needs_threads: bool = True) -> tf.ConfigProto:
+  """Returns the config of a session, or of a worker's server, with all towers' devices.
 
-  Call it when the graph is built, and before the process has any session: a deep graph is left as
-  it is where the rewriter is off, and where tensors on CPUs are large, their memory is kept from
+  Call it when the graph is built, and before the process opens any session. Where the rewriter is
+  off, a deep graph keeps all its ops. Where tensors on CPUs are large, their memory is kept from
   step to step.
 
   Args:
     devices: where towers stand.
-    graph_rewriter: 'on', 'off', or 'auto': whether TensorFlow rewrites the graph before its first
-      run. On GPUs it chooses layouts, and mixed precision rests on it. On CPUs it made no step
-      faster where it was measured, and the first step of a deep net several times slower: 'auto'
-      leaves it out there, unless XLA compiles. XLA takes constants that are still to be folded for
-      the first device's, and fails with towers on others.
-    collective: 'ring', 'nccl', or 'auto', as for `average_gradients`.
-    inter_threads: ops that run at a time. None for what TF_NUM_INTEROP_THREADS says, or one on each
-      core; with GPUs, or a deep graph, one for each tower if these are more: then all get on at the
-      same pace, so that gradients meet, and their memory is free, early (0.7 GB of 8 towers of
-      NASNet-Large). Small graphs lose more by changing threads, one tower on a CPU whose tensors
-      are all small the most: unless its input `needs_threads`, the step's caller runs it.
-    intra_threads: threads inside of one op. None for what TF_NUM_INTRAOP_THREADS says, or one on
-      each core with GPUs. On virtual CPU devices it is a tower's part of the cores, one at least,
-      since towers compute side by side; and half of that part for a graph of many ops with little
-      to do each, of which two compute side by side.
+    graph_rewriter: 'on', 'off' or 'auto': whether TensorFlow rewrites the graph before its first
+      run. On GPUs it chooses layouts, which mixed precision needs. On CPUs it made no step faster
+      in measurements, and the first step of a deep net several times slower: 'auto' is off there,
+      unless XLA compiles. For XLA takes constants that are not folded yet for the first device's,
+      and fails with towers on others.
+    collective: 'ring', 'nccl' or 'auto', as for `average_gradients`.
+    inter_threads: ops that run at a time. None for TF_NUM_INTEROP_THREADS, or else one for each
+      core. With GPUs or a deep graph it is at least one for each tower: then all towers keep pace,
+      so that gradients meet and free their memory early (0.7 GB for 8 towers of NASNet-Large).
+      Small graphs lose more by changing threads, above all one tower on a CPU whose tensors are all
+      small: unless its input `needs_threads`, the step's caller runs it.
+    intra_threads: threads inside of one op. None for TF_NUM_INTRAOP_THREADS, or else one for each
+      core with GPUs. On virtual CPU devices it is a tower's share of the cores, at least one, since
+      towers compute side by side. It is half of that share in a graph of many small ops, two of
+      which run side by side.
     workers: of which this is one.
-    needs_threads: whether the input does, see `Inputs`; else it is left to its own thread, which
-      makes one batch after the other. Where it does, on 2.x, threads of the session that have
-      nothing to do sleep at once.
+    needs_threads: whether the input needs the session's threads, see `Inputs`; else it has its own
+      thread, which makes one batch after the other. If it does, on 2.x, idle threads of the session
+      sleep at once.
 
   Raises:
     UsageError: an unknown value.
@@ -126,54 +126,67 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   if graph_rewriter not in GRAPH_REWRITERS:
     raise UsageError(f"graph_rewriter is {graph_rewriter!r}: choose one of "
                      f"{', '.join(GRAPH_REWRITERS)}.")
+  on_gpus = devices.kind == 'GPU'
   is_deep = len(tf.get_default_graph().get_operations()) > _DEEP_OPS
+  is_small = not on_gpus and not is_deep and not _has_large_tensors()
+  is_alone = len(devices.names) * workers.num_workers == 1
+
   config = tf.ConfigProto()
   config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices, is_deep)
-  is_small = devices.kind == 'CPU' and not is_deep and not _has_large_tensors()
-  # 0 leaves it to TensorFlow, as above. Two at least: an iterator that starts anew blocks one until
-  # the other is done.
-  config.inter_op_parallelism_threads = inter_threads or (
-      0 if 'TF_NUM_INTEROP_THREADS' in os.environ else
-      _CALLERS_THREAD if is_small and len(devices.names) * workers.num_workers == 1 and
-      not needs_threads else max(count_cores(),
-                                 len(devices.names) if devices.kind == 'GPU' or is_deep else 2))
-  # On CPUs it ends the process, asked for or not.
-  config.experimental.collective_nccl = devices.kind == 'GPU' and collective != 'ring'
-  if devices.kind == 'CPU':
+  config.inter_op_parallelism_threads = inter_threads or _count_inter_threads(
+      devices, is_deep, runs_in_caller=is_small and is_alone and not needs_threads)
+  # With it on CPUs the process ends, even if no op asks for it.
+  config.experimental.collective_nccl = on_gpus and collective != 'ring'
+  # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
+  config.allow_soft_placement = on_gpus
+
+  if not on_gpus:
     config.device_count['CPU'] = len(devices.names)
+    # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
+    config.experimental.disable_thread_spinning = (
+        (SPINNING_HINDERS and needs_threads) or workers.num_workers > 1)
     if not is_small:
       keep_memory()
-    # An idle thread looks for work for a while before it sleeps, on a core that another worker
-    # could use, or the input.
-    config.experimental.disable_thread_spinning = (SPINNING_HINDERS and
-                                                   needs_threads) or workers.num_workers > 1
-  # With GPUs, a model's op without a GPU kernel falls back to the host; the GPUs themselves were
-  # counted before.
-  config.allow_soft_placement = devices.kind == 'GPU'
-  if graph_rewriter == 'off' or (graph_rewriter == 'auto' and devices.kind == 'CPU' and
-                                 not compiles_on_cpus()):
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    # Its older part folds constants and joins ops that are equal: a twentieth of a step of a linear
-    # model, and 25 microseconds for every op before the first step.
-    if is_deep:
-      config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+  if graph_rewriter == 'off' or (
+      graph_rewriter == 'auto' and not on_gpus and not compiles_on_cpus()):
+    _turn_off_rewriter(config, is_deep)
   if workers.num_workers > 1:
-    # A server outlives its sessions: without this, so would their variables, and iterators that
-    # fetch ahead.
-    config.isolate_session_state = True
-    # A worker's session sees its own devices alone; with others the first run would wait for their
-    # sessions.
-    config.device_filters.append(f'/job:worker/task:{workers.rank}')
-    # Who gives groups and keys out. On 1.14 collectives between servers that do not know it wait
-    # for ever.
-    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+    _join_cluster(config, workers)
   return config
 
 
+def _turn_off_rewriter(config, is_deep):
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  # Its older part folds constants and merges equal ops. It saves a twentieth of a step of a linear
+  # model, and takes 25 microseconds for each op before the first step.
+  if is_deep:
+    config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+
+
+def _join_cluster(config, workers):
+  # A server outlives its sessions. Without this their variables, and iterators that fetch ahead,
+  # would live as long.
+  config.isolate_session_state = True
+  # A worker's session sees only its own devices: with others the first run would wait for their
+  # sessions.
+  config.device_filters.append(f'/job:worker/task:{workers.rank}')
+  # The leader gives out groups and keys. On 1.14 collectives hang between servers without one.
+  config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+
+
+def _count_inter_threads(devices, is_deep, *, runs_in_caller):
+  """Returns how many ops run at a time by default, or 0 to leave it to TensorFlow."""
+  if _INTER_THREADS in os.environ:
+    return 0
+  if runs_in_caller:
+    return _CALLERS_THREAD
+  # At least two, since an iterator that starts anew blocks one until the other is done.
+  fewest = len(devices.names) if devices.kind == 'GPU' or is_deep else 2
+  return max(count_cores(), fewest)
+
+
 def _count_intra_threads(devices, is_deep):
-  """Returns how many by default; 0 leaves it to TensorFlow: what its environment says, or one on
-  each core.
-  """
+  """Returns the threads inside of an op by default, or 0 to leave it to TensorFlow."""
   if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
     return 0
   count = count_cores_of_each(len(devices.names))
@@ -181,16 +194,16 @@ def _count_intra_threads(devices, is_deep):
 
 
 def _has_large_tensors():
-  """Whether the graph makes tensors whose memory is worth keeping; one of unknown size may be
-  large.
+  """Returns whether any tensor of the graph may be large: its size is, or is unknown.
 
-  A pool for small ones is slower than malloc: 5 % of a step of a linear model.
+  Large tensors' memory is worth keeping. For small ones a pool is slower than malloc: by 5 % of a
+  step of a linear model.
   """
   return any(size is None or size >= _LARGE_BYTES for size in _sizes())
 
 
 def _has_little_ops():
-  """Whether the graph is of many ops that have little to do each, as far as its sizes are known."""
+  """Returns whether the graph has many ops, on small tensors as far as their sizes are known."""
   if len(tf.get_default_graph().get_operations()) <= _MANY_OPS:
     return False
   sizes = list(_sizes())
@@ -199,9 +212,9 @@ def _has_little_ops():
 
 
 def _sizes():
-  """Yields bytes of each tensor that the graph makes, None where they are unknown."""
+  """Yields the bytes of each tensor that the graph makes, None where they are unknown."""
   for op in tf.get_default_graph().get_operations():
     for tensor in op.outputs if op.type not in _NOT_KEPT else ():
       if tensor.dtype not in (tf.resource, tf.variant, tf.string):
-        number = tensor.shape.num_elements()
-        yield None if number is None else number * tensor.dtype.size
+        num_elements = tensor.shape.num_elements()
+        yield None if num_elements is None else num_elements * tensor.dtype.size

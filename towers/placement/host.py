@@ -1,3 +1,3 @@
-"""The host: the CPU of this process, where input, counters and shared variables live."""
+"""The host: this process's CPU, which holds the input, the counters and shared variables."""
 
 HOST = '/device:CPU:0'

@@ -1,41 +1,42 @@
-"""Randomness that depends on the seed and on names, never on the order in which a graph was built.
+"""Randomness that depends on the seed and on names, not on the order in which a graph is built.
 
-TensorFlow seeds a random op by the number of ops that were built before it: one more op, tower or
-input mode, and all weights and dropout masks are others. Here an initial value depends on (seed,
-variable name) alone. A random op of a model depends on (seed, tower, its name in the tower, run,
-which is the step unless gradients are accumulated): towers draw different masks, a repeated or
-resumed run draws the same.
+TensorFlow seeds a random op by the number of ops before it. With one more op, tower or input mode
+all weights and dropout masks change. Here an initial value depends only on (seed, variable name). A
+random op of a model depends on (seed, tower, its name in the tower, micro-batch), where the
+micro-batch is the step unless gradients are accumulated. So towers draw different masks, and a
+repeated or resumed run draws the same ones.
 
-A stateless op, as initializer objects of TensorFlow 2 use, draws by a tensor. In an
-initial value that tensor becomes a constant of (seed, name). In a model it stays what
-the model computes: who calls `tf.random.stateless_*` says by it which towers and steps
-draw alike. No Keras layer draws so in graph mode. Random ops inside of a function, and
-generators, which keep their state in a variable that all towers would share, have
-nothing that could be set for each tower: an error names them.
+A stateless op, such as initializer objects of TensorFlow 2 use, draws by a seed tensor. In an
+initial value this tensor becomes a constant of (seed, name). In a model it stays as it is: a caller
+of `tf.random.stateless_*` decides by it which towers and steps draw alike. No Keras layer draws
+like this in graph mode. Two kinds of random ops cannot be seeded for each tower, and an error names
+them: those inside of a function, and generators, whose state is a variable that all towers share.
 """
 
+import functools
 import hashlib
 import re
 from typing import Any, Callable, Collection, Dict, Iterable, List, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
+from towers.placement.host import HOST
 
 _STATELESS = {
     'RandomUniform': tf.raw_ops.StatelessRandomUniform,
     'RandomStandardNormal': tf.raw_ops.StatelessRandomNormal,
     'TruncatedNormal': tf.raw_ops.StatelessTruncatedNormal,
 }
-# What is added to the name of a random op for its twin's scope, and the name of its key within.
+# The stateless twin of a random op is in a scope named after it, and so is the twin's key.
 _TWIN, _KEY = '_stateless/', 'key'
 STATELESS_TYPES = ('StatelessRandomUniform', 'StatelessRandomNormal', 'StatelessTruncatedNormal')
-# Inputs that decide what a stateless op draws.
+# The inputs that decide what a stateless op draws.
 _SEED_INPUTS = ('seed', 'key', 'counter')
 # Ops of tf.random.Generator.
 _GENERATOR = re.compile('Stateful(?!PartitionedCall)|Rng(Read|Skip)|NonDeterministicInts')
-# Ops that call functions of the graph, beside those that are called by the function's name.
+# Ops that call functions of the graph, besides ops whose type is the function's name.
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall', 'SymbolicGradient', 'RemoteCall', 'For',
           'If', 'StatelessIf', 'While', 'StatelessWhile', 'Case', 'StatelessCase')
 
@@ -43,15 +44,15 @@ _CALLS = ('PartitionedCall', 'StatefulPartitionedCall', 'SymbolicGradient', 'Rem
 def name_seeds(seed: int, name: str) -> Tuple[int, int]:
   """Returns two seeds in 1 … 2**31 - 1 that depend on `seed` and `name` alone."""
   digest = hashlib.sha256(f'{seed} {name}'.encode()).digest()
-  first, second = (
-      int.from_bytes(digest[begin:begin + 4], 'little') % (2**31 - 1) + 1 for begin in (0, 4))
-  return first, second
+
+  def make_seed(begin):
+    return int.from_bytes(digest[begin:begin + 4], 'little') % (2**31 - 1) + 1
+
+  return make_seed(0), make_seed(4)
 
 
-def get_micro_batch_in_step() -> Any:
-  """Returns the int64 variable that counts the runs of a step with accumulated gradients; no part
-  of checkpoints.
-  """
+def get_micro_batch_in_step() -> Variable:
+  """Returns the int64 variable that counts the micro-batches of a step; it is not checkpointed."""
   for variable in tf.local_variables():
     if variable.op.name == 'micro_batch_in_step':
       return variable
@@ -60,8 +61,23 @@ def get_micro_batch_in_step() -> Any:
                        use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
 
-def find_random_ops(value: Any) -> List[Any]:
-  """Returns all random ops that a tensor is computed from, calls of functions included."""
+def micro_batch_reader(accumulate: int = 1) -> Callable[[], Tensor]:
+  """Returns a function that returns the index of the micro-batch, a scalar int64 on the host.
+
+  Args:
+    accumulate: micro-batches of a full step; with 1 the index is the step.
+  """
+  @functools.lru_cache(maxsize=None)
+  def read():
+    with tf.device(HOST), tf.name_scope('run/'):
+      step = tf.train.get_or_create_global_step().read_value()
+      return step if accumulate == 1 else step * accumulate + get_micro_batch_in_step().read_value()
+
+  return read
+
+
+def find_random_ops(value: Tensor) -> List[Operation]:
+  """Returns all random ops that a tensor is computed from, including calls of functions."""
   pending, seen, random = [value.op], set(), []
   while pending:
     op = pending.pop()
@@ -74,20 +90,21 @@ def find_random_ops(value: Any) -> List[Any]:
   return random
 
 
-def seed_initial_value(value: Any, seed: int, name: str, seeded: Collection[Any] = ()) -> None:
+def seed_initial_value(value: Tensor, seed: int, name: str,
+                       seeded: Collection[Operation] = ()) -> None:
   """Seeds all random ops that an initial value is computed from by (seed, name of its variable).
 
   Args:
-    value: the initial value, a tensor.
+    value: the initial value.
     seed: of the run.
     name: of the variable.
-    seeded: ops that are left as they are: the initial value of an earlier variable draws by them.
+    seeded: ops to leave as they are, since an earlier variable's initial value draws by them.
 
   Raises:
     UsageError: a generator or a function draws; names the op and the variable.
   """
   constants: Dict[Any, Any] = {}
-  for number, op in enumerate(find_random_ops(value)):
+  for index, op in enumerate(find_random_ops(value)):
     if op in seeded:
       continue
     unseedable = _find_unseedable(op)
@@ -96,40 +113,41 @@ def seed_initial_value(value: Any, seed: int, name: str, seeded: Collection[Any]
           f'The initial value of the variable {name} is drawn by {unseedable}, so that it cannot '
           'depend on the seed and the variable\'s name alone: draw it by an initializer such as '
           'tf.glorot_uniform_initializer(), or by tf.random.normal, outside of any tf.function.')
-    seeds = name_seeds(seed, f'{name} {number}')
+    seeds = name_seeds(seed, f'{name} {index}')
     if _is_random(op):
       _set_seeds(op, *seeds)
-    for index in _find_seed_inputs(op):
-      given = op.inputs[index]
-      # What is itself drawn, as a key from a seed, follows from what is seeded.
+    for port in _find_seed_inputs(op):
+      given = op.inputs[port]
+      # A key that is itself drawn by a random op follows from that op's seed.
       if not find_random_ops(given):
         if given not in constants:
           constants[given] = _make_constant(op, given, seeds)
-        op._update_input(index, constants[given])
+        op._update_input(port, constants[given])
 
 
 def _make_constant(op, given, seeds):
-  """Returns a constant like the tensor `given`, a seed, key or counter of `op`."""
+  """Returns a constant in place of the tensor `given`, a seed, key or counter of `op`."""
   size = given.shape.num_elements() or len(seeds)
   with tf.name_scope(None), tf.device(op.device), tf.control_dependencies(None):
     return tf.constant(np.resize(seeds, size), given.dtype, name=op.name + '_seeded')
 
 
-def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str,
-               run: Callable[[], Any]) -> None:
-  """Ties the random ops of a tower's model to (seed, tower, name, run).
+def seed_tower(ops: Iterable[Operation], *, seed: int, tower: int, scope: str,
+               read_micro_batch: Callable[[], Tensor]) -> None:
+  """Ties the random ops of a tower's model to (seed, tower, name, micro-batch).
 
-  An op such as dropout's draws from a state of its own, which no checkpoint holds. It is replaced
-  by its stateless twin, whose key is the run, so that a resumed run draws what the uninterrupted
-  run had drawn. Inside a while loop, and for the rarer distributions, the op keeps its state and is
-  only seeded. Stateless ops are left as they are.
+  An op such as dropout's draws from a state of its own, which no checkpoint holds. Its stateless
+  twin takes its place, whose key is the micro-batch, so that a resumed run draws the numbers of the
+  uninterrupted one. Inside a while loop, and for the rarer distributions, the op keeps its state
+  and is only seeded. Stateless ops stay as they are.
 
   Args:
-    ops: those of the tower's forward pass, without what initial values are computed from.
+    ops: of the tower's forward pass, without those of initial values.
     seed: of the run.
-    tower: its number.
+    tower: its index.
     scope: the tower's name scope.
-    run: returns the scalar int64 tensor that counts runs; called only when it is needed.
+    read_micro_batch: returns the scalar int64 tensor that counts micro-batches; called only if an
+      op needs it.
 
   Raises:
     UsageError: a generator or a function draws; names the op.
@@ -150,18 +168,18 @@ def seed_tower(ops: Iterable[Any], *, seed: int, tower: int, scope: str,
     if op.type not in _STATELESS or (context is not None and context.IsWhileContext()):
       _set_seeds(op, *seeds)
     else:
-      _replace_by_stateless(op, seeds[0], run(), context)
+      _replace_by_stateless(op, seeds[0], read_micro_batch(), context)
 
 
-def _replace_by_stateless(op, key, run, context):
-  """Gives all consumers of a random op the values of its stateless twin, drawn by (key, run)."""
+def _replace_by_stateless(op, key, micro_batch, context):
+  """Gives a random op's consumers the values of its stateless twin, drawn by (key, micro-batch)."""
   graph, drawn = op.graph, op.outputs[0]
   consumers = drawn.consumers()
   outer = graph._get_control_flow_context()
   graph._set_control_flow_context(context)
   try:
     with tf.colocate_with(op), tf.name_scope(op.name + _TWIN):
-      seed = tf.stack([tf.constant(key, tf.int64, name=_KEY), run])
+      seed = tf.stack([tf.constant(key, tf.int64, name=_KEY), micro_batch])
       twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
   finally:
     graph._set_control_flow_context(outer)
@@ -177,14 +195,12 @@ def _tower_seeds(seed, tower, name):
 
 
 def find_random_nodes(nodes: Iterable[Any]) -> List[Any]:
-  """Returns, of the nodes of a seeded tower, those that hold its seeds."""
+  """Returns the nodes of a seeded tower that hold its seeds."""
   return [node for node in nodes if node.name.endswith(_TWIN + _KEY) or _is_random_node(node)]
 
 
 def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
-  """Gives what `find_random_nodes` found, named without the tower's scope, the seeds that `tower`
-  would have.
-  """
+  """Gives nodes of `find_random_nodes`, named without their tower's scope, the seeds of `tower`."""
   for node in nodes:
     if node.op == 'Const':
       key, _ = _tower_seeds(seed, tower, node.name[:-len(_TWIN + _KEY)])
@@ -207,7 +223,7 @@ def _set_seeds(op, seed, seed2):
 
 
 def _find_seed_inputs(op):
-  """Returns the positions of the inputs that decide what a stateless op draws, else []."""
+  """Returns the indices of the inputs that decide what a stateless op draws, else []."""
   if not op.type.startswith('Stateless') and op.type != 'RandomIndexShuffle':
     return []
   return [index for index, argument in enumerate(op.op_def.input_arg)
@@ -215,9 +231,10 @@ def _find_seed_inputs(op):
 
 
 def _find_unseedable(op, is_stateless_fine=False):
-  """Returns words for what draws random numbers that no seed of `op` decides, or ''.
+  """Describes a part of `op` that draws random numbers by no seed of it, or returns ''.
 
   Args:
+    op: of a model or an initial value.
     is_stateless_fine: whether a function may hold stateless ops.
   """
   if _GENERATOR.match(op.type):

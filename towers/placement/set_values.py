@@ -1,35 +1,35 @@
-"""What a model sets its variables to while it is built, as Keras does that loads a file.
+"""Values that a model assigns while it is built, such as weights that Keras loads from a file.
 
   weights='file.h5', load_weights, set_weights, load_model, Embedding(weights=…)
-        │ assign, in a session of Keras's own
+        │ assign, in Keras's session
         ▼
-  the values of what was assigned ──► tf.py_func ──► initial values, on every tower
+  the values of assigned variables ──► tf.py_func ──► initial values, on every tower
 
-A graph's variables have their values in a session. Keras opens one of its own to load a file
-into, and the session that trains would start from random weights. While the first tower is built,
-Keras gets a session from here. It is opened when it is first asked for, takes no GPU, and is
-closed when the tower is built. The values wait in Python's memory, never in the graph, which must
-stay below 2 GB. A checkpoint that is restored later replaces them as it does any initial value.
+A graph's variables have their values in a session. Keras loads a file into a session of its own, so
+that the training session would start from random weights. While the first tower is built, Keras
+therefore gets a session from here. It opens on first use, uses no GPU, and closes when the tower is
+built. The values wait in Python's memory, not in the graph, which must stay below 2 GB. A restored
+checkpoint replaces them like any initial value.
 """
 
 import contextlib
 from typing import Any, Dict, Iterator
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.host import HOST
 
 _READS_VALUE = ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd')
-# What takes a variable's handle and leaves its value as it is.
+# Ops that take a variable's handle and do not change its value.
 _READS = (*_READS_VALUE, 'VarIsInitializedOp', 'VariableShape')
 
 
 @contextlib.contextmanager
 def keep_set_values() -> Iterator[None]:
-  """Makes initial values of what a model sets its variables to inside of the context.
+  """Makes the values that a model assigns within the context initial values of its variables.
 
-  Towers' copies of variables follow them, see `replicas`.
+  Replicas of the variables start from them too, see `replicas`.
 
   Raises:
     UsageError: the model, or Keras while it builds the model, reads a variable that Keras has
@@ -39,7 +39,7 @@ def keep_set_values() -> Iterator[None]:
             if getattr(variable, '_keras_initialized', False) and _is_loaded(variable)}
   session = _LazySession(tf.get_default_graph())
   try:
-    # The default session is the one that Keras takes.
+    # Keras uses the default session.
     with tf.Session.as_default(session):
       yield
     values = _find_set_values(session)
@@ -47,18 +47,19 @@ def keep_set_values() -> Iterator[None]:
     if error.op is None or error.op.type not in _READS_VALUE:
       raise
     raise UsageError(
-        f'While the model was built, the variable {error.op.inputs[0].op.name} was read, which has '
-        'no value there: a model that another one takes its weights from is to be made, and '
-        'loaded, inside of the model function too, or in the function of KerasModel.') from None
+        f'While the model was built, it read the variable {error.op.inputs[0].op.name}, which has '
+        'no value there: if a model takes its weights from another one, make and load that one too '
+        'inside of the model function, or in the function of KerasModel.') from None
   finally:
     session.close()
-  _check_read([variable for variable, number in before.items()
-               if any(op.type in _READS_VALUE for op in variable.handle.consumers()[number:])])
+  _check_read([
+      variable for variable, num_consumers in before.items()
+      if any(op.type in _READS_VALUE for op in variable.handle.consumers()[num_consumers:])])
   _start_from(values)
 
 
 class _LazySession:
-  """A session on CPUs that is opened when it is asked for anything but its graph."""
+  """A session on CPUs that opens when anything but its graph is used."""
 
   def __init__(self, graph):
     self.graph = graph
@@ -70,8 +71,8 @@ class _LazySession:
 
   def __getattr__(self, name):
     if self._opened is None:
-      # With GPUs it would take all of their memory: what stands there stands on the host here.
-      # Threads of its own, since shared ones are as many for good as the first session asks for.
+      # On GPUs it would take all of their memory, so that GPU ops run on the host here. It has
+      # threads of its own, since the first session decides for good how many shared ones there are.
       config = tf.ConfigProto(device_count={'GPU': 0}, allow_soft_placement=True,
                               use_per_session_threads=True)
       self._opened = tf.Session(graph=self.graph, config=config)
@@ -89,12 +90,11 @@ def _find_variables():
 
 
 def _is_loaded(variable):
-  """Whether values of Python or of a file can be assigned to a variable."""
-  return any(
-      op.type == 'AssignVariableOp' and op is not variable.initializer
-      and any(source.type in ('Placeholder', 'RestoreV2')
-              for source in find_needed([op.inputs[1].op]))
-      for op in variable.handle.consumers())
+  """Returns whether an op assigns values of Python or of a file to a variable."""
+  assigns = [op for op in variable.handle.consumers()
+             if op.type == 'AssignVariableOp' and op is not variable.initializer]
+  return any(source.type in ('Placeholder', 'RestoreV2')
+             for op in assigns for source in find_needed([op.inputs[1].op]))
 
 
 def _check_read(variables):
@@ -102,17 +102,16 @@ def _check_read(variables):
     raise UsageError(
         f'The model reads the variable {variables[0].op.name} and {len(variables) - 1} more that '
         'Keras has set before the towers were built (weights=…, load_weights, set_weights), in a '
-        'session of its own, whose values the towers would never see: make the Keras model, and '
-        'load it, in the function of KerasModel, or in the model function when that is first '
-        'called.')
+        'session of its own, whose values the towers would never see: make and load the Keras '
+        'model in the function of KerasModel, or in the first call of the model function.')
 
 
-def _find_set_values(session) -> Dict[Any, Any]:
-  """Returns, by variable, the values of those that anything but their initializer sets."""
+def _find_set_values(session) -> Dict[Variable, Any]:
+  """Returns the values of variables that an op other than their initializer sets."""
   if not session.is_open:
     return {}
   for variable in _find_variables():
-    # Another session that Keras opens is to initialize them anew.
+    # So that Keras initializes them again in its next session.
     variable._keras_initialized = False
   with tf.name_scope(None), tf.name_scope('set_values'):
     may_be_set = [variable for variable in _find_variables()
@@ -123,8 +122,8 @@ def _find_set_values(session) -> Dict[Any, Any]:
     return dict(zip(found, session.run(found)))
 
 
-def _start_from(values: Dict[Any, Any]) -> None:
-  """Replaces the initial values of variables."""
+def _start_from(values: Dict[Variable, Any]) -> None:
+  """Makes the values initial values of their variables."""
   for variable, value in values.items():
     with tf.name_scope(None), tf.control_dependencies(None), tf.device(HOST):
       loaded = tf.py_func(lambda value=value: value, [], variable.dtype.base_dtype,

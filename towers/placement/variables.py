@@ -1,25 +1,25 @@
-"""Variables: one set for all towers; where each stands, what it is called, and what it starts from.
+"""Variables: one set for all towers, with the device, the name and the initial value of each.
 
-Every variable that a model makes, by `tf.get_variable`, `tf.Variable` or a layer, passes a creator,
-which decides all of this at one place, so that models need not know:
+Every variable of a model, made by `tf.get_variable`, `tf.Variable` or a layer, passes a variable
+creator, which decides all of this in one place, so that models need not know:
 
-  host       all on the CPU: right where devices reach each other only through it
-  first      all on the first tower's device: right for one tower, or fast links
-  balanced   each on the tower's device that holds the fewest bytes so far:
-             spreads the traffic and the memory
-  replicated a copy of all weights on every tower's device: nothing is read over a link
-             (see `replicas`)
+  host        all on the CPU: right where devices reach each other only through it
+  first       all on the first tower's device: right for one tower, or fast links
+  balanced    each on the tower's device that holds the fewest bytes so far:
+              spreads the traffic and the memory
+  replicated  a replica of all weights on every tower's device: no read crosses a link
+              (see `replicas`)
 
 `tf.train.replica_device_setter` and its kin look for the op types Variable and VariableV2 and so
-miss resource variables; a creator misses none. A name never holds a tower's, so that checkpoints
-fit any number of towers.
+miss resource variables; a creator misses none. A name has no tower in it, so that checkpoints fit
+any number of towers.
 """
 
 import contextlib
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_same_number
 from towers.placement.host import HOST
 from towers.placement.randomness import find_random_ops, seed_initial_value
@@ -32,25 +32,25 @@ class VariableStore(NamedTuple):
   """Makes a program's variables.
 
   Attributes:
-    creator: for `tf.variable_creator_scope`: makes a variable, or gives a later tower the one that
-      tower 0 made.
-    begin_tower: to be called before each tower is built.
+    creator: for `tf.variable_creator_scope`: makes a variable, or returns the first tower's to a
+      later tower.
+    begin_tower: to call before each tower is built.
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
-    seed: that everything random in the towers depends on.
-    replicas: for each later tower that has replicas of its own, these by the name of the first
-      tower's variable.
-    scopes: the name scopes of the towers that were built with it, to be added to.
+    seed: of everything random in the towers.
+    replicas: for each later tower with replicas of its own, these by the name of the first tower's
+      variable.
+    scopes: the name scopes of the towers built so far; each new tower adds its own.
     num_towers: of this worker.
-    first_tower: the number of the first tower among those of all workers: no two towers draw the
-      same.
+    first_tower: the index of this worker's first tower among those of all workers, so that no two
+      towers draw the same.
   """
-  creator: Callable[..., Any]
+  creator: Callable[..., Variable]
   begin_tower: Callable[[], None]
-  made: Dict[str, Any]
-  initial_ops: Set[Any]
+  made: Dict[str, Variable]
+  initial_ops: Set[Operation]
   seed: int
-  replicas: Dict[int, Dict[str, Any]]
+  replicas: Dict[int, Dict[str, Variable]]
   scopes: List[str]
   num_towers: int
   first_tower: int = 0
@@ -73,73 +73,95 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     raise UsageError('devices is empty: give a device for each tower.')
   if placement not in PLACEMENTS:
     raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
-  candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
-  bytes_on = dict.fromkeys(candidates, 0)
-  made: Dict[str, Any] = {}
-  initial_ops: Set[Any] = set()
-  asked: Dict[str, int] = {}
-  # What is not trained, as a moving average, is changed by one tower for all: it stands once.
-  replicas: Dict[int, Dict[str, Any]] = {
-      tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
+  creator = _Creator(devices, placement, seed)
+  return VariableStore(creator.make, creator.begin_tower, creator.made, creator.initial_ops, seed,
+                       creator.replicas, scopes=[], num_towers=len(devices),
+                       first_tower=rank * len(devices))
 
-  def creator(next_creator, **kwargs):
+
+class _Creator:
+  """Decides each variable's name and device, and seeds its initial value."""
+
+  def __init__(self, devices, placement, seed):
+    self.made: Dict[str, Variable] = {}
+    self.initial_ops: Set[Operation] = set()
+    self.replicas: Dict[int, Dict[str, Variable]] = {
+        tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
+    self._devices = devices
+    self._seed = seed
+    candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
+    self._bytes_on = dict.fromkeys(candidates, 0)
+    self._asked: Dict[str, int] = {}
+
+  def begin_tower(self):
+    """Starts to count names anew, so that each tower asks for the same ones."""
+    self._asked.clear()
+
+  def make(self, next_creator, **settings):
+    """Makes a variable and its replicas, unless an earlier tower has; a variable creator."""
     scope = tf.get_default_graph().get_name_scope()
-    name = re.sub(r'^tower_\d+/', '',
-                  '/'.join(filter(None, [scope, kwargs.get('name') or 'Variable'])))
+    full_name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
+    name = re.sub(r'^tower_\d+/', '', full_name)
     if scope:
-      # tf.Variable counts up where it meets a name again; tf.get_variable, which stands in no
-      # scope, never does.
-      asked[name] = asked.get(name, -1) + 1
-      name += f'_{asked[name]}' if asked[name] else ''
-      if name in made:
-        leave_out(kwargs.get('initial_value'))
-        return made[name]
-    device = min(candidates, key=lambda candidate: bytes_on[candidate])
+      name = self._make_unique(name)
+      if name in self.made:
+        self._keep_random_ops(settings.get('initial_value'))
+        return self.made[name]
+
+    device = min(self._bytes_on, key=lambda candidate: self._bytes_on[candidate])
     with tf.device(device), tf.name_scope(None):
-      variable = next_creator(**dict(kwargs, name=name))
+      variable = next_creator(**dict(settings, name=name))
     if not scope:
-      # Keras takes a name again, as for the layers of a SavedModel: TensorFlow counts up.
+      # Keras uses names again, as for the layers of a SavedModel, and TensorFlow makes them unique.
       name = variable.op.name
-    made[name] = variable
-    bytes_on[device] += variable_bytes(variable)
-    seed_initial_value(variable.initial_value, seed, name, initial_ops)
-    leave_out(variable.initial_value)
+    self.made[name] = variable
+    self._bytes_on[device] += variable_bytes(variable)
+    seed_initial_value(variable.initial_value, self._seed, name, self.initial_ops)
+    self._keep_random_ops(variable.initial_value)
+
+    # An untrained variable, such as a moving average, has no replicas: one tower changes it for
+    # all.
     if variable.trainable:
-      for tower, of_tower in replicas.items():
-        of_tower[name] = make_replica(next_creator, kwargs, variable, tower=tower,
-                                      device=devices[tower])
+      for tower, of_tower in self.replicas.items():
+        of_tower[name] = make_replica(next_creator, settings, variable, tower=tower,
+                                      device=self._devices[tower])
     return variable
 
-  def leave_out(initial_value):
+  def _make_unique(self, name):
+    """Returns the name that TensorFlow makes of one that tf.Variable asks for again.
+
+    tf.get_variable, which has no name scope, never asks again.
+    """
+    self._asked[name] = self._asked.get(name, -1) + 1
+    return f'{name}_{self._asked[name]}' if self._asked[name] else name
+
+  def _keep_random_ops(self, initial_value):
     if isinstance(initial_value, tf.Tensor):
-      initial_ops.update(find_random_ops(initial_value))
-
-  return VariableStore(creator, asked.clear, made, initial_ops, seed, replicas, [], len(devices),
-                       rank * len(devices))
+      self.initial_ops.update(find_random_ops(initial_value))
 
 
-def seed_made_before(store: VariableStore, variables: Sequence[Any]) -> None:
-  """Seeds variables that were made before the towers as the store seeds its own.
+def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
+  """Seeds variables that were made before the towers like those of the store.
 
   Args:
     store: of the towers.
-    variables: all that are trained.
+    variables: all trainable ones.
 
   Raises:
     UsageError: an initial value that cannot be seeded.
   """
   for variable in variables:
     value = variable.initial_value
-    # Where a graph was imported, nothing is known of initial values.
+    # A variable of an imported graph has no known initial value.
     if variable.op.name not in store.made and isinstance(value, tf.Tensor):
       seed_initial_value(value, store.seed, variable.op.name, store.initial_ops)
       store.initial_ops.update(find_random_ops(value))
 
 
-def stand_in(store: VariableStore,
-             instead: Dict[str, Any]) -> Tuple[Callable[..., Any], Callable[..., Any]]:
-  """Returns a custom getter and a creator that give variables of `instead` for those of the store
-  with their names.
+def stand_in(
+    store: VariableStore, instead: Dict[str, Variable],
+) -> Tuple[Callable[..., Variable], Callable[..., Variable]]:
+  """Returns a custom getter and a creator that prefer `instead`, by name, to the store's variables.
   """
   def replace(variable):
     return instead.get(variable.op.name, variable) if instead else variable
@@ -153,15 +175,17 @@ def stand_in(store: VariableStore,
   return getter, creator
 
 
-def check_reads(store: VariableStore, instead: Dict[str, Any], *, scope: str, fix: str) -> None:
-  """Raises if a tower reads variables themselves for which others stand in, as a layer does that
-  holds its variables.
+def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: str,
+                fix: str) -> None:
+  """Refuses a tower that reads a variable for which another stands in.
+
+  A layer that holds its variables reads them without asking for them by name.
 
   Args:
     store: made the variables.
-    instead: what stands in for them, by name.
+    instead: the stand-ins, by name.
     scope: the tower's name scope.
-    fix: what to do about it.
+    fix: for the message, an imperative.
 
   Raises:
     UsageError: names the op and the variable.
@@ -170,21 +194,18 @@ def check_reads(store: VariableStore, instead: Dict[str, Any], *, scope: str, fi
     for op in store.made[name].handle.consumers():
       if op.name.startswith(scope):
         raise UsageError(f'The op {op.name} reads the variable {name} itself instead of asking for '
-                         'it by name, as tf.get_variable does, so that it cannot be given the '
-                         f'one that stands in for it: {fix}.')
+                         'it by name, as tf.get_variable does, so that it cannot get the variable '
+                         f'that stands in for it: {fix}.')
 
 
-def variable_bytes(variable: Any) -> int:
+def variable_bytes(variable: Variable) -> int:
   """Returns the size of a variable's value."""
   return variable.shape.num_elements() * variable.dtype.base_dtype.size
 
 
 @contextlib.contextmanager
 def naming_missing(*, tower: int) -> Iterator[None]:
-  """A context in which a variable that tower 0 did not make is refused by name, with the fix.
-
-  Raises:
-    UsageError: names the variable.
+  """Makes TensorFlow's error about a variable that tower 0 did not make a UsageError with the fix.
   """
   try:
     yield
@@ -195,39 +216,41 @@ def naming_missing(*, tower: int) -> Iterator[None]:
     raise UsageError(
         f'Tower {tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
         'it a name that is the same in every tower. tf.train.ExponentialMovingAverage names its '
-        'averages after tensors, and zero_debias=True after what stands in for a variable: keep '
-        'the '
+        'averages after tensors, and zero_debias=True after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
         'zero_debias=False; beside a validation tower, use validation=switch.') from error
 
 
-def check_shared(before: Sequence[Any], after: Sequence[Any], *, tower: int) -> None:
-  """Raises if building `tower` made variables of its own instead of sharing tower 0's.
+def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower: int) -> None:
+  """Refuses a tower that made variables of its own instead of sharing tower 0's.
 
-  A Keras layer that is made anew makes new variables under a new name; the towers would then train
-  apart while every number on the screen looks right.
+  A Keras layer that is made anew makes new variables under a new name. Then the towers train apart
+  while every number on the screen looks right.
+
+  Args:
+    before: all variables before the tower was built.
+    after: all variables now.
+    tower: its index.
 
   Raises:
     UsageError: names the variables and the fix.
   """
-  # The step is made when a random op first asks for it, on whichever tower.
+  # Any tower may make the step, by the first random op that reads it.
   known = {id(variable) for variable in [*before, tf.train.get_global_step()]}
   own = [variable for variable in after if id(variable) not in known]
   if own:
     shown = ''.join(f'\n  {variable.name} {variable.shape}, made by the op {variable.op.name}'
                     for variable in own[:5])
-    raise UsageError('Tower %d made %d variables of its own instead of sharing those of tower '
-                     '0:%s%s\n'
-                     'Make the layer once, outside of the model function, and call it inside; or '
-                     'make variables with '
-                     'tf.get_variable or tf.Variable, under names that are the same in every tower.'
-                     % (tower, len(own), shown, '\n  …' if len(own) > 5 else ''))
+    more = '\n  …' if len(own) > 5 else ''
+    raise UsageError(f'Tower {tower} made {len(own)} variables of its own instead of sharing those '
+                     f'of tower 0:{shown}{more}\nMake the layer once, outside of the model '
+                     'function, and call it inside; or make variables with tf.get_variable or '
+                     'tf.Variable, under names that are the same in every tower.')
 
 
-def format_device_table(devices: Sequence[str], variables: Sequence[Any],
+def format_device_table(devices: Sequence[str], variables: Sequence[Variable],
                         roles: Sequence[str]) -> str:
-  """Returns a table of devices: each one's role, how many of `variables` stand there, and their
-  bytes.
+  """Returns a table of devices: the role, the number of variables, and the bytes of each.
 
   Raises:
     UsageError: there are more or fewer roles than devices.
@@ -245,7 +268,7 @@ def format_device_table(devices: Sequence[str], variables: Sequence[Any],
     row[1] += 1
     row[2] += variable_bytes(variable)
   width = max(len(role) for role, _, _ in rows.values())
-  lines = ['  %-14s  %-*s  %9s  %12s' % ('device', width, 'role', 'variables', 'bytes')]
-  lines += ['  %-14s  %-*s  %9d  %12s' % (device, width, role, count, f'{size:,}')
+  lines = [f"  {'device':14}  {'role':{width}}  {'variables':>9}  {'bytes':>12}"]
+  lines += [f'  {device:14}  {role:{width}}  {count:9}  {size:12,}'
             for device, (role, count, size) in rows.items()]
   return '\n'.join(lines)

@@ -1,17 +1,16 @@
-"""Accumulation: a global batch larger than the towers' memory, taken in several runs of the
-session.
+"""Accumulation: a global batch larger than the towers' memory, as several micro-batches.
 
-  run 1      towers ──► gradients ──► add        sums hold the gradients times the
-  run 2      towers ──► gradients ──► add        examples they are the mean of
-  run 3      towers ──► gradients ──► add ──► divide by all examples ──► apply ──► clear
+  micro-batch 1   towers ──► gradients ──► add     the sums are of gradients times
+  micro-batch 2   towers ──► gradients ──► add     their numbers of examples
+  micro-batch 3   towers ──► gradients ──► add ──► divide by all examples ──► apply ──► clear
 
-The step, its counters, its schedule, clipping and decay are those of one big batch. Sums stand with
-their variables, and are no part of checkpoints, which fall between two steps.
+The step, its counters, its schedule, clipping and decay are those of one big batch. Accumulators
+live beside their variables and are not checkpointed: checkpoints fall between steps.
 """
 
-from typing import Any, List, NamedTuple
+from typing import List, NamedTuple, Optional
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.placement.host import HOST
 from towers.placement.randomness import get_micro_batch_in_step
 from towers.reduce.gradients import ReducedGradients
@@ -19,91 +18,99 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 
 class _Sum(NamedTuple):
-  """A running sum: the op that adds to it, its value once that is done, and how to clear it."""
-  add_op: Any
-  value: Any
-  variable: Any
+  """An accumulator: the op that adds to it, its value afterwards, and its variable."""
+  add_op: Operation
+  value: Optional[Tensor]
+  variable: Variable
 
 
 def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
-  """Returns the mean over all runs of a step.
+  """Returns the mean over all micro-batches of a step.
 
-  Its `add_op` is to be run for every run of a step but the last one, which runs the train op.
+  Every micro-batch but the last runs `add_op`; the last one runs the train op.
 
   Args:
-    reduced: the mean over one run, not clipped yet.
+    reduced: the mean over one micro-batch, not clipped yet.
   """
+  first = reduced.towers[0]
   count = tf.cast(reduced.num_examples, tf.float32)
   # Towers divide their gradients by the number of micro-batches too, see `Tower`.
-  gradient_weight = count * reduced.towers[0].num_micro_batches
-  sums: List[_Sum] = []
+  gradient_weight = count * first.num_micro_batches
+  sums = _Accumulators()
 
-  def add(value, device, name, weight=count):
-    """Adds a run's mean, times its examples."""
+  with tf.name_scope('accumulate'):
+    seen = sums.add(tf.ones([]), count, device=HOST, name='num_examples')
+    num_examples = tf.maximum(seen, 1.0)  # All examples may be damaged and left out.
+    loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples
+
+    def accumulate(gradient, variable):
+      if isinstance(gradient, tf.IndexedSlices):
+        return sums.add_rows(gradient, variable, gradient_weight, num_examples)
+      total = sums.add(gradient, gradient_weight, device=variable.device, name=variable.op.name)
+      return total / tf.cast(num_examples, gradient.dtype)
+
+    accumulated = reduced.map_gradients(accumulate)
+    for index, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
+      if moments.op.name.startswith(first.scope):
+        total = sums.add(moments.op.inputs[0], count, device=first.device, name=f'moments_{index}')
+        moments.op._update_input(0, total / num_examples)
+    add_op = sums.build_add()
+  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op,
+                              clear=sums.build_clear)
+
+
+class _Accumulators:
+  """The sums over a step's micro-batches."""
+
+  def __init__(self):
+    self._sums: List[_Sum] = []
+
+  def add(self, value, weight, *, device, name):
+    """Adds up a micro-batch's mean times its weight; returns the sum."""
     with tf.device(device):
       total = _make_sum(value.shape, value.dtype, name)
       added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)
       with tf.control_dependencies([added]):
-        sums.append(_Sum(added, total.read_value(), total))
-    return sums[-1].value
+        self._sums.append(_Sum(added, total.read_value(), total))
+    return self._sums[-1].value
 
-  with tf.name_scope('accumulate'):
-    seen = add(tf.ones([]), HOST, 'num_examples')
-    num_examples = tf.maximum(seen, 1.0)  # All of them may have been damaged and left out.
-    loss = add(reduced.loss, HOST, 'loss') / num_examples
+  def add_rows(self, slices, variable, weight, num_examples):
+    """Adds up sparse gradients; returns their mean, of the rows that any micro-batch touched."""
+    dtype = slices.values.dtype
+    with tf.device(variable.device):
+      total = _make_sum(variable.shape, dtype, variable.op.name)
+      touched = _make_sum(variable.shape[:1], tf.int32, variable.op.name + '_touched')
+      rows = tf.IndexedSlices(slices.values * tf.cast(weight, dtype), slices.indices)
+      marks = tf.IndexedSlices(tf.ones_like(slices.indices, tf.int32), slices.indices)
+      added = tf.group(total.scatter_add(rows), touched.scatter_update(marks))
+      with tf.control_dependencies([added]):
+        indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])
+        values = total.sparse_read(indices) / tf.cast(num_examples, dtype)
+    self._sums += [_Sum(added, None, total), _Sum(added, None, touched)]
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
-    def accumulate(gradient, variable):
-      if isinstance(gradient, tf.IndexedSlices):
-        return _add_rows(gradient, variable, gradient_weight, sums, num_examples)
-      total = add(gradient, variable.device, variable.op.name, gradient_weight)
-      return total / tf.cast(num_examples, gradient.dtype)
-
-    accumulated = reduced.map_gradients(accumulate)
-    for number, moments in enumerate(tf.get_collection(BATCH_MOMENTS)):
-      if moments.op.name.startswith(reduced.towers[0].scope):
-        mean = add(moments.op.inputs[0], reduced.towers[0].device,
-                   f'moments_{number}') / num_examples
-        moments.op._update_input(0, mean)
+  def build_add(self):
+    """Returns the op that adds a micro-batch to all sums and counts it."""
     with tf.device(HOST):
-      run = get_micro_batch_in_step()
-      add_op = tf.group(*[total.add_op for total in sums])
-      with tf.control_dependencies([add_op]):
-        add_op = run.assign_add(1, read_value=False)
+      micro_batch = get_micro_batch_in_step()
+      added = tf.group(*[total.add_op for total in self._sums])
+      with tf.control_dependencies([added]):
+        return micro_batch.assign_add(1, read_value=False)
 
-  def clear():
-    clears = [run.assign(0, read_value=False)]
-    for total in sums:
-      # A step that is not done does not ask for every sum: what nothing waits for might still be
-      # added afterwards.
+  def build_clear(self):
+    """Returns the op that sets all sums and the count to zero."""
+    clears = [get_micro_batch_in_step().assign(0, read_value=False)]
+    for total in self._sums:
+      # A step that the guard leaves out may not need every sum: without the dependency one might be
+      # added to after it is cleared.
       with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):
-        clears.append(
-            total.variable.assign(tf.zeros(total.variable.shape, total.variable.dtype.base_dtype),
-                                  read_value=False))
+        zeros = tf.zeros(total.variable.shape, total.variable.dtype.base_dtype)
+        clears.append(total.variable.assign(zeros, read_value=False))
     return tf.group(*clears, name='clear')
-
-  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op,
-                              clear=clear)
-
-
-def _add_rows(slices, variable, weight, sums, num_examples):
-  """Adds up sparse gradients; returns their mean, sparse, of the rows that any run touched."""
-  with tf.device(variable.device):
-    total = _make_sum(variable.shape, slices.values.dtype, variable.op.name)
-    touched = _make_sum(variable.shape[:1], tf.int32, variable.op.name + '_touched')
-    added = tf.group(
-        total.scatter_add(
-            tf.IndexedSlices(slices.values * tf.cast(weight, slices.values.dtype), slices.indices)),
-        touched.scatter_update(
-            tf.IndexedSlices(tf.ones_like(slices.indices, tf.int32), slices.indices)))
-    with tf.control_dependencies([added]):
-      indices = tf.reshape(tf.where(tf.greater(touched.read_value(), 0)), [-1])
-      values = total.sparse_read(indices) / tf.cast(num_examples, slices.values.dtype)
-  sums += [_Sum(added, None, total), _Sum(added, None, touched)]
-  return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _make_sum(shape, dtype, name):
   with tf.name_scope(None):
-    return tf.Variable(tf.zeros(shape,
-                                dtype.base_dtype), name='accumulated/' + name, trainable=False,
-                       use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    return tf.Variable(tf.zeros(shape, dtype.base_dtype), name='accumulated/' + name,
+                       trainable=False, use_resource=True,
+                       collections=[tf.GraphKeys.LOCAL_VARIABLES])

@@ -1,6 +1,6 @@
-"""Average: from the towers of a step to its mean loss and gradients, over towers, runs and workers.
+"""Average: a step's mean loss and gradients, over towers, micro-batches and workers.
 
-  towers ──► sum ──► accumulate over runs ──► exchange between copies and workers
+  towers ──► sum ──► accumulate over micro-batches ──► all-reduce over replicas and workers
          ──► mean over the global batch
 """
 
@@ -24,11 +24,10 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
 
   Args:
     towers: all of this worker.
-    accumulate: runs that a full step is taken in. What is exchanged is exchanged once a step.
+    accumulate: micro-batches of a full step, which has one all-reduce.
     workers: that share the global batch, of which this is one.
-    collective: 'ring', 'nccl' or 'auto': how gradients are summed where towers have copies of the
-      variables, and between workers.
-    fusion_bytes: of gradients that are summed together there.
+    collective: 'ring', 'nccl' or 'auto': the all-reduce between replicas and between workers.
+    fusion_bytes: of gradients that one collective sums.
 
   Raises:
     UsageError: a collective that these devices do not have, gradients that none can sum, or

@@ -1,16 +1,16 @@
-"""Gradients: the towers' shares, summed where they meet.
+"""Gradients: the sum of the towers' shares.
 
   variables that all towers share   the shares meet on the variable's device, and are added up there
-  replicas of them on every tower   the shares stay there; `all_reduce` adds them up for every tower
+  replicas on every tower           the shares stay there; `all_reduce` adds them up for every tower
 
-Every tower divided by the number of examples in the global batch already (see `tower`), so there is
-nothing left to divide here, and nothing to weight.
+Every tower has divided by the number of examples in the global batch already (see `tower`), so that
+nothing is left to divide or weight here.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from staging import run_beside
-from tensorflow_v1 import tf
+from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.graph.ordered_sum import add_all
 from towers.placement.collectives import AllReduce
 from towers.placement.fusion import group_alike, join, part
@@ -21,42 +21,40 @@ from towers.tower.tower import Tower
 
 
 class ReducedGradients(NamedTuple):
-  """What the towers found together; of replicas of variables, only what `all_reduce` returns is the
-  mean.
+  """The mean loss and gradients; where variables have replicas, only after `all_reduce`.
 
   Attributes:
-    towers: that it came from.
+    towers: of the means.
     num_examples: that the means are over, an int or an integer scalar.
     loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does,
       also puts the next training batch of every tower.
     gradients: (gradient, variable) of all variables that the loss depends on.
     without_gradient: the trainable variables that it does not depend on, in any tower.
-    partly_without_gradient: those that it does not depend on in some towers, which count as zero
-      there; models that are the same in every tower have none.
-    replicas: for each later tower that has replicas of its own the same gradients on its device,
-      with these replicas.
-    all_reduce: what it took to sum the gradients for all replicas, or None.
-    votes: of several workers that the means are over, see `all_reduce`; or None.
-    loss_scale: that the gradients were scaled by and are no longer, or None.
-    add_op: with accumulation, what all runs of a step but the last one run.
+    partly_without_gradient: those that it does not depend on in some towers, where the gradient
+      counts as zero; a model that is the same in every tower has none.
+    replicas: for each later tower with replicas of its own the same gradients on its device, with
+      these replicas.
+    all_reduce: of the gradients of all replicas and workers, or None.
+    votes: of several workers, see `all_reduce`; or None.
+    loss_scale: that the gradients have been divided by, or None.
+    add_op: with accumulation, the op for every micro-batch of a step but the last.
     clear: with accumulation, builds the op that ends a step.
   """
   towers: Sequence[Tower]
-  num_examples: Union[int, Any]
-  loss: Any
-  gradients: List[Any]
-  without_gradient: List[Any]
-  partly_without_gradient: List[Any]
-  replicas: Sequence[List[Any]] = ()
+  num_examples: Union[int, Tensor]
+  loss: Tensor
+  gradients: List[Tuple[Gradient, Variable]]
+  without_gradient: List[Variable]
+  partly_without_gradient: List[Variable]
+  replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
   all_reduce: Optional[AllReduce] = None
   votes: Any = None
   loss_scale: Optional[LossScale] = None
-  add_op: Any = None
-  clear: Optional[Callable[[], Any]] = None
+  add_op: Optional[Operation] = None
+  clear: Optional[Callable[[], Operation]] = None
 
-  def map_gradients(self, change: Callable[[Any, Any], Any]) -> 'ReducedGradients':
-    """Returns the same with `change(gradient, variable)`, built on the variable's device, for every
-    gradient.
+  def map_gradients(self, change: Callable[[Gradient, Variable], Gradient]) -> 'ReducedGradients':
+    """Returns the same with `change(gradient, variable)`, built on the variable's device, of each.
     """
     def change_all(gradients):
       changed = []
@@ -71,43 +69,42 @@ class ReducedGradients(NamedTuple):
 
 
 def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
-  """Sums the losses of this worker's towers, and their gradients where they meet; sparse gradients
-  stay sparse.
+  """Sums the losses and gradients of this worker's towers; sparse gradients stay sparse.
+
+  Dense gradients of replicas are left for `all_reduce`.
   """
   variables = towers[0].variables
   by_variable = list(zip(*[tower.gradients for tower in towers]))
-  known = [
-      number for number, shares in enumerate(by_variable)
-      if any(share is not None for share in shares)
-  ]
+  known = [index for index, shares in enumerate(by_variable)
+           if any(share is not None for share in shares)]
+  partly = [index for index in known if any(share is None for share in by_variable[index])]
+
   with tf.name_scope('average'):
     if towers[-1].variables == variables:
-      sums = [
-          _sum_shared([by_variable[number] for number in known],
-                      [variables[number] for number in known], towers)
-      ]
+      sums = [_sum_shared([by_variable[index] for index in known],
+                          [variables[index] for index in known], towers)]
     else:
       sums = _find_shares(towers, known)
-    gradients, *replicas = [[(total, tower.variables[number])
-                             for number, total in zip(known, of_tower)]
-                            for tower, of_tower in zip(towers, sums)]
+    gradients, *replicas = [
+        [(total, tower.variables[index]) for index, total in zip(known, of_tower)]
+        for tower, of_tower in zip(towers, sums)]
+
     losses = []
     for tower in towers:
       with tf.device(tower.device):
         losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
     with tf.device(HOST):
       loss = add_all(losses)
-  return ReducedGradients(
-      towers, towers[0].num_global_examples, loss, gradients, without_gradient=[
-          variable for number, variable in enumerate(variables) if number not in known
-      ], partly_without_gradient=[
-          variables[number] for number in known if any(share is None
-                                                       for share in by_variable[number])
-      ], replicas=replicas)
+
+  without = [variable for index, variable in enumerate(variables) if index not in known]
+  return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,
+                          without_gradient=without,
+                          partly_without_gradient=[variables[index] for index in partly],
+                          replicas=replicas)
 
 
 def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:
-  """Divides the averaged gradients by what the towers' losses were multiplied by."""
+  """Divides the averaged gradients by the factor of the towers' losses."""
   with tf.name_scope('unscale'):
     return reduced.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
         loss_scale=loss_scale)
@@ -122,10 +119,8 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
     return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
 
 
-def build_gradient_norm(reduced: ReducedGradients) -> Any:
-  """Returns the global norm of the averaged gradients, a scalar on the host; costs nothing in runs
-  without it.
-  """
+def build_gradient_norm(reduced: ReducedGradients) -> Tensor:
+  """Returns the global norm of the averaged gradients, a scalar on the host, to fetch or not."""
   with tf.name_scope('gradient_norm'), tf.device(HOST):
     return _find_norm(_merge_all_rows(reduced))
 
@@ -145,41 +140,36 @@ def _sum_shared(by_variable, variables, towers):
   if len(towers) > 1:
     for group in group_alike(_find_dense(by_variable), [variable.device for variable in variables]):
       joined = []
-      for tower, shares in zip(towers, zip(*[by_variable[number] for number in group])):
+      for tower, shares in zip(towers, zip(*[by_variable[index] for index in group])):
         with tf.device(tower.device):
           joined.append(join(shares))
+      like = [by_variable[index][0] for index in group]
       with tf.device(variables[group[0]].device):
-        for number, total in zip(
-            group, part(add_all(joined), [by_variable[number][0] for number in group])):
-          sums[number] = total
-  for number, (shares, variable) in enumerate(zip(by_variable, variables)):
-    if sums[number] is None:
+        for index, total in zip(group, part(add_all(joined), like)):
+          sums[index] = total
+  for index, (shares, variable) in enumerate(zip(by_variable, variables)):
+    if sums[index] is None:
       with tf.device(variable.device):
         # A tower whose loss does not depend on a variable has a gradient of zero.
-        sums[number] = _sum_shares([share for share in shares if share is not None])
+        sums[index] = _sum_shares([share for share in shares if share is not None])
   return sums
 
 
 def _find_dense(by_variable):
-  """Returns for each variable the first tower's gradient, or None where not all towers have a dense
-  one.
-  """
-  return [
-      shares[0] if all(isinstance(share, tf.Tensor)
-                       for share in shares) else None
-      for shares in by_variable
-  ]
+  """Returns each variable's gradient in the first tower, None if any tower's is not dense."""
+  return [shares[0] if all(isinstance(share, tf.Tensor) for share in shares) else None
+          for shares in by_variable]
 
 
 def _find_shares(towers, known):
-  """Returns for each tower its shares of the gradients `known`, dense ones not yet summed.
+  """Returns each tower's shares of the gradients at the indices `known`, dense ones not yet summed.
 
-  The rows of sparse gradients are few and uneven: the first tower takes all of them, adds up those
-  with the same index and hands them on, so that every tower gets the same bits.
+  The rows of sparse gradients are few and uneven: the first tower gathers all of them, adds up
+  those with the same index and sends them on, so that every tower gets the same bits.
   """
-  shares: List[List[Any]] = [[] for _ in towers]
-  for number in known:
-    found = [tower.gradients[number] for tower in towers if tower.gradients[number] is not None]
+  shares: List[List[Gradient]] = [[] for _ in towers]
+  for index in known:
+    found = [tower.gradients[index] for tower in towers if tower.gradients[index] is not None]
     if all(isinstance(share, tf.IndexedSlices) for share in found):
       with tf.device(towers[0].device):
         rows = _merge_rows(_sum_shares(found))
@@ -188,7 +178,7 @@ def _find_shares(towers, known):
     else:
       for tower, of_tower in zip(towers, shares):
         with tf.device(tower.device):
-          of_tower.append(_make_dense(tower.gradients[number], tower.variables[number]))
+          of_tower.append(_make_dense(tower.gradients[index], tower.variables[index]))
   return shares
 
 
@@ -201,9 +191,7 @@ def _make_dense(gradient, variable):
 
 
 def _merge_rows(slices):
-  """Adds up rows with the same index: apart, their squares would not add up to the norm of the
-  dense gradient.
-  """
+  """Adds up rows with the same index, so that the norm is that of the dense gradient."""
   indices, positions = tf.unique(slices.indices)
   values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
   return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -217,8 +205,7 @@ def _scale(gradient, scale):
 
 def _sum_shares(shares):
   if len(shares) > 1 and all(isinstance(share, tf.IndexedSlices) for share in shares):
-    # The optimizer adds up rows with the same index; adding tensors here would make the gradient
-    # dense.
+    # The optimizer adds up rows with the same index. A sum here would be dense.
     return tf.IndexedSlices(tf.concat([share.values for share in shares], 0),
                             tf.concat([share.indices for share in shares], 0),
                             shares[0].dense_shape)

@@ -1,29 +1,29 @@
-"""Apart: a tower's results come from its own batch, and hold nothing that is added later.
+"""Towers apart: a tower's results come from its own batch, and its loss has no penalties.
 
-A graph's collections are those of all towers. What a model asks for by `tf.losses.get_total_loss()`
-or `tf.get_collection('losses')` holds in tower 2 the losses of towers 0 and 1 as well. And
-penalties in REGULARIZATION_LOSSES are added to the gradient once for all towers: in the loss they
-would count twice.
+A graph's collections are those of all towers. If a model calls `tf.losses.get_total_loss()` or
+`tf.get_collection('losses')`, tower 2 gets the losses of towers 0 and 1 as well. And the gradient
+of penalties in REGULARIZATION_LOSSES is added once for all towers: in the loss they would count
+twice.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_dependents, find_needed
 from towers.input.batch import Batch
 
 
-def check_apart(results: Dict[str, Sequence[Any]], ops: Sequence[Any], *, number: int,
-                others: Sequence[str], batch: Batch) -> None:
-  """Refuses results of a tower that are computed from what is another tower's.
+def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequence[Operation], *,
+                index: int, others: Sequence[str], batch: Batch) -> None:
+  """Refuses results of a tower that are computed from another tower's ops.
 
-  What does not depend on anything fed, read or drawn is the same in every tower: it may be shared.
+  An op that depends on nothing fed, read or drawn may be shared: it is the same in every tower.
 
   Args:
-    results: tensors, IndexedSlices and None, by what they are, for the message.
+    results: by their noun, for the message.
     ops: all that were made for the tower.
-    number: of the tower.
+    index: of the tower.
     others: the name scopes of the towers before it, each with a slash at its end.
     batch: of the tower; it may come from anywhere.
 
@@ -38,13 +38,12 @@ def check_apart(results: Dict[str, Sequence[Any]], ops: Sequence[Any], *, number
     needed = find_needed([op for op in _find_ops(values) if op in reached], within=reached)
     for op, source in crossings:
       if op in needed and not _is_same_everywhere(source):
-        raise UsageError(f'The {what} of tower {number} is computed from the op {source.name}, '
-                         'which '
-                         f'is of another tower and its examples. {_tell_fix(source)}')
+        raise UsageError(f'The {what} of tower {index} is computed from the op {source.name}, '
+                         f'which is of another tower and its examples. {_find_fix(source)}')
 
 
-def check_penalties(loss: Any, penalties: Sequence[Any], ops: Sequence[Any]) -> None:
-  """Refuses a loss that holds what its tower added to REGULARIZATION_LOSSES.
+def check_penalties(loss: Tensor, penalties: Sequence[Tensor], ops: Sequence[Operation]) -> None:
+  """Refuses a loss that includes a penalty of its tower in REGULARIZATION_LOSSES.
 
   Args:
     loss: the tower's, a tensor.
@@ -68,26 +67,24 @@ def check_penalties(loss: Any, penalties: Sequence[Any], ops: Sequence[Any]) -> 
     found = min(map(_split_regularizer, own & find_needed([loss.op], within=dependents)))
     name = f'that of {found[0]}' if all(found) else found[0]
     raise UsageError("The model's loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, "
-                     f"{name}, "
-                     'whose gradient is added once for all towers: it would count twice. Return '
-                     'the '
-                     'loss without penalties, as '
+                     f'{name}, whose gradient is added once for all towers: it would count twice. '
+                     'Return the loss without penalties, as '
                      'tf.losses.get_total_loss(add_regularization_losses=False) does.')
 
 
 def _split_regularizer(op):
-  """Returns (variable, rest) from the name of an op that computes its penalty, or (name, '')."""
+  """Returns (variable, rest) by the name of an op of the variable's penalty, or else (name, '')."""
   variable, _, rest = op.name.partition('/Regularizer/')
   return variable, rest
 
 
-def _find_crossings(ops, others, batch) -> List[Tuple[Any, Any]]:
-  """Returns (op, source) for every op of the tower that takes another tower's."""
+def _find_crossings(ops, others, batch) -> List[Tuple[Operation, Operation]]:
+  """Returns (op, source) for every op of the tower with an input of another tower."""
   named = [(op, source) for op in ops for source in _find_sources(op)
            if source.name.startswith(others)]
   if not named:
     return []
-  # A layer that is called once more may give its ops the names of the tower that called it first.
+  # A layer may name its ops after the tower that first called it.
   own = set(ops).union(tensor.op for tensor in batch.flatten() if isinstance(tensor, tf.Tensor))
   return [(op, source) for op, source in named if source not in own]
 
@@ -97,7 +94,7 @@ def _find_sources(op):
 
 
 def _is_same_everywhere(op):
-  """Returns whether an op depends on nothing fed, read or drawn, as constants and tables do not."""
+  """Returns whether an op depends on nothing fed, read or drawn, such as constants and tables."""
   return not any(
       source.type == 'Placeholder' or (source.op_def.is_stateful and not _is_handle(source))
       for source in find_needed([op]))
@@ -115,15 +112,15 @@ def _find_ops(values):
       yield value.op
 
 
-def _tell_fix(source) -> str:
-  """Returns what to do about an op of another tower."""
+def _find_fix(source) -> str:
+  """Returns the fix for a result that needs an op of another tower."""
   key = _find_collection(source)
   if key is None:
     return ('It is in no collection: the model keeps it from one call to the next. Make it anew in '
             'each call.')
-  return (f"It was found in the collection '{key}', which holds those of all towers: ask for this "
+  return (f"It was found in the collection '{key}', which holds those of all towers: get this "
           f"tower's alone by tf.get_collection('{key}', scope), with scope = "
-          "tf.get_default_graph().get_name_scope() + '/' taken where the model begins.")
+          "tf.get_default_graph().get_name_scope() + '/' at the beginning of the model.")
 
 
 def _find_collection(op) -> Optional[str]:

@@ -1,17 +1,15 @@
-"""Batch normalisation whose statistics somebody outside may complete (Ioffe & Szegedy 2015,
-arXiv:1502.03167).
+"""Batch normalisation with statistics that towers can share (Ioffe & Szegedy 2015).
 
-The layer knows only its own batch. The moments that move its averages pass through `tf.identity`
-ops that stand in a collection; whoever builds several copies of a model may feed these identities
-with what all copies found together. Left alone, the layer is ordinary batch normalisation of one
-batch, by one fused kernel:
+The layer of arXiv:1502.03167 knows only its own batch. The moments that move its averages pass
+through `tf.identity` ops in a collection, so that a builder of several towers can replace their
+inputs by the moments of all towers. Otherwise it is ordinary batch normalisation of one batch, by
+one fused kernel:
 
   x ──► fused kernel ──► normalised
              └──► identities (BATCH_MOMENTS) ──► moving averages (UPDATE_OPS)
 
-Under `joined_sums()` the copies may even normalise by each other's batches. No fused kernel can be
-opened for that, so the layer is made of sums, which pass through identities as well, and so do
-their gradients:
+Under `joined_sums()` towers can also normalise by the global batch. A fused kernel has no place for
+that, so the layer is made of sums, which pass through identities too, and so do their gradients:
 
   x ──► sums ──► identity (BATCH_SUMS) ──► moments ──► normalise
                  └ its gradient: identity     └──► identities (BATCH_MOMENTS) ──► moving averages
@@ -19,9 +17,9 @@ their gradients:
 """
 
 import contextlib
-from typing import Any, Iterator, List, Tuple
+from typing import Iterator, List, Tuple, Union
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Tensor, tf
 
 BATCH_SUMS = 'batch_norm_sums'
 BATCH_SUM_GRADIENTS = 'batch_norm_sum_gradients'
@@ -34,9 +32,7 @@ _joined: List[bool] = [False]
 
 @contextlib.contextmanager
 def joined_sums() -> Iterator[None]:
-  """Layers that are made within leave their sums in BATCH_SUMS, to be joined with those of other
-  copies.
-  """
+  """Makes layers within the context put their sums into BATCH_SUMS, to join them with others'."""
   _joined.append(True)
   try:
     yield
@@ -52,8 +48,8 @@ def _register_gradient(op, gradient):
   return gradient
 
 
-def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, epsilon: float = 1e-5,
-               scale: bool = True, data_format: str = 'NHWC') -> Any:
+def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, momentum: float = 0.9,
+               epsilon: float = 1e-5, scale: bool = True, data_format: str = 'NHWC') -> Tensor:
   """Normalises every channel over the batch and all positions.
 
   Args:
@@ -63,16 +59,17 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
       averages.
     name: the variable scope: makes `name/offset`, `name/scale`, `name/moving_mean` and
       `name/moving_variance`, each `[channels]`.
-    momentum: how much of a moving average stays in a step. The updates stand in UPDATE_OPS. The
-      moving variance is that of the population, estimated from the batch (with n - 1), as the
-      kernels do it.
+    momentum: the share of a moving average that a step keeps. The updates are in UPDATE_OPS. The
+      moving variance is that of the population, estimated from the batch (with n - 1), as in the
+      kernels.
     epsilon: added to the variance; at least 1.001e-5.
-    scale: whether there is a scale; leave it out before a ReLU that a layer with weights follows.
-    data_format: 'NHWC' or 'NCHW'; which one a device has kernels for, the device decides.
+    scale: whether there is a scale; it is of no use before a ReLU and a layer with weights.
+    data_format: 'NHWC' or 'NCHW'; not every device has kernels for both.
+
   Returns:
     A tensor of the same shape.
   """
-  # Sums, moments and what is learned are of float32, whatever x is of.
+  # Sums, moments and variables are float32, whatever the dtype of x.
   channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]
   epsilon = max(epsilon, _MIN_EPSILON)
   with tf.variable_scope(name):
@@ -91,8 +88,7 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
       if is_training is True:
         y, *moments = kernel.by_batch()
       else:
-        # A branch, so that the kernels know which of the two they compute: measured moments cost
-        # time.
+        # A branch, since the batch's moments cost time.
         y, *moments = tf.cond(is_training, kernel.by_batch, lambda: kernel.by_averages(averages))
     else:
       y, *moments = _normalize_by_sums(tf.cast(x, tf.float32), is_training, factor, offset,
@@ -105,8 +101,8 @@ def batch_norm(x: Any, is_training: Any, *, name: str, momentum: float = 0.9, ep
 
 def _move_averages(variables, averages, moments, momentum):
   """Adds the updates of the moving averages to UPDATE_OPS."""
-  for variable, old, moment, name in zip(variables, averages, moments, ('batch_mean',
-      'batch_variance')):
+  names = ('batch_mean', 'batch_variance')
+  for variable, old, moment, name in zip(variables, averages, moments, names):
     moment = tf.identity(moment, name=name)
     tf.add_to_collection(BATCH_MOMENTS, moment)
     with tf.device(variable.device):
@@ -115,17 +111,17 @@ def _move_averages(variables, averages, moments, momentum):
 
 
 class _Kernel:
-  """TensorFlow's fused kernel; both methods return what is normalised, mean and variance."""
+  """TensorFlow's fused kernel; both methods return the normalised tensor, mean and variance."""
 
   def __init__(self, x, factor, offset, epsilon, data_format):
     self._inputs = dict(x=x, scale=factor, offset=offset, epsilon=epsilon, data_format=data_format)
 
-  def by_batch(self) -> Tuple[Any, Any, Any]:
+  def by_batch(self) -> Tuple[Tensor, Tensor, Tensor]:
     empty = tf.constant([], tf.float32)
     return tf.raw_ops.FusedBatchNormV3(mean=empty, variance=empty, is_training=True,
                                        **self._inputs)[:3]
 
-  def by_averages(self, averages) -> Tuple[Any, Any, Any]:
+  def by_averages(self, averages) -> Tuple[Tensor, Tensor, Tensor]:
     mean, variance = averages
     y = tf.raw_ops.FusedBatchNormV3(mean=mean, variance=variance, is_training=False,
                                     **self._inputs)[0]
@@ -133,12 +129,11 @@ class _Kernel:
 
 
 def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_format):
-  """Normalises by moments that come from sums over the batch; returns what is normalised, mean and
-  variance.
+  """Normalises by moments from sums over the batch; returns the normalised tensor and the moments.
 
-  Sums of differences from the moving mean, which is near: sums of squares alone would cancel to
-  nothing where a mean is large. One vector holds all sums, so that one exchange between copies is
-  enough.
+  The sums are of differences from the moving mean, which is near the mean: of a large mean, sums of
+  squares would leave no digits of the variance. All sums are in one vector, so that towers add up
+  only one tensor.
   """
   is_nchw = data_format == 'NCHW' and x.shape.ndims == 4
 
@@ -155,12 +150,12 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
   differences = x - per_channel(averages[0])
   count = tf.cast(tf.size(x) // channels, x.dtype)
-  sums = tf.concat(
-      [tf.reduce_sum(differences, axes),
-       tf.reduce_sum(tf.square(differences), axes), [count]], 0)
+  sums = tf.concat([tf.reduce_sum(differences, axes),
+                    tf.reduce_sum(tf.square(differences), axes), [count]], 0)
   with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):
     sums = tf.identity(sums, name='sums')
   tf.add_to_collection(BATCH_SUMS, sums)
+
   count = sums[2 * channels]
   mean_difference = sums[:channels] / count
   mean = averages[0] + mean_difference

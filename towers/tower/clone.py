@@ -1,28 +1,26 @@
-"""Clones: further towers copied from a built one's graph, instead of calling the model once more.
+"""Clones: further towers copied from a built tower's graph, without another call of the model.
 
-Python builds an op of a deep model in a tenth of a millisecond; TensorFlow itself replicas the op
-in a tenth of that. A clone holds what the loss, the metrics and the gradients of its pattern need,
-under its own name scope:
+Python builds an op of a deep model in a tenth of a millisecond; TensorFlow copies it in a tenth of
+that. A clone has the ops that the loss, the metrics and the gradients of its pattern need, in its
+own name scope:
 
   tower_0/conv/Conv2D  ──►  tower_3/conv/Conv2D    on tower 3's device, unless the model placed it
   batch of tower 0     ──►  batch of tower 3
-  a key of dropout     ──►  the key that (seed, tower 3, name) gives
-  a variable           ──►  tower 3's copy, if it has one
-  is_training, run, all other variables: shared, as they stand outside of the tower
+  a key of dropout     ──►  the key of (seed, tower 3, name)
+  a variable           ──►  tower 3's replica, if it has one
+  is_training, the micro-batch, all other variables: shared, since they are outside of the tower
 
-What a tower would be if the model were called, a clone is too, to the bit. What only one tower
-needs (updates of moving averages, penalties, summaries) is left out. So is what would be there
-twice: a shared variable is read once where it stands and the value sent to every tower, constants
-that are equal are one, and shapes that are known are constants. Of a clone of NASNet-Large half of
-the ops goes.
+A clone computes the same bits as a tower that the model builds. It leaves out what only one tower
+needs: updates of moving averages, penalties, summaries. It also leaves out repetition: a shared
+variable is read once on its device, and the value is sent to every tower; equal constants are
+merged, and known shapes become constants. A clone of NASNet-Large has half of the ops.
 """
 
-import logging
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
 
 import numpy as np
 
-from tensorflow_v1 import import_placed, tf
+from tensorflow_v1 import Operation, Variable, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.fusion import group_alike, join, part
@@ -30,34 +28,34 @@ from towers.placement.randomness import find_random_nodes, seed_nodes
 from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
 from towers.tower.clone_names import Names, get_op_name
 
-# What one tower adds for all, and what describes a graph instead of being part of it.
+# Collections to which one tower adds for all, and descriptions of the graph.
 _NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',
-    'WHILE_CONTEXT')
+               'WHILE_CONTEXT')
 
 
 class Recording(NamedTuple):
-  """What must be known of a tower before it is built, to clone it afterwards.
+  """The state of the graph before a tower is built, which its pattern needs.
 
   Attributes:
-    place: for `tf.device`: gives the tower's device to every op that has none of its own.
+    place: for `tf.device`: gives the tower's device to every op without a device of its own.
     on_device: the names of these ops.
-    num_ops: in the graph before.
-    num_names: of ops and name scopes before.
-    sizes: of all collections before.
+    num_ops: the number of ops before.
+    num_names: the number of names of ops and name scopes before.
+    sizes: the sizes of all collections before.
   """
-  place: Callable[[Any], str]
+  place: Callable[[Operation], str]
   on_device: Set[str]
   num_ops: int
   num_names: int
   sizes: Dict[str, int]
 
   def count_ops(self) -> int:
-    """Returns how many ops the tower's device has been given."""
+    """Returns how many ops `place` has given the tower's device."""
     return len(self.on_device)
 
 
 def record_tower(device: str) -> Recording:
-  """Begins to record a tower that is to be built on `device`."""
+  """Begins to record a tower on `device`."""
   graph = tf.get_default_graph()
   on_device: Set[str] = set()
 
@@ -73,20 +71,20 @@ def record_tower(device: str) -> Recording:
 
 
 class Pattern:
-  """A built tower in a form that replicas are made from."""
+  """The GraphDef of a built tower, in a form to import as others."""
 
-  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, number: int, seed: int,
-               copied: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
+  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, index: int, seed: int,
+               replicated: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
     """Takes a tower with its gradients, before anything joins it to others.
 
     Args:
-      tower: to copy.
-      batch: that it computes on.
-      recording: of it.
-      number: of the tower.
+      tower: to clone.
+      batch: of the tower.
+      recording: of the tower.
+      index: of the tower.
       seed: of the run.
-      copied: the names of the variables of which later towers have replicas of their own.
-      left_out: collections whose tensors nobody will ask the clones for.
+      replicated: the names of the variables of which later towers have replicas.
+      left_out: collections that clones add nothing to.
       first_tower: as of the variable store.
 
     Raises:
@@ -103,6 +101,7 @@ class Pattern:
                   [item for items in self._collected.values() for item in items]]:
       self._roots += _flatten(value)
     roots = [tensor.op.name for tensor in self._roots]
+
     graph_def = graph.as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
     self._inside = _reach_back(roots, nodes, own)
@@ -110,7 +109,7 @@ class Pattern:
                 batch={tensor.op.name for tensor in _tensors(batch)})
     check_state(self._inside, nodes, graph_def.library)
     self._inside -= {name for name in self._inside
-                     if self._is_shared_read(nodes[name], recording, copied)}
+                     if self._is_shared_read(nodes[name], recording, replicated)}
 
     self._graph_def = tf.GraphDef(versions=graph_def.versions)
     self._placed: List[Any] = []
@@ -118,60 +117,58 @@ class Pattern:
     self._frames: List[Any] = []
     self._constants: Dict[bytes, str] = {}
     self._add_nodes([node for node in graph_def.node if node.name in self._inside], recording,
-                    copied)
-    self._random = self._find_seeded(number)
-    self._parcels = self._join_reads(nodes)
+                    replicated)
+    self._random = self._find_seeded(index)
+    self._joined_reads = self._join_reads(nodes)
 
-  def _add_nodes(self, nodes, recording, copied):
-    """Adds nodes, given in the graph's order, or constants that stand in for them."""
+  def _add_nodes(self, nodes, recording, replicated):
+    """Adds nodes, given in the graph's order, or constants in their place."""
     random = {node.name for node in find_random_nodes(nodes)}
-    placed = _find_placed(nodes, recording.on_device, copied)
+    placed = _find_placed(nodes, recording.on_device, replicated)
     self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
     others = []
     for node in nodes:
       is_placed = node.name in placed
-      if not self._add_known_shapes(node, is_placed) and (
-          node.name in random or not self._add_constant(node, is_placed)):
+      if self._add_known_shapes(node, is_placed):
+        continue
+      if node.name in random or not self._add_constant(node, is_placed):
         others.append(node)
-    # After all constants, by the names of which they are to take them.
+    # After all constants, whose names they take as inputs.
     for node in others:
       self._add_node(node, node.name in placed)
 
   def _join_reads(self, nodes):
-    """Returns what shared reads give that is small, joined where it stands, and apart."""
+    """Joins the small values of shared reads on their devices; returns (joined, values) pairs."""
     graph = tf.get_default_graph()
     reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
              if nodes[get_op_name(name)].op == 'ReadVariableOp']
-    groups = [[reads[number]
-               for number in group]
-              for group in group_alike(reads, [read.device for read in reads])]
     joined = []
-    for alike in groups:
+    for group in group_alike(reads, [read.device for read in reads]):
+      alike = [reads[index] for index in group]
       with tf.device(alike[0].device), tf.name_scope('join_reads'):
         joined.append((join(alike), alike))
     return joined
 
   def fits(self, batch: Batch) -> bool:
-    """Whether the pattern's batch and another are alike in all that is static."""
+    """Returns whether all that is static is the same in the pattern's batch and another one."""
     return has_same_shapes(self._batch, batch)
 
-  def _is_shared_read(self, node, recording, copied):
-    """Whether a node reads a shared variable where that stands: it gives all towers the same value.
-    """
-    return (node.op == 'ReadVariableOp' and node.name not in recording.on_device and
-            not any(name in self._inside or name in copied
-                    for name in map(get_op_name, node.input)))
+  def _is_shared_read(self, node, recording, replicated):
+    """Returns whether a node reads a shared variable on its device, for all towers."""
+    if node.op != 'ReadVariableOp' or node.name in recording.on_device:
+      return False
+    return not any(name in self._inside or name in replicated
+                   for name in map(get_op_name, node.input))
 
   def _add_known_shapes(self, node, is_placed):
-    """Adds constants instead of a node that tells nothing but static shapes; returns whether it is
-    one.
-    """
+    """Adds constants in place of a node of static shapes; returns whether it is one."""
     if node.op != 'ShapeN' or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)
-    # In a loop a constant would have to enter it.
-    if op._get_control_flow_context() is not None or not all(tensor.shape.is_fully_defined()
-                                                             for tensor in op.inputs):
+    if not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
+      return False
+    # A constant inside of a loop would need an Enter op.
+    if op._get_control_flow_context() is not None:
       return False
     like = self._names.get_op(node.name)
     for port, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
@@ -184,7 +181,7 @@ class Pattern:
     return True
 
   def _add_constant(self, node, is_placed):
-    """Adds a node, or lets an equal one stand in for it; returns whether it is a constant."""
+    """Adds a constant, unless an equal one is there; returns whether the node is a constant."""
     if node.op != 'Const' or node.input:
       return False
     constant = tf.NodeDef()
@@ -193,7 +190,7 @@ class Pattern:
     return True
 
   def _merge_constant(self, constant, is_placed):
-    """Adds a constant, unless an equal one is there; returns the name of the one that is."""
+    """Adds a constant, unless an equal one is there; returns the name of either."""
     unnamed = tf.NodeDef(device=constant.device, attr=constant.attr)
     key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
     name = self._constants.setdefault(key, constant.name)
@@ -205,7 +202,7 @@ class Pattern:
     return name
 
   def _copy_node(self, original, node):
-    """Makes an empty node a copy of the original without inputs, with names of the pattern."""
+    """Copies the original into an empty node, with the pattern's names and without inputs."""
     node.CopyFrom(original)
     node.name = self._names.get_op(original.name)
     del node.input[:]
@@ -217,7 +214,7 @@ class Pattern:
         node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
 
   def _add_node(self, original, is_placed):
-    """Adds a node that is no constant."""
+    """Adds a node that is not a constant."""
     node = self._graph_def.node.add()
     self._copy_node(original, node)
     for name in original.input:
@@ -230,8 +227,8 @@ class Pattern:
     if 'frame_name' in node.attr:
       self._frames.append((node, node.attr['frame_name'].s.decode()))
 
-  def _find_seeded(self, number):
-    """Returns the nodes that hold the seeds of tower `number`; the model has seeded others itself.
+  def _find_seeded(self, index):
+    """Returns the nodes with the seeds of tower `index`; the model seeds all others itself.
 
     Raises:
       UsageError: the name that seeds a node may differ between towers.
@@ -239,7 +236,7 @@ class Pattern:
     def holds_seeds(node):
       seeded = tf.NodeDef()
       seeded.CopyFrom(node)
-      seed_nodes([seeded], seed=self._seed, tower=self._first_tower + number)
+      seed_nodes([seeded], seed=self._seed, tower=self._first_tower + index)
       if node.op != 'Const':
         return seeded == node
       return np.array_equal(*[tf.make_ndarray(one.attr['value'].tensor) for one in (node, seeded)])
@@ -253,46 +250,26 @@ class Pattern:
                          'tower_build=reuse.')
     return seeded
 
-  def clone(self, batch: Batch, *, number: int, device: str, replicas: Dict[str, Any]) -> Any:
-    """Returns tower `number` on `device`, computing on `batch`.
+  def clone(self, batch: Batch, *, index: int, device: str, replicas: Dict[str, Variable]) -> Any:
+    """Returns tower `index` on `device`, computing on `batch`.
 
     Args:
       batch: of the same structure, dtypes and static shapes as the pattern's.
-      number: of the tower.
-      device: where it stands.
+      index: of the tower.
+      device: where the tower stands.
       replicas: the variables that it reads instead of the pattern's, by the names of these.
     """
     graph = tf.get_default_graph()
-    # Not taken before all has gone well: else the model is called, and is to find the same names.
-    scope = graph.unique_name(f'tower_{number}', mark_as_used=False) + '/'
+    # The name is not used up yet: if the clone fails, the model is called and needs the same names.
+    scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
     check_free(scope, self._scopes)
-    seed_nodes(self._random, seed=self._seed, tower=self._first_tower + number)
-    for node, frame in self._frames:
-      # No name scope holds two slashes in a row, so no frame of another loop has this name.
-      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
-    replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
-    replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
-    for joined, alike in self._parcels:
-      with tf.device(device), tf.name_scope(f'reads_{number}'):
-        replaced.update(zip([read.name for read in alike], part(joined, alike)))
-    input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
-                 for inside, name in self._names.outside.items()}
-    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
-    for node in self._placed:
-      node.device = device
-    found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
-        *map(self._names.get_tensor, roots), *self._control_inputs])
-    graph.unique_name(f'tower_{number}')
-    for op, sources in zip(found[len(roots):], self._control_inputs.values()):
-      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
-    replicas = dict(zip([tensor.name for tensor in roots], found))
-    for tensor in roots:
-      # What Python knows of shapes beyond TensorFlow's importer, as of what comes out of loops.
-      replicas[tensor.name].set_shape(tensor.shape)
-    replicas.update(replaced)
+    replaced = self._replace_inputs(batch, index=index, device=device, replicas=replicas)
+    self._adapt_nodes(index=index, device=device, scope=scope)
+    cloned = dict(self._import_nodes(scope, replaced), **replaced)
+    graph.unique_name(f'tower_{index}')
 
     def copy(value):
-      return _rebuild(value, lambda tensor: replicas.get(tensor.name, tensor))
+      return _rebuild(value, lambda tensor: cloned.get(tensor.name, tensor))
 
     for key, items in self._collected.items():
       for item in items:
@@ -304,31 +281,44 @@ class Pattern:
                           sums={name: copy(value) for name, value in tower.sums.items()},
                           gradients=[copy(gradient) for gradient in tower.gradients])
 
+  def _replace_inputs(self, batch, *, index, device, replicas):
+    """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
+    replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
+    replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
+    for joined, alike in self._joined_reads:
+      with tf.device(device), tf.name_scope(f'reads_{index}'):
+        replaced.update(zip([read.name for read in alike], part(joined, alike)))
+    return replaced
 
-def attempt(build: str, make: Callable[..., Any], *args: Any, **settings: Any) -> Optional[Any]:
-  """Returns the pattern or clone that `make` returns, or None if it fails and `build` is 'auto'.
+  def _adapt_nodes(self, *, index, device, scope):
+    """Gives the nodes the seeds, the loop frames and the device of a clone."""
+    seed_nodes(self._random, seed=self._seed, tower=self._first_tower + index)
+    for node, frame in self._frames:
+      # No name scope has two slashes in a row, so no frame of another loop has this name.
+      node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
+    for node in self._placed:
+      node.device = device
 
-  The user then reads in one line why, and the model is to be called for all further towers.
-
-  Raises:
-    UsageError: there can be none, and `build` is 'clone'.
-  """
-  try:
-    return make(*args, **settings)
-  except Exception as error:
-    reason = str(error) if isinstance(error, UsageError) else (
-        f'TensorFlow cannot copy the tower: {type(error).__name__}: {error}.')
-    if build == 'clone':
-      raise UsageError(f'tower_build=clone: {reason}') from error
-    logging.getLogger('towers').warning(
-        'tower_build=auto calls the model for every tower instead of cloning the first. %s',
-        ' '.join(reason.split()))
-    return None
+  def _import_nodes(self, scope, replaced):
+    """Imports the nodes; returns the clone's tensors by the names of the pattern's roots."""
+    graph = tf.get_default_graph()
+    input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
+                 for inside, name in self._names.outside.items()}
+    roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
+    found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
+        *map(self._names.get_tensor, roots), *self._control_inputs])
+    for op, sources in zip(found[len(roots):], self._control_inputs.values()):
+      op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
+    for tensor, clone in zip(roots, found):
+      # Python knows more about shapes than TensorFlow's importer, such as those of loop results.
+      clone.set_shape(tensor.shape)
+    return dict(zip([tensor.name for tensor in roots], found))
 
 
 def has_same_shapes(left: Batch, right: Batch) -> bool:
-  """Whether two batches are alike in all that is static: what Python made of a shape is part of a
-  pattern.
+  """Returns whether all that is static is the same in two batches.
+
+  A pattern holds what Python has computed from static shapes.
   """
   if left.may_be_empty != right.may_be_empty or left.is_static != right.is_static:
     return False
@@ -368,7 +358,8 @@ def _rebuild(value, copy):
 
 
 def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
-  """Returns by collection the tensors of the tower's `own` ops that it has added."""
+  """Returns the tensors of the tower's `own` ops that it has added to collections, by collection.
+  """
   graph = tf.get_default_graph()
   left_out = {getattr(tf.GraphKeys, name) for name in _NOT_CLONED}.union(left_out)
   collected: Dict[str, List[Any]] = {}
@@ -381,7 +372,7 @@ def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
 
 
 def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> Set[str]:
-  """Returns the names of those of the tower's `own` ops that roots are computed from."""
+  """Returns the names of the tower's `own` ops that the roots are computed from."""
   reached: Set[str] = set()
   pending = [name for name in roots if name in own]
   while pending:
@@ -392,26 +383,27 @@ def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> S
   return reached
 
 
-def _find_placed(nodes: Sequence[Any], on_device: Set[str], copied: Set[str]) -> Set[str]:
-  """Returns the names of the nodes that stand on a clone's device, given in the graph's order.
+def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]) -> Set[str]:
+  """Returns the names of the nodes, given in the graph's order, that go on a clone's device.
 
-  These are the ops that the model has put nowhere, those that touch a variable of which the clone
-  has a copy, through the entrance of a loop or branch as well, and what is colocated with either.
+  These are the ops that the model has not placed, ops on a variable of which the clone has a
+  replica, also through the Enter op of a loop or the Switch of a branch, and ops colocated with
+  either.
   """
-  # A loop takes what is outside through an entrance, which is made after the ops that read it.
+  # A loop's Enter op comes after the ops inside that read it.
   entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
                'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
 
-  def is_copied(name):
+  def is_replicated(name):
     while name in entrances:
       name = entrances[name]
-    return name in copied
+    return name in replicated
 
   placed = set(on_device)
   for node in nodes:
     partners = _get_partners(node)
-    if any(map(is_copied, [*map(get_op_name, node.input), *partners])) or not placed.isdisjoint(
-        partners):
+    touches_replica = any(map(is_replicated, [*map(get_op_name, node.input), *partners]))
+    if touches_replica or not placed.isdisjoint(partners):
       placed.add(node.name)
   return placed
 

@@ -1,9 +1,9 @@
-"""What cannot be cloned: a clone of it would not be the tower that the model would build.
+"""What cannot be cloned, since the clone would differ from the tower that the model builds.
 
   ops outside of the scope    that take the tower's batch: all clones would share them
   state that the model makes  such as a lookup table: the ops that fill it are not cloned
   Python functions            such as tf.py_func: all clones would share what one remembers
-  names that are taken        the clone's ops would get others, which seed random ops
+  names in use                the clone's ops would get other names, which seed random ops
 """
 
 import itertools
@@ -14,21 +14,21 @@ from towers.base.usage_error import UsageError
 from towers.tower.clone_names import get_op_name
 
 _FIX = 'Build with tower_build=reuse.'
-# What these hold lasts no longer than a step, in which a clone fills its own.
+# Their state lasts no longer than a step, in which a clone fills its own.
 _WITHIN_A_STEP = {'TensorArray', 'TensorArrayV2', 'TensorArrayV3', 'Stack', 'StackV2'}
 _CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
 
 
 def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any], made: Set[str],
                 batch: Collection[str]) -> None:
-  """Raises if what a clone would share is itself made from the tower or its batch.
+  """Refuses an op that clones would share, but that is made from the tower or its batch.
 
   Args:
-    roots: the ops that a clone is asked for.
-    inside: the ops that are copied.
+    roots: the ops of a tower's results.
+    inside: the ops that are cloned.
     nodes: all of the graph's, by name.
     made: the ops that the tower has added to the graph.
-    batch: the ops that give the tower its batch.
+    batch: the ops of the tower's batch.
 
   Raises:
     UsageError: names the op.
@@ -50,10 +50,10 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
 
 
 def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> None:
-  """Raises if an op holds what only the ops of its own tower set, or calls a Python function.
+  """Refuses an op whose state other ops of its tower set, or that calls a Python function.
 
   Args:
-    inside: the ops that are copied.
+    inside: the ops that are cloned.
     nodes: all of the graph's, by name.
     library: the graph's functions, a FunctionDefLibrary.
 
@@ -75,12 +75,11 @@ def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> N
     if found:
       raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
                        f'clones of the tower would share, with all that it remembers. {_FIX} Or, '
-                       'if '
-                       'it remembers nothing: tf.py_func(…, stateful=False).')
+                       'if it remembers nothing: tf.py_func(…, stateful=False).')
 
 
 def _makes_handle(op_def):
-  """Returns whether ops give a handle, of a resource or the older kind, that they do not take."""
+  """Returns whether ops return a handle, of a resource or a ref, that they do not take."""
   def is_handle(argument):
     return argument.is_ref or argument.type == tf.resource.as_datatype_enum
 
@@ -88,7 +87,7 @@ def _makes_handle(op_def):
 
 
 def _find_python(node, bodies, known) -> str:
-  """Returns the type of the op in a node or its functions that calls Python, or ''."""
+  """Returns the type of an op in a node or its functions that calls Python, or ''."""
   if node.op in _CALLS_PYTHON:
     return node.op
   for name in _find_functions(node):
@@ -112,19 +111,19 @@ def _find_functions(node) -> Iterator[str]:
 
 
 def count_names() -> int:
-  """Returns how many names of ops and name scopes the graph has given out."""
+  """Returns how many names of ops and name scopes the graph has in use."""
   return len(tf.get_default_graph()._names_in_use)
 
 
 def find_scopes(scope: str, num_names: int) -> Set[str]:
-  """Returns all name scopes beside a tower's in which there are names, in lower case.
+  """Returns all name scopes beside a tower's that have names in them, in lower case.
 
   Args:
     scope: the tower's.
-    num_names: that there were before it was built.
+    num_names: the number of names before it was built.
 
   Raises:
-    UsageError: one of these began with the tower's scope.
+    UsageError: one of these names begins with the tower's scope.
   """
   scope = scope.lower()
   outer = scope[:-1].rpartition('/')[0]
@@ -138,7 +137,7 @@ def find_scopes(scope: str, num_names: int) -> Set[str]:
 
 
 def check_free(scope: str, scopes: Collection[str]) -> None:
-  """Raises UsageError if a clone's scope is among those that `find_scopes` has found."""
+  """Raises UsageError if a clone's scope is one of those that `find_scopes` returned."""
   if scope.lower() in scopes:
     raise _names_taken(scope, scope)
 

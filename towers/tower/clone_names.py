@@ -1,23 +1,23 @@
-"""Names in a clone's pattern: no two of its nodes share one, and none is that of a tensor outside.
+"""Names in a clone's pattern: unique, and different from those of all tensors outside.
 
                   in the graph                         in the pattern
   a tower's op    tower_0/images                       images
   its gradient    tower_0/gradients/tower_0/x_grad/y   gradients/x_grad/y, if that is free
   outside         images:0                             outside/images:0
 
-TensorFlow's importer replaces every input whose name stands in its map. If an op of the tower had
-the name of a tensor outside, both would be replaced; if two ops had one name, it would fail.
+TensorFlow's importer replaces every input whose name is in its map. If an op of the tower had the
+name of a tensor outside, the importer would replace both; if two ops had one name, it would fail.
 """
 
 import re
-from typing import Any, Collection, Dict
+from typing import Collection, Dict
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Tensor
 from towers.base.usage_error import UsageError
 
 
 class Names:
-  """The pattern's name of every op and tensor that a tower's ops take or give."""
+  """The pattern's names of the inputs and outputs of a tower's ops."""
 
   def __init__(self, ops: Collection[str], scope: str, *, whole: Collection[str]):
     """Names the ops of a tower.
@@ -25,10 +25,10 @@ class Names:
     Args:
       ops: their names in the graph, all of which begin with `scope`.
       scope: the tower's name scope, with a slash at its end.
-      whole: those that lose the scope only at their beginning: what is left seeds random ops.
+      whole: names that lose the scope only at their beginning, since the rest seeds random ops.
 
     Raises:
-      UsageError: TensorFlow would not import an op under its name.
+      UsageError: TensorFlow cannot import an op by its name.
     """
     self._ops = {name: name[len(scope):] for name in ops}
     for name, own in self._ops.items():
@@ -44,21 +44,21 @@ class Names:
       if short not in self._taken:
         self._taken.add(short)
         self._ops[name] = short
-    # No name that begins otherwise can be one of these, nor be made from one of them by `make`.
+    # Names of the pattern, including those that `make` makes, never begin like names outside.
     self._prefix = 'outside/'
     while any(name.startswith(self._prefix) for name in self._taken):
       self._prefix = self._prefix[:-1] + '_/'
     self.outside: Dict[str, str] = {}
 
   def make(self, like: str) -> str:
-    """Returns a name that nothing has yet, beginning with a name of the pattern."""
+    """Returns an unused name that begins with a name of the pattern."""
     while like in self._taken:
       like += '_'
     self._taken.add(like)
     return like
 
   def stand_in(self, name: str, port: int, instead: str) -> None:
-    """Gives output `port` of an op the name in the pattern of an op with one output, instead."""
+    """Makes the pattern's op `instead`, with one output, stand in for output `port` of an op."""
     if port:
       self._ports[f'{name}:{port}'] = instead
     else:
@@ -69,7 +69,7 @@ class Names:
     return self._ops[name]
 
   def get_input(self, name: str) -> str:
-    """Returns what an input of a node, 'op', 'op:1' or '^op', is called in the pattern."""
+    """Returns the pattern's name of a node's input: 'op', 'op:1' or '^op'."""
     if name.startswith('^') and name[1:] in self._ops:
       return '^' + self._ops[name[1:]]
     op_name = get_op_name(name)
@@ -80,13 +80,13 @@ class Names:
     self.outside[inside] = tensor_name
     return inside
 
-  def get_tensor(self, tensor: tf.Tensor) -> str:
-    """Returns the name, with its port, of a tensor that an op of the tower gives."""
+  def get_tensor(self, tensor: Tensor) -> str:
+    """Returns the pattern's name, with its port, of a tensor of the tower."""
     op_name, port = tensor.name.rsplit(':', 1)
     name = self.get_input(op_name if port == '0' else tensor.name)
     return name if ':' in name else name + ':0'
 
 
-def get_op_name(name: str) -> Any:
+def get_op_name(name: str) -> str:
   """Returns the op's name from a node's input: 'op', 'op:1' or '^op'."""
   return name.lstrip('^').split(':')[0]

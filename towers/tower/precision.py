@@ -1,20 +1,19 @@
-"""Precision: towers that compute in half precision, on weights, sums and updates in float32.
+"""Precision: towers that compute in half precision, with weights, sums and updates in float32.
 
-  batch ─► half ─► model ─► loss ─► float32 ─► × scale ─► gradients ─► average ─► ÷ scale ─► guard,
-  clip, apply
-                     ▲                                       │
-  float32 weight ─► half                              float32, by the same cast backwards
+  batch ─► half ─► model ─► loss ─► float32 ─► × scale ─► gradients ─► average ─► ÷ scale ─► apply
+                     ▲                                        │
+  float32 weight ─► half                         float32, by the same cast backwards
 
-What `tf.get_variable` gives inside of a model is the value of a float32 variable in half precision.
-Gradients too small for float16 would be zero; so the loss is scaled up for the backward pass, by a
-power of two, which changes no other bit. Where that makes gradients too large, nothing is updated
-in any tower and the scale is halved; after many good steps it is doubled (Micikevicius et al. 2018,
+Inside of a model `tf.get_variable` returns the value of a float32 variable in half precision.
+Gradients too small for float16 would be zero, so the loss is scaled up for the backward pass, by a
+power of two, which changes no other bit. If that makes gradients too large, no tower updates
+anything and the scale is halved; after many good steps it is doubled (Micikevicius et al. 2018,
 arXiv:1710.03740).
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from tensorflow_v1 import get_compute_capabilities, tf
+from tensorflow_v1 import DType, Operation, Tensor, get_compute_capabilities, tf
 from towers.base.usage_error import UsageError
 from towers.placement.host import HOST
 
@@ -27,16 +26,16 @@ _BFLOAT16_SINCE = (8, 0)  # Ampere.
 
 
 class LossScale(NamedTuple):
-  """What the loss is multiplied by.
+  """The factor of the loss in the backward pass.
 
   Attributes:
-    value: a scalar float32 tensor on the host, as it is in a run.
+    value: a scalar float32 tensor on the host.
     inverse: 1 / value.
-    variable: holds it, float32; None where it is fixed.
-    good_steps: int64, counts updates since it was changed last; None where it is fixed.
+    variable: of the value, float32; None where it is fixed.
+    good_steps: int64, counts updates since the last change; None where it is fixed.
   """
-  value: Any
-  inverse: Any
+  value: Tensor
+  inverse: Tensor
   variable: Any = None
   good_steps: Any = None
 
@@ -48,19 +47,18 @@ class Precision(NamedTuple):
     dtype: of a model's inputs, weights and values: float16 or bfloat16.
     loss_scale: of the backward pass.
   """
-  dtype: Any
+  dtype: DType
   loss_scale: LossScale
 
 
 def build_precision(kind: str, *, devices: Sequence[str],
                     loss_scale: Optional[float] = None) -> Optional[Precision]:
-  """Returns what makes towers compute in half precision, or None where they compute in float32.
+  """Returns the half precision of towers, or None for float32.
 
   Args:
     kind: 'float32' or 'mixed': bfloat16 if all devices are GPUs that have it, else float16.
     devices: of the towers.
-    loss_scale: fixed; None for one that adapts, or for 1 with bfloat16, whose range is that of
-      float32.
+    loss_scale: fixed; None for one that adapts, or for 1 with bfloat16, whose range is float32's.
 
   Raises:
     UsageError: an unknown kind.
@@ -74,19 +72,17 @@ def build_precision(kind: str, *, devices: Sequence[str],
     loss_scale = 1.0
   with tf.device(HOST), tf.name_scope('loss_scale/'):
     if loss_scale is not None:
-      return Precision(
-          dtype,
-          LossScale(tf.constant(loss_scale, tf.float32), tf.constant(1 / loss_scale, tf.float32)))
+      fixed = [tf.constant(value, tf.float32) for value in (loss_scale, 1 / loss_scale)]
+      return Precision(dtype, LossScale(*fixed))
+    first = [(tf.constant(_FIRST_SCALE), 'value'), (tf.zeros([], tf.int64), 'good_steps')]
     variable, good_steps = [
-        tf.Variable(value, name=name, trainable=False, use_resource=True)
-        for value, name in ((tf.constant(_FIRST_SCALE), 'value'), (tf.zeros([], tf.int64),
-            'good_steps'))]
-    # Read once: what is divided by must be what was multiplied by.
+        tf.Variable(value, name=name, trainable=False, use_resource=True) for value, name in first]
+    # Read once, so that all factors and divisors of a step are the same.
     value = variable.read_value()
     return Precision(dtype, LossScale(value, 1 / value, variable, good_steps))
 
 
-def choose_half(devices: Sequence[str]) -> Any:
+def choose_half(devices: Sequence[str]) -> DType:
   """Returns bfloat16 if all devices are GPUs that compute in it, else float16."""
   if all('GPU' in device for device in devices):
     capabilities = get_compute_capabilities()
@@ -95,19 +91,19 @@ def choose_half(devices: Sequence[str]) -> Any:
   return tf.float16
 
 
-def cast_inputs(tensors: Any, dtype: Any) -> Any:
+def cast_inputs(tensors: Any, dtype: DType) -> Any:
   """Returns a batch's structure with all float32 tensors cast."""
   return tf.nest.map_structure(
       lambda tensor: tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor, tensors)
 
 
 def float32_getter(scope: str) -> Callable[..., Any]:
-  """Returns a custom getter that gives a float32 variable's value in the dtype that was asked for.
+  """Returns a custom getter that makes float32 variables and returns them cast to the wanted dtype.
 
-  What is not trained, as a moving average, is of float32 to its user too, who updates it.
+  An untrained variable, such as a moving average, is returned itself, for the model to update.
 
   Args:
-    scope: the name scope of the tower, which the cast is a part of: its variable may stand outside.
+    scope: the name scope of the tower, for the casts: the variables may be outside.
   """
   def getter(getter, name, *args, **settings):
     dtype = tf.as_dtype(settings.get('dtype') or tf.float32)
@@ -122,10 +118,8 @@ def float32_getter(scope: str) -> Callable[..., Any]:
   return getter
 
 
-def build_growth(loss_scale: LossScale) -> Any:
-  """Builds what a step that was done adds to the state of the loss scale: an op, to be run after
-  the update.
-  """
+def build_growth(loss_scale: LossScale) -> Operation:
+  """Builds the op that counts a good step, or doubles the scale; to run after the update."""
   if loss_scale.variable is None:
     return tf.no_op()
   with tf.device(HOST), tf.name_scope('loss_scale/'):

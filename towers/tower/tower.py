@@ -5,22 +5,21 @@
                  └─ tower_2 ─                                  ─┘
 
 A tower adds up the losses of its examples and divides by the number of examples in the *global*
-batch (of several workers: in this one's part of it). Then the towers' losses and gradients sum to
-exactly those of one tower on the whole batch, whatever share each tower got; the mean of the
+batch (with several workers: in this worker's part of it). Then the towers' losses and gradients sum
+to exactly those of one tower on the whole batch, whatever each tower's share. The mean of the
 towers' means is right only where all shares are equal.
 """
 
 import contextlib
-import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.base.collector import collect_former, uncollected
 from towers.base.usage_error import UsageError, check_same_number
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.placement.host import HOST
-from towers.placement.randomness import get_micro_batch_in_step, seed_tower
+from towers.placement.randomness import micro_batch_reader, seed_tower
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import (
   VariableStore,
@@ -34,15 +33,13 @@ from towers.placement.workers import ALONE, Workers
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
-from towers.tower.clone import Pattern, attempt, has_same_shapes, record_tower
-from towers.tower.losses import sum_values
-from towers.tower.precision import LARGEST_HALF_SCALE, Precision, cast_inputs, float32_getter
+from towers.tower.clone import record_tower
+from towers.tower.cloner import Cloner
+from towers.tower.differentiate import differentiate
+from towers.tower.losses import get_divisor, sum_values
+from towers.tower.precision import Precision, cast_inputs, float32_getter
 
-TOWER_BUILDS = ('reuse', 'clone', 'auto')
-# Below, calling the model again takes less than making a pattern of the first tower.
-_OPS_WORTH_CLONING = 1000
-
-Model = Callable[[Any, Any], Union[Any, Tuple[Any, Dict[str, Any]]]]
+Model = Callable[[Any, Any], Union[Tensor, Tuple[Tensor, Dict[str, Tensor]]]]
 """A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
 `[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
 one value per example, `[batch]`.
@@ -63,49 +60,70 @@ class Tower(NamedTuple):
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
     put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor,
-      `tf.IndexedSlices` or None. Empty where the tower only validates.
-    variables: the trainable variables that these are the gradients of: the tower's own replicas, or
-      those of all towers.
-    num_micro_batches: of a full step; the gradients are divided by it as well, so that a loss scale
-      makes them no larger than those of the whole step's batch at once.
+      `tf.IndexedSlices` or None. Empty for a tower that only validates.
+    variables: the trainable variables of these gradients: the tower's own replicas, or the
+      variables of all towers.
+    num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
+      scale they are no larger than those of the whole step's batch.
   """
   device: str
   scope: str
-  loss: Any
-  sums: Dict[str, Any]
-  num_examples: Union[int, Any]
+  loss: Tensor
+  sums: Dict[str, Tensor]
+  num_examples: Union[int, Tensor]
   update_ops: List[Any]
-  penalties: List[Any]
-  num_global_examples: Union[int, Any]
-  put_op: Any = None
-  gradients: List[Any] = []
-  variables: List[Any] = []
+  penalties: List[Tensor]
+  num_global_examples: Union[int, Tensor]
+  put_op: Optional[Operation] = None
+  gradients: List[Optional[Gradient]] = []
+  variables: List[Variable] = []
   num_micro_batches: int = 1
+
+
+class ModelCall(NamedTuple):
+  """How each tower calls the model.
+
+  Attributes:
+    model: to call.
+    store: makes the variables.
+    num_global_examples: of all towers that call it, an int or a scalar int32 tensor.
+    is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
+    precision: for towers that compute in half precision, or None.
+    num_micro_batches: of a full step.
+    read_micro_batch: see `micro_batch_reader`.
+    joins_sums: whether its layers of batch normalisation take the sums of all towers.
+  """
+  model: Model
+  store: VariableStore
+  num_global_examples: Union[int, Tensor]
+  is_training: Union[bool, Tensor]
+  precision: Optional[Precision]
+  num_micro_batches: int
+  read_micro_batch: Callable[[], Tensor]
+  joins_sums: bool = False
 
 
 @uncollected()
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str],
-                 store: VariableStore, is_training: Any = True, batch_norm: str = 'first',
-                 accumulate: int = 1, build: str = 'reuse', precision: Optional[Precision] = None,
-                 workers: Workers = ALONE) -> List[Tower]:
+                 store: VariableStore, is_training: Union[bool, Tensor] = True,
+                 batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
+                 precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
-    model: called once per tower, under `variable_scope` reuse from the second on; clones do without
-      the call.
+    model: called once per tower, under `variable_scope` reuse from the second on. Clones do not
+      call it.
     batches: for each tower its batch.
     devices: for each tower its device.
     store: makes the variables.
-    is_training: handed to the model: True, or a scalar bool tensor where the towers also validate.
+    is_training: for the model: True, or a scalar bool tensor where the towers also validate.
     batch_norm: 'first', 'mean' or 'sync', see `batch_norm`.
-    accumulate: runs of a full step, each with random numbers of its own; `average_gradients` takes
-      the same number.
-    build: 'reuse', 'clone' (see `clone`: a tower is copied from the first one whose batch has the
-      same static shapes) or 'auto', which clones where it can be done and a tower has so many ops
-      that it saves time. The results are the same to the bit.
-    precision: what makes the towers compute in half precision, or None. Their gradients are then
-      those of the scaled loss, see `unscale_gradients`.
-    workers: whose towers batch normalisation joins, these being one's.
+    accumulate: micro-batches of a full step, each with random numbers of its own; the same as for
+      `average_gradients`.
+    build: 'reuse', 'clone' or 'auto', see `cloner`. The results are the same to the bit.
+    precision: for towers that compute in half precision, or None. Their gradients are then those
+      of the scaled loss, see `unscale_gradients`.
+    workers: whose towers batch normalisation joins; these towers are one worker's.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose
@@ -113,62 +131,29 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       batches, devices and the store's towers that differ.
   """
   collect_former()
-  if build not in TOWER_BUILDS:
-    raise UsageError(f"tower_build is {build!r}: choose one of {', '.join(TOWER_BUILDS)}.")
-  _check_numbers(batches, devices, store)
-  run = run_reader(accumulate)
-  total = _count_examples(batches)
   counts = [batch.num_examples for batch in batches]
+  cloner = Cloner(build, store,
+                  left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS])
+  _check_numbers(batches, devices, store)
+  call = ModelCall(model, store, _count_examples(batches), is_training, precision,
+                   num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
+                   joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1)
+
   towers: List[Tower] = []
-  patterns: List[Pattern] = []
-  shared: List[Any] = []
-  layers = joined_sums if batch_norm == 'sync' and len(
-      devices) * workers.num_workers > 1 else contextlib.nullcontext
-  for number, (batch, device) in enumerate(zip(batches, devices)):
-    pattern = next((pattern for pattern in patterns if pattern.fits(batch)), None)
-    if pattern is not None:
-      clone = attempt(build, pattern.clone, batch, number=number, device=device,
-                      replicas=store.replicas.get(number, {}))
-      if clone is not None:
-        towers.append(clone._replace(variables=_own_variables(store, number)))
-        store.scopes.append(clone.scope)
-        continue
-      build, patterns = 'reuse', []
-    recording = record_tower(device)
-    replicas = store.replicas.get(number, {})
-    getter, creator = stand_in(store, replicas)
-    # What the first tower's model sets, all towers start from; a variable is made with it.
-    with layers(), contextlib.nullcontext() if number else keep_set_values():
-      tower = build_forward(model, batch, number=number, device=device, place=recording.place,
-                            is_training=is_training, total=total, creator=creator, getter=getter,
-                            store=store, run=run, reuse=number > 0, precision=precision)
-    if number == 0:
-      shared = tf.global_variables()
-      if not tf.trainable_variables():
-        raise UsageError('The model made no trainable variable: make them with tf.get_variable in '
-                         'the model function.')
-      seed_made_before(store, tf.trainable_variables())
-      if precision is not None:
-        _check_float32(tf.trainable_variables(), precision)
-    check_shared(shared, tf.global_variables(), tower=number)
-    check_reads(store, replicas, scope=tower.scope, fix='use variables=host, first or balanced, or '
-                                                        'tower_build=clone')
-    tower = tower._replace(variables=_own_variables(store, number), num_micro_batches=accumulate)
-    tower, own_gradients = _differentiate(
-        tower, batch, place=recording.place, is_first=number == 0,
-        loss_scale=None if precision is None else precision.loss_scale.value)
-    check_apart(dict(gradients=own_gradients),
-                tf.get_default_graph().get_operations()[recording.num_ops:], number=number,
-                others=store.scopes, batch=batch)
+  for index, (batch, device) in enumerate(zip(batches, devices)):
+    tower = cloner.clone(batch, index=index, device=device)
+    if tower is None:
+      recording = record_tower(device)
+      tower, own_gradients = _build_tower(call, batch, index=index, device=device,
+                                          recording=recording)
+      cloner.add_pattern(tower._replace(gradients=own_gradients), batch, recording, index=index,
+                         later=batches[index + 1:])
+    else:
+      tower = tower._replace(variables=_own_variables(store, index))
     towers.append(tower)
     store.scopes.append(tower.scope)
-    if _is_pattern(build, batches[number + 1:], batch, recording):
-      pattern = attempt(build, Pattern, tower._replace(gradients=own_gradients), batch, recording,
-                        number=number, seed=store.seed, first_tower=store.first_tower,
-                        left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS],
-                        copied={name for replicas in store.replicas.values() for name in replicas})
-      build, patterns = ('reuse', []) if pattern is None else (build, [*patterns, pattern])
-  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=shared,
+
+  check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=tf.global_variables(),
                     scope=towers[0].scope, loss=towers[0].loss)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
                    counts=counts, workers=workers)
@@ -176,180 +161,131 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
 
 def _check_numbers(batches, devices, store):
-  """Raises where the numbers of towers differ, or batches are of other structures."""
-  check_same_number(len(batches), 'batches', len(devices), 'devices', fix='give a device for each '
-                                                                          'batch.')
+  """Refuses numbers of towers that differ, and batches of other structures."""
+  check_same_number(len(batches), 'batches', len(devices), 'devices',
+                    fix='give a device for each batch.')
   check_same_number(store.num_towers, 'devices of the variable store', len(devices),
-      'devices of the towers',
-                    fix='build the store with the devices of the towers.')
+                    'devices of the towers', fix='build the store with the devices of the towers.')
   sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
   for tower, size in enumerate(sizes):
     check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0],
-        'in that of tower 0',
+                      'in that of tower 0',
                       fix='the model takes both; give all batches the same structure.')
 
 
-def _check_float32(variables, precision):
-  """Raises where weights themselves are of half precision, in which small updates are lost."""
-  halves = [
-      variable.op.name for variable in variables if variable.dtype.base_dtype == precision.dtype
-  ]
+def _build_tower(call, batch, *, index, device, recording):
+  """Returns a tower that the model builds, and the gradients of its loss without penalties."""
+  store, graph = call.store, tf.get_default_graph()
+  replicas = store.replicas.get(index, {})
+  before = tf.global_variables()
+
+  # All towers start from the values that the first tower's model assigns.
+  with contextlib.nullcontext() if index else keep_set_values():
+    tower = build_forward(call, batch, index=index, device=device, place=recording.place,
+                          instead=replicas, reuse=index > 0)
+  if index == 0:
+    _check_trained(call)
+    seed_made_before(store, tf.trainable_variables())
+  else:
+    check_shared(before, tf.global_variables(), tower=index)
+  check_reads(store, replicas, scope=tower.scope,
+              fix='use variables=host, first or balanced, or tower_build=clone')
+
+  tower = tower._replace(variables=_own_variables(store, index),
+                         num_micro_batches=call.num_micro_batches)
+  tower, own_gradients = differentiate(
+      tower, batch, place=recording.place, is_first=index == 0,
+      loss_scale=None if call.precision is None else call.precision.loss_scale.value)
+  check_apart(dict(gradients=own_gradients), graph.get_operations()[recording.num_ops:],
+              index=index, others=store.scopes, batch=batch)
+  return tower, own_gradients
+
+
+def _check_trained(call):
+  """Refuses a model without weights, or with weights in half precision: these lose small updates.
+  """
+  variables = tf.trainable_variables()
+  if not variables:
+    raise UsageError('The model made no trainable variable: make them with tf.get_variable in '
+                     'the model function.')
+  if call.precision is None:
+    return
+  dtype = call.precision.dtype
+  halves = [variable.op.name for variable in variables if variable.dtype.base_dtype == dtype]
   if halves:
     raise UsageError(f'precision=mixed, but {halves[0]} and {len(halves) - 1} more weights are of '
-                     f'{precision.dtype.name} themselves, in which small updates are lost: make '
-                     'them with tf.get_variable, or use precision=float32.')
+                     f'{dtype.name} themselves, in which small updates are lost: make them with '
+                     'tf.get_variable, or use precision=float32.')
 
 
-def _own_variables(store, number):
-  """Returns the trainable variables as tower `number` reads them."""
-  replicas = store.replicas.get(number, {})
+def _own_variables(store, index):
+  """Returns the trainable variables that tower `index` reads."""
+  replicas = store.replicas.get(index, {})
   return [replicas.get(variable.op.name, variable) for variable in tf.trainable_variables()]
 
 
-def _is_pattern(build, later, batch, recording):
-  """Returns whether later towers are to be cloned from this one."""
-  if build == 'reuse' or not any(has_same_shapes(batch, other) for other in later):
-    return False
-  return build == 'clone' or recording.count_ops() >= _OPS_WORTH_CLONING
-
-
-def build_forward(model: Model, batch: Batch, *, number: int, device: str, is_training: Any,
-                  total: Union[int, Any], creator: Callable[..., Any], store: VariableStore,
-                  run: Callable[[], Any], reuse: bool, place: Any = None,
-                  getter: Optional[Callable[..., Any]] = None,
-                  precision: Optional[Precision] = None) -> Tower:
+def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
+                  place: Optional[Callable[[Operation], str]] = None,
+                  instead: Dict[str, Variable], reuse: bool) -> Tower:
   """Builds a tower without gradients.
 
   Args:
-    place: a device function in place of `device`, or None.
-    total: examples in the global batch, an int or a scalar int32 tensor.
-    creator: makes variables, or stands in for them: the store's or one around it.
-    run: returns the scalar int64 tensor that random ops of the model are tied to.
+    call: of the model.
+    batch: of the tower.
+    index: of the tower.
+    device: where the tower stands.
+    place: a device function that gives its ops this device, or None.
+    instead: the variables that the tower reads instead of the store's, by name.
     reuse: whether the variables exist already.
-    getter: a custom getter of the variable scope.
-    others: as for `build_towers`.
   """
-  graph = tf.get_default_graph()
+  graph, store = tf.get_default_graph(), call.store
   num_ops = len(graph.get_operations())
   collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
   sizes = [len(tf.get_collection(key)) for key in collections]
-  outer = tf.get_variable_scope()
+
   store.begin_tower()
-  with tf.device(place or device), tf.name_scope(f'tower_{number}') as scope:
-    tensors, half = batch.tensors, {}
-    if precision is not None:
-      tensors = cast_inputs(tensors, precision.dtype)
-      half = dict(custom_getter=float32_getter(scope), dtype=precision.dtype)
-    with tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter,
-                           auxiliary_name_scope=False), \
-        tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False, **half), \
-        tf.variable_creator_scope(creator), naming_missing(tower=number):
-      returned = model(tensors, is_training)
+  outer = tf.get_variable_scope()
+  with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope:
+    returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,
+                           instead=instead, reuse=reuse)
     loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
     sums = sum_values(loss, metrics, batch)
-    share = sums['loss'] / _divisor(total)
+    share = sums['loss'] / get_divisor(call.num_global_examples)
+
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
-  check_apart(
-      {'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()},
-      ops, number=number, others=store.scopes, batch=batch)
-  seed_tower(ops, seed=store.seed, tower=store.first_tower + number, scope=scope, run=run)
+  named = {'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()}
+  check_apart(named, ops, index=index, others=store.scopes, batch=batch)
+  seed_tower(ops, seed=store.seed, tower=store.first_tower + index, scope=scope,
+             read_micro_batch=call.read_micro_batch)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
-  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties, total,
-               batch.put_op)
+  return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
+               call.num_global_examples, batch.put_op)
 
 
-def _differentiate(tower, batch, *, place, is_first, loss_scale):
-  """Returns the tower with the gradients of its loss and, for the first one, of the penalties.
+def _call_model(call, tensors, *, index, scope, outer, instead, reuse):
+  """Returns what the model returns, called on the store's variables in the tower's precision."""
+  getter, creator = stand_in(call.store, instead)
+  half: Dict[str, Any] = {}
+  if call.precision is not None:
+    tensors = cast_inputs(tensors, call.precision.dtype)
+    half = dict(custom_getter=float32_getter(scope), dtype=call.precision.dtype)
 
-  Penalties belong to the variables, which exist once: one tower differentiates them, whole. Their
-  gradients are added apart from the loss's, which alone may be cloned, or be nothing where a batch
-  is empty.
-  """
-  variables = tower.variables
-  graph = tf.get_default_graph()
-  num_ops = len(graph.get_operations())
-  with tf.device(place), tf.name_scope(tower.scope):
-    scale = 1.0 if loss_scale is None else loss_scale
-    if tower.num_micro_batches > 1:
-      scale /= tower.num_micro_batches
-    # Of the sum, from one number that says what share it has: shorter than through the division
-    # backwards.
-    weight = scale / _divisor(tower.num_global_examples)
-    total = tower.sums['loss']
-    own = [
-        batch.zero_if_empty(gradient)
-        for gradient in tf.gradients(total, variables, [tf.convert_to_tensor(weight, total.dtype)])
-    ]
-    made = graph.get_operations()[num_ops:]
-    keep_order(made)
-    _keep_stacks(made)
-    if not (is_first and tower.penalties):
-      return tower._replace(gradients=own), own
-    penalties = _differentiate_penalties(tower, scale)
-    gradients = [gradient if penalty is None else
-                 add_all([part for part in (gradient, penalty) if part is not None])
-                 for gradient, penalty in zip(own, penalties)]
-  return tower._replace(gradients=gradients), own
+  with contextlib.ExitStack() as contexts:
+    if call.joins_sums:
+      contexts.enter_context(joined_sums())
+    contexts.enter_context(tf.variable_scope(outer, reuse=reuse or None, custom_getter=getter,
+                                             auxiliary_name_scope=False))
+    contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
+                                             **half))
+    contexts.enter_context(tf.variable_creator_scope(creator))
+    contexts.enter_context(naming_missing(tower=index))
+    return call.model(tensors, call.is_training)
 
 
-def _keep_stacks(ops):
-  """Leaves the stacks that a loop's gradients need on the tower's device, beside what pushes and
-  pops.
-
-  TensorFlow wants each where the value is made that it holds: for a shared variable that is read in
-  the loop, where the variable stands.
-  """
-  for op in ops:
-    if op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups()):
-      own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
-      op._set_attr('_class', tf.AttrValue(list=own))
-
-
-def _differentiate_penalties(tower, scale):
-  """Returns the gradients of the tower's penalties times `scale`."""
-  # A penalty on weights as the model sees them is of half precision itself, and so is what its
-  # gradient begins with; the rest of a large scale comes when that is of float32.
-  is_half = any(penalty.dtype == tf.float16 for penalty in tower.penalties)
-  first = tf.minimum(scale, LARGEST_HALF_SCALE) if is_half else scale
-  gradients = tf.gradients(tower.penalties, tower.variables,
-                           [tf.cast(first, penalty.dtype) * tf.ones_like(penalty)
-                            for penalty in tower.penalties])
-  if not is_half:
-    return gradients
-  return [None if gradient is None else tf.convert_to_tensor(gradient) * (scale / first)
-          for gradient in gradients]
-
-
-def _divisor(num_examples):
-  """Returns what a sum over a batch is divided by: never 0, though all rows may have been damaged
-  and left out.
-  """
-  return float(num_examples) if isinstance(num_examples, int) else tf.cast(
-      tf.maximum(num_examples, 1), tf.float32)
-
-
-def run_reader(accumulate: int = 1) -> Callable[[], Any]:
-  """Returns a function that gives the number of the run, a scalar int64 tensor on the host, read
-  only if asked for.
-
-  Args:
-    accumulate: runs of a full step; with 1 the run is the step.
-  """
-  @functools.lru_cache(maxsize=None)
-  def read():
-    with tf.device(HOST), tf.name_scope('run/'):
-      step = tf.train.get_or_create_global_step().read_value()
-      return step if accumulate == 1 else step * accumulate + get_micro_batch_in_step().read_value()
-
-  return read
-
-
-def _count_examples(batches: Sequence[Batch]) -> Union[int, Any]:
-  """Returns the number of examples in the global batch: an int, or a scalar int32 tensor on the
-  host.
-  """
+def _count_examples(batches: Sequence[Batch]) -> Union[int, Tensor]:
+  """Returns the size of the global batch: an int, or a scalar int32 tensor on the host."""
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
     return sum(counts)

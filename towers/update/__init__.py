@@ -1,1 +1,1 @@
-"""Update: from gradients to new weights, or to none if something is not finite."""
+"""Update: from gradients to new weights, unless a value is not finite."""

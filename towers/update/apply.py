@@ -1,8 +1,8 @@
 """Apply: one optimizer step with the averaged gradients."""
 
-from typing import Any
+from typing import Union
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, Optimizer, Tensor, tf
 from towers.base.collector import uncollected
 from towers.graph.writes import check_once, check_replicated, check_updates, find_step_writes
 from towers.placement.counters import get_examples_seen, get_global_step
@@ -15,74 +15,80 @@ from towers.update.slots import make_slots
 
 
 @uncollected()
-def build_train_op(reduced: ReducedGradients, *, optimizer: Any, weight_decay: float = 0.0,
-                   guard: bool = True) -> Any:
-  """Returns what to run to update all weights once, and both counters.
+def build_train_op(reduced: ReducedGradients, *, optimizer: Optimizer, weight_decay: float = 0.0,
+                   guard: bool = True) -> Union[Operation, Tensor]:
+  """Returns what to run to update all weights, and both counters, once.
 
   Args:
-    reduced: the gradients. The UPDATE_OPS of the first tower that they came from run with the step.
-    optimizer: a `tf.train.Optimizer`.
+    reduced: the gradients. The UPDATE_OPS of their first tower run with the step.
+    optimizer: applies them.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
       dimensions, once, whatever the number of towers: weights decay, biases and norms do not.
-    guard: do nothing in a step whose loss or gradients are not all finite: every variable stays
-      what it was, whatever changes it. What is returned is then a scalar bool, whether the step was
-      done; else an op.
+    guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
+      the result is a scalar bool, whether the step was done; else an op.
 
   Raises:
-    UsageError: the model changes a variable where every tower, micro-batch or worker would do it,
-      see `writes`.
+    UsageError: the model changes a variable in a way that every tower, micro-batch or worker would
+      repeat, see `writes`.
   """
-  # A tower may read a variable for more than its own gradient. Its forward pass is over when its
-  # loss is there, which the guard waits for by itself.
-  before = [] if guard else [reduced.loss]
-  update_ops = list(reduced.towers[0].update_ops)
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    is_finite = build_is_finite(reduced) if guard else None
-    writes = _find_writes(reduced, update_ops, is_finite)
-    make_slots(optimizer, [variable for _, variable in reduced.gradients])
-    with tf.device(HOST):
-      # Not behind the guard, whose answer every op there waits for, constants too, and the counters
-      # for these.
-      one, seen = tf.constant(1, tf.int64), reduced.num_examples
-      seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
-
-    def update():
-      decayed = reduced.map_gradients(
-          lambda gradient, variable: _decay(gradient, variable, weight_decay))
-      with tf.control_dependencies(before + update_ops), tf.variable_creator_scope(
-          slot_creator), rounding_alike(reduced.all_reduce is not None):
-        applied = optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))
-      # The learning rate may read these counters, and what is not ordered runs in any order.
-      with tf.control_dependencies([applied]), tf.device(HOST):
-        ends = [get_global_step().assign_add(one, read_value=False),
-                get_examples_seen().assign_add(seen, read_value=False)]
-        if reduced.loss_scale is not None:
-          ends.append(build_growth(reduced.loss_scale))
-      return ends
-
-    if is_finite is not None:
-      done = run_guarded(is_finite, update, writes)
-    else:
-      for write in writes.late:
-        write.wait_for(reduced.loss.op)
-      done = tf.group(*update(), name='step')
+    done = _build_step(reduced, optimizer, weight_decay, guard)
     if reduced.replicas:
       step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
     if reduced.clear is None:
       return done
-    # Nothing may be cleared before it has been read; and it is cleared after a step that was not
-    # done as well.
+    # The sums are cleared after they have been read, and after a skipped step too.
     with tf.control_dependencies([done, reduced.loss]), tf.control_dependencies([reduced.clear()]):
       return tf.identity(done) if guard else tf.no_op()
 
 
+def _build_step(reduced, optimizer, weight_decay, guard):
+  """Returns the op that does the step, or the bool whether the guard has let it."""
+  update_ops = list(reduced.towers[0].update_ops)
+  is_finite = build_is_finite(reduced) if guard else None
+  writes = _find_writes(reduced, update_ops, is_finite)
+  make_slots(optimizer, [variable for _, variable in reduced.gradients])
+  with tf.device(HOST):
+    # Not under the guard: every op there waits for it, even constants, and the counters for these.
+    one, seen = tf.constant(1, tf.int64), reduced.num_examples
+    seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
+
+  def update():
+    # A tower may read a variable for more than its own gradient. Its forward pass ends with its
+    # loss, for which the guard waits too.
+    before = update_ops if guard else [reduced.loss] + update_ops
+    applied = _apply_gradients(reduced, optimizer, weight_decay, before)
+    # After the update, since the learning rate may read the counters.
+    with tf.control_dependencies([applied]), tf.device(HOST):
+      ends = [get_global_step().assign_add(one, read_value=False),
+              get_examples_seen().assign_add(seen, read_value=False)]
+      if reduced.loss_scale is not None:
+        ends.append(build_growth(reduced.loss_scale))
+    return ends
+
+  if is_finite is not None:
+    return run_guarded(is_finite, update, writes)
+  for write in writes.late:
+    write.wait_for(reduced.loss.op)
+  return tf.group(*update(), name='step')
+
+
+def _apply_gradients(reduced, optimizer, weight_decay, before):
+  """Returns the op that updates all variables and replicas, once `before` have run."""
+  decayed = reduced.map_gradients(
+      lambda gradient, variable: _decay(gradient, variable, weight_decay))
+  with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
+      rounding_alike(reduced.all_reduce is not None):
+    return optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))
+
+
 def _find_writes(reduced, update_ops, is_finite):
-  """Returns what the model writes in a step; refuses what would not be what one tower writes."""
+  """Returns what the model writes in a step; refuses writes that towers would repeat."""
   check_updates(update_ops)
   of_towers = [value for tower in reduced.towers for value in [tower.loss] + tower.gradients]
-  # What every micro-batch runs cannot wait for the last one.
+  # An op that every micro-batch runs cannot wait for the last one.
   ends = [reduced.loss if is_finite is None else is_finite, reduced.add_op]
   writes = find_step_writes(of_towers, update_ops, ends)
   check_once(writes, num_towers=len(reduced.towers), accumulates=reduced.add_op is not None)

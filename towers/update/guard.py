@@ -3,16 +3,16 @@
   loss       ─┐                     ┌─ yes ─► update, moving averages, counters
   gradients  ─┴─► sums ─► finite? ──┴─ no  ─► nothing
 
-What is added up are the averaged gradients, once, not those of every tower: a number that is none
-stays none in any sum, so no tower can hide one. Who it came from is asked only when it has
-happened, by taking the same batch again: with the weights unchanged, and random ops tied to the
-step, the same numbers come out (see `Diagnosis`).
+It sums the averaged gradients, once, not those of every tower: NaN and Inf survive a sum, so no
+tower can hide one. Only after such a step a diagnosis looks for their source, with the same batch:
+since the weights are unchanged, and random ops are tied to the step, it gets the same values (see
+`Diagnosis`).
 """
 
 import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Tensor, tf
 from towers.graph.ordered_sum import add_all
 from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
@@ -20,21 +20,20 @@ from towers.reduce.gradients import ReducedGradients
 
 
 class Diagnosis(NamedTuple):
-  """What to fetch, beside the train op, when a step is taken again to find where a number that is
-  none comes from.
+  """What to fetch with the train op to find the source of a NaN or Inf.
 
   Attributes:
     losses: `[towers]` float32, each tower's share of the mean loss.
-    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite, and
-      last their sum.
+    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite; the
+      last row is for the averaged gradients.
     names: of the variables.
   """
-  losses: Any
-  finite: Any
+  losses: Tensor
+  finite: Tensor
   names: List[str]
 
 
-def build_is_finite(reduced: ReducedGradients) -> Any:
+def build_is_finite(reduced: ReducedGradients) -> Tensor:
   """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite.
   """
   with tf.name_scope('guard'):
@@ -42,7 +41,7 @@ def build_is_finite(reduced: ReducedGradients) -> Any:
 
 
 def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
-  """Builds what tells towers and variables apart; not part of any step."""
+  """Builds the diagnosis, which is no part of a step."""
   variables = [variable for _, variable in reduced.gradients]
   trainable = tf.trainable_variables()
   with tf.name_scope('diagnosis'):
@@ -56,18 +55,19 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
                        tf.stack(rows), [variable.op.name for variable in variables])
 
 
-def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: StepWrites) -> Any:
+def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
+                writes: StepWrites) -> Tensor:
   """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
 
   Args:
     is_finite: a scalar bool.
-    update: builds the update, and returns ops that have all run when it is done.
-    writes: that stand in the graph already. Late ones now wait for the answer and run only if it is
-      yes. Early ones cannot; where the answer is no, their variables get back what they held.
+    update: builds the update, and returns the ops that end it.
+    writes: of the graph so far. Late ones now wait for `is_finite` and run only if it is true.
+      Early ones cannot wait: if it is false, their variables get their old values back.
   """
   held = _hold(writes.early)
-  # The side of a switch that is not taken is dead, and so is all that waits for it. tf.cond would
-  # put a switch before every gradient, variable and slot: for a deep net thousands of ops, and
+  # The side of a switch that is not taken is dead, and so are all ops that wait for it. tf.cond
+  # would add a switch for every gradient, variable and slot: thousands of ops for a deep net, and
   # seconds to build them.
   with tf.device(is_finite.device):
     no, yes = tf.raw_ops.Switch(data=is_finite, pred=is_finite)
@@ -85,7 +85,7 @@ def run_guarded(is_finite: Any, update: Callable[[], Sequence[Any]], writes: Ste
 
 
 def _hold(writes):
-  """Returns the op of each variable that the writes change, and its value before any of them."""
+  """Returns the op of each variable that the writes change, with its value before all of them."""
   by_variable: Dict[Any, List[Any]] = {}
   for write in writes:
     for variable in write.variables:
@@ -102,7 +102,7 @@ def _hold(writes):
 
 
 def _put_back(held, no):
-  """Returns `no` once all variables hold again what was held."""
+  """Returns `no` once all variables have their old values again."""
   with tf.control_dependencies([no]):
     ends = []
     for variable, value in held:
@@ -114,20 +114,16 @@ def _put_back(held, no):
 
 
 def _all_finite(values):
-  """Returns a scalar bool on the host: whether tensors and IndexedSlices hold nothing but finite
-  numbers.
+  """Returns a scalar bool on the host: whether all tensors and IndexedSlices are finite.
 
-  One pass without a copy: a sum is finite if all of its terms are, and the sum of these sums as
-  well. It overflows only where they are near the largest number there is, which nobody wants to
-  train with either.
+  One pass without a copy: a sum is finite only if all of its terms are, and so is the sum of sums.
+  A sum of finite terms overflows only near the largest float, where training has failed anyway.
   """
   by_dtype: Dict[Any, List[Any]] = {}
 
   @functools.lru_cache(maxsize=None)
   def all_axes(rank, device):
-    """One constant for all that have so many axes: each of its own would be an op for every
-    variable.
-    """
+    """Returns one constant for all tensors of a rank: otherwise each variable needs an op more."""
     with tf.device(device):
       return tf.constant(list(range(rank)))
 
@@ -141,21 +137,20 @@ def _all_finite(values):
     by_dtype.setdefault(total.dtype, []).append(total)
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
-    return finite[0] if len(finite) == 1 else tf.reduce_all(
-        tf.stack(finite)) if finite else tf.constant(True)
+    if not finite:
+      return tf.constant(True)
+    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite))
 
 
 def _undo_splits(values):
-  """Returns the values without None, and with what was split, if all of its parts are there,
-  instead of these.
-  """
+  """Returns the values without None, and the whole in place of all parts of a split tensor."""
   values = [value for value in values if value is not None]
   names = {value.name for value in values if isinstance(value, tf.Tensor)}
   undone: Dict[str, Any] = {}
   for value in values:
     split = value.op
-    if split.type == 'SplitV' and isinstance(value, tf.Tensor) and all(
-        part.name in names for part in split.outputs):
+    is_part = split.type == 'SplitV' and isinstance(value, tf.Tensor)
+    if is_part and all(part.name in names for part in split.outputs):
       undone[split.name] = split.inputs[0]
     else:
       undone[value.name] = value

@@ -1,25 +1,24 @@
-"""Slots: the variables that an optimizer keeps for each weight, such as momenta, made all at once.
+"""Slots: an optimizer's variables for each weight, such as momenta, made all at once.
 
-An optimizer makes one slot after the other, at eight ops each, which Python takes milliseconds to
-build; a deep net has a thousand of them. Here the optimizer is asked which slots of zeros it wants,
-and their ops come as one GraphDef. What stands in the graph is the same as if it had made them:
-names, devices, initial values.
+An optimizer makes one slot after the other, of eight ops each, which take Python milliseconds; a
+deep net has a thousand slots. Here the optimizer only lists the slots of zeros that it wants, and
+one GraphDef imports all their ops. The graph is the same as if the optimizer had made them: names,
+devices, initial values.
 """
 
-from typing import Any, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Optimizer, Variable, tf
 
 
-def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
-  """Makes the slots that `optimizer` starts with zeros; others it makes itself when gradients are
-  applied.
+def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+  """Makes the slots that start with zeros; `apply_gradients` makes all others.
 
   Args:
-    optimizer: a `tf.train.Optimizer`.
+    optimizer: of the slots.
     variables: that it will update.
   """
-  asked: List[Tuple[Any, str, str]] = []
+  asked: List[Tuple[Variable, str, str]] = []
   optimizer._zeros_slot = lambda variable, slot, name: asked.append((variable, slot, name))
   try:
     with tf.init_scope():
@@ -28,9 +27,10 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
     del optimizer._zeros_slot
   if not asked:
     return
+
   names = []
   for variable, _, name in asked:
-    # Opened for its name alone, which counts up where it was used before.
+    # For the name alone, which TensorFlow makes unique.
     with tf.variable_scope(None, f'{variable.op.name}/{name}') as scope:
       names.append(scope.name)
   graph_def = tf.GraphDef()
@@ -39,6 +39,7 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
     _add_zeros(graph_def, name, variable)
   with tf.init_scope():
     tf.import_graph_def(graph_def, name='')
+
   for (variable, slot, _), name in zip(asked, names):
     definition = variable.to_proto()
     definition.trainable = False
@@ -51,7 +52,7 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _add_zeros(graph_def, name, variable):
-  """Adds a variable of zeros, shaped and placed as `variable` is."""
+  """Adds a variable of zeros with the shape, dtype and device of `variable`."""
   dtype, shape = variable.dtype.base_dtype, variable.shape
 
   def add(op, suffix, *inputs, **attributes):

@@ -43,15 +43,12 @@ MUTANTS = [
              'values = tf.unsorted_segment_max(slices.values, positions, tf.size(indices))',
              'of rows that are there twice one counts',
              'test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken'),
-            ('        for number, total in zip(\n'
-             '            group, part(add_all(joined), [by_variable[number][0] for number in '
-             'group])):', '        for number, total in zip(group, part(joined[0],\n'
-             '                                             [by_variable[number][0] for number in '
-             'group])):', "of small gradients only the first tower's counts",
+            ('for index, total in zip(group, part(add_all(joined), like)):',
+             'for index, total in zip(group, part(joined[0], like)):',
+             "of small gradients only the first tower's counts",
              'tests/test_exactness.py::test_towers_equal_one_tower[split-2-1]'),
-            ('part(add_all(joined), [by_variable[number][0] for number in group])',
-             'part(add_all(joined), [by_variable[number][0] for number in reversed(group)])',
-             'small gradients that travelled together are taken for each other',
+            ('part(add_all(joined), like)', 'part(add_all(joined), like[::-1])',
+             'small gradients that are fused are taken for each other',
              'tests/placement/test_fusion.py::test_no_bit_changes_of_kernels_that_are_alike[reuse]'
             ),
             ('rows = _merge_rows(_sum_shares(found))', 'rows = _sum_shares(found[:1])',
@@ -76,24 +73,18 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/reduce/all_reduce.py', tests='tests/reduce/test_workers.py', faults=[
-            ('    tail = tf.concat([\n'
-             '        tf.stack([tf.cast(reduced.loss, tf.float32) * own, own, step,\n'
-             '                  tf.square(step)]),\n'
-             '        requests.read_value()\n'
-             '    ], 0)',
-             '    tail = tf.concat([tf.stack([tf.cast(reduced.loss, tf.float32), own, step, '
-             'tf.square(step)]),\n'
-             '                      requests.read_value()], 0)',
+            ('tf.stack([tf.cast(reduced.loss, tf.float32) * own, own, step, tf.square(step)])',
+             'tf.stack([tf.cast(reduced.loss, tf.float32), own, step, tf.square(step)])',
              "the workers' losses are not weighted by their examples",
              'test_they_are_one_tower[(2, 2)-next-0-(13, 8)-host]'),
-            ('sent = [tail if place == 0 else tf.zeros_like(tail)]', 'sent = [tail]',
-             'each tower tells what its worker tells once',
+            ('sent = [tail if tower == 0 else tf.zeros_like(tail)]', 'sent = [tail]',
+             'each tower sends what its worker sends once',
              'test_they_are_one_tower[(2, 2)-next-0-(13, 8)-replicated]'),
-            ('_take_apart(gradient, variable, None if is_even else own)',
-             '_take_apart(gradient, variable, None)',
+            ('_make_dense(gradient, variable, None if is_even else own)',
+             '_make_dense(gradient, variable, None)',
              "the workers' gradients are not weighted by their examples",
              'test_they_are_one_tower[(2, 2)-next-0-(13, 8)-host]'),
-            ('is_told = place > 0 and isinstance(gradient, tf.IndexedSlices)', 'is_told = False',
+            ('is_sent = tower > 0 and isinstance(gradient, tf.IndexedSlices)', 'is_sent = False',
              'rows that all copies have count once for each',
              'test_sparse_gradients_stay_sparse_and_touch_no_other_row[replicated-momentum]'),
             ('is_same = tf.equal(workers.num_workers * squares, tf.square(steps))',
@@ -106,9 +97,8 @@ MUTANTS = [
             ('tf.where(received.pop(0) > 0)', 'tf.where(received.pop(0) >= 0)',
              'a sparse gradient touches every row',
              'test_sparse_gradients_stay_sparse_and_touch_no_other_row[replicated-momentum]'),
-            ('      num_examples=reduced.num_examples *\n'
-             '      workers.num_workers if is_even else tf.cast(count, tf.int64))',
-             '      num_examples=reduced.num_examples if is_even else tf.cast(count, tf.int64))',
+            ('num_examples = reduced.num_examples * workers.num_workers',
+             'num_examples = reduced.num_examples',
              'the counter counts the examples of one worker',
              'test_they_are_one_tower_where_all_sizes_are_known[replicated]'),
         ]),
@@ -118,17 +108,15 @@ MUTANTS = [
              'if not fused_group or filled >= fusion_bytes:',
              'fused groups are larger than the limit',
              'test_every_gradient_is_fused_once_with_its_dtype_below_the_limit[0]'),
-            ('for number in reversed(range(len(sizes))):', 'for number in range(len(sizes)):',
+            ('for index in reversed(range(len(sizes))):', 'for index in range(len(sizes)):',
              'the gradients that are known last are sent first',
              'test_small_and_large_gradients_are_fused_the_last_first'),
             ('with tf.control_dependencies([other.op for other in fused]):',
-             'with tf.control_dependencies([]):', 'a sum that is fetched alone waits for ever',
+             'with tf.control_dependencies([]):', 'a sum that is fetched alone hangs',
              'tests/placement/test_replicas.py::test_one_gradient_alone_can_be_fetched'),
-            ('                    [(shares[0][number].dtype, shares[0][number].shape) for number '
-             'in numbers],\n'
-             '                    group_size)',
-             '                    [(shares[0][number].dtype, shares[0][number].shape) for number '
-             'in numbers])', 'groups of different sizes share their keys',
+            ("key = _make_key('sum', list(zip(dtypes, shapes)), group_size)",
+             "key = _make_key('sum', list(zip(dtypes, shapes)))",
+             'groups of different sizes share their keys',
              'test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ'),
             ('value.shape.num_elements() * value.dtype.size)', 'value.shape.num_elements())',
              'fused groups are counted in elements',
@@ -139,11 +127,8 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/placement/fusion.py', tests='tests/placement/test_fusion.py', faults=[
-            ('      groups.setdefault((device, tensor.dtype, axis, tuple(sizes[:axis] + sizes[axis '
-             '+ 1:])),\n'
-             '                        []).append(number)',
-             '      groups.setdefault((device, tensor.dtype, axis, tuple(sizes[:axis])), '
-             '[]).append(number)', 'tensors that differ in more are joined',
+            ('others = tuple(sizes[:axis] + sizes[axis + 1:])', 'others = tuple(sizes[:axis])',
+             'tensors that differ in more are joined',
              'test_alike_is_what_differs_along_its_longest_axis_alone'),
             ('tensor.shape.num_elements() * tensor.dtype.size <= _LARGEST_BYTES',
              'tensor.shape.num_elements() <= _LARGEST_BYTES', 'large tensors are copied',
@@ -192,8 +177,9 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/placement/replicas.py', tests='tests/placement/test_replicas.py', faults=[
-            ('tf.equal(_bits(copy.read_value()), _bits(value))',
-             'tf.equal(copy.read_value(), value)', 'copies that are NaN alike count as different',
+            ('tf.equal(_bits(replica.read_value()), _bits(value))',
+             'tf.equal(replica.read_value(), value)',
+             'copies that are NaN alike count as different',
              'test_a_copy_that_differs_is_named_and_nothing_is_saved'),
             ("settings['collections'] = [REPLICAS]",
              "settings['collections'] = [tf.GraphKeys.GLOBAL_VARIABLES]",
@@ -205,7 +191,7 @@ MUTANTS = [
             ('before_each_run(graph, self.follow)', 'pass',
              'a saver that is made later restores the first copy alone',
              'test_whatever_writes_weights_writes_all_copies'),
-            ('for copy in self._copies[first]:', 'for copy in self._copies[first][:1]:',
+            ('for replica in self._replicas[first]:', 'for replica in self._replicas[first][:1]:',
              'of several copies the first follows a restore',
              'test_whatever_writes_weights_writes_all_copies'),
         ]), *mutants_of(
@@ -229,10 +215,11 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/reduce/accumulate.py', tests='tests/reduce/test_accumulate.py', faults=[
-            ("loss = add(reduced.loss, HOST, 'loss') / num_examples", 'loss = reduced.loss',
+            ("loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples",
+             'loss = reduced.loss',
              'the loss is that of the last micro-batch',
              'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
-            ('clears = [run.assign(0, read_value=False)]', 'clears = []',
+            ('clears = [get_micro_batch_in_step().assign(0, read_value=False)]', 'clears = []',
              'micro-batches are counted on over steps',
              'test_a_resumed_run_equals_the_uninterrupted_one'),
             ('with tf.control_dependencies([total.add_op]), tf.device(total.variable.device):',
@@ -244,21 +231,19 @@ MUTANTS = [
              'tf.where(tf.greater_equal(touched.read_value(), 0))',
              'rows that nothing touched are updated',
              'test_sparse_gradients_stay_sparse_and_touch_no_other_row[momentum]'),
-            ('moments.op._update_input(0, mean)', 'pass',
+            ('moments.op._update_input(0, total / num_examples)', 'pass',
              'batch statistics are those of the last micro-batch',
              'test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs'),
             ('added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)',
              'added = total.assign_add(value, read_value=False)',
              'micro-batches are not weighted by their examples',
              'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
-            ('        total.scatter_add(\n'
-             '            tf.IndexedSlices(slices.values * tf.cast(weight, slices.values.dtype), '
-             'slices.indices)),',
-             '        total.scatter_add(tf.IndexedSlices(slices.values, slices.indices)),',
+            ('rows = tf.IndexedSlices(slices.values * tf.cast(weight, dtype), slices.indices)',
+             'rows = tf.IndexedSlices(slices.values, slices.indices)',
              'sparse gradients of micro-batches are not weighted',
              'test_sparse_gradients_stay_sparse_and_touch_no_other_row[sgd]'),
-            ('gradient_weight = count * reduced.towers[0].num_micro_batches',
-             'gradient_weight = count', 'gradients are divided by the number of micro-batches',
+            ('gradient_weight = count * first.num_micro_batches', 'gradient_weight = count',
+             'gradients are divided by the number of micro-batches',
              'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
         ]),
 ]
