@@ -18,8 +18,7 @@ SIZES = (13, 17, 16)
 
 
 def train_and_validate(num_train, **settings):
-  """Returns what 10 steps with validation after each fourth give: everything that must not depend
-  on the towers.
+  """Returns all results of 10 steps with validation after each fourth that towers must not change.
   """
   # Shapes are static only if those of both splits are.
   validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)

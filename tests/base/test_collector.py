@@ -1,6 +1,4 @@
-"""Nothing is collected while TensorFlow is imported and towers are built, and all is as before
-afterwards.
-"""
+"""The collector is off while TensorFlow is imported and towers are built, and on afterwards."""
 
 import gc
 import platform
@@ -43,13 +41,13 @@ def test_an_error_leaves_it_as_it_was():
 
 
 class _Loop:
-  """An object that refers to itself: only the collector can take it away."""
+  """An object that refers to itself: only the collector can free it."""
 
   def __init__(self):
     self.itself = self
 
 
-def test_what_was_built_is_left_out_of_later_looks():
+def test_later_scans_skip_what_was_built():
   with uncollected():
     built = _Loop()
     found = weakref.ref(built)
@@ -106,7 +104,7 @@ tell()
                   '0']  # Each look is told twice, at its start and end.
 
 
-def test_memory_that_is_held_is_told():
+def test_held_memory_is_measured():
   before = collector.read_held_bytes()
   promised, large = np.empty(400 << 20, np.int8), np.ones(200 << 20, np.int8)
   assert 190 < (collector.read_held_bytes() - before) >> 20 < 250 and len(
@@ -114,7 +112,7 @@ def test_memory_that_is_held_is_told():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='others keep nothing')
-def test_what_malloc_has_kept_is_handed_back():
+def test_memory_that_malloc_keeps_is_returned():
   blocks = [b'1' * (100000 + number) for number in range(2000)]
   del blocks[1:-1]
   before = collector.read_held_bytes()

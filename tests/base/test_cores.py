@@ -1,4 +1,4 @@
-"""Cores are those that this process may use, not those of the machine."""
+"""Cores are those of this process, not those of the machine."""
 
 import os
 import subprocess

@@ -1,5 +1,4 @@
-"""The input check finds batches that are lost and towers that take the same one; right programs it
-lets pass.
+"""The input check finds lost batches and towers that take the same one, and passes right programs.
 """
 
 import functools
@@ -135,7 +134,7 @@ def test_what_both_branches_use_is_not_lost():
   update = tf.cond(tf.reduce_max(batch) > 0, lambda: tf.reduce_sum(batch), lambda: 0.0)
   assert towers.check_inputs([loss(batch)], [measured, update]) == []
   assert towers.check_inputs([update]) == []
-  # A run that fetches nothing but what is measured now and then does lose the batch.
+  # A run that fetches only the measurement does lose the batch.
   [fault] = towers.check_inputs([measured])
   assert 'is_validating_1 is False' in fault
 
@@ -171,8 +170,7 @@ def slices(batch):
 
 
 def unrolled(batch):
-  """Cut inside of loops that differ in nothing but the row that they add up, deep in their bodies.
-  """
+  """Cut inside of loops that differ only in the row that they add up, deep in their bodies."""
   return [
       tf.while_loop(lambda i, _: i < 5, lambda i, total, tower=tower: (i + 1, total + batch[tower]),
                     [0, 0.0])[1] for tower in range(NUM_TOWERS)

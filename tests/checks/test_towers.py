@@ -1,4 +1,4 @@
-"""The check agrees with models that are right, and names what is to blame in those that are not.
+"""The check agrees with right models, and names what is to blame in others.
 
 The models are those of `suspects`. Three towers of a batch of 8 have 3, 3 and 2
 examples, and the last batch has 5.
@@ -69,11 +69,11 @@ BLAMED = [
     ('token_mean', ['# THE LINE OF THE MEAN', 'tokens', 'one loss per example']),
     ('masked_mean', ['# THE LINE OF THE MASKED MEAN', 'tokens']),
     ('weighted_loss', ['# THE LINE OF THE WEIGHTS', 'tokens']),
-    ('scalar_sum', ['how they are added up', 'one loss per example']),
-    ('averaging', ['first tower alone', 'variable average', '# THE LINE THAT AVERAGES']),
+    ('scalar_sum', ['adds them up in another way', 'one loss per example']),
+    ('averaging', ['first tower changes', 'variable average', '# THE LINE THAT AVERAGES']),
     ('counting', ['cannot be built', 'AssignAddVariableOp', 'variable count', 'UPDATE_OPS']),
     ('collected', ['cannot be built', 'collection']),
-    ('remembering', ['first tower alone', 'variable average']),
+    ('remembering', ['first tower changes', 'variable average']),
 ]
 
 
@@ -205,7 +205,7 @@ def test_noise_is_bounded(difference, noise, verdict):
   assert compare('row', value + [difference, 0], value, value + [0, noise]).verdict == verdict
 
 
-def test_whole_numbers_must_be_the_same():
+def test_integers_must_be_the_same():
   million = np.array(10 ** 6)
   assert compare('row', million + 1, million, million).verdict == DIFFERS
 

@@ -1,5 +1,4 @@
-"""Sums: the towers' shares are added in the towers' order, whoever else holds them at that moment.
-"""
+"""Sums: the towers' shares are added in the towers' order, whatever else holds their buffers."""
 
 import numpy as np
 import pytest
@@ -18,14 +17,14 @@ TERMS = (1.0, 1e8, -1e8)
 def test_terms_that_somebody_holds_are_added_in_their_order():
   config = towers.build_session_config(towers.build_devices(1, 'cpu'))
   with tf.Graph().as_default(), tf.Session(config=config) as session:
-    # A variable holds what is read of it, so that only the last term could be added into.
+    # A variable holds the buffer of its value, so that only the last term's could be reused.
     terms = [tf.Variable(value, use_resource=True) for value in TERMS[:2]]
     feed = tf.placeholder(tf.float32, [])
     terms = [variable.read_value() for variable in terms] + [tf.add(feed, 0.0)]
     total, as_is = add_all(terms), tf.add_n(terms)
     session.run(tf.global_variables_initializer())
     assert session.run(total, {feed: TERMS[2]}) == 0.0
-    # What it is for: should this fail, TensorFlow has mended it, and the file can go.
+    # Should this fail, TensorFlow has fixed its sums, and this module can go.
     assert session.run(as_is, {feed: TERMS[2]}) == 1.0
 
 
@@ -38,9 +37,7 @@ def test_one_term_is_itself_and_slices_are_made_dense():
 
 
 def many_sums(batch, is_training):
-  """A tensor with three readers, whose gradients are three terms, and a sum of three in the forward
-  pass.
-  """
+  """A tensor with three readers, for a gradient of three terms, and a forward sum of three."""
   features, labels = batch
   x = batch_norm(small.dense(features, 6, 'hidden'), is_training, name='norm')
   x = tf.add_n([tf.tanh(x), tf.sigmoid(x), x], name='model_sum')

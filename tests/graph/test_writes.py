@@ -1,4 +1,4 @@
-"""Writes: what changes a variable waits for the step's answer, is undone, or is refused by name."""
+"""Writes: a change of a variable waits for the guard, is undone, or is refused by name."""
 
 import functools
 import importlib
@@ -27,13 +27,13 @@ def average(name='average', **settings):
 
 
 def move(variable, mean, zero_debias):
-  # As a stranger's program has it.
+  # As in programs without towers.
   moving_averages = importlib.import_module('tensorflow.python.training.moving_averages')
   return moving_averages.assign_moving_average(variable, mean, 0.9, zero_debias=zero_debias)
 
 
 def count(variable, mean):
-  """What a while loop does: adds the mean three times."""
+  """Adds the mean three times, in a while loop."""
   def body(number):
     with tf.control_dependencies([variable.assign_add(mean, read_value=False)]):
       return number + 1
@@ -48,7 +48,7 @@ def count_in_branch(variable, mean):
           number < 2, lambda: tf.minimum(count(variable, mean), 1), lambda: 1), [0])
 
 
-# What strangers' models put into UPDATE_OPS, from a variable, its batch's mean and is_training.
+# What models put into UPDATE_OPS, by a variable, the batch's mean and is_training.
 UPDATES = {
     'moving average': lambda variable, mean, is_training: move(variable, mean, False),
     'moving average, debiased': lambda variable, mean, is_training: move(variable, mean, True),
@@ -143,7 +143,7 @@ MODELS = dict({name: updated(update) for name, update in UPDATES.items()}, **{
 
 
 def check_refused_step(**settings):
-  """Takes a good step, one that is refused, a good one; returns the names of what these change."""
+  """Takes a good step, a refused one and a good one; returns the names of changed variables."""
   with Run(train=POISONED, **settings) as run:
     start = test_guard.everything(run)
     run.steps.train()
@@ -163,7 +163,7 @@ def check_refused_step(**settings):
 @pytest.mark.parametrize('name, num_towers', [
     pytest.param(name, num_towers, marks=() if number % 6 == num_towers else pytest.mark.slow)
     for number, name in enumerate(sorted(MODELS)) for num_towers in (1, 3)])
-def test_a_refused_step_leaves_every_variable_what_it_was_whoever_changes_it(name, num_towers):
+def test_a_refused_step_changes_no_variable(name, num_towers):
   changed = check_refused_step(model=MODELS[name], num_towers=num_towers)
   assert any('verage' in name or 'moving' in name for name in changed)
 
@@ -174,12 +174,12 @@ def test_a_refused_step_leaves_every_variable_what_it_was_whoever_changes_it(nam
     pytest.param(dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
                  marks=pytest.mark.slow),
     pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.slow)], ids=str)
-def test_so_it_is_in_micro_batches_on_copies_and_beside_a_validation_tower(settings, name):
+def test_nor_with_micro_batches_replicas_or_a_validation_tower(settings, name):
   assert check_refused_step(model=MODELS[name], **settings)
 
 
 def slowly_read(variable):
-  """Reads a variable long after all that waits for nothing has run."""
+  """Reads a variable long after all ops that wait for nothing have run."""
   def wait(number):
     time.sleep(0.05)
     return number
@@ -246,7 +246,7 @@ IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=() if name in ('assign', 'slim', 'loop in cond') else pytest.mark.slow)
     for name in sorted(IN_PLACE)])
-def test_what_an_update_in_place_has_changed_is_put_back(name):
+def test_an_update_in_place_is_undone(name):
   is_switched = name in ('cond', 'loop in cond', 'slim')
   changed = check_refused_step(model=IN_PLACE[name], num_towers=1,
                                validation_kind='switch' if is_switched else 'none')
@@ -305,7 +305,7 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=clips_weights, placement='replicated'),
      'changes the trainable variable weights on the first tower.*trainable=False'),
 ])
-def test_what_towers_would_write_otherwise_than_one_is_refused_by_name(settings, words):
+def test_writes_that_towers_would_repeat_are_refused_by_name(settings, words):
   with pytest.raises(UsageError, match=words):
     Run(**dict(dict(num_towers=2, validation_kind='none'), **settings))
 
@@ -315,7 +315,7 @@ def test_towers_that_share_weights_may_clip_them():
     run.steps.train()
 
 
-def test_what_reads_a_variable_is_no_write():
+def test_reads_are_not_writes():
   with tf.Graph().as_default() as graph:
     variable, index = average(), tf.constant([1])
     ref = average('ref', use_resource=False)

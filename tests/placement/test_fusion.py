@@ -1,6 +1,4 @@
-"""Parcels: what is small and alike travels together, and no bit of it is another than if each had
-travelled alone.
-"""
+"""Fusion: small tensors of like shapes are sent as one, and no bit of them changes."""
 
 import itertools
 
@@ -21,15 +19,13 @@ def outcome(**settings):
     losses = [run.steps.train() for _ in range(3)]
     with run.graph.as_default():
       values = run.session.run(tf.global_variables())
-    sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith(
-        'average/')]
+    sums = [op for op in run.graph.get_operations()
+            if op.type == 'AddN' and op.name.startswith('average/')]
     return losses, values, len(sums)
 
 
 def count_sums_saved(monkeypatch, **settings):
-  """Returns how many sums parcels leave out, after all losses and weights were found to be the same
-  bits.
-  """
+  """Returns how many sums fusion saves; asserts that all losses and weights are the same bits."""
   losses, values, num_sums = outcome(**settings)
   monkeypatch.setattr('towers.placement.fusion._LARGEST_BYTES', -1)
   losses_apart, values_apart, num_sums_apart = outcome(**settings)
@@ -48,18 +44,18 @@ def test_no_bit_changes(num_towers, placement, build, monkeypatch):
   saved = count_sums_saved(monkeypatch, num_towers=num_towers, placement=placement,
                            tower_build=build, mode=small.MODES[num_towers % 3],
                            depth=num_towers % 3)
-  # Two biases, offset and scale: four sums less, and one more.
+  # Two biases, offset and scale: one sum instead of four.
   assert saved == (0 if num_towers == 1 else 3) or placement == 'balanced'
 
 
 def two_kernels(batch, is_training):
-  """A model with two kernels that are alike."""
+  """A model with two kernels whose shapes differ in the longest axis alone."""
   del is_training
   features, labels = batch
   hidden = [tf.matmul(features, tf.get_variable(f'{name}/kernel', [small.NUM_FEATURES, units]))
             for name, units in (('first', 6), ('second', 9))]
-  logits = tf.matmul(tf.concat(hidden, 1), tf.get_variable('logits/kernel',
-                                                           [15, small.NUM_CLASSES]))
+  kernel = tf.get_variable('logits/kernel', [15, small.NUM_CLASSES])
+  logits = tf.matmul(tf.concat(hidden, 1), kernel)
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
@@ -68,10 +64,11 @@ def test_no_bit_changes_of_kernels_that_are_alike(build, monkeypatch):
   assert count_sums_saved(monkeypatch, num_towers=3, tower_build=build, model=two_kernels) == 1
 
 
-def test_what_is_large_sparse_missing_or_of_another_kind_travels_alone():
+def test_large_sparse_missing_and_other_tensors_are_not_fused():
   with tf.Graph().as_default():
     vectors = [
-        tf.zeros([3]), None,
+        tf.zeros([3]),
+        None,
         tf.zeros([20480]),
         tf.zeros([20481]),
         tf.zeros([3], tf.float64),
@@ -80,7 +77,7 @@ def test_what_is_large_sparse_missing_or_of_another_kind_travels_alone():
         tf.zeros([]),
         tf.zeros([4]),
         tf.zeros([5]),
-        tf.placeholder(tf.float32, [None])
+        tf.placeholder(tf.float32, [None]),
     ]
     devices = ['/device:CPU:0'] * len(vectors)
     assert group_alike(vectors, devices) == [[0, 2, 8, 9]]
@@ -90,22 +87,21 @@ def test_what_is_large_sparse_missing_or_of_another_kind_travels_alone():
     assert group_alike(vectors, devices) == [[8, 9]]
 
 
-def test_alike_is_what_differs_along_its_longest_axis_alone():
+def test_tensors_that_differ_in_their_longest_axis_alone_are_fused():
   shapes = [(3, 3, 8, 1), (3, 3, 40, 1), (5, 5, 8, 1), (8, 3), (3, 8), (9, 3), (3, 3, 9, 2),
             (1, 1, 8, 8), (1, 1, 8, 4), (1, 1, 16, 8), (2, 2), (2, 2)]
   with tf.Graph().as_default():
-    assert group_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes)) == [[0,
-                                                                                       1], [3, 5],
-                                                                                      [7, 9],
-                                                                                      [10, 11]]
+    groups = group_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes))
+  assert groups == [[0, 1], [3, 5], [7, 9], [10, 11]]
 
 
-@pytest.mark.parametrize('shapes', [[(3,), (5,), (0,),
-                                     (1,)], [(2, 3, 7, 1), (2, 3, 4, 1),
-                                             (2, 3, 70, 1)], [(4, 4), (4, 4)], [(1, 6, 2),
-                                                                                (1, 3, 2)]],
-                         ids=str)
-def test_what_was_joined_is_taken_apart(shapes):
+@pytest.mark.parametrize('shapes', [
+    [(3,), (5,), (0,), (1,)],
+    [(2, 3, 7, 1), (2, 3, 4, 1), (2, 3, 70, 1)],
+    [(4, 4), (4, 4)],
+    [(1, 6, 2), (1, 3, 2)],
+], ids=str)
+def test_joined_tensors_are_split_again(shapes):
   random = np.random.RandomState(0)
   tensors = [random.standard_normal(shape) for shape in shapes]
   with tf.Graph().as_default(), tf.Session() as session:

@@ -1,5 +1,4 @@
-"""Memory that a step is done with is kept for the next one, and not fetched from the system again.
-"""
+"""The memory of a step is kept for the next one instead of fetched from the system again."""
 
 import json
 import os
@@ -16,8 +15,7 @@ _IS_1 = tf.__version__.startswith('1.')
 _POOL, _LIMIT = 'TF_CPU_ALLOCATOR_USE_BFC', 'TF_CPU_BFC_MEM_LIMIT_IN_MB'
 _STEPS = 20
 
-# Takes steps of two towers of a net, and tells the pages fetched by them and the settings of the
-# process.
+# Takes steps of two towers of a net; prints the pages that they fetch, and the process's settings.
 _PROGRAM = '''
 import json, os, resource, sys
 from benchmarks.peers.ours import build_config
@@ -49,8 +47,7 @@ def _take_steps(net, batch_size, **environ):
 
 
 def _unset(monkeypatch):
-  """Takes the settings out of the environment, and whatever is set afterwards when the test ends.
-  """
+  """Removes the settings from the environment, before the test and after it."""
   for name in (_POOL, _LIMIT):
     monkeypatch.setenv(name, '')  # Else there may be nothing to undo.
     monkeypatch.delenv(name)
@@ -65,11 +62,11 @@ def _is_pooled():
 def test_a_step_of_large_tensors_fetches_no_memory():
   told = _take_steps('lenet', 32)
   assert told['pool'] == ('1' if _IS_1 else None)
-  # By malloc alone some 900 a step.
+  # With malloc alone it is some 900 a step.
   assert told['pages'] < 50 * _STEPS
 
 
-# Tells how many pages a large block takes again, after it has been given back.
+# Prints how many pages a large block fetches again after it was freed.
 _PROGRAM_OF_BLOCKS = """
 import ctypes, resource
 from tensorflow_v1 import keep_memory
@@ -116,7 +113,7 @@ def test_a_tensor_of_128_kib_is_large_and_so_may_be_one_of_unknown_size(
     shape, dtype, is_large, monkeypatch):
   _unset(monkeypatch)
   with tf.Graph().as_default():
-    # What is fed is no memory of a step.
+    # A step does not allocate what is fed.
     fed = tf.placeholder(dtype, shape)
     towers.build_session_config(towers.build_devices(2, 'cpu'))
     assert not _is_pooled()

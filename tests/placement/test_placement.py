@@ -1,4 +1,4 @@
-"""What stands where, asserted on the graph before anything runs."""
+"""The device of each op and variable, asserted on the graph before anything runs."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
   with Run(mode=mode, num_towers=4, depth=depth) as run:
     gradient_ops = 0
     for op in run.graph.get_operations():
-      # A variable is read where it stands; its value then crosses to the tower.
+      # A variable is read on its device, and the value is sent to the tower.
       if op.name.startswith('tower_') and op.type != 'ReadVariableOp':
         tower = int(op.name.split('/')[0][len('tower_'):])
         assert op.device == f'/device:CPU:{tower}', op.name
@@ -142,7 +142,7 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   assert threads(8, intra_threads=5) == (0, 5)
 
 
-def test_one_small_tower_is_run_by_who_calls_it(monkeypatch):
+def test_one_small_tower_runs_in_its_callers_thread(monkeypatch):
   monkeypatch.delenv('TF_NUM_INTEROP_THREADS', raising=False)
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(4))
 
@@ -214,7 +214,7 @@ with tf.Session(config=config) as session:
 
 
 def _count_threads(count, **environ):
-  """Returns how many a process has whose session asks for so many inside of an op."""
+  """Returns the threads of a process whose session asks for `count` inside of an op."""
   environ = dict({name: value for name, value in os.environ.items() if name not in (
       'TF_OVERRIDE_GLOBAL_THREADPOOL', 'TF_NUM_INTRAOP_THREADS')}, **environ)
   told = subprocess.run([sys.executable, '-c', _PROGRAM_OF_THREADS,
@@ -233,7 +233,7 @@ def test_an_ops_threads_are_as_many_as_the_session_says():
                     reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():
   few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
-  # On 2.x eager mode has a device as well.
+  # On 2.x eager mode has a device too.
   assert many - few == (6 if tf.__version__.startswith('1.') else 3 * 6)
 
 
@@ -252,7 +252,7 @@ def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
                                                               'cpu')).intra_op_parallelism_threads
 
   monkeypatch.setattr('towers.placement.devices._MANY_OPS', 50)
-  # Each has a tensor of so many times 4 KiB, and two small ones that it is made from.
+  # Each op makes a tensor of `rows` times 4 KiB from two small ones.
   assert threads(20, rows=30) == 4
   assert threads(20, rows=30, num_towers=2) == 2
   assert threads(20, rows=30, num_towers=8) == 1
@@ -268,7 +268,7 @@ def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
     ('auto', 20, True), ('auto', 30, False), ('off', 30, False), ('on', 30, True)])
-def test_a_deep_graph_is_left_as_it_is_where_none_is_rewritten(rewriter, num_ops, is_simplified,
+def test_without_a_rewriter_a_deep_graph_keeps_its_ops(rewriter, num_ops, is_simplified,
                                                                monkeypatch):
   monkeypatch.setattr('towers.placement.devices._DEEP_OPS', 20)
   with tf.Graph().as_default():

@@ -16,7 +16,7 @@ from tests.harness import small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 
-# Whose initializers are other objects than those of tf.
+# Its initializers are other objects than those of tf.
 V2 = importlib.import_module('tensorflow.compat.v2')
 MASKS, MADE = 'masks', 'made'
 

@@ -1,5 +1,4 @@
-"""Replicated variables: every law of shared ones holds, no tower reads another's weights, and all
-copies are the same.
+"""Replicas: every law of shared variables holds, no tower reads another's, and all are the same.
 
 That N towers are one tower with them as well is one of the placements in `test_exactness`.
 """
@@ -80,7 +79,7 @@ def take_steps_of_shared(case):
 
 
 @pytest.mark.parametrize('case, build', [
-    # Each in one of the builds, and in the other one when there is time.
+    # Each in one of the builds, and the slow tests in the other.
     pytest.param(case, build, marks=pytest.mark.slow if (index + (build == 'clone')) % 2 else ())
     for index, case in enumerate(sorted(CASES)) for build in ('reuse', 'clone')])
 def test_they_train_as_shared_variables_do(case, build):
@@ -92,7 +91,7 @@ def test_they_train_as_shared_variables_do(case, build):
 
 
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
-def test_no_tower_reads_what_another_has(build):
+def test_no_tower_reads_from_another(build):
   with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
            optimizer='adam') as run:
     device_of = {
@@ -107,7 +106,7 @@ def test_no_tower_reads_what_another_has(build):
           if tensor.dtype == tf.resource and tensor.op.name in device_of:
             name = tensor.op.name
             if name in copied or name.startswith('copies/'):
-              # Without a device of its own an op that reads stands with the variable.
+              # A read without a device of its own is on the variable's device.
               assert device_of[name] == (op.device or
                                          device_of[name]) == '/device:CPU:' + tower[-1], op.name
               assert name.startswith(f'copies/{tower}/') or tower == 'tower_0', op.name
@@ -124,7 +123,7 @@ def test_no_tower_reads_what_another_has(build):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_a_step_that_is_not_finite_changes_no_copy(value):
+def test_a_step_that_is_not_finite_changes_no_replica(value):
   # Row 14 is tower 2's in the second step.
   with Run(num_towers=3, placement='replicated', model=test_guard.normed, optimizer='adam',
            train=faults.poison(test_guard.TRAIN, test_guard.ROW, value)) as run:
@@ -186,7 +185,7 @@ def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_p
   np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
-def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
+def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     run.steps.check_replicas()
@@ -199,7 +198,7 @@ def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower '
                                        '0 .1 of 16 copies'):
       run.steps.check_replicas()
-    # No number is equal to nan, but its bits are.
+    # NaN does not equal itself, but its bits do.
     for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):
       [variable] = [variable for variable in tf.global_variables() + tf.get_collection(REPLICAS)
                     if variable.op.name == name]
@@ -210,7 +209,7 @@ def test_a_copy_that_differs_is_named_and_nothing_is_saved(tmp_path):
 @pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 '
                                                             'wait for ever for a '
                     'tower that has failed, which a run leaves to its watchdog')
-def test_what_fails_in_one_tower_ends_the_step_and_does_not_wait_for_ever():
+def test_a_failure_in_one_tower_ends_the_step_instead_of_hanging():
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
 
@@ -253,7 +252,7 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
     assert_same_replicas(run)
 
 
-def test_one_tower_has_no_copies_and_no_collectives():
+def test_one_tower_has_no_replicas_and_no_collectives():
   with Run(num_towers=1, placement='replicated') as run:
     assert run.program.replicas is None and run.program.gradients.all_reduce is None
     run.steps.train()
@@ -310,15 +309,14 @@ def scatter(run, variables, path):
 
 
 def initialize_with_copies(run, variables, path):
-  """Runs all initializers once more, in a run with the assignments' own, and the local ones last.
-  """
+  """Runs all initializers again with those of the assignment, and then the local ones."""
   assign(run, variables, path)
   run.session.run(tf.local_variables_initializer())
 
 
 @pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
                                    initialize_with_copies], ids=lambda means: means.__name__)
-def test_whatever_writes_weights_writes_all_copies(means, tmp_path):
+def test_every_write_of_weights_writes_all_replicas(means, tmp_path):
   path = save_other_weights(tmp_path)
   outcomes = []
   for num_towers, placement in ((1, 'host'), (3, 'replicated')):
@@ -333,7 +331,7 @@ def test_whatever_writes_weights_writes_all_copies(means, tmp_path):
   np.testing.assert_allclose(outcomes[1], outcomes[0], rtol=0, atol=1e-5)
 
 
-def test_initial_values_from_a_checkpoint_reach_all_copies(tmp_path):
+def test_initial_values_from_a_checkpoint_reach_all_replicas(tmp_path):
   path = save_other_weights(tmp_path)
 
   def model(batch, is_training):
@@ -350,14 +348,14 @@ def test_initial_values_from_a_checkpoint_reach_all_copies(tmp_path):
   assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
-def test_a_write_that_copies_cannot_follow_fails_and_changes_nothing():
+def test_a_write_that_replicas_cannot_follow_fails_and_changes_nothing():
   with Run(num_towers=3, placement='replicated') as run, run.graph.as_default():
     run.steps.train()
     before = test_guard.everything(run)
     biases = tf.trainable_variables()[-1]
     in_branch = tf.cond(tf.constant(True), lambda: biases.assign(biases + 1.0).op, tf.no_op)
-    with pytest.raises(tf.errors.InvalidArgumentError, match='logits/biases, of which every tower '
-                                                             'has a copy'):
+    message = 'logits/biases, of which every tower has a replica'
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
       run.session.run(in_branch)
     test_guard.assert_unchanged(test_guard.everything(run), before)
     run.steps.train()

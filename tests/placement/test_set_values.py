@@ -1,4 +1,5 @@
-"""What Keras loads or sets while a model is built is what all towers start from, or is refused."""
+"""All towers start from the values that Keras loads while a model is built, or an error names them.
+"""
 
 import gc
 import itertools
@@ -114,7 +115,7 @@ def test_values_arrive_whatever_the_format(way, files):
 
 
 FAST = [(1, 'first', 'reuse'), (3, 'balanced', 'clone'), (8, 'replicated', 'clone')]
-# A Keras layer holds its variables: copies of them need clones. Otherwise both builds take turns.
+# A Keras layer holds its variables, so that replicas need clones. Otherwise both builds take turns.
 SLOW = [(num_towers, placement,
          'clone' if placement == 'replicated' or (number + number // 4) % 2 else 'reuse')
         for number, (num_towers, placement) in enumerate(
@@ -281,6 +282,6 @@ def test_weights_from_a_model_that_was_loaded_before_are_refused():
 
     batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
     store = towers.build_variable_store(devices=['/device:CPU:0'])
-    with pytest.raises(UsageError, match='the variable .*/(kernel|bias) was read, which has no'):
+    with pytest.raises(UsageError, match='it read the variable .*/(kernel|bias), which has no'):
       towers.build_towers(KerasModel(make), [batch], devices=['/device:CPU:0'], store=store)
     keras.backend.set_session(None)

@@ -1,4 +1,4 @@
-"""However a model makes its variables, towers share them, or an error names what they do not share.
+"""Towers share all variables, however a model makes them, or an error names one that is not shared.
 """
 
 import functools
@@ -41,7 +41,7 @@ def named_variables(batch, is_training):
 
 @functools.lru_cache(maxsize=None)
 def one_tower():
-  """Returns the losses and weights of one tower of plain variables, and what others are named."""
+  """Returns the losses and weights of one tower of plain variables, and the names of the others."""
   with Run(model=plain_variables, num_towers=1) as one, Run(model=named_variables) as named:
     losses = [one.steps.train() for _ in range(5)]
     return one.initial_weights, losses, one.weights(), sorted(named.weights())

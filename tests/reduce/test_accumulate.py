@@ -1,5 +1,6 @@
-"""Accumulation: A runs × N towers are one tower on one big batch, counters, schedule, clipping and
-masks included.
+"""Accumulation: A micro-batches × N towers are one tower on one big batch.
+
+So are counters, the schedule, clipping and masks.
 """
 
 import functools
@@ -22,7 +23,7 @@ GRID = [
     for point in small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)
     for accumulate in (2, 4)
 ]
-# 29 in batches of 12 leaves 5: with four runs of 3 the last step has two runs, of 3 and 2 examples.
+# 29 in batches of 12 leaves 5: with micro-batches of 3 the last step has two, of 3 and 2 examples.
 SIZES = (29, 24)
 # Of the grid, with every value of every setting.
 FAST = (0, 4, 5, 6, 7, 14, 15)
@@ -31,7 +32,7 @@ OPTIMIZERS = ('momentum', 'adam', 'sgd')
 
 @functools.lru_cache(maxsize=None)
 def one_tower(optimizer, clip_norm, num_train):
-  """The reference: one tower on the whole batch, in one run."""
+  """The reference: one tower on the whole batch at once."""
   return train(num_towers=1, depth=0, optimizer=optimizer, clip_norm=clip_norm,
                **schedule(num_train))
 
@@ -54,7 +55,7 @@ def train(**settings):
                  marks=() if index in FAST else pytest.mark.slow)
     for index, point in enumerate(GRID)
 ])
-def test_runs_and_towers_equal_one_big_batch(index):
+def test_micro_batches_and_towers_equal_one_big_batch(index):
   mode, num_towers, depth, accumulate = GRID[index]
   optimizer, clip_norm, num_train = OPTIMIZERS[index % 3], (None, 0.3)[index // 2 %
                                                                        2], SIZES[index // 3 % 2]
@@ -89,7 +90,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
   assert_same_weights(weights, expected_weights)
 
 
-def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
+def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
   def model(batch, is_training):
     features, labels = batch
     x = batch_norm(features, is_training, name='norm', momentum=0.75)
@@ -110,7 +111,7 @@ def test_averages_of_batch_normalisation_move_once_by_the_mean_of_all_runs():
                              atol=1e-6)
 
 
-def test_every_run_draws_masks_of_its_own():
+def test_every_micro_batch_draws_masks_of_its_own():
   masks = []
 
   def model(batch, is_training):

@@ -1,6 +1,4 @@
-"""Packing: every gradient travels once, few fused_groups do, and what comes out is the sum,
-whatever was fused with what.
-"""
+"""Collectives: every gradient is summed once, in few fused groups, however they are fused."""
 
 import itertools
 
@@ -13,14 +11,14 @@ from towers.base.usage_error import UsageError
 from towers.placement.collectives import choose_collective, plan_fusion, sum_fused
 from towers.training.reporting.describe import describe_all_reduce
 
-# A net's: weights and biases in turn, large and small.
+# Weights and biases of a net in turn, large and small.
 LAYERS = [('float32', size) for size in (432, 64, 9216, 128, 4000000, 2000, 8000, 40)]
 
 
 def test_small_and_large_gradients_are_fused_the_last_first():
   fused_groups = plan_fusion(LAYERS, 4000000)
   assert fused_groups == [[7, 6, 5], [4], [3, 2, 1, 0]]
-  assert plan_fusion(LAYERS, 0) == [[number] for number in reversed(range(8))]
+  assert plan_fusion(LAYERS, 0) == [[index] for index in reversed(range(8))]
   assert plan_fusion(LAYERS, 10 ** 9) == [[7, 6, 5, 4, 3, 2, 1, 0]]
 
 
@@ -32,8 +30,8 @@ def test_every_gradient_is_fused_once_with_its_dtype_below_the_limit(seed):
   fused_groups = plan_fusion(sizes, 1500)
   assert sorted(itertools.chain(*fused_groups)) == list(range(40))
   for fused_group in fused_groups:
-    assert len({sizes[number][0] for number in fused_group}) == 1
-    assert sum(sizes[number][1] for number in fused_group) <= 1500
+    assert len({sizes[index][0] for index in fused_group}) == 1
+    assert sum(sizes[index][1] for index in fused_group) <= 1500
     assert fused_group == sorted(fused_group, reverse=True)
   assert len(fused_groups) < 25
 
@@ -59,33 +57,34 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_byte
   assert all_reduce.num_bytes == sum(value.nbytes for value in values[0])
   assert all_reduce.num_collectives == {0: 6, 60: 3, 100: 3, 4000000: 2}[fusion_bytes]
   for of_tower in found:
-    for number, total in enumerate(of_tower):
-      expected = sum(of_other[number].astype(np.float64) for of_other in values)
+    for index, total in enumerate(of_tower):
+      expected = sum(of_other[index].astype(np.float64) for of_other in values)
       np.testing.assert_allclose(total, expected, rtol=0, atol=1e-5)
-      assert total.tobytes() == found[0][number].tobytes()
+      assert total.tobytes() == found[0][index].tobytes()
   np.testing.assert_allclose(found_doubled[-1][0], num_towers * found[0][0], rtol=1e-5)
 
 
 @pytest.mark.parametrize('fusion_megabytes', [0.0, 0.0001, 4.0])
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
-  with Run(num_towers=3, placement='replicated',
-           fusion_megabytes=fusion_megabytes) as run, Run(num_towers=1) as one:
-    assert run.program.gradients.all_reduce.num_collectives == {0.0: 4, 0.0001: 2,
-                                                              4.0: 1}[fusion_megabytes]
-    assert len([op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')
-               ]) == (3 * run.program.gradients.all_reduce.num_collectives)
+  num_collectives = {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]
+  settings = dict(placement='replicated', fusion_megabytes=fusion_megabytes)
+  with Run(num_towers=3, **settings) as run, Run(num_towers=1) as one:
+    all_reduce = run.program.gradients.all_reduce
+    assert all_reduce.num_collectives == num_collectives
+    ops = [op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]
+    assert len(ops) == 3 * num_collectives
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
     assert_same_weights(run.weights(), one.weights())
     if fusion_megabytes == 4.0:
-      assert describe_all_reduce(run.program.gradients.all_reduce) == (
+      assert describe_all_reduce(all_reduce) == (
           'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average '
           '(ring)')
 
 
 def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
   def keys_of(num_devices, shapes, twice=False):
-    devices = [f'/device:CPU:{number}' for number in range(num_devices)]
+    devices = [f'/device:CPU:{index}' for index in range(num_devices)]
     with tf.Graph().as_default() as graph:
       for _ in range(2 if twice else 1):
         sum_fused([[tf.zeros(shape) for shape in shapes]] * num_devices, devices=devices,
@@ -96,10 +95,10 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
   same = keys_of(2, [(3,), (4,)])
   assert same == keys_of(2, [(3,), (4,)]) and len(set(same)) == 2
   assert len(set(keys_of(2, [(3,), (3,)], twice=True))) == 4
-  # The last is summed first, so the two have equal sums in other places.
+  # The last is summed first, so the sums are equal but for their order.
   assert not set(same) & set(keys_of(2, [(4,), (3,)]))
   assert not set(keys_of(2, [(6,)])) & set(keys_of(2, [(2, 3)]))
-  # Devices that are more are another group, whose sums are others too.
+  # More devices are another group, with other sums.
   for ours, others in zip(zip(*same), zip(*keys_of(3, [(3,), (4,)]))):
     assert set(ours).isdisjoint(others)
 
@@ -109,16 +108,17 @@ def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
   with tf.Graph().as_default() as graph:
     sum_fused([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring',
               fusion_bytes=0)
-    keys = [op.get_attr('instance_key') for op in graph.get_operations() if op.type.startswith(
-        'CollectiveReduce')]
+    keys = [op.get_attr('instance_key') for op in graph.get_operations()
+            if op.type.startswith('CollectiveReduce')]
   assert len(keys) == 6 and len(set(keys)) == 3 and all(2 ** 30 <= key < 2 ** 31 for key in keys)
 
 
 def test_the_collective_follows_the_devices():
   cpus, gpus = ['/device:CPU:0', '/device:CPU:1'], ['/device:GPU:0', '/device:GPU:1']
-  assert choose_collective('auto', cpus) == choose_collective('ring', cpus) == choose_collective(
-      'ring', gpus) == 'ring'
-  assert choose_collective('auto', gpus) == choose_collective('nccl', gpus) == 'nccl'
+  for kind, devices in (('auto', cpus), ('ring', cpus), ('ring', gpus)):
+    assert choose_collective(kind, devices) == 'ring'
+  for kind in ('auto', 'nccl'):
+    assert choose_collective(kind, gpus) == 'nccl'
   with pytest.raises(UsageError, match='nccl, which runs on GPUs alone.*CPU:0.*collective=ring'):
     choose_collective('nccl', cpus)
   with pytest.raises(UsageError, match='choose one of auto, ring, nccl'):

@@ -20,14 +20,13 @@ from towers.training.faults.run_error import RunError
 from towers.training.stepping.not_finite import NotFinite
 
 SHAPES = [(1, 4), (2, 2), (4, 1), (3, 1)]
-# Of 13 examples in batches of 8 the last batch is of 5; of 16 none is smaller; batches of 7 are
-# never shared evenly.
+# Batches of 8 of 13 examples end with one of 5, those of 16 do not; batches of 7 are never even.
 SIZES = [(13, 8), (16, 8), (23, 7)]
 STEPS = 7
 
 
 def pairwise(*axes, first=()):
-  """Returns few combinations, the given ones first, in which any two values of two axes meet."""
+  """Returns a few combinations, the given ones first, with each pair of values of two axes."""
   def pairs(case):
     return set(itertools.combinations(enumerate(case), 2))
 
@@ -100,7 +99,7 @@ def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
 
 @pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
-  # The towers of two workers are dealt to in turn: 0 2 | 1 3.
+  # The towers of two workers take turns: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',
                   train=small.random_examples(16))
   with make_cluster((2, 2), **settings) as cluster, Run(num_towers=4, **settings) as one:
@@ -153,7 +152,7 @@ def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimize
 
 @pytest.mark.parametrize('bad', [[1, 2, 3, 9, 12], [1, 3, 5, 7]], ids=str)
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
-  # Of the second list, worker 1 has nothing left in the first step.
+  # With the second list, worker 1 has no examples left in the first step.
   train = examples_without(bad)
   with make_cluster((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0,
                                                                    train=train) as one:
@@ -162,7 +161,7 @@ def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
 
 
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
-  # Other tensors are exchanged, by other devices, in other numbers; then the first once more.
+  # The all-reduce is of other tensors, devices and sizes, and then of the first again.
   programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]
   servers = []
   for program in programs:
@@ -202,7 +201,7 @@ def test_no_two_towers_of_all_workers_draw_the_same():
 
 
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
-def test_a_number_that_is_none_in_one_worker_changes_nothing_in_any(placement):
+def test_nan_in_one_worker_changes_nothing_in_any(placement):
   train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
   with make_cluster((2, 2), train=train, batch_size=16, placement=placement) as cluster:
     before = [run.weights() for run in cluster.runs]
@@ -249,7 +248,7 @@ def test_workers_at_different_steps_change_nothing_and_say_so():
       assert_same_weights(run.weights(), weights, 0)
 
 
-def test_what_one_asks_for_all_know_after_the_next_step_and_once():
+def test_all_workers_get_a_vote_after_the_next_step_and_once():
   with make_cluster((3, 1)) as cluster:
     assert [run.steps.agree('save', number == 1) for number, run in enumerate(cluster.runs)
            ] == [False] * 3

@@ -1,4 +1,4 @@
-"""A prepared call gives what `session.run` gives."""
+"""A prepared call returns what `session.run` returns."""
 
 import gc
 

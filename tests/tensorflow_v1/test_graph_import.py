@@ -1,4 +1,4 @@
-"""Nodes that are imported the quick way are those that TensorFlow's own import makes."""
+"""The quick import makes the same nodes as TensorFlow's own."""
 
 import pytest
 

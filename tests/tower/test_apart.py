@@ -1,5 +1,4 @@
-"""A tower's results come from its own batch, and penalties count once, however a model finds its
-losses.
+"""A tower's results come from its own batch, and penalties count once, however models find losses.
 """
 
 import pytest
@@ -129,9 +128,7 @@ def test_clones_hold_their_own_losses_alone():
 
 
 def harmless():
-  """A model that shares what is the same in every tower, and looks at other towers beside its
-  results.
-  """
+  """A model that shares constants between towers, and reads other towers for no result."""
   kept = []
 
   def model(batch, is_training):
@@ -175,8 +172,7 @@ def test_batches_that_are_made_from_other_towers_are_not_refused():
 
 
 def regularized(losses_of):
-  """The small model with a penalty of 0.5 w² on every variable, and its loss from
-  `losses_of(losses)`.
+  """The small model with a penalty of 0.5 w² on every variable, and the loss `losses_of(losses)`.
   """
   def model(batch, is_training):
     with tf.variable_scope('', regularizer=lambda weights: 0.5 * tf.reduce_sum(tf.square(weights))):

@@ -1,6 +1,4 @@
-"""Batch normalisation over towers: with sync N towers are one tower; every kind updates its
-averages once a step.
-"""
+"""Batch normalisation over towers: with sync N towers are one; averages move once a step."""
 
 import functools
 import itertools

@@ -1,6 +1,4 @@
-"""Batch normalisation: the fused kernel and the layer that is made of sums are one layer, and what
-numpy says.
-"""
+"""Batch normalisation: the fused kernel and the layer of sums both compute what numpy does."""
 
 import contextlib
 

@@ -102,7 +102,7 @@ def test_clones_are_the_towers_that_the_model_would_build(index):
 
 
 @pytest.mark.parametrize('placement', ['host', 'first', 'replicated'])
-def test_clones_leave_out_what_would_be_there_twice(placement):
+def test_clones_leave_out_repeated_ops(placement):
   settings = dict(num_towers=2, placement=placement, train=small.random_examples(16),
                   validation=small.random_examples(8))
   clone, built = [towers_of(outcome(build, **settings)[3], 2)[1] for build in ('clone', 'reuse')]

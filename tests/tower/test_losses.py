@@ -1,5 +1,4 @@
-"""A loss or metric of more or fewer values than its batch has examples is refused, never clipped.
-"""
+"""A loss or metric must have one value for each example: more or fewer are an error."""
 
 import re
 

@@ -1,6 +1,4 @@
-"""Mixed precision: half inside of the towers, float32 where something is kept; a scale saves what
-would be lost.
-"""
+"""Mixed precision: half inside of towers, float32 in variables; a scale saves small gradients."""
 
 import numpy as np
 import pytest
@@ -160,9 +158,7 @@ def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
 
 
 def squared(batch, is_training):
-  """A finite loss of features as large as 300, whose gradients are too large for half when scaled
-  by 2**15.
-  """
+  """A finite loss of features as large as 300: gradients times 2**15 are too large for half."""
   del is_training
   return tf.reduce_sum(tf.square(tf.cast(small.dense(batch[0] / 8, 2, 'squared'), tf.float32)), 1)
 
@@ -205,7 +201,7 @@ def test_what_no_scale_can_help_is_not_finite_at_once():
     with pytest.raises(NotFinite):
       run.steps.train()
     assert get_scale(run) == (2 ** 15, 1) and 'tower 2' in run.steps.retry().describe()
-  # Gradients that are none at any scale end as such once the scale is 1.
+  # Gradients that are NaN at any scale are reported once the scale is 1.
   with Run(num_towers=3, precision='mixed', model=faults.root_of_zero,
            train=faults.poison(TRAIN, test_guard.ROW, 0.0)) as run, pytest.raises(NotFinite):
     for _ in range(2 * 16 + 2):

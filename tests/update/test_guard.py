@@ -1,6 +1,4 @@
-"""The guard: a step that is not finite changes nothing at all, the one to blame is named, and
-nothing else differs.
-"""
+"""The guard: a step that is not finite changes nothing, and the report names its source."""
 
 import functools
 import itertools
@@ -108,7 +106,7 @@ def slowly_normed(batch, is_training):
   return losses
 
 
-def test_what_a_step_that_is_not_done_adds_last_is_cleared_as_well():
+def test_the_sums_of_a_skipped_step_are_cleared_too():
   with Run(num_towers=1, accumulate=2, model=slowly_normed, train=faults.poison(TRAIN, ROW)) as run:
     run.steps.train()
     before = everything(run)
@@ -132,7 +130,7 @@ def test_the_tower_and_the_first_variable_are_named():
     with pytest.raises(NotFinite):
       run.steps.train()
     finding = run.steps.retry()
-    # The second run of the step holds rows 12 to 15: 12 and 13 on tower 0.
+    # The step's second micro-batch has rows 12 to 15: 12 and 13 on tower 0.
     assert finding.describe() == (
         'in tower 1 the gradient of logits/weights is not finite (the first of 1 variables out of '
         '4)')
@@ -172,13 +170,13 @@ def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   assert_unchanged(results[0][1], results[1][1])
 
 
-def test_what_is_checked_are_the_averages_each_once_on_its_own_device():
+def test_each_average_is_checked_once_on_its_own_device():
   with Run(num_towers=3, placement='balanced') as run:
     checks = [op for op in run.graph.get_operations() if op.type == 'Sum' and op.name.startswith(
         'apply/guard/')]
     found = {}
     for gradient, variable in run.program.gradients.gradients:
-      # What travelled together is checked together.
+      # Fused gradients are checked as one.
       checked = gradient.op.inputs[0] if gradient.op.type == 'SplitV' else gradient
       [found[checked.name]] = [check for check in checks if check.inputs[0] is checked]
       assert found[checked.name].device == variable.device

@@ -1,6 +1,4 @@
-"""Slots made at once are the slots that an optimizer would have made, and nothing else in the graph
-differs.
-"""
+"""Slots made at once are those that an optimizer makes, and nothing else in the graph differs."""
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ OPTIMIZERS = {
 
 
 def train(name, at_once):
-  """Returns all variables after three steps, and where each stands."""
+  """Returns all variables after three steps, and their devices."""
   config = towers.build_session_config(towers.build_devices(2, 'cpu'))
   with tf.Graph().as_default(), tf.Session(config=config) as session:
     with tf.device('/device:CPU:1'):
@@ -33,7 +31,7 @@ def train(name, at_once):
       biases = tf.get_variable('biases', [2], initializer=tf.ones_initializer())
       number = tf.get_variable('number', [], initializer=tf.ones_initializer())
     loss = tf.reduce_sum(tf.square(tf.matmul([[1.0, 2.0, 3.0]], weights) + biases)) * number
-    # The names of two optimizers in one graph do not meet.
+    # Two optimizers in one graph have different names.
     for optimizer in (OPTIMIZERS[name](), OPTIMIZERS[name]()):
       gradients = optimizer.compute_gradients(loss)
       if at_once:

@@ -18,8 +18,8 @@ from towers.graph.source import find_line
 # Their outputs depend on shapes, not on values.
 _SHAPES = ('Shape', 'ShapeN', 'Size', 'Rank')
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
-# Kinds of activations: the same for each example as in one tower, or not; one value for each pair of
-# examples, or one for the batch.
+# Kinds of activations: the same for each example as in one tower, or not; one value for each pair
+# of examples, or one for the batch.
 _SAME, _OTHER, _PAIRS, _WHOLE, _UNKNOWN = 'same', 'other', 'pairs', 'whole', 'unknown'
 _NORM_FIX = 'For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync'
 

@@ -152,7 +152,7 @@ MUTANTS = [
             ('step * accumulate + get_micro_batch_in_step().read_value()',
              'step + get_micro_batch_in_step().read_value()',
              'micro-batches of neighbouring steps draw the same masks',
-             'tests/reduce/test_accumulate.py::test_every_run_draws_masks_of_its_own'),
+             'tests/reduce/test_accumulate.py::test_every_micro_batch_draws_masks_of_its_own'),
             ('if op in seeded:',
              'if False:',
              "a variable that starts from another one's value changes that",

@@ -185,11 +185,11 @@ MUTANTS = [
         [('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
           'for _ in range(self._plan.num_micro_batches(self.step)):',
           'a step takes one micro-batch too many',
-          'test_runs_and_towers_equal_one_big_batch[split-1-0-2]'),
+          'test_micro_batches_and_towers_equal_one_big_batch[split-1-0-2]'),
          ('for _ in range(self._plan.num_micro_batches(self.step) - 1):',
           'for _ in range(self._plan.accumulate - 1):',
           'the last step of an epoch takes micro-batches of the next',
-          'test_runs_and_towers_equal_one_big_batch'),
+          'test_micro_batches_and_towers_equal_one_big_batch'),
          ('(self.step, self._plan.examples_before(self.step))):',
           '(self.step, self.step * self._plan.batch_size)):', 'a skipped step counts a full batch',
           'tests/training/stepping/test_steps.py::test_a_skipped_step_counts_the_examples_that_it_had'
@@ -204,8 +204,7 @@ MUTANTS = [
           'in_all_and_halves_the_scale[0]'),
          ('wants = wants and not is_agreed', 'wants = wants',
           'what all have agreed on is asked for again',
-          'tests/reduce/test_workers.py::test_what_one_asks_for_all_know_after_the_next_step_'
-          'and_once'),
+          'tests/reduce/test_workers.py::test_all_workers_get_a_vote_after_the_next_step_and_once'),
          ('if self._validation.snapshot_op is not None:',
           'if self._validation.snapshot_op is None:', 'a validation tower measures an old snapshot',
           'tests/test_exactness.py::test_a_validation_tower_measures_what_the_switch_'

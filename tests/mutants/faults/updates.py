@@ -70,8 +70,7 @@ MUTANTS = [
             ('no = _put_back(held, tf.identity(no))',
              'pass',
              'what is updated in place stays NaN',
-             'tests/graph/test_writes.py::test_what_an_update_in_place_has_changed_is_put_'
-             'back[assign]'),
+             'tests/graph/test_writes.py::test_an_update_in_place_is_undone[assign]'),
         ]),
     *mutants_of(
         'towers/tower/precision.py', tests='tests/tower/test_precision.py', faults=[
@@ -104,18 +103,18 @@ MUTANTS = [
             ('if num_towers > 1 or accumulates:',
              'if num_towers > 1:',
              'an update in place runs for every micro-batch',
-             'test_what_towers_would_write_otherwise_than_one_is_refused_by_name'),
+             'test_writes_that_towers_would_repeat_are_refused_by_name'),
             ('if variable.name in trained:',
              'if variable.name not in trained:',
              'updates of copied weights are taken',
-             'test_what_towers_would_write_otherwise_than_one_is_refused_by_name'),
+             'test_writes_that_towers_would_repeat_are_refused_by_name'),
             ("'ReadVariableOp', 'VarIsInitializedOp',",
              "'VarIsInitializedOp',",
              'a read counts as a write',
-             'test_what_reads_a_variable_is_no_write'),
+             'test_reads_are_not_writes'),
             ('yield op, frame',
              "yield op, ''",
              'a write in a loop is told to wait, which nothing in a loop can',
-             'test_a_refused_step_leaves_every_variable_what_it_was_whoever_changes_it'),
+             'test_a_refused_step_changes_no_variable'),
         ]),
 ]
