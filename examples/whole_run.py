@@ -36,10 +36,10 @@ class Table(towers.Callback):
 
 
 folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
-sample = data.load('sample')
+images = data.load('sample').train.arrays[0]
 program = towers.Program(
-    model, train=towers.from_arrays(sample.train.arrays[0]),
-    validation=towers.from_arrays(sample.validation.arrays[0], name='validation'),
+    model, train=towers.from_arrays(images[:3500]),
+    validation=towers.from_arrays(images[3500:], name='validation'),
     optimizer=tf.train.AdamOptimizer(0.002), batch_size=100, num_towers=2)
 result = towers.train(
     program, epochs=4, checkpoint_dir=os.path.join(folder, 'checkpoints'), quiet=True,

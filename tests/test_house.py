@@ -15,8 +15,8 @@ ROOMS = [
     'towers.checks', 'towers.training_graph', 'towers.training.settings', 'towers.training.faults',
     'towers.training.saving', 'towers.training.stepping', 'towers.training.cluster',
     'towers.training.reporting', 'towers.training.tools', 'towers.session', 'towers.program',
-    'towers.training', 'towers.launch', 'towers.command_line', 'towers.__main__', 'examples',
-    'benchmarks', 'main',
+    'towers.training', 'towers.launch', 'towers.command_line', 'towers.script', 'towers.__main__',
+    'examples', 'benchmarks', 'main',
 ]
 # The zoo stands beside the house: it needs three modules of it, and none of them needs the zoo.
 ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     clip_gradients,
     unscale_gradients,
   )
+  from towers.script import main
   from towers.session import Session
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
@@ -102,6 +103,7 @@ _MODULES = {
     'from_arrays': 'towers.data.arrays',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
+    'main': 'towers.script',
     'train': 'towers.training.train',
     'unscale_gradients': 'towers.reduce.gradients',
 }
@@ -158,6 +160,7 @@ __all__ = [
     'from_arrays',
     'get_examples_seen',
     'get_global_step',
+    'main',
     'train',
     'unscale_gradients',
 ]

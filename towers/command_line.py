@@ -4,13 +4,16 @@ The jobs import TensorFlow after flags and files have been read, so that a mista
 once.
 """
 
+import dataclasses
 import os
 import sys
 import time
-from typing import Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
-from towers import data
+from absl import flags
+
 from towers.base.usage_error import UsageError
+from towers.data import DataSet
 from towers.placement.cluster import Cluster, check_port, read_cluster
 from towers.training import jobs
 from towers.training.faults.run_error import RunError
@@ -19,21 +22,29 @@ from towers.training.reporting.result import format_result, write_result
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags
+from towers.training.settings.functions import give_function
 from towers.training.settings.outputs import check_outputs
 from towers.training.settings.xla import set_xla
 from towers.training.stepping.startup import Startup
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
+         data: Optional[Callable[[], Any]] = None) -> int:
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
+
+  `model` and `data` are those of a program of one's own, see `towers.main`.
 
   0: done. 1: --check found that towers differ, or --doctor found a fault. 2: a mistake to correct.
   3: the run could not go on. 75: another worker left. 130 and 143: ended by Ctrl-C and SIGTERM.
   """
   with Signals() as signals, Startup(time.monotonic()) as startup:
     try:
-      config = parse_flags(arguments)
-      return 0 if config is None else _run(config, startup, signals)
+      if model is None and data is None:
+        config, command = parse_flags(arguments), [sys.executable, '-m', 'towers']
+      else:
+        config = _parse_own(arguments, model=model, data=data)
+        command = [sys.executable, os.path.abspath(arguments[0])]
+      return 0 if config is None else _run(config, startup, signals, command)
     except UsageError as error:
       print(f'towers: error: {error}', file=sys.stderr)
       return 2
@@ -45,8 +56,23 @@ def main(arguments: Sequence[str]) -> int:
       return interrupted.exit_code
 
 
-def _run(config: Config, startup: Startup, signals: Signals) -> int:
-  """Does the job that a config names; returns the exit code."""
+def _parse_own(arguments: Sequence[str], **given: Optional[Callable[..., Any]]) -> Optional[Config]:
+  """Returns the config of a program that has a model or data of its own, and flags."""
+  config = parse_flags(arguments, others=flags.FLAGS)
+  if config is None:
+    return None
+  names: Dict[str, Any] = {}
+  for name, function in given.items():
+    if function is not None:
+      if getattr(config, name) != getattr(Config, name):
+        raise UsageError(f'{name}={getattr(config, name)}: this program has its own {name}; leave '
+                         'the flag out.')
+      names[name] = give_function(function)
+  return dataclasses.replace(config, **names)
+
+
+def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[str]) -> int:
+  """Does the job that a config names; returns the exit code. `command` starts the program again."""
   if config.doctor:
     return 0 if jobs.examine() else 1
   if config.predict:
@@ -61,10 +87,9 @@ def _run(config: Config, startup: Startup, signals: Signals) -> int:
   check_port(cluster)
   with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
     if config.autotune:
-      config = jobs.tune(config)
+      config = jobs.tune(config, command)
     set_xla(config.xla, os.environ)
-    settings = {name: getattr(config, name) for name in data.LoadSettings._fields}
-    data_set = data.load(config.data, **settings)
+    data_set = jobs.load_data(config)
     if config.check:
       return 0 if jobs.check(config, data_set) else 1
     if config.input_only:
@@ -76,7 +101,7 @@ def _run(config: Config, startup: Startup, signals: Signals) -> int:
   return 0
 
 
-def _train(config: Config, cluster: Cluster, data_set: data.DataSet, startup: Startup,
+def _train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
            signals: Signals) -> None:
   result = jobs.train(config, cluster, data_set, startup, signals)
   if result is None:

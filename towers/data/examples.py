@@ -65,7 +65,7 @@ class DataSet(NamedTuple):
 
   Attributes:
     train: the split to learn from.
-    validation: the split to measure on.
+    validation: the split to measure on, if there is one.
     image_shape: `[height, width, channels]` of every image.
     num_classes: labels are 0 … num_classes - 1.
     source: where the examples come from and how they are read, a sentence for the start of a run,
@@ -73,8 +73,8 @@ class DataSet(NamedTuple):
     bad_records: the policy for damaged records and their log; None where there can be none.
   """
   train: Examples
-  validation: Examples
-  image_shape: Tuple[int, int, int]
-  num_classes: int
+  validation: Optional[Examples] = None
+  image_shape: Tuple[int, ...] = ()
+  num_classes: int = 0
   source: str = ''
   bad_records: Optional[BadRecords] = None

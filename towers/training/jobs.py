@@ -1,15 +1,17 @@
 """Jobs: what the command line can be asked for, one function each."""
 
 import dataclasses
+import inspect
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from towers import data
 from towers.base.usage_error import UsageError
-from towers.data import DataSet
+from towers.data import DataSet, Examples
 from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
 from towers.training.settings.config import Config
+from towers.training.settings.functions import is_function, load_function
 from towers.training.settings.xla import check_xla
 from towers.training.settings.zoo import load_zoo
 from towers.training.stepping.startup import Startup
@@ -43,7 +45,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   devices = _build_devices(config)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
                training_examples=data_set.train.num_examples,
-               validation_examples=data_set.validation.num_examples)
+               validation_examples=data_set.validation and data_set.validation.num_examples)
   joined = join_workers(
       cluster, devices=devices, session_settings=config.session_settings(),
       facts=dict(config.common_to_workers(), **facts), startup=startup,
@@ -120,10 +122,10 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   return speeds
 
 
-def tune(config: Config) -> Config:
-  """Returns the config with the fastest settings."""
+def tune(config: Config, command: Sequence[str]) -> Config:
+  """Returns the config with the fastest settings; `command` starts the program again."""
   from towers.training.tools.autotune import autotune
-  return autotune(config)
+  return autotune(config, command=command)
 
 
 def export(config: Config, data_set: DataSet) -> None:
@@ -131,7 +133,8 @@ def export(config: Config, data_set: DataSet) -> None:
   from towers.training.tools.export import export
   assert config.export_dir is not None and config.checkpoint_dir is not None
   folder = export(config.export_dir, checkpoint_dir=config.checkpoint_dir,
-                  build_logits=_build_logits(config, data_set), examples=data_set.validation,
+                  build_logits=_build_logits(config, data_set),
+                  examples=data_set.validation or data_set.train,
                   best_metric=config.best_metric)
   print(f'exported to {folder}')
 
@@ -151,10 +154,9 @@ def predict(config: Config) -> None:
     opened = open_export(config.export_dir)
   else:
     assert config.checkpoint_dir is not None
-    data_set = data.load(config.data, **{name: getattr(config, name)
-                                         for name in data.LoadSettings._fields})
+    data_set = load_data(config)
     opened = open_checkpoint(config.checkpoint_dir, _build_logits(config, data_set),
-                             data_set.validation, best_metric=config.best_metric)
+                             data_set.validation or data_set.train, best_metric=config.best_metric)
   predict(config.predict, opened, batch_size=config.batch_size,
           max_image_pixels=config.max_image_pixels, on_bad_record=config.on_bad_record,
           input_threads=config.input_threads, output=config.result_file)
@@ -177,10 +179,37 @@ def _build_devices(config):
   return devices
 
 
+def load_data(config: Config) -> DataSet:
+  """Returns the data set of a config, or what its own function returns."""
+  if not is_function(config.data):
+    return data.load(config.data, **{name: getattr(config, name)
+                                     for name in data.LoadSettings._fields})
+  function = load_function('data', config.data)
+  try:
+    inspect.signature(function).bind()
+  except TypeError as error:
+    raise UsageError(f'data={config.data} is called without arguments, and it has some: {error}. '
+                     'Give them defaults.') from None
+  loaded = function()
+  if isinstance(loaded, DataSet):
+    return loaded
+  splits = loaded if type(loaded) is tuple else (loaded,)
+  if len(splits) not in (1, 2) or not all(isinstance(split, Examples) for split in splits):
+    raise UsageError(f'data={config.data} returned {loaded!r}: return towers.Examples, as of '
+                     'towers.from_arrays, or a pair of them for training and validation.')
+  return DataSet(*splits)
+
+
 def _build_logits(config, data_set):
   return load_zoo().build_logits(config.model, num_classes=data_set.num_classes)
 
 
 def _build_model(config, data_set) -> 'Model':
+  if is_function(config.model):
+    return load_function('model', config.model)
+  if not data_set.num_classes:
+    raise UsageError(f'model={config.model} must know the number of classes, which '
+                     f'data={config.data} does not tell: return a towers.DataSet with num_classes '
+                     'and image_shape, or give a model of your own.')
   return load_zoo().build_classifier(
       config.model, num_classes=data_set.num_classes, data_format=config.data_format)

@@ -16,6 +16,7 @@ from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
 from towers.placement.cluster import Cluster
 from towers.training.settings import intervals
+from towers.training.settings.functions import is_function
 from towers.training.settings.zoo import load_zoo
 
 # Outputs that only the chief writes.
@@ -36,14 +37,18 @@ class Text(str):
   """The kind of a setting that is free text and no path, such as '2epochs'."""
 
 
+class Function(str):
+  """The kind of a setting that is one of `choices`, or names a function of one's own."""
+
+
 class Setting(NamedTuple):
   """What the command line knows of a field.
 
   Attributes:
     group: its heading in the help.
     help: one line.
-    kind: int, float, bool, list for comma-separated numbers, str for one of `choices`, `Path` or
-      `Text`.
+    kind: int, float, bool, list for comma-separated numbers, str for one of `choices`, `Function`,
+      `Path` or `Text`.
     choices: the valid values of a str.
   """
   group: str
@@ -60,7 +65,7 @@ def _group(name: str) -> None:
 
 
 def _setting(kind: type, default: Any, help: str, choices: Any = ()) -> Any:
-  if (kind is str) != bool(choices):
+  if (kind in (str, Function)) != bool(choices):
     # A plain str does not say whether it is a path, which Config must check.
     raise TypeError(f"The setting '{help}' needs choices, or the kind Path or Text.")
   return dataclasses.field(
@@ -76,7 +81,7 @@ class Config:
       fix.
   """
   _group('data')
-  data: str = _setting(str, 'sample', 'data set', DATA_SETS)
+  data: str = _setting(Function, 'sample', 'data set, or your module:function', DATA_SETS)
   data_dir: Optional[str] = _setting(
       Path, None, 'folder with the files of the data set, if it has any')
   image_size: Optional[int] = _setting(
@@ -111,7 +116,8 @@ class Config:
       int, None, 'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices')
   device: str = _setting(
       str, 'auto', 'auto: GPUs if there are any, else virtual CPU devices', ('auto', 'gpu', 'cpu'))
-  model: str = _setting(str, 'convnet', 'the model of every tower', load_zoo().MODELS)
+  model: str = _setting(
+      Function, 'convnet', 'model of every tower, or your module:function', load_zoo().MODELS)
   data_format: str = _setting(
       str, 'NHWC', 'layout of images in the model; NCHW needs GPUs', load_zoo().DATA_FORMATS)
   tower_build: str = _setting(
@@ -224,6 +230,7 @@ class Config:
     self._check_intervals()
     self._check_devices()
     self._check_job()
+    self._check_own_functions()
     self._check_validation_and_checkpoints()
 
   def _check_type(self, name: str, value: Any, setting: Setting) -> None:
@@ -237,8 +244,11 @@ class Config:
     if setting.kind is Path:
       _refuse(not isinstance(value, (str, os.PathLike)), f'{name}={value}: it must be a path.')
       check_local_path(name, value)
+    if setting.kind is Function and is_function(value):
+      return
+    own = ', or write module:function for your own' if setting.kind is Function else ''
     _refuse(bool(setting.choices) and value not in setting.choices,
-            f"{name}={value}: choose one of {', '.join(setting.choices)}.")
+            f"{name}={value}: choose one of {', '.join(setting.choices)}{own}.")
 
   def _check_ranges(self) -> None:
     self._check_at_least(
@@ -314,6 +324,23 @@ class Config:
     _refuse(self.predict is not None and (self.export_dir is None) == (self.checkpoint_dir is None),
             f'predict={self.predict} needs either checkpoint_dir (of a run) or export_dir (of '
             'an exported model).')
+
+  def _check_own_functions(self) -> None:
+    """Refuses flags that only the data sets and models of towers take."""
+    changed = {field.name for field in dataclasses.fields(self)
+               if getattr(self, field.name) != field.default}
+    for name in ('data_dir', 'image_size', 'num_classes', 'first_label', 'augment',
+                 'on_bad_record', 'max_image_pixels'):
+      _refuse(is_function(self.data) and name in changed,
+              f'{name}={getattr(self, name)} has no effect on data={self.data}, which reads its '
+              'own: leave it out, and let the function decide.')
+    _refuse(is_function(self.model) and 'data_format' in changed,
+            f'data_format={self.data_format} has no effect on model={self.model}: let the '
+            'function choose the format of its layers.')
+    for name in ('export_dir', 'predict'):
+      _refuse(is_function(self.model) and name in changed,
+              f'{name}={getattr(self, name)} needs logits, and model={self.model} returns losses: '
+              'export it from its checkpoint with tf.saved_model.')
 
   def _check_validation_and_checkpoints(self) -> None:
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,

@@ -8,12 +8,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from absl import flags
 
 from towers.base.usage_error import UsageError
-from towers.training.settings.config import Config, Path, Text
+from towers.training.settings.config import Config, Function, Path, Text
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
     bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
-    Text: flags.DEFINE_string
+    Text: flags.DEFINE_string, Function: flags.DEFINE_string
 }
 # Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
@@ -31,11 +31,13 @@ COMMON = (
     'trace_steps', 'doctor', 'export_dir', 'predict')
 
 
-def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
+def parse_flags(arguments: Sequence[str],
+                others: Optional[flags.FlagValues] = None) -> Optional[Config]:
   """Returns the Config of a command line, or None after printing the help that it asks for.
 
   Args:
     arguments: `sys.argv`, the program's name first.
+    others: flags of the program itself, which are parsed too.
 
   Raises:
     UsageError: an unknown flag (the message names the nearest one), a value of the wrong kind, or
@@ -48,7 +50,9 @@ def parse_flags(arguments: Sequence[str]) -> Optional[Config]:
     setting = field.metadata['setting']
     _DEFINE[setting.kind](field.name, field.default, setting.help, flag_values=values)
   try:
-    left = values(list(arguments))[1:]
+    left = values(list(arguments), known_only=others is not None)[1:]
+    if others is not None:
+      left = others([arguments[0], *left])[1:]
   except flags.Error as error:
     raise UsageError(f'{error}\nFlags: python main.py --helpshort, or --help for all') from None
   if left:

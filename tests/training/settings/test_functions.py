@@ -1,0 +1,116 @@
+"""--model and --data name functions of one's own, and a script of one's own has all flags."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from towers.base.usage_error import UsageError
+from towers.training.settings.config import Config
+from towers.training.settings.functions import give_function, load_function
+
+NETS = """
+import numpy as np
+import towers
+from tensorflow_v1 import tf
+features = np.random.RandomState(0).uniform(size=[60, 4]).astype(np.float32)
+labels = (features.sum(1) > 2).astype(np.int32)
+
+def load():
+  return (towers.from_arrays(features[:50], labels[:50]),
+          towers.from_arrays(features[50:], labels[50:], name='validation'))
+
+def load_one():
+  return towers.from_arrays(features, labels)
+
+def load_nothing():
+  return features, labels
+
+def model(batch, is_training):
+  x, y = batch
+  logits = tf.matmul(x, tf.get_variable('weights', [4, 2]))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+"""
+SCRIPT = """
+import towers
+from absl import flags
+from nets import load, model
+flags.DEFINE_integer('width', 1, 'of the model')
+
+if __name__ == '__main__':
+  towers.main(model=model, data=load)
+  print('width', flags.FLAGS.width)
+"""
+QUICK = ['--steps=6', '--batch_size=10', '--device=cpu', '--num_gpus=2', '--schedule=constant']
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'nets.py').write_text(NETS)
+  (tmp_path / 'train.py').write_text(SCRIPT)
+  return tmp_path
+
+
+def run(folder, *arguments):
+  return subprocess.run([sys.executable, *arguments], cwd=str(folder), capture_output=True,
+                        text=True, timeout=120, env=dict(os.environ, PYTHONPATH=ROOT))
+
+
+def test_the_command_line_trains_a_model_and_data_of_ones_own(folder):
+  losses = []
+  for arguments in (['-m', 'towers', '--model=nets:model', '--data=nets.py:load'],
+                    ['train.py', '--width=7']):
+    done = run(folder, *arguments, *QUICK, '--result_file=result.json')
+    assert done.returncode == 0, done.stderr
+    assert 'data: nets' in done.stdout and 'model: nets:model, 8 weights' in done.stdout
+    losses.append(json.loads((folder / 'result.json').read_text())['first_losses'])
+  assert done.stdout.endswith('width 7\n')
+  assert len(losses[0]) == 5 and losses[0] == losses[1]
+
+
+@pytest.mark.parametrize('job, text', [
+    ('--check', '2 towers are one tower'), ('--input_only', 'shard')])
+def test_other_jobs_take_them_too(job, text, folder):
+  done = run(folder, 'train.py', *QUICK, job)
+  assert done.returncode == 0 and text in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--model=nets:modl'], 'nets has no function modl'),
+    (['--model=missing:model'], 'missing cannot be imported: No module named'),
+    (['--data=missing.py:load'], 'there is no file missing.py'),
+    (['--data=nets:model'], 'is called without arguments, and it has some'),
+    (['--data=nets:load_nothing'], 'return towers.Examples'),
+    (['--data=nets:load_one'], 'model=convnet must know the number of classes'),
+])
+def test_functions_that_do_not_fit_are_refused_by_name(arguments, message, folder):
+  done = run(folder, '-m', 'towers', *QUICK, *arguments)
+  assert done.returncode == 2 and message in done.stderr and 'Traceback' not in done.stderr
+
+
+def test_a_script_has_its_own_model_and_names_unknown_flags(folder):
+  done = run(folder, 'train.py', '--model=linear')
+  assert done.returncode == 2 and 'this program has its own model' in done.stderr
+  done = run(folder, 'train.py', '--widht=3')
+  assert done.returncode == 2 and 'Did you mean: width' in done.stderr
+
+
+@pytest.mark.parametrize('settings, message', [
+    (dict(data='nets:load', augment='cifar'), 'augment=cifar has no effect on data=nets:load'),
+    (dict(model='nets:model', data_format='NCHW'), 'data_format=NCHW has no effect'),
+    (dict(model='nets:model', export_dir='a', checkpoint_dir='b'), 'needs logits'),
+    (dict(model='nets'), 'or write module:function for your own'),
+])
+def test_flags_without_effect_are_refused(settings, message):
+  with pytest.raises(UsageError, match=message):
+    Config(**settings)
+
+
+def test_a_function_of_this_process_is_found_again():
+  def function():
+    return None
+
+  assert load_function('model', give_function(function)) is function
