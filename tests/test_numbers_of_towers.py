@@ -125,7 +125,7 @@ def test_a_validation_tower_takes_a_feed_of_one_device():
     store = towers.build_variable_store(devices=DEVICES[:1])
     message = '2 towers of the feed of validation, but 1 validation tower'
     with pytest.raises(UsageError, match=message):
-      towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), number=1,
+      towers.build_validation_tower(small.model, build_feed(2, 2, name='validation'), index=1,
                                     store=store)
 
 

@@ -197,6 +197,16 @@ def test_what_does_not_fit_is_refused(settings, message):
     build(**settings)
 
 
+@pytest.mark.parametrize('rate', [0.1, 1, np.float32(0.1), lambda: 0.1],
+                         ids=['float', 'int', 'numpy', 'function'])
+def test_a_rate_of_any_kind_trains(rate, capsys):
+  program = build(optimizer=tf.train.GradientDescentOptimizer(rate))
+  result = towers.train(program, steps=3)
+  assert np.isfinite(result['train_loss'])
+  shown = capsys.readouterr().out
+  assert ('rate nan' not in shown) and ('rate 0.1' in shown or 'rate 1' in shown) != callable(rate)
+
+
 def test_a_graph_has_one_program():
   program = build()
   with program.graph.as_default(), pytest.raises(towers.UsageError, match='has a program already'):

@@ -1,6 +1,6 @@
 """Program: a model, its examples and N towers in one object."""
 
-from typing import Any
+from typing import Optional
 
 from towers.session import Session
 from towers.training_graph import TrainingGraph
@@ -56,6 +56,8 @@ class Program(TrainingGraph):
       several towers would compute otherwise than one.
   """
 
-  def session(self, **settings: Any) -> Session:
+  def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
+              intra_threads: Optional[int] = None) -> Session:
     """Returns a session to train in step by step, to be entered by `with`; see `towers.Session`."""
-    return Session(self, **settings)
+    return Session(self, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
+                   intra_threads=intra_threads)

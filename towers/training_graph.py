@@ -6,10 +6,10 @@
 """
 
 import os
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import towers
-from tensorflow_v1 import tf
+from tensorflow_v1 import Optimizer, Tensor, tf
 from towers.base.collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
@@ -20,7 +20,7 @@ from towers.placement.workers import Workers
 from towers.tower.tower import Model
 
 # A learning rate that never changes is a float.
-Rate = Union[float, tf.Tensor]
+Rate = Union[float, Tensor]
 _COLLECTION = 'towers/program'
 # What is kept as `settings`.
 _SETTINGS = (
@@ -44,7 +44,7 @@ class TrainingGraph:
     batches: for each training tower the batch that it computes on.
     towers: the training towers, each with its loss, metrics and gradients.
     gradients: the mean loss and gradients over the global batch.
-    learning_rate: of the next step, a scalar tensor or a float; None where the optimizer hides it.
+    learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
       `build_gradient_norm`.
     train_op: updates all weights once. Its value is a scalar bool, False for a step that was
@@ -59,7 +59,7 @@ class TrainingGraph:
 
   @uncollected()
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
-               optimizer: Union[tf.train.Optimizer, Callable[[Rate], tf.train.Optimizer]],
+               optimizer: Union[Optimizer, Callable[[Rate], Optimizer]],
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
                batch_size: int, accumulate: int = 1, drop_remainder: bool = False,
                num_towers: Optional[int] = None, device: str = 'auto',
@@ -82,8 +82,8 @@ class TrainingGraph:
     self._check(validation, validation_tower, collective, variables)
     train_devices = devices.names[:-1] if validation_tower else devices.names
 
-    def build_feed(examples: Examples, devices: Any, batch_size: int, *, shuffle: bool = False,
-                   **planned: Any) -> Feed:
+    def build_feed(examples: Examples, devices: Sequence[str], batch_size: int, *,
+                   shuffle: bool = False, **planned: Any) -> Feed:
       plan = towers.build_plan(
           num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
           num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
@@ -133,7 +133,7 @@ class TrainingGraph:
     self.validation = None
     if validation_feed and validation_tower:
       self.validation = towers.build_validation_tower(
-          model, validation_feed, number=len(train_devices), store=store,
+          model, validation_feed, index=len(train_devices), store=store,
           precision=self.precision, workers=workers)
     elif validation_feed:
       self.validation = towers.build_validation(
@@ -181,8 +181,8 @@ def _name_optimizer(optimizer):
 
 
 def _choose_rate(optimizer, learning_rate, plan):
-  """Returns the learning rate, or None where only the optimizer knows it, and the optimizer."""
-  is_function = callable(optimizer) and not isinstance(optimizer, tf.train.Optimizer)
+  """Returns the learning rate, NaN where only the optimizer knows it, and the optimizer."""
+  is_function = callable(optimizer) and not isinstance(optimizer, Optimizer)
   if learning_rate is None and is_function:
     raise UsageError('optimizer is a function of the learning rate, and learning_rate is not '
                      'given: give learning_rate=0.1, or an optimizer that has its rate.')
@@ -193,6 +193,11 @@ def _choose_rate(optimizer, learning_rate, plan):
   if not is_function:
     # TensorFlow's optimizers keep the rate under one of these names.
     rate = getattr(optimizer, '_learning_rate', getattr(optimizer, '_lr', None))
-    return (None if callable(rate) else rate), optimizer
-  rate = learning_rate(plan) if callable(learning_rate) else float(learning_rate)
+    return _as_rate(float('nan') if rate is None or callable(rate) else rate), optimizer
+  rate = _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
   return rate, optimizer(rate)
+
+
+def _as_rate(rate):
+  """Returns a tensor or variable as it is, and any number as a float."""
+  return rate if hasattr(rate, 'dtype') and hasattr(rate, 'op') else float(rate)

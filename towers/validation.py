@@ -82,7 +82,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
     return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
 
 
-def build_validation_tower(model: Model, feed: Feed, *, number: int, store: VariableStore,
+def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,
                            precision: Optional[Precision] = None,
                            workers: Workers = ALONE) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
@@ -90,7 +90,7 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
   Args:
     model: of the training towers.
     feed: of the validation split, for one device, that of the tower and the snapshot.
-    number: the tower's index, which no training tower has.
+    index: of the tower, which no training tower has.
     store: has made the variables of the training towers.
     precision: of the training towers.
     workers: as for `build_validation`.
@@ -115,7 +115,7 @@ def build_validation_tower(model: Model, feed: Feed, *, number: int, store: Vari
 
   call = ModelCall(model, store, batch.num_examples, is_training=False, precision=precision,
                    num_micro_batches=1, read_micro_batch=micro_batch_reader())
-  tower = build_forward(call, batch, index=number, device=device, instead=snapshots, reuse=True)
+  tower = build_forward(call, batch, index=index, device=device, instead=snapshots, reuse=True)
   # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None,

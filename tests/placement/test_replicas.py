@@ -196,7 +196,7 @@ def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
     value = run.session.run(copy)
     copy.load(np.nextafter(value, 10), run.session)
     with pytest.raises(RunError, match='After step 1 tower 2 has another hidden/biases than tower '
-                                       '0 .1 of 16 copies'):
+                                       '0 .1 of 16 replicas'):
       run.steps.check_replicas()
     # NaN does not equal itself, but its bits do.
     for name in ('hidden/biases', 'copies/tower_1/hidden/biases', 'copies/tower_2/hidden/biases'):

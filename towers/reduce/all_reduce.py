@@ -32,12 +32,12 @@ class Votes(NamedTuple):
   """What the workers agree on in a step.
 
   Attributes:
-    told: `[3]` float32 on the host, to fetch with the step: whether all workers are at the same
+    counts: `[3]` float32 on the host, to fetch with the step: whether all workers are at the same
       step, and for each of VOTES how many workers vote for it.
-    requests: `[2]` float32 variable: this worker's votes.
+    own: `[2]` float32 variable: this worker's votes.
   """
-  told: Tensor
-  requests: Variable
+  counts: Tensor
+  own: Variable
 
 
 def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,

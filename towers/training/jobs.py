@@ -57,8 +57,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     startup.note(describe_ops(graph, len(devices.names)))
     source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
     description = describe_run(
-        program, devices=devices, train=data_set.train, validation=data_set.validation,
-        input_mode=config.input_mode, data=config.data, source=source, model=config.model,
+        program, data=config.data, source=source, model=config.model,
         update=f'{config.optimizer}, {config.schedule} schedule, '
                f'peak rate {config.peak_learning_rate():g}')
     if cluster.is_evaluator:

@@ -97,10 +97,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
   with Signals() as signals, Startup(time.monotonic()) as startup, \
       lock_folder(config.checkpoint_dir if cluster.is_chief else None), \
       program.graph.as_default():
-    description = describe_run(
-        program, devices=program.devices, train=program.train_examples,
-        validation=program.validation_examples, input_mode=settings['input_mode'],
-        model=settings['model'])
+    description = describe_run(program)
     if cluster.is_evaluator:
       from towers.training.tools.evaluator import evaluate
       evaluate(program, checkpoint_dir=checkpoint_dir, startup=startup, signals=signals,

@@ -1,35 +1,29 @@
 """What a run says about itself before its first step: devices, data, batches, model, variables."""
 
-from typing import Optional
-
 from tensorflow_v1 import tf
-from towers import AllReduce, Devices, Plan, Precision, format_device_table
-from towers.data import Examples
+from towers import AllReduce, Plan, Precision, format_device_table
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
 
 
-def describe_run(program: TrainingGraph, *, devices: Devices, train: Examples,
-                 validation: Optional[Examples], input_mode: str, data: str = '', source: str = '',
-                 model: str = '', update: str = '') -> str:
+def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
+                 update: str = '') -> str:
   """Returns some lines about a program that has been built, and the table of its devices.
 
   Args:
     program: in the default graph.
-    devices: of the program.
-    train: the split to train on.
-    validation: the split to measure on, if there is one.
-    input_mode: 'split', 'next' or 'shard'.
     data: the name of the data set, if it has one.
     source: where the examples come from and how they are read, if there is more to say.
-    model: the name of the model, if it has one.
+    model: its name, if not that of the program's function.
     update: optimizer and learning rate, in a few words.
   """
-  reduced = program.gradients
+  reduced, devices = program.gradients, program.devices
+  train, validation = program.train_examples, program.validation_examples
   num_towers = len(reduced.towers)
   staging_depth = 0 if program.feed.stage is None else program.feed.stage.depth
   num_weights = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
 
+  name = model or program.settings['model']
   kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
   num_validation = 0 if validation is None else validation.num_examples
   lines = [
@@ -39,9 +33,9 @@ def describe_run(program: TrainingGraph, *, devices: Devices, train: Examples,
   if source:
     lines.append(f'  {source}')
   lines += [
-      f'input: {input_mode}, staging depth {staging_depth}; '
+      f"input: {program.settings['input_mode']}, staging depth {staging_depth}; "
       f'{describe_batch(program.plan)}',
-      '; '.join(filter(None, [_join('model: ', model, f'{num_weights:,} weights'), update]))]
+      '; '.join(filter(None, [_join('model: ', name, f'{num_weights:,} weights'), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
 

@@ -8,6 +8,7 @@ the time every few seconds.
 """
 
 import contextlib
+import math
 import shutil
 import sys
 import threading
@@ -207,8 +208,10 @@ class Progress:
   def _list_facts(self, now, loss):
     facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
              'step': f'step {self._step:,}/{self._total_steps:,}',
-             'loss': f'loss {loss:.4f}',
-             'rate': f'rate {self._learning_rate():.3g}'}
+             'loss': f'loss {loss:.4f}'}
+    rate = self._learning_rate()
+    if not math.isnan(rate):  # Some optimizers hide theirs.
+      facts['rate'] = f'rate {rate:.3g}'
     seconds = self._train_seconds - self._shown_train_seconds
     speed = self._speed(self._shown_step, seconds)
     if speed:

@@ -75,7 +75,7 @@ class Steps:
 
     train = [program.gradients.loss, program.train_op, program.input_wait]
     if self._votes is not None:
-      train.append(self._votes.told)
+      train.append(self._votes.counts)
     # The fetches of each kind of run of a training step.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
     self._accumulates = program.gradients.add_op is not None
@@ -94,7 +94,7 @@ class Steps:
     self._measured_calls: Dict[str, Callable[[], Any]] = {}
     self._is_measured = False
     self._run_instead: Optional[Callable[[List[Any]], Any]] = None
-    self._requests = dict.fromkeys(VOTES, False)
+    self._own_votes = dict.fromkeys(VOTES, False)
     self._agreed = dict.fromkeys(VOTES, False)
 
   @property
@@ -164,9 +164,9 @@ class Steps:
       return wants
     is_agreed, self._agreed[request] = self._agreed[request], False
     wants = wants and not is_agreed  # A request that passed needs no vote any more.
-    if wants != self._requests[request]:
-      self._requests[request] = wants
-      self._votes.requests.load([float(self._requests[name]) for name in VOTES], self._session)
+    if wants != self._own_votes[request]:
+      self._own_votes[request] = wants
+      self._votes.own.load([float(self._own_votes[name]) for name in VOTES], self._session)
     return is_agreed
 
   @property
