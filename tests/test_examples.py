@@ -79,7 +79,7 @@ def test_a_whole_run_resumes_and_reports(tmp_path):
     outputs.append(done.stdout)
   losses = [float(re.search(r'\nvalidation loss ([\d.]+)\n$', output)[1]) for output in outputs]
   assert losses[0] == losses[1] < 0.04
-  assert 'resumed from' not in outputs[0] and '160 of 160 steps are done' in outputs[1]
+  assert 'resumed from' not in outputs[0] and '140 of 140 steps are done' in outputs[1]
   assert '<svg' in (tmp_path / 'run.html').read_text(encoding='utf-8')
 
 
