@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import towers
+from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import jpegs
 from tests.test_house import PACKAGES, ROOMS
@@ -141,6 +142,14 @@ def test_the_readmes_program_trains(tmp_path):
   assert done.returncode == 0 and done.stderr == '', done.stderr
   loss = float(re.match(r"loss ([\d.]+) {'loss': .*, 'accuracy': .*}\n$", done.stdout).group(1))
   assert loss < 1  # ln 10 = 2.3 is chance.
+
+
+def test_the_programs_of_the_questions_run():
+  programs = python_blocks(os.path.join('docs', 'questions.md'))
+  assert programs
+  for program in programs:
+    with tf.Graph().as_default():
+      exec(program, {})
 
 
 @pytest.mark.parametrize('name', DOCS)
