@@ -120,6 +120,7 @@ def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   assert 'another model' in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
   flags = ['--deterministic', '--input_mode=next', '--num_gpus=3', '--model=lenet', '--steps=10']
   first, _ = run_with_result(tmp_path, *flags)

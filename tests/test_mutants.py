@@ -94,6 +94,7 @@ def mutant_of(old, new, *tests, equivalent=''):
   return Mutant('code_of_two.py', old, new, 'what is wrong', nodes, equivalent)
 
 
+@pytest.mark.slow
 def test_the_runner_tells_what_is_killed_hangs_survives_and_is_no_fault(tree):
   mutants = [mutant_of('left + right', 'left - right', 'test_add'),
              mutant_of('left + right', 'left - 1 * right', 'test_add_nothing'),

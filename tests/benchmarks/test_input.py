@@ -26,6 +26,7 @@ def test_a_line_stands_beside_the_bare_pipeline(folder, what, mode):
   assert costs_of_bare == pytest.approx(bare_cost / cost, abs=0.02) and cost > 0
 
 
+@pytest.mark.slow
 def test_a_resume_is_timed_at_the_beginning_the_middle_and_the_end(folder, capsys):
   benchmark.measure_resume('tfrecord', folder)
   first, _, *lines = capsys.readouterr().out.splitlines()

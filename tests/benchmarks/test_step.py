@@ -45,6 +45,7 @@ def test_all_kinds_compute_the_same_and_missing_packages_are_named():
   assert 'agree' in step_table.format_line(line)
 
 
+@pytest.mark.slow
 def test_a_sum_instead_of_a_mean_is_caught():
   line = step.measure(LINEAR, ['towers', 'by hand'], module='tests.benchmarks.wrong_step', **QUICK)
   assert not line['failed']

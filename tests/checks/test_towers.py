@@ -190,6 +190,7 @@ def test_noise_excuses_no_large_difference():
   assert find_line('# THE LINE TO BLAME HERE')[0] in report.causes[0]
 
 
+@pytest.mark.slow
 def test_a_right_model_of_rounding_alone_is_not_blamed_on_an_op():
   report = check(suspects.steep, batch_norm='sync')
   assert not report.agrees and all(row.verdict != DIFFERS for row in report.rows)

@@ -104,6 +104,7 @@ TINY_NASNET = nasnet._VARIANTS['mobile']._replace(num_normal=1, channels=8, stem
                                                   skips_reduction=True)
 
 
+@pytest.mark.slow
 def test_nasnets_drop_paths_only_while_training_and_more_of_them_in_later_cells(monkeypatch):
   monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET._replace(dropout_rate=0.0))
   with tf.Graph().as_default() as graph, tf.Session() as session:

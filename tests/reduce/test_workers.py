@@ -97,7 +97,8 @@ def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
         one.validate()[0], abs=2e-5)
 
 
-@pytest.mark.parametrize('kind', ['first', 'mean'])
+@pytest.mark.parametrize('kind', [
+    'first', pytest.param('mean', marks=pytest.mark.slow)])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers take turns: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',
@@ -160,6 +161,7 @@ def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
     assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
+@pytest.mark.slow
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   # The all-reduce is of other tensors, devices and sizes, and then of the first again.
   programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]

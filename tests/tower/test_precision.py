@@ -272,8 +272,8 @@ def test_weights_that_are_half_themselves_are_refused():
 
 
 @pytest.mark.parametrize('name, batch_norm_kind', [
-    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow), ('resnet20',
-        'sync')])
+    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow),
+    pytest.param('resnet20', 'sync', marks=pytest.mark.slow)])
 def test_models_compute_in_half(name, batch_norm_kind):
   import models
   with tf.Graph().as_default() as graph:

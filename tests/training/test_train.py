@@ -119,6 +119,7 @@ def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp
     np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in last])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
   assert len([line for line in SCRIPT.splitlines() if line]) <= 15

@@ -149,6 +149,7 @@ def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path)
     assert steps_of(tmp_path) == saved
 
 
+@pytest.mark.slow
 def test_a_worker_whose_data_fail_is_named_with_its_reason():
   with ProcessCluster(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as cluster:
     assert cluster.wait(1) == [3] and 'record 5 is damaged' in cluster.output(1)
@@ -241,6 +242,7 @@ def run_process_cluster(flags, fault='none', codes=(0, 0)):
     return [cluster.output(worker) for worker in range(2)]
 
 
+@pytest.mark.slow
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
   folder = tmp_path / 'run'
   flags = [

@@ -29,7 +29,8 @@ def rows(folder):
 
 @pytest.mark.parametrize('flags', [
     [],
-    ['--variables=replicated', '--validation=none', '--optimizer=adam'],
+    pytest.param(['--variables=replicated', '--validation=none', '--optimizer=adam'],
+                 marks=pytest.mark.slow),
     ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0']])
 def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):
   assert run([f'--checkpoint_dir={tmp_path}'] + flags) == 0

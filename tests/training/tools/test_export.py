@@ -100,6 +100,7 @@ def test_the_best_weights_are_exported_and_measure_what_validation_did(served, t
                              exponentials / exponentials.sum(1, keepdims=True), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OTHERS, reason='the other target is not installed')
 def test_the_other_tensorflow_loads_it(served, tmp_path):
   [name] = os.listdir(str(served / 'served'))
