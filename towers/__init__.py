@@ -49,6 +49,7 @@ if TYPE_CHECKING:
   from towers.update.apply import build_train_op
   from towers.update.guard import Diagnosis, build_diagnosis
   from towers.validation import Validation, build_validation, build_validation_tower
+  from towers.warm_start.matching import InitFrom, init_from
 
 _MODULES = {
     'AllReduce': 'towers.placement.collectives',
@@ -61,6 +62,7 @@ _MODULES = {
     'Diagnosis': 'towers.update.guard',
     'Examples': 'towers.data.examples',
     'Feed': 'towers.input.feed',
+    'InitFrom': 'towers.warm_start.matching',
     'Inputs': 'towers.input.pipeline',
     'LossScale': 'towers.tower.precision',
     'Model': 'towers.tower.tower',
@@ -103,6 +105,7 @@ _MODULES = {
     'from_arrays': 'towers.data.arrays',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
+    'init_from': 'towers.warm_start.matching',
     'main': 'towers.script',
     'train': 'towers.training.train',
     'unscale_gradients': 'towers.reduce.gradients',
@@ -118,6 +121,7 @@ __all__ = [
     'Diagnosis',
     'Examples',
     'Feed',
+    'InitFrom',
     'Inputs',
     'LossScale',
     'Model',
@@ -160,6 +164,7 @@ __all__ = [
     'from_arrays',
     'get_examples_seen',
     'get_global_step',
+    'init_from',
     'main',
     'train',
     'unscale_gradients',

@@ -50,6 +50,8 @@ class Program(TrainingGraph):
     fusion_megabytes: of gradients that one all-reduce sums together.
     clip_norm: the largest global norm of the mean gradients; None for any.
     weight_decay: times each matrix or kernel is added to its gradient.
+    init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
+      variables start from. It is read when a session starts, and never by one that restores.
 
   Raises:
     UsageError: settings that do not go together, a second program in a graph, or a model that

@@ -51,6 +51,8 @@ class Session:
     self._closing = contextlib.ExitStack()
     self._opened: Optional[Steps] = None
     self._worker: Optional[Worker] = None
+    # Until variables have their first values, of a file or of `restore`.
+    self._warm_start = program.warm_start
     self._extra_fetches: Dict[Tuple[str, ...], _Taken] = {}
     # Whether `run` has taken batches, which training and validation are still to have.
     self._training_moved = self._validation_moved = False
@@ -85,7 +87,7 @@ class Session:
       RunError: the loss or a gradient is NaN or infinite, also when the step is taken again. No
         variable has changed; the step counts as done, so that one may go on.
     """
-    steps = self._steps
+    steps = self._begin()
     with self._explained():
       self._move_back()
       try:
@@ -105,7 +107,7 @@ class Session:
     Raises:
       UsageError: the program has no validation examples.
     """
-    steps = self._steps
+    steps = self._begin()
     if not steps.can_validate:
       raise UsageError('The program has nothing to validate on: give towers.Program the argument '
                        'validation.')
@@ -128,7 +130,8 @@ class Session:
     Raises:
       UsageError: the fetches update the weights of a program that accumulates micro-batches.
     """
-    steps, session = self._steps, self._steps.session
+    steps = self._begin()
+    session = steps.session
     taken = self._find_taken(fetches)
     extra: List[Any] = []
     validation = self._program.validation
@@ -159,7 +162,7 @@ class Session:
       UsageError: the folder cannot be made.
       RunError: it cannot be written.
     """
-    steps = self._steps
+    steps = self._begin()
     steps.check_replicas()
     if self._program.workers.rank != 0:
       return ''
@@ -186,6 +189,7 @@ class Session:
       check_resume(path or folder, step=int(step), examples_seen=int(examples_seen),
                    plan=self._program.plan)
       steps.start(int(step))
+    self._warm_start = None
     self._training_moved = self._validation_moved = False
     return path or folder
 
@@ -194,6 +198,17 @@ class Session:
     if self._opened is None:
       raise UsageError('The session is not open: use `with program.session() as session:`.')
     return self._opened
+
+  def _begin(self) -> Steps:
+    """Returns the steps, once variables have started from the file that the program names."""
+    steps = self._steps
+    if self._warm_start is not None:
+      if self._program.workers.rank == 0:
+        print(self._warm_start.open())
+        self._warm_start.start(steps.session)
+      steps.broadcast()
+      self._warm_start = None
+    return steps
 
   def _move_back(self):
     """Starts the training input again where the next step's examples begin."""

@@ -18,6 +18,8 @@ from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
+from towers.warm_start.matching import InitFrom
+from towers.warm_start.warm_start import build_warm_start
 
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]
@@ -27,7 +29,7 @@ _SETTINGS = (
     'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'drop_remainder',
     'num_towers', 'device', 'input_mode', 'input_threads', 'staging_depth', 'shuffle', 'seed',
     'validation_tower', 'variables', 'tower_build', 'batch_norm', 'precision', 'loss_scale',
-    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay')
+    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay', 'init_from')
 
 
 class TrainingGraph:
@@ -43,6 +45,7 @@ class TrainingGraph:
     plan: of the training split: examples, batches and epochs.
     batches: for each training tower the batch that it computes on.
     towers: the training towers, each with its loss, metrics and gradients.
+    warm_start: what starts the variables beside their initializers, or None.
     gradients: the mean loss and gradients over the global batch.
     learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
@@ -69,10 +72,11 @@ class TrainingGraph:
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
                loss_scale: Optional[float] = None, collective: str = 'auto',
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
-               weight_decay: float = 0.0):
+               weight_decay: float = 0.0, init_from: Union[str, InitFrom, None] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
     given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
-                 optimizer=_name_optimizer(optimizer))
+                 optimizer=_name_optimizer(optimizer),
+                 init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
     self.settings = {name: given[name] for name in _SETTINGS}
     self.train_examples, self.validation_examples = train, validation
     self.graph = tf.get_default_graph()
@@ -114,6 +118,7 @@ class TrainingGraph:
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
         batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
         workers=workers)
+    self.warm_start = build_warm_start(init_from, _find_model_variables()) if init_from else None
 
     mean = towers.average_gradients(
         self.towers, accumulate=accumulate, workers=workers, collective=collective,
@@ -172,6 +177,12 @@ class TrainingGraph:
     """
     feeds = [self.feed] + ([self.validation.feed] if self.validation else [])
     return any(feed.inputs.needs_threads or feed.stage is None for feed in feeds)
+
+
+def _find_model_variables():
+  """Returns all global variables but the loss scale, before any slot is made."""
+  return [variable for variable in tf.global_variables()
+          if not variable.op.name.startswith('loss_scale/')]
 
 
 def _name_optimizer(optimizer):

@@ -121,6 +121,10 @@ class Run:
       self.session = tf.Session(self.target, config=self.session_config)
       self.steps = Steps(self.session, self.program)
       self.steps.start_variables()
+      self.table = ''
+      if self.program.warm_start and rank == 0:
+        self.table = self.program.warm_start.open()
+        self.program.warm_start.start(self.session)
       self.initial_weights = self.weights()
 
   def __enter__(self):

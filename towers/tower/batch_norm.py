@@ -19,11 +19,14 @@ from typing import Any, Dict, List, Sequence, Union
 from tensorflow_v1 import Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
+from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
 
 BATCH_NORMS = ('first', 'mean', 'sync')
+# Ops that take one of several values.
+_CHOICES = ('Switch', 'If', 'StatelessIf', 'Select', 'SelectV2')
 
 
 def check_kind(kind: str) -> None:
@@ -48,8 +51,10 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
       towers with layers that do not take part.
   """
   check_kind(kind)
-  averages = [variable.op.name for variable in variables
-              if 'moving_' in variable.op.name.split('/')[-1]]
+  moving = [variable for variable in variables
+            if 'moving_' in variable.op.name.split('/')[-1]]
+  frozen = _find_frozen(moving, loss) if moving and not update_ops else []
+  averages = [variable.op.name for variable in moving if variable not in frozen]
   if averages and not update_ops and not find_step_writes([loss]).early:
     raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
                      'so that validation would use their initial values: add their updates to '
@@ -60,6 +65,21 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      'towers.tower.batch_norm_layer does; the model\'s own, which update '
                      f'{averages[0] if averages else update_ops[0].name}, do not: use '
                      'batch_norm=first, or towers.tower.batch_norm_layer.')
+
+
+def _find_frozen(averages, loss) -> List[Variable]:
+  """Returns the moving averages that a layer always normalises by, as with `is_training=False`.
+
+  The loss reads them in no branch, and does not choose between them and the batch's moments.
+  """
+  needed = find_needed([loss.op])
+
+  def is_plain(op):
+    return (op in needed and op.type == 'ReadVariableOp' and op._get_control_flow_context() is None
+            and not any(reader.type in _CHOICES for reader in op.outputs[0].consumers()))
+
+  return [variable for variable in averages
+          if any(map(is_plain, variable.op.outputs[0].consumers()))]
 
 
 def joins_moments(kind: str, counts: Sequence[Union[int, Tensor]]) -> bool:

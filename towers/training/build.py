@@ -14,10 +14,19 @@ from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import build_optimizer
 from towers.training_graph import Rate
+from towers.warm_start.matching import InitFrom, init_from, parse_map
 
 _SETTINGS = set(inspect.signature(Program.__init__).parameters) & {
     field.name for field in dataclasses.fields(Config)} - {
-        'model', 'optimizer', 'learning_rate', 'validation'}
+        'model', 'optimizer', 'learning_rate', 'validation', 'init_from'}
+
+
+def build_init_from(config: Config) -> Optional[InitFrom]:
+  """Returns where a config's initial weights come from, or None."""
+  if config.init_from is None:
+    return None
+  return init_from(config.init_from, names=parse_map(config.init_map),
+                   reinit=config.reinit.split(',') if config.reinit else ())
 
 
 def build_configured(config: Config, model: Model, data_set: DataSet,
@@ -39,4 +48,5 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       validation_tower=config.validation == 'tower', num_towers=config.num_gpus,
       learning_rate=learning_rate,
       optimizer=lambda rate: build_optimizer(config.optimizer, rate, momentum=config.momentum),
-      workers=workers, **{name: getattr(config, name) for name in _SETTINGS})
+      init_from=build_init_from(config), workers=workers,
+      **{name: getattr(config, name) for name in _SETTINGS})

@@ -42,6 +42,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   from towers.training.reporting.describe import describe_ops, describe_run
   from towers.training.run import run_program
 
+  _check_warm_start(config, cluster)
   devices = _build_devices(config)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
                training_examples=data_set.train.num_examples,
@@ -176,6 +177,17 @@ def _build_devices(config):
                      'whose weights and checkpoints are the same.')
   check_xla(devices, xla=config.xla, graph_rewriter=config.graph_rewriter)
   return devices
+
+
+def _check_warm_start(config, cluster):
+  """Examines the file of initial weights, before anything is built that needs it."""
+  from towers.training.saving.checkpoints import find_checkpoints
+  from towers.warm_start.weights_file import check_weights
+
+  if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:
+    return
+  if config.checkpoint_dir is None or not find_checkpoints(config.checkpoint_dir):
+    check_weights(config.init_from)
 
 
 def load_data(config: Config) -> DataSet:

@@ -24,6 +24,7 @@ from towers.training.stepping.steps import Steps
 from towers.training.stepping.watchdog import Watchdog
 from towers.training.tools.measure_input import advise
 from towers.training_graph import TrainingGraph
+from towers.warm_start.warm_start import WarmStart
 
 _Saved = Union[Checkpoints, ChiefsCheckpoints, None]
 
@@ -63,6 +64,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
     _compare_graphs(worker, startup, watchdog)
   if config.keeps_curves:
     program.build_gradient_norm()
+  warm_start = _open_warm_start(program, checkpoints)
 
   startup.begin('variables', 'starting the variables')
   session_config = worker.session_config if worker else towers.build_session_config(
@@ -71,6 +73,8 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
     steps = Steps(session, program)
     try:
       steps.start_variables()
+      if warm_start:
+        warm_start.start(session)
       step = _resume(steps, checkpoints=checkpoints, history=history, worker=worker,
                      total_steps=schedule.total_steps,
                      may_skip=config.on_bad_record == 'skip')
@@ -131,6 +135,19 @@ def _build_checkpoints(config: Config, worker: Optional[Worker]) -> _Saved:
     return ChiefsCheckpoints()
   return Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
                      stop_on_full_disk=config.on_full_disk == 'stop')
+
+
+def _open_warm_start(program: TrainingGraph, checkpoints: _Saved) -> Optional[WarmStart]:
+  """Returns what starts the chief's variables, examined; None if there is a checkpoint to restore.
+  """
+  warm_start = program.warm_start
+  if warm_start is None or program.workers.rank != 0:
+    return None
+  if checkpoints and not checkpoints.is_empty():
+    print(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not read')
+    return None
+  print(warm_start.open())
+  return warm_start
 
 
 def _compare_graphs(worker: Worker, startup: Startup, watchdog: Watchdog) -> None:

@@ -128,7 +128,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
 
 
 # Settings of a program that may differ between workers.
-_OF_ONE_WORKER = ('num_towers', 'device', 'input_threads', 'tower_build')
+_OF_ONE_WORKER = ('num_towers', 'device', 'input_threads', 'tower_build', 'init_from')
 
 
 class _Function(Callback):

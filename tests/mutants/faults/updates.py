@@ -4,6 +4,31 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/warm_start/warm_start.py', tests='tests/warm_start/test_warm_start.py', faults=[
+            ('for variable in [*taken.values(), *followers]], {',
+             'for variable in taken.values()], {',
+             'a copy of a weight starts from its random value',
+             'test_what_starts_from_a_weight_starts_from_the_files'),
+            ('if variable.dtype.base_dtype.is_floating or variable.trainable}',
+             'if variable.trainable}', 'moving averages start anew',
+             'test_all_towers_start_and_train_alike[1-host-settings0]'),
+        ]),
+    *mutants_of(
+        'towers/warm_start/matching.py', tests='tests/warm_start/test_matching.py', faults=[
+            ("refused = [line for line in differ if line.split(' ')[0] not in anew]",
+             'refused = []', 'a shape that differs starts anew in silence',
+             'test_what_does_not_fit_is_refused'),
+            ('if other is None or rule is not None:', 'if other is None or rule is None:',
+             'a renamed tensor gives way to one that has the name',
+             'test_a_renamed_tensor_comes_before_one_that_has_the_name'),
+        ]),
+    *mutants_of(
+        'towers/training/run.py', tests='tests/warm_start/test_warm_start.py', faults=[
+            ('if checkpoints and not checkpoints.is_empty():', 'if checkpoints is None:',
+             'a resume needs the file of initial weights',
+             'test_a_run_resumes_without_the_file'),
+        ]),
+    *mutants_of(
         'towers/update/slots.py', tests='tests/update/test_slots.py', faults=[
             ('device=variable.device)',
              "device='/device:CPU:0')",

@@ -98,7 +98,7 @@ class Checkpoints:
     self.wait()
     self._clean_up()
     reasons: List[str] = []
-    for path in self._find():
+    for path in find_checkpoints(self.folder):
       try:
         restore_variables(session, self._saver, path, self._variables)
       except UsageError:
@@ -115,6 +115,10 @@ class Checkpoints:
       raise UsageError(f'No checkpoint in {self.folder} is whole:\n  {shown}\nPut a whole one '
                        'there, or remove these to start anew.')
     return None
+
+  def is_empty(self) -> bool:
+    """Whether there is nothing to restore, not even a damaged checkpoint."""
+    return not find_checkpoints(self.folder)
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
@@ -197,30 +201,6 @@ class Checkpoints:
       if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)
 
-  def _find(self):
-    """Returns the paths of all checkpoints, the newest first, those of other tools included."""
-    paths = [path_of(self.folder, step) for step in list_steps(self.folder)]
-    try:
-      state = tf.train.get_checkpoint_state(self.folder)
-    except (ValueError, tf.errors.OpError):
-      state = None  # Unreadable. Checkpoints of this package are found without it.
-    named = []
-    if state is not None:
-      named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
-      named = [path for path in named if path]
-
-    here = os.path.realpath(self.folder)
-    for path in named:
-      if os.path.realpath(os.path.dirname(path)) != here:
-        raise UsageError(f"The state file {os.path.join(self.folder, 'checkpoint')} names {path}, "
-                         "which is outside of the folder: move the checkpoint that you want to "
-                         "resume from there, and remove the state file.")
-    paths += [os.path.join(self.folder, os.path.basename(path)) for path in named]
-    paths = list(dict.fromkeys(paths))
-    # Paths without a step stay behind those with one, in their order.
-    paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
-    return paths
-
   def _forget_oldest(self, written, best_first):
     """Writes the state file, then deletes all checkpoints but the newest ones and the best.
 
@@ -267,6 +247,10 @@ class ChiefsCheckpoints:
     """Prepares."""
     self.warn: Callable[[str], None] = print
     self._saved_step: Optional[int] = None
+
+  def is_empty(self) -> bool:
+    """Whether there is nothing to restore, which the chief knows."""
+    return False
 
   def restore(self, session: Any) -> str:
     """Restores nothing: the chief does, and broadcasts the values."""
@@ -331,6 +315,37 @@ def list_steps(folder: str) -> List[int]:
   pattern = re.compile(rf'{re.escape(_PREFIX)}-(\d+){re.escape(_INDEX)}$')
   matches = [pattern.match(name) for name in os.listdir(folder)]
   return sorted((int(match.group(1)) for match in matches if match), reverse=True)
+
+
+def find_checkpoints(folder: str) -> List[str]:
+  """Returns the paths of all checkpoints, the newest first, those of other tools included.
+
+  Raises:
+    UsageError: the state file points outside of the folder.
+  """
+  if not os.path.isdir(folder):
+    return []
+  paths = [path_of(folder, step) for step in list_steps(folder)]
+  try:
+    state = tf.train.get_checkpoint_state(folder)
+  except (ValueError, tf.errors.OpError):
+    state = None  # Unreadable. Checkpoints of this package are found without it.
+  named = []
+  if state is not None:
+    named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
+    named = [path for path in named if path]
+
+  here = os.path.realpath(folder)
+  for path in named:
+    if os.path.realpath(os.path.dirname(path)) != here:
+      raise UsageError(f"The state file {os.path.join(folder, 'checkpoint')} names {path}, "
+                       "which is outside of the folder: move the checkpoint that you want to "
+                       "resume from there, and remove the state file.")
+  paths += [os.path.join(folder, os.path.basename(path)) for path in named]
+  paths = list(dict.fromkeys(paths))
+  # Paths without a step stay behind those with one, in their order.
+  paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
+  return paths
 
 
 def _sync(path):

@@ -23,10 +23,10 @@ from towers.training.settings.zoo import load_zoo
 _CHIEFS = ('result_file', 'summary_dir', 'report', 'trace_steps', 'export_dir')
 # Settings that may differ between workers: paths on their machines, and what changes no result.
 _OWN = frozenset((
-    'data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report', 'trace_steps',
-    'trace_file', 'export_dir', 'device', 'num_gpus', 'input_threads', 'inter_threads',
-    'intra_threads', 'graph_rewriter', 'xla', 'tower_build', 'stall_seconds', 'worker_seconds',
-    'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet'))
+    'data_dir', 'init_from', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
+    'trace_steps', 'trace_file', 'export_dir', 'device', 'num_gpus', 'input_threads',
+    'inter_threads', 'intra_threads', 'graph_rewriter', 'xla', 'tower_build', 'stall_seconds',
+    'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet'))
 
 
 class Path(str):
@@ -147,6 +147,12 @@ class Config:
   batch_norm: str = _setting(
       str, 'first', 'averages of tower 0; of all towers; synchronized moments',
       ('first', 'mean', 'sync'))
+  init_from: Optional[str] = _setting(
+      Path, None, 'checkpoint or .h5 file to start from, unless checkpoint_dir has a checkpoint')
+  init_map: Optional[str] = _setting(
+      Text, None, 'names in that file to names in the model, as resnet/=model/')
+  reinit: Optional[str] = _setting(
+      Text, None, 'patterns of variables that start anew all the same, as logits/')
 
   _group('workers, from TF_CONFIG')
   start_seconds: float = _setting(float, 300.0, 'seconds to wait for all workers at the start')
@@ -318,6 +324,12 @@ class Config:
     other = 'check' if self.check else 'input_only'
     _refuse(self.autotune and (self.check or self.input_only),
             f'autotune with {other}, which trains nothing: give one of them.')
+    for name in ('init_map', 'reinit'):
+      _refuse(getattr(self, name) is not None and self.init_from is None,
+              f'{name}={getattr(self, name)} has no effect without init_from: name the file too.')
+    _refuse(self.init_from is not None and (self.check or self.input_only),
+            f'init_from={self.init_from} has no effect on {other}, which trains nothing: leave it '
+            'out.')
     _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,
             f'export_dir={self.export_dir} needs a checkpoint_dir, whose best checkpoint is '
             'exported.')

@@ -1,0 +1,276 @@
+"""Fine-tuning: variables start from a file, to the bit on any towers; a resume never reads it."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import main
+import towers
+from tensorflow_v1 import load_keras, tf
+from tests import test_program
+from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
+from tests.harness.small import Run, assert_moved, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.tower.batch_norm_layer import batch_norm
+from towers.warm_start.weights_file import check_weights
+
+keras = load_keras()
+SHAPES = {'hidden/weights': (small.NUM_FEATURES, 4), 'hidden/biases': (4,),
+          'logits/weights': (4, 3), 'logits/biases': (3,), 'norm/moving_mean': (4,)}
+VALUES = {name: np.random.RandomState(index).randn(*shape).astype(np.float32)
+          for index, (name, shape) in enumerate(sorted(SHAPES.items()))}
+WEIGHTS = {name: value for name, value in VALUES.items() if 'moving' not in name}
+MAPPED = dict(init_map='net/=')
+
+
+def save_checkpoint(path, values, version):
+  """Writes a checkpoint of another program: other names, its own slots and counters."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, value in values.items():
+      tf.get_variable(f'net/{name}', initializer=value)
+      tf.get_variable(f'net/{name}/Adam', initializer=value)
+    tf.get_variable('global_step', initializer=np.int64(70))
+    tf.get_variable('examples_seen', initializer=np.int64(700))
+    session.run(tf.global_variables_initializer())
+    return tf.train.Saver(write_version=version).save(session, str(path))
+
+
+def save_keras(path, whole):
+  layers = [keras.layers.Dense(4, name='hidden', input_shape=[small.NUM_FEATURES]),
+            keras.layers.Dense(3, name='logits')]
+  with tf.Graph().as_default(), tf.Session():
+    made = keras.Sequential(layers)
+    made.set_weights([VALUES[name] for name in (
+        'hidden/weights', 'hidden/biases', 'logits/weights', 'logits/biases')])
+    (made.save if whole else made.save_weights)(str(path))
+  return str(path)
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """Files of the same weights, by kind."""
+  folder = tmp_path_factory.mktemp('files')
+  (folder / 'run').mkdir()
+  v2 = save_checkpoint(folder / 'run' / 'model', VALUES, tf.train.SaverDef.V2)
+  return dict(v1=save_checkpoint(folder / 'v1', VALUES, tf.train.SaverDef.V1), v2=v2,
+              folder=os.path.dirname(v2), index=v2 + '.index',
+              weights=save_keras(folder / 'weights.h5', False),
+              whole=save_keras(folder / 'whole.h5', True))
+
+
+KERAS_MAP = '(.*)/kernel=\\1/weights,(.*)/bias=\\1/biases'
+
+
+def model(batch, is_training):
+  """Reads a moving average, and copies a weight as another variable's initial value."""
+  features, labels = batch
+  del is_training
+  hidden = tf.tanh(small.dense(features, 4, 'hidden'))
+  with tf.variable_scope('norm'):
+    mean = tf.get_variable('moving_mean', [4], initializer=tf.zeros_initializer(), trainable=False)
+  logits = small.dense(hidden - mean, small.NUM_CLASSES, 'logits')
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def read_all(run):
+  with run.graph.as_default():
+    variables = tf.global_variables()
+    return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
+
+
+@pytest.mark.parametrize('kind', ['v1', 'v2', 'folder', 'index', 'weights', 'whole'])
+def test_any_file_starts_the_weights_to_the_bit(files, kind):
+  is_keras = kind in ('weights', 'whole')
+  with Run(model=small.model, num_towers=1, init_from=files[kind], optimizer='adam',
+           init_map=KERAS_MAP if is_keras else 'net/=') as run:
+    assert_same_weights(run.weights(), WEIGHTS, tolerance=0)
+    assert run.counters() == [0, 0]
+    assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
+    others = {name: value for name, value in read_all(run).items() if 'Adam' in name}
+    assert len(others) == 8 and not any(value.any() for value in others.values())
+
+
+@pytest.mark.parametrize('num_towers, placement, settings', [
+    (1, 'host', {}), (2, 'host', dict(accumulate=2)), (8, 'host', dict(tower_build='clone')),
+    (2, 'balanced', {}), (3, 'replicated', {})])
+def test_all_towers_start_and_train_alike(files, num_towers, placement, settings):
+  def train(**settings):
+    with Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:
+      started = read_all(run)
+      for name, value in VALUES.items():
+        assert np.array_equal(started[name], value), name
+      if run.program.replicas:
+        assert run.session.run(run.program.replicas.same).all()
+      for _ in range(3):
+        run.steps.train()
+      run.steps.check_replicas()
+      return run.weights()
+
+  expected = train(num_towers=1)
+  trained = train(num_towers=num_towers, placement=placement, **settings)
+  assert_same_weights(trained, expected)
+  assert_moved(WEIGHTS, trained)
+
+
+def test_of_two_workers_the_chief_reads(files, tmp_path):
+  copied = shutil.copytree(files['folder'], str(tmp_path / 'run'))
+  with InProcessCluster(num_workers=2, num_towers=2, model=model, placement='replicated',
+                        init_from=copied, init_map='net/=') as cluster:
+    for weights in cluster.each(Run.weights):
+      assert_same_weights(weights, WEIGHTS, tolerance=0)
+    assert [bool(run.table) for run in cluster.runs] == [True, False]
+    cluster.train()
+
+
+def test_what_starts_from_a_weight_starts_from_the_files(files):
+  """As a slow copy of the weights does."""
+  def with_copy(batch, is_training):
+    returned = small.model(batch, is_training)
+    weights = tf.get_default_graph().get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)[0]
+    tf.get_variable('slow', initializer=weights.initial_value, trainable=False)
+    return returned
+
+  with Run(model=with_copy, num_towers=1, init_from=files['v2'], init_map='net/=') as run:
+    values = read_all(run)
+    assert np.array_equal(values['slow'], VALUES['hidden/weights'])
+
+
+def test_reinit_starts_anew(files):
+  def other_head(batch, is_training):
+    features, labels = batch
+    del is_training
+    logits = small.dense(tf.tanh(small.dense(features, 4, 'hidden')), 4, 'logits')
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+  settings = dict(model=other_head, num_towers=2, init_from=files['v2'], init_map='net/=')
+  with pytest.raises(UsageError, match=r'logits/weights \[4, 3\] float32 in the file, \[4, 4\]'):
+    Run(**settings)
+  with Run(num_towers=2, model=other_head) as run:
+    anew = run.initial_weights
+  with Run(reinit='logits/', **settings) as run:
+    expected = dict(WEIGHTS, **{name: anew[name] for name in anew if 'logits' in name})
+    assert_same_weights(run.initial_weights, expected, tolerance=0)
+    assert 'shape differs      2' in run.table
+
+
+@pytest.fixture
+def trained(tmp_path):
+  """A checkpoint of `test_program`'s model, with other weights than its initial ones."""
+  program = test_program.build(1)
+  with program.session() as session:
+    for _ in range(3):
+      session.train()
+    return session.save(str(tmp_path / 'before')), test_program.read(program, session)
+
+
+def test_a_session_reads_the_file_unless_it_restores(trained, tmp_path, capsys):
+  path, values = trained
+  program = test_program.build(2, variables='replicated', init_from=towers.init_from(path))
+  with program.session() as session:
+    session.validate()
+    assert 'initial weights: ' + path in capsys.readouterr().out
+    started = test_program.read(program, session)
+    assert np.array_equal(started['weights'], values['weights'])
+    assert not started['weights/Momentum'].any() and started['global_step'] == 0
+    session.train()
+    session.save(str(tmp_path / 'after'))
+    after = test_program.read(program, session)
+  shutil.rmtree(os.path.dirname(path))
+  with program.session() as session:
+    session.restore(str(tmp_path / 'after'))
+    assert_same_weights(test_program.read(program, session), after, tolerance=0)
+    session.train()
+  with program.session() as session:
+    for _ in range(2):  # It does not go on with random weights.
+      with pytest.raises(UsageError, match='does not exist'):
+        session.train()
+
+
+def test_a_run_resumes_without_the_file(trained, tmp_path, capsys):
+  path, values = trained
+  folder = str(tmp_path / 'run')
+
+  def train(steps):
+    program = test_program.build(2, init_from=path)
+    towers.train(program, steps=steps, checkpoint_dir=folder, quiet=True)
+    return capsys.readouterr().out
+
+  assert 'matched            1  weights' in train(0 + 1)
+  reader = tf.train.load_checkpoint(folder)
+  assert reader.get_tensor('global_step') == 1
+  assert abs(reader.get_tensor('weights') - values['weights']).max() < 0.1
+  shutil.rmtree(os.path.dirname(path))
+  assert 'is not read' in train(2)
+  shutil.rmtree(folder)
+  with pytest.raises(UsageError, match='does not exist'):
+    train(2)
+
+
+def damage(path, tmp_path, kind):
+  """Returns the path of a copy without its end, or with noise in its middle."""
+  copied = str(tmp_path / os.path.basename(path))
+  for suffix in ('', '.index', '.data-00000-of-00001'):
+    if not os.path.isfile(path + suffix):
+      continue
+    with open(path + suffix, 'rb') as file:
+      content = file.read()
+    if suffix != '.index':
+      middle = len(content) // 2
+      noise = bytes(255 - byte for byte in content[middle - 100:middle + 100])
+      end = b'' if kind == 'short' else noise + content[middle + 100:]
+      content = content[:middle - 100] + end
+    with open(copied + suffix, 'wb') as file:
+      file.write(content)
+  return copied
+
+
+# HDF5 has no checksums.
+@pytest.mark.parametrize('name, kind', [
+    ('v1', 'short'), ('v1', 'noise'), ('v2', 'short'), ('v2', 'noise'), ('weights', 'short')])
+def test_a_damaged_file_is_refused(files, tmp_path, name, kind):
+  check_weights(files[name])
+  with pytest.raises(UsageError, match='cannot be read as weights'):
+    check_weights(damage(files[name], tmp_path, kind))
+
+
+@pytest.mark.parametrize('flags, message', [
+    (['--init_from=missing'], 'init_from=missing does not exist'),
+    (['--init_from=missing.h5'], 'init_from=missing.h5 does not exist'),
+    (['--init_from=README.md'], 'init_from=README.md cannot be read as weights'),
+    (['--init_from=docs'], 'init_from=docs is a folder without a checkpoint'),
+    (['--init_map=a=b'], 'init_map=a=b has no effect without init_from'),
+    (['--init_from=x', '--check'], 'init_from=x has no effect on check'),
+])
+def test_mistakes_end_before_the_graph(flags, message, capfd):
+  assert main.main(['main.py', '--model=linear', *flags]) == 2
+  captured = capfd.readouterr()
+  assert message in captured.err and 'building the graph' not in captured.out + captured.err
+
+
+@pytest.mark.filterwarnings('ignore:.*is deprecated')
+def test_frozen_batch_norm_trains():
+  """Its averages stay, its scale and offset train, and any towers are one."""
+  def frozen(batch, is_training):
+    del is_training
+    features, labels = batch
+    hidden = batch_norm(small.dense(features, 6, 'hidden'), False, name='norm')
+    hidden = tf.layers.batch_normalization(hidden, training=False, name='other')
+    logits = small.dense(hidden, small.NUM_CLASSES, 'logits')
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+  def train(num_towers, kind):
+    with Run(model=frozen, num_towers=num_towers, batch_norm=kind) as run:
+      for _ in range(4):
+        run.steps.train()
+      return run.initial_weights, run.weights(), read_all(run)
+
+  _, expected, _ = train(1, 'first')
+  initial, weights, values = train(3, 'sync')
+  assert_same_weights(weights, expected)
+  assert_moved(initial, weights)
+  assert not values['norm/moving_mean'].any() and (values['norm/moving_variance'] == 1).all()

@@ -1,0 +1,51 @@
+"""Patterns: regular expressions that choose variables by the beginning of their names.
+
+`encoder/` chooses everything below encoder, and `.*biases` all biases.
+"""
+
+import re
+from typing import Any, Iterable, List
+
+from towers.base.usage_error import UsageError
+
+_SHOWN = 4
+
+
+def compile_pattern(setting: str, pattern: str) -> Any:
+  """Returns the compiled pattern.
+
+  Raises:
+    UsageError: it is no regular expression; names `setting`.
+  """
+  try:
+    return re.compile(pattern)
+  except re.error as error:
+    raise UsageError(f'{setting}={pattern} is no regular expression: {error}. It is matched with '
+                     'the beginning of names, as encoder/ or .*biases.') from None
+
+
+def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> List[str]:
+  """Returns the names that a pattern matches.
+
+  Args:
+    setting: that the pattern was given in.
+    pattern: a regular expression.
+    names: to choose from.
+    what: they are, as 'variable of the model'.
+
+  Raises:
+    UsageError: it is no regular expression, or matches none.
+  """
+  compiled, names = compile_pattern(setting, pattern), list(names)
+  found = [name for name in names if compiled.match(name)]
+  if not found:
+    raise UsageError(f'{setting}={pattern} matches no {what}: there are {shorten(names)}. A '
+                     'pattern is matched with the beginning of a name, as encoder/ or .*biases.')
+  return found
+
+
+def shorten(names: Iterable[str]) -> str:
+  """Returns the first few names, and the number of the others."""
+  names = list(names)
+  more = f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''
+  return (', '.join(names[:_SHOWN]) or 'none') + more

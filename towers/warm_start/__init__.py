@@ -1,0 +1,1 @@
+"""Warm start: initial weights from a file that another program has written."""

@@ -1,0 +1,196 @@
+"""Matching: which tensor of a file starts which variable of the program.
+
+  name in the file ── names ──► name in the program ──┬─► matched
+                                                      └─► left over: the program has no such one
+  variables that nothing starts: new, or under `reinit`
+"""
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from towers.base.usage_error import UsageError
+from towers.placement.patterns import choose, compile_pattern, shorten
+
+Names = Union[None, Mapping[str, str], Callable[[str], Optional[str]]]
+"""From names in the file to names in the program: a function, which returns None for a tensor to
+leave out; or patterns and what replaces the part that they match, of which the first that matches
+counts. A name that none matches stays as it is.
+"""
+_SHOWN = 8
+
+
+class InitFrom(NamedTuple):
+  """Where the initial weights come from.
+
+  Attributes:
+    path: of the file or folder.
+    names: from names in the file to names in the program.
+    reinit: patterns of the program's variables that start anew.
+  """
+  path: str
+  names: Names = None
+  reinit: Sequence[str] = ()
+
+
+class Matches(NamedTuple):
+  """How a file and a program's variables fit.
+
+  Attributes:
+    source: for each variable that the file starts, the name of its tensor.
+    new: variables that the file does not have.
+    anew: variables under `reinit`.
+    left_over: tensors that the program does not have.
+    differ: variables under `reinit` whose tensor in the file has another shape, in words.
+  """
+  source: Dict[str, str]
+  new: List[str]
+  anew: List[str]
+  left_over: List[str]
+  differ: List[str]
+
+  def format(self) -> str:
+    """Returns a table, a line for each kind."""
+    rows = [('matched', list(self.source)), ('new', self.new), ('reinit', self.anew),
+            ('left over', self.left_over), ('shape differs', self.differ)]
+    return '\n'.join(f'  {kind:13}  {len(names):5}  {shorten(names) if names else ""}'.rstrip()
+                     for kind, names in rows)
+
+
+def init_from(path: str, *, names: Names = None, reinit: Sequence[str] = ()) -> InitFrom:
+  """Returns where a program's initial weights come from, for `towers.Program(init_from=…)`.
+
+  Args:
+    path: a folder of TensorFlow checkpoints, of which the newest counts; a checkpoint's path
+      without suffix, V1 or V2; or a Keras .h5 file.
+    names: from names in the file to names in the program: a dict from patterns to replacements, as
+      `{'resnet/': 'model/'}`, or a function, which returns None for a tensor to leave out.
+    reinit: patterns of the program's variables that start anew, as `['logits/']`.
+
+  Raises:
+    UsageError: a pattern is no regular expression.
+  """
+  for pattern in names if isinstance(names, Mapping) else ():
+    compile_pattern('init_map', pattern)
+  for pattern in reinit:
+    compile_pattern('reinit', pattern)
+  return InitFrom(path, names, tuple(reinit))
+
+
+def parse_map(text: Optional[str]) -> Optional[Dict[str, str]]:
+  """Returns the names of `--init_map`: 'FILE=PROGRAM' with commas between them.
+
+  Raises:
+    UsageError: a part without '='.
+  """
+  if not text:
+    return None
+  parts = text.split(',')
+  for part in parts:
+    if '=' not in part:
+      raise UsageError(f'init_map={text}: {part!r} has no =. Give the beginning of names in the '
+                       'file, = and what replaces it, as resnet/=model/.')
+  return dict(part.split('=', 1) for part in parts)
+
+
+def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> Matches:
+  """Returns which tensor starts which variable.
+
+  Args:
+    settings: names and patterns.
+    tensors: of the file, by name, each with `shape` and `dtype`.
+    variables: of the program, likewise.
+
+  Raises:
+    UsageError: a pattern that matches nothing, two tensors for one variable, a shape or dtype that
+      differs, or no match at all.
+  """
+  anew = {name: True for pattern in settings.reinit
+          for name in choose('reinit', pattern, variables, what='variable of the model')}
+  found = _find_sources(settings, tensors, variables)
+  source: Dict[str, str] = {}
+  differ: List[str] = []
+  for name, given in found.items():
+    if _fits(tensors[given], variables[name]):
+      if name not in anew:
+        source[name] = given
+    else:
+      differ.append(f'{name} {_describe(tensors[given])} in the file, '
+                    f'{_describe(variables[name])} in the program')
+  refused = [line for line in differ if line.split(' ')[0] not in anew]
+  if refused:
+    more = f'\n  … and {len(refused) - _SHOWN} more' if len(refused) > _SHOWN else ''
+    first = refused[0].split(' ')[0]
+    raise UsageError(
+        f'init_from={settings.path} does not fit the program:\n  ' + '\n  '.join(refused[:_SHOWN]) +
+        f"{more}\nLet these variables start anew, as reinit={first.rsplit('/', 1)[0]}, or build "
+        'the model that the file is of.')
+  if not source:
+    raise UsageError(f'init_from={settings.path} starts no variable: the file has '
+                     f'{shorten(tensors)}, and the program {shorten(variables)}. Map the names, as '
+                     'init_map=resnet/=model/.')
+  used = set(found.values())
+  return Matches(source, [name for name in variables if name not in found and name not in anew],
+                 list(anew), [name for name in tensors if name not in used], differ)
+
+
+def _find_sources(settings, tensors, variables) -> Dict[str, str]:
+  """Returns for each variable the tensor of its name; one that is renamed comes first."""
+  renamed = _rename(settings, tensors)
+  _check_used(settings, tensors, renamed, variables)
+  found: Dict[str, str] = {}
+  for name, (new_name, rule) in renamed.items():
+    if new_name not in variables:
+      continue
+    other = found.get(new_name)
+    if other is not None and (rule is None) == (renamed[other][1] is None):
+      raise UsageError(f'init_map gives {new_name} two tensors of {settings.path}: {other} and '
+                       f'{name}. Let each tensor have a name of its own.')
+    if other is None or rule is not None:
+      found[new_name] = name
+  return {name: found[name] for name in variables if name in found}
+
+
+def _rename(settings, tensors):
+  """Returns for each tensor its name in the program and the pattern that gave it, or None."""
+  names = settings.names
+  if names is None:
+    return {name: (name, None) for name in tensors}
+  if callable(names):
+    given = {name: names(name) for name in tensors}
+    return {name: (new_name, None if new_name == name else '') for name, new_name in given.items()
+            if new_name is not None}
+  renamed = {}
+  rules = [(pattern, compile_pattern('init_map', pattern), new) for pattern, new in names.items()]
+  for name in tensors:
+    matches = [(pattern, new, compiled.match(name)) for pattern, compiled, new in rules]
+    pattern, new, matched = next((rule for rule in matches if rule[2]), (None, '', None))
+    try:
+      beginning = matched.expand(new) if matched else ''
+    except Exception as error:  # re.error, or an IndexError for a group that is not there.
+      raise UsageError(f'init_map={pattern}={new}: {error}.') from None
+    renamed[name] = (beginning + name[matched.end() if matched else 0:], pattern)
+  return renamed
+
+
+def _check_used(settings, tensors, renamed, variables):
+  """Refuses a pattern of names that no tensor has, or that leads to no variable."""
+  for pattern in settings.names if isinstance(settings.names, Mapping) else ():
+    given = [new_name for new_name, rule in renamed.values() if rule == pattern]
+    text = f'init_map={pattern}={settings.names[pattern]}'
+    if not given:
+      raise UsageError(f'{text} matches no tensor of {settings.path}: there are '
+                       f'{shorten(tensors)}. A pattern is matched with the beginning of a name, '
+                       'and the first that matches counts.')
+    if not set(given) & set(variables):
+      raise UsageError(f'{text} makes {shorten(given)}, and the program has no such variable: '
+                       f'there are {shorten(variables)}.')
+
+
+def _fits(tensor, variable) -> bool:
+  same_kind = np.can_cast(tensor.dtype, variable.dtype, 'same_kind') or tensor.dtype.kind == 'V'
+  return tuple(tensor.shape) == tuple(variable.shape) and same_kind
+
+
+def _describe(info) -> str:
+  return f'{list(info.shape)} {np.dtype(info.dtype).name}'

@@ -1,0 +1,87 @@
+"""Warm start: the variables of a program start from a file.
+
+  file ── tensors by name ──► matching ──► fed as initial values ──► the variables start
+
+The values are fed in place of initial values, so that all which follows from these starts right:
+replicas on every tower, and variables whose initial value is made of another's. Nothing is read
+before the variables start, since a run that resumes needs its checkpoint alone.
+"""
+
+from typing import Dict, Iterable, List, Optional, Set, Union
+
+import numpy as np
+
+from tensorflow_v1 import Session, Tensor, Variable, tf
+from towers.graph.walk import find_needed
+from towers.warm_start.matching import InitFrom, Matches, init_from, match
+from towers.warm_start.weights_file import Info, check_weights, open_weights
+
+
+class WarmStart:
+  """What starts a program's variables, beside their initializers.
+
+  Attributes:
+    settings: where the values come from.
+    variables: that may start from them, by name.
+  """
+
+  def __init__(self, settings: InitFrom, variables: Iterable[Variable]):
+    """Reads nothing.
+
+    Args:
+      settings: where the values come from.
+      variables: the model's. Integers that are not trained, such as counters, start anew.
+    """
+    self.settings = settings
+    self.variables: Dict[str, Variable] = {
+        variable.op.name: variable for variable in variables
+        if variable.dtype.base_dtype.is_floating or variable.trainable}
+    self._matches: Optional[Matches] = None
+
+  def open(self) -> str:
+    """Examines the file; returns a table of what it starts.
+
+    Raises:
+      UsageError: the file is missing or damaged, or does not fit the program, see `matching`.
+    """
+    path = self.settings.path
+    check_weights(path)
+    with open_weights(path) as opened:
+      self._matches = match(self.settings, opened.tensors, {
+          name: Info(tuple(variable.shape.as_list()), np.dtype(variable.dtype.as_numpy_dtype))
+          for name, variable in self.variables.items()})
+      return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
+              f'{self._matches.format()}')
+
+  def start(self, session: Session) -> None:
+    """Starts the variables again, from the file; call it once `open` has succeeded.
+
+    All others keep their values, except those whose initial value is made of such a variable's.
+    """
+    assert self._matches is not None, 'open comes first'
+    with open_weights(self.settings.path) as opened:
+      waiting = {self.variables[name]: opened.read(source)
+                 for name, source in self._matches.source.items()}
+    started = set(waiting)
+    while waiting:
+      # An initial value that several variables share is fed to one after the other.
+      taken = {variable.initializer.inputs[1]: variable for variable in waiting}
+      followers = _find_followers(session, set(taken), started)
+      session.run([variable.initializer for variable in [*taken.values(), *followers]], {
+          value: np.asarray(waiting.pop(variable)).astype(variable.dtype.as_numpy_dtype)
+          for value, variable in taken.items()})
+
+
+def _find_followers(session: Session, values: Set[Tensor], started: Set[Variable]
+                    ) -> List[Variable]:
+  """Returns the variables whose initial value is made of `values`, but for those in `started`."""
+  ops = {value.op for value in values}
+  with session.graph.as_default():
+    return [variable for variable in tf.global_variables()
+            if variable not in started and ops & find_needed([variable.initializer.inputs[1].op])]
+
+
+def build_warm_start(source: Union[str, InitFrom], variables: Iterable[Variable]) -> WarmStart:
+  """Returns the warm start of a program's variables from `source`, a path or `init_from(…)`."""
+  settings = source if isinstance(source, InitFrom) else init_from(source)
+  return WarmStart(settings, variables)

@@ -1,0 +1,148 @@
+"""Weights file: a TensorFlow checkpoint or a Keras .h5 file, read tensor by tensor.
+
+The checkpoint is of any program, in TensorFlow's format V1 or V2.
+"""
+
+import contextlib
+import glob
+import os
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from towers.base.local_path import check_local_path
+from towers.base.usage_error import UsageError
+
+_INDEX = '.index'
+_DATA = '.data-'
+_H5 = ('.h5', '.hdf5', '.keras')
+_KEPT = {'f', 'i', 'u', 'b', 'V'}  # numpy's kinds; bfloat16 is V.
+
+
+class Info(NamedTuple):
+  """What a tensor is: its shape and its numpy dtype."""
+  shape: Tuple[int, ...]
+  dtype: Any
+
+
+class WeightsFile(NamedTuple):
+  """A file of weights.
+
+  Attributes:
+    kind: of the file, in words.
+    tensors: what each tensor is, by its name in the file.
+    read: returns the value of a tensor.
+  """
+  kind: str
+  tensors: Dict[str, Info]
+  read: Callable[[str], np.ndarray]
+
+
+@contextlib.contextmanager
+def open_weights(path: str) -> Iterator[WeightsFile]:
+  """Opens a file of weights.
+
+  Args:
+    path: a folder of checkpoints, of which the newest counts; a checkpoint's path without suffix;
+      or a Keras file, .h5.
+
+  Raises:
+    UsageError: it is missing, damaged, or of another kind.
+  """
+  check_local_path('init_from', path)
+  is_keras = path.endswith(_H5) and not os.path.isdir(path)
+  try:
+    with _open_keras(path) if is_keras else _open_checkpoint(path) as opened:
+      yield opened
+  except (tf.errors.OpError, OSError, ValueError, RuntimeError, KeyError, SystemError) as error:
+    if isinstance(error, UsageError):
+      raise
+    text = str(getattr(error, 'message', '')) or str(error) or type(error).__name__
+    raise UsageError(f'init_from={path} cannot be read as weights: {text.splitlines()[0]}. Give a '
+                     'folder of '
+                     'checkpoints, a checkpoint\'s path without .index, or a Keras .h5 file that '
+                     'is whole.') from None
+
+
+def check_weights(path: str) -> None:
+  """Reads all tensors once, so that a damaged file shows before anything is built.
+
+  Raises:
+    UsageError: as `open_weights`.
+  """
+  with open_weights(path) as opened:
+    for name in opened.tensors:
+      opened.read(name)
+
+
+@contextlib.contextmanager
+def _open_checkpoint(path):
+  for suffix in (_INDEX, _DATA):
+    path = path[:path.rindex(suffix)] if suffix in os.path.basename(path) else path
+  if os.path.isdir(path):
+    newest = tf.train.latest_checkpoint(path)
+    if newest is None:
+      raise UsageError(f'init_from={path} is a folder without a checkpoint: give the folder of a '
+                       'run, or a checkpoint\'s path without .index.')
+    path = newest
+  if not os.path.isfile(path + _INDEX) and not os.path.isfile(path):
+    raise UsageError(f'init_from={path} does not exist: give a folder of checkpoints, a '
+                     'checkpoint\'s path without .index, or a Keras .h5 file.')
+  reader = tf.train.load_checkpoint(path)
+  dtypes = reader.get_variable_to_dtype_map()
+  tensors = {name: Info(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
+             for name, shape in sorted(reader.get_variable_to_shape_map().items())
+             if np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
+  # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
+  claimed = sum(_count_bytes(info) for info in tensors.values())
+  held = sum(os.path.getsize(name) for name in glob.glob(glob.escape(path) + _DATA + '*'))
+  if os.path.isfile(path + _INDEX) and claimed > held:
+    raise ValueError(f'its index names {claimed} bytes, and its data has {held}')
+  yield WeightsFile('TensorFlow checkpoint', tensors, reader.get_tensor)
+
+
+def _count_bytes(info):
+  count = 1
+  for size in info.shape:
+    count *= int(size)
+  return count * info.dtype.itemsize
+
+
+@contextlib.contextmanager
+def _open_keras(path):
+  if not os.path.isfile(path):
+    raise UsageError(f'init_from={path} does not exist: give a Keras .h5 file, or a checkpoint.')
+  import h5py
+  with h5py.File(path, 'r') as file:
+    root = file.get('model_weights', file)
+    datasets = _find_keras_names(root) or _find_paths(root, h5py.Dataset)
+    tensors = {name: Info(tuple(dataset.shape), dataset.dtype)
+               for name, dataset in sorted(datasets.items()) if dataset.dtype.kind in _KEPT}
+    yield WeightsFile('Keras file', tensors, lambda name: np.asarray(datasets[name][()]))
+
+
+def _find_keras_names(root) -> Dict[str, Any]:
+  """Returns the weights of a file of Keras 2 under their names in the graph."""
+  found: Dict[str, Any] = {}
+  for layer in root.values():
+    for name in _read_names(layer):
+      key = name[:-len(':0')] if name.endswith(':0') else name
+      # Layers of one's own may use a name twice.
+      found[key if key not in found else f"{layer.name.strip('/')}/{key}"] = layer[name]
+  return found
+
+
+def _read_names(layer) -> List[str]:
+  """Returns the names of a layer's weights, which long lists spread over several attributes."""
+  keys = [key for key in layer.attrs if key.startswith('weight_names')]
+  keys.sort(key=lambda key: int(key[len('weight_names'):] or 0))
+  return [name.decode() if isinstance(name, bytes) else str(name)
+          for key in keys for name in layer.attrs[key]]
+
+
+def _find_paths(root, kind) -> Dict[str, Any]:
+  """Returns all data sets under their paths in the file, as Keras 3 has them."""
+  found: Dict[str, Any] = {}
+  root.visititems(lambda name, item: found.update({name: item}) if isinstance(item, kind) else None)
+  return found
