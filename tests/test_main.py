@@ -37,6 +37,19 @@ def run_with_result(folder, *flags):
     return json.load(file), done
 
 
+@pytest.mark.parametrize('streams', [
+    '>/dev/full 2>&1', pytest.param('>&- 2>&-', marks=pytest.mark.slow),
+    pytest.param('2>&1 | true', marks=pytest.mark.slow)])
+def test_results_are_made_whatever_becomes_of_the_log(streams, tmp_path):
+  command = [sys.executable, 'main.py', *QUICK, f'--result_file={tmp_path}/result.json',
+             f'--checkpoint_dir={tmp_path}/run', f'--export_dir={tmp_path}/served']
+  done = subprocess.run(['bash', '-c', f'set -o pipefail; "$0" "$@" {streams}', *command],
+                        cwd=ROOT, timeout=120)
+  assert done.returncode == 0 and (tmp_path / 'run' / 'model.ckpt-45.index').exists()
+  assert json.loads((tmp_path / 'result.json').read_text())['global_step'] == 45
+  assert list((tmp_path / 'served').glob('*/saved_model.pb'))
+
+
 def result_here(folder, *flags):
   path = os.path.join(str(folder), 'result.json')
   assert run_here('--result_file=' + path, *flags) == 0

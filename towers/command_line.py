@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 from absl import flags
 
+from towers.base.output import flush_streams, open_closed_streams, write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
 from towers.placement.cluster import Cluster, check_port, read_cluster
@@ -35,8 +36,10 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
   `model` and `data` are those of a program of one's own, see `towers.main`.
 
   0: done. 1: --check found that towers differ, or --doctor found a fault. 2: a mistake to correct.
-  3: the run could not go on. 75: another worker left. 130 and 143: ended by Ctrl-C and SIGTERM.
+  3: the run could not go on. 75: another worker left. 129, 130 and 143: ended by SIGHUP, Ctrl-C
+  and SIGTERM.
   """
+  open_closed_streams()
   with Signals() as signals, Startup(time.monotonic()) as startup:
     try:
       if model is None and data is None:
@@ -46,14 +49,16 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
         command = [sys.executable, os.path.abspath(arguments[0])]
       return 0 if config is None else _run(config, startup, signals, command)
     except UsageError as error:
-      print(f'towers: error: {error}', file=sys.stderr)
+      write_line(f'towers: error: {error}', sys.stderr)
       return 2
     except RunError as error:
-      print(f'towers: error: {error}', file=sys.stderr)
+      write_line(f'towers: error: {error}', sys.stderr)
       return error.exit_code
     except Interrupted as interrupted:
-      print(f'towers: {interrupted}', file=sys.stderr)
+      write_line(f'towers: {interrupted}', sys.stderr)
       return interrupted.exit_code
+    finally:
+      flush_streams()
 
 
 def _parse_own(arguments: Sequence[str], **given: Optional[Callable[..., Any]]) -> Optional[Config]:
@@ -109,6 +114,6 @@ def _train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup
   if config.result_file:
     write_result(config.result_file, result)
   if cluster.is_chief:  # The other workers have printed what is theirs.
-    print(format_result(result, time.monotonic() - startup.started))
+    write_line(format_result(result, time.monotonic() - startup.started))
   if config.export_dir:
     jobs.export(config, data_set)

@@ -281,6 +281,7 @@ def test_a_mistake_is_not_restarted(start):
 PATIENT = '''
 signal.signal(signal.SIGTERM, lambda number, _: note('signals', number))
 signal.signal(signal.SIGINT, lambda number, _: note('signals', number))
+signal.signal(signal.SIGHUP, lambda number, _: note('signals', number))
 note('ready')
 signal.pause()
 time.sleep(0.5)
@@ -288,7 +289,7 @@ note('left')
 '''
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_forwarded_once_and_all_leave_by_themselves(start, number):
   launcher = start(PATIENT + f'sys.exit(128 + {number})', '--workers=2', '--evaluator',
                    '--restarts=3', '--grace_seconds=0')
@@ -297,6 +298,17 @@ def test_a_signal_is_forwarded_once_and_all_leave_by_themselves(start, number):
   assert launcher.end() == 128 + number
   assert launcher.notes('signals') == [str(int(number))] * 3
   assert len(launcher.notes('left')) == 3 and len(launcher.notes('starts')) == 3
+
+
+@pytest.mark.parametrize('streams', ['>/dev/full 2>&1', '>&- 2>&-'])
+def test_workers_end_well_though_the_launcher_can_write_nothing(streams, tmp_path):
+  (tmp_path / 'child.py').write_text(
+      PRELUDE + 'for line in range(1000): print(line)\nprint(line, file=sys.stderr)\nnote("end")')
+  command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--', sys.executable,
+             str(tmp_path / 'child.py')]
+  done = subprocess.run(['sh', '-c', f'exec "$0" "$@" {streams}', *command], cwd=ROOT, timeout=60,
+                        env=clean_environment(NOTES=str(tmp_path)))
+  assert done.returncode == 0 and (tmp_path / 'end').read_text() == '\n\n'
 
 
 def test_a_signal_while_all_are_leaving_is_not_sent_again_and_nothing_starts_again(start):

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any, Dict, Optional, Set, Tuple
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
 POLICIES = ('fail', 'skip')
@@ -68,8 +69,8 @@ class BadRecords:
       self._places.add((path, offset))
       if not is_known and len(self._places) <= _MAX_LINES:
         is_last = len(self._places) == _MAX_LINES
-        print(f"skipped: {place}{' (further ones are only counted)' if is_last else ''}",
-              file=self._stream or sys.stderr, flush=True)
+        write_line(f"skipped: {place}{' (further ones are only counted)' if is_last else ''}",
+                   self._stream or sys.stderr)
 
   def summary(self) -> str:
     """Returns a sentence with the number of damaged places in each file, or '' if there was none.

@@ -10,11 +10,12 @@
   one fails                 SIGTERM to the others, SIGKILL after the grace; all start again,
                             on other ports
   one ends with 2           the same, but no restart: a restart mends no mistake
-  Ctrl-C, SIGTERM           forwarded once, and all leave by themselves; a second is SIGKILL to all
+  Ctrl-C, SIGTERM, SIGHUP   forwarded once, and all leave by themselves; a second is SIGKILL to all
   launch itself is killed   `towers/launch/orphans.py` kills all
 
-The exit code is that of the first worker that failed by itself; 130 and 143 after Ctrl-C and
-SIGTERM. `towers/launch/child_process.py` is one child, `towers/launch/children.py` waits for all.
+The exit code is that of the first worker that failed by itself; 129, 130 and 143 after SIGHUP,
+Ctrl-C and SIGTERM. `towers/launch/child_process.py` is one child, `towers/launch/children.py` waits
+for all.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import shutil
 import sys
 from typing import Optional, Sequence
 
+from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
 from towers.launch.child_process import ChildProcess
 from towers.launch.children import Children, say
@@ -199,6 +201,7 @@ def _start(children, index, member, command, addresses):
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
   """Runs a command line; returns the exit code."""
+  open_closed_streams()
   try:
     given = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     members = plan_members(given.workers, has_evaluator=given.evaluator,

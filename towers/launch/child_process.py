@@ -13,6 +13,7 @@ import subprocess
 import time
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO
 
+from towers.base.output import write_bytes
 from towers.training.faults.signals import exit_code
 
 _READ_BYTES = 1 << 16
@@ -80,11 +81,7 @@ class Output:
 
   def write(self, tag: bytes, lines: Sequence[bytes]) -> None:
     """Writes whole lines."""
-    text = b''.join(tag + line + b'\n' for line in lines)
-    # A closed terminal, or a log on a full disk, does not end a run.
-    with contextlib.suppress(OSError):
-      while text:
-        text = text[os.write(self._descriptor, text):]
+    write_bytes(self._descriptor, b''.join(tag + line + b'\n' for line in lines))
 
 
 class _Stream(NamedTuple):

@@ -4,7 +4,6 @@ One thread does it all. It reads all pipes, so lines of different children never
 end and each signal wakes it (`signal.set_wakeup_fd`), so it sees the ends in their order.
 """
 
-import contextlib
 import os
 import select
 import signal
@@ -13,7 +12,9 @@ import sys
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
+from towers.base.output import write_line
 from towers.launch.child_process import ChildProcess, Output
+from towers.training.faults.signals import find_handled
 
 _ORPHANS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'orphans.py')
 _LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.
@@ -21,9 +22,7 @@ _LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.
 
 def say(text: str) -> None:
   """Writes a line of the launcher itself."""
-  # A closed terminal does not end a run.
-  with contextlib.suppress(OSError):
-    print(f'launch: {text}', file=sys.stderr, flush=True)
+  write_line(f'launch: {text}', sys.stderr)
 
 
 class Children:
@@ -53,7 +52,7 @@ class Children:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     # A signal without a handler would not write to the pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in find_handled():
       signal.signal(number, lambda number, _: self._signals.append(number))
     return self
 

@@ -14,6 +14,7 @@ import json
 import sys
 from typing import NoReturn, Optional, Sequence
 
+from towers.base.output import open_closed_streams, write_line
 from towers.base.usage_error import UsageError
 
 _LARGEST_PORT = 65535
@@ -62,10 +63,11 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> str:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
   """Prints a TF_CONFIG; returns the exit code."""
+  open_closed_streams()
   try:
-    print(parse_arguments(arguments))
+    write_line(parse_arguments(arguments))
   except UsageError as error:
-    print(f'tf_config.py: error: {error}', file=sys.stderr)
+    write_line(f'tf_config.py: error: {error}', sys.stderr)
     return 2
   return 0
 

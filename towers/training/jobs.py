@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from towers import data
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples
 from towers.placement.cluster import Cluster
@@ -70,9 +71,10 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
           startup=startup, signals=signals, best_metric=config.best_metric,
           early_stopping=config.early_stopping, summary_dir=config.summary_dir)
       return None
-    print(description if cluster.is_chief else
-          f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
-          'tells of the run')
+    write_line(
+        description if cluster.is_chief else
+        f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
+        'tells of the run')
     return run_program(
         program, config=config, settings=dataclasses.asdict(config), description=description,
         startup=startup, signals=signals, bad_records=data_set.bad_records, worker=worker)
@@ -98,11 +100,11 @@ def check(config: Config, data_set: DataSet) -> bool:
         model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
         seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
         device='gpu' if on_gpus else 'cpu'))
-    print(f'is_training={is_training}: {reports[-1].format()}')
+    write_line(f'is_training={is_training}: {reports[-1].format()}')
     if reports[-1].agrees or not reports[-1].draws:
       break
-  print(describe_check(tower_build=config.tower_build, variables=config.variables,
-                       accumulate=config.accumulate, precision=config.precision))
+  write_line(describe_check(tower_build=config.tower_build, variables=config.variables,
+                            accumulate=config.accumulate, precision=config.precision))
   return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 
@@ -116,9 +118,9 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
       data_set.train, devices, batch_size=config.batch_size, accumulate=config.accumulate,
       drop_remainder=config.drop_remainder, shuffle=config.shuffle, seed=config.seed,
       input_threads=config.input_threads)
-  print(measure_input.format_speeds(speeds, num_towers=len(devices.names),
-                                    batch_size=config.batch_size,
-                                    input_threads=config.input_threads))
+  write_line(measure_input.format_speeds(speeds, num_towers=len(devices.names),
+                                         batch_size=config.batch_size,
+                                         input_threads=config.input_threads))
   return speeds
 
 
@@ -136,7 +138,7 @@ def export(config: Config, data_set: DataSet) -> None:
                   build_logits=_build_logits(config, data_set),
                   examples=data_set.validation or data_set.train,
                   best_metric=config.best_metric)
-  print(f'exported to {folder}')
+  write_line(f'exported to {folder}')
 
 
 def examine() -> bool:
@@ -171,7 +173,7 @@ def _build_devices(config):
     use_deterministic_kernels()
   devices = towers.build_devices(config.num_gpus, config.device)
   if devices.notice:
-    print(f'towers: {devices.notice}', file=sys.stderr)
+    write_line(f'towers: {devices.notice}', sys.stderr)
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
     raise UsageError('data_format=NCHW needs GPUs, and TensorFlow sees none. Use data_format=NHWC, '
                      'whose weights and checkpoints are the same.')

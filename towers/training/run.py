@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import towers
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.data import BadRecords
 from towers.training.cluster.worker import Worker, facts_of_graph
 from towers.training.faults.signals import Signals
@@ -112,7 +113,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
                   is_image_folder=settings.get('data') == 'images',
                   needs_threads=program.feed.inputs.needs_threads)
   if advice:
-    print(advice)
+    write_line(advice)
   result = _build_result(program, end, examples_seen, steps=steps, progress=progress,
                          startup=startup)
   for callback in progress.callbacks:
@@ -173,7 +174,7 @@ def _resume(steps: Steps, *, checkpoints: _Saved, history: History, worker: Opti
 
   check_resume(path, step=int(step), examples_seen=int(examples_seen), plan=steps.program.plan,
                may_skip=may_skip)
-  print(f'resumed from {path}: {step} of {total_steps} steps are done')
+  write_line(f'resumed from {path}: {step} of {total_steps} steps are done')
   if checkpoints.folder is not None:
     history.read(checkpoints.folder, int(step))
   else:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import towers
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.placement.cluster import check_port, read_cluster
 from towers.training.cluster.worker import join_workers
 from towers.training.faults.signals import Signals
@@ -114,7 +115,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
                       session_settings=config.session_settings(), start_seconds=start_seconds,
                       worker_seconds=worker_seconds) as worker:
       if cluster.is_chief:
-        print(description)
+        write_line(description)
       result = run_program(
           program, config=config, settings=settings, description=description, startup=startup,
           signals=signals, worker=worker, callbacks=[
@@ -123,7 +124,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     if config.result_file:
       write_result(config.result_file, result)
     if cluster.is_chief:
-      print(format_result(result, time.monotonic() - startup.started))
+      write_line(format_result(result, time.monotonic() - startup.started))
   return result
 
 

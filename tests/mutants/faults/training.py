@@ -58,6 +58,29 @@ MUTANTS = [
              'rate_and_gives_up_at_last'),
         ]),
     *mutants_of(
+        'towers/base/output.py', tests='tests/base/test_output.py', faults=[
+            ("    with contextlib.suppress(OSError, ValueError):\n      stream.write(text)",
+             "    with contextlib.suppress(OSError):\n      stream.write(text)",
+             'a closed stream ends the run',
+             'test_what_cannot_be_written_is_lost_and_fails_nothing'),
+            ('      _stuck.discard(descriptor)', '      pass',
+             'a reader that stood still once is never waited for again',
+             'test_a_reader_that_takes_nothing_is_not_waited_for_until_it_reads_on'),
+            ('os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)', 'pass',
+             'a file gets the number of a closed stream, and the log goes into it',
+             'test_no_file_gets_the_number_of_a_closed_stream'),
+        ]),
+    *mutants_of(
+        'towers/training/faults/signals.py', tests='tests/training/faults/test_signals.py', faults=[
+            ("  write_at_once(f'\\ntowers: {text}\\n')",
+             "  os.write(2, f'\\ntowers: {text}\\n'.encode())",
+             'a message that cannot be written ends the thread that saves',
+             'test_signals_save_whatever_became_of_the_streams'),
+            ('if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]',
+             'if True]', 'a run under nohup ends with its terminal',
+             'test_under_nohup_a_closed_terminal_ends_nothing'),
+        ]),
+    *mutants_of(
         'towers/training/saving/history.py', tests='tests/training/saving/test_history.py', faults=[
             ("if 'loss' in metric or 'error' in metric else -1.0", "if 'loss' in metric else -1.0",
              'the largest error is the best',

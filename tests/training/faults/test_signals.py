@@ -1,5 +1,6 @@
 """A run of main.py answers signals at any moment: words, checkpoint, exit code, and soon."""
 
+import contextlib
 import os
 import re
 import signal
@@ -11,9 +12,11 @@ import time
 import pytest
 
 from tests import ROOT
+from tests.harness.small import diagonal
 from towers.training.faults.signals import Signals
 
 GONE_SECONDS = 10.0
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # For the steps on batches that were read before the map function fell asleep.
 STEPS_LEFT_SECONDS = 1.5
 
@@ -92,10 +95,94 @@ def test_a_step_that_does_not_end_is_left_within_the_time():
   assert code == 143 and 'the step does not end; left without saving' in errors
 
 
+# A run without TensorFlow, which saves by making a file.
+RUN = '''
+import os, sys, time
+from towers.base.output import open_closed_streams, write_line
+from towers.training.faults.signals import Signals, exit_code
+open_closed_streams()
+with Signals() as signals:
+  signals.leave_to_run(lambda: 0.01)
+  open(sys.argv[1] + '.ready', 'w').close()
+  while signals.received is None:
+    write_line('a step')
+    time.sleep(0.01)
+  signals.answer()
+  open(sys.argv[1], 'w').close()
+  signals.has_saved()
+sys.exit(exit_code(signals.received))
+'''
+STREAMS = {'without stderr': '2>&-', 'without both': '>&- 2>&-', 'on a full disk':
+           '>/dev/full 2>&1', 'to readers who left': '', 'to readers who stand still': ''}
+
+
+@pytest.mark.parametrize('streams, number', diagonal(
+    sorted(STREAMS), [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
+def test_signals_save_whatever_became_of_the_streams(streams, number, tmp_path):
+  saved, ready = tmp_path / 'saved', tmp_path / 'saved.ready'
+  process = subprocess.Popen(
+      ['sh', '-c', f'exec "$0" -c "$1" "$2" {STREAMS[streams]}', sys.executable, RUN, str(saved)],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  try:
+    if streams == 'to readers who left':
+      process.stdout.close()
+      process.stderr.close()
+    elif streams == 'to readers who stand still':
+      for pipe in (process.stdout, process.stderr):
+        fill(pipe.fileno())
+    while not ready.exists():
+      time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(timeout=GONE_SECONDS) == 128 + number and saved.exists()
+  finally:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def fill(reader):
+  """Fills the pipe of a reader."""
+  writer = os.open(f'/proc/self/fd/{reader}', os.O_WRONLY | os.O_NONBLOCK)
+  with contextlib.suppress(BlockingIOError):
+    while True:
+      os.write(writer, bytes(4096))
+  os.close(writer)
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with Signals():
+      assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_whole_run_saves_though_nobody_reads_its_streams(number, tmp_path):
+  command = [sys.executable, 'main.py', '--data=synthetic', '--model=linear', '--device=cpu',
+             '--steps=1000000', '--checkpoint_every=20steps', f'--checkpoint_dir={tmp_path}',
+             '--validate_every=1000000steps']
+  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  try:
+    while not list(tmp_path.glob('*.index')):
+      assert process.poll() is None
+      time.sleep(0.05)
+    process.stdout.close()
+    process.stderr.close()
+    process.send_signal(number)
+    assert process.wait(timeout=GONE_SECONDS) == 128 + number
+  finally:
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize('is_answered', [False, True])
 def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_answered):
   codes, left = [], threading.Event()
-  handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+  handlers = [signal.getsignal(number) for number in HANDLED]
   clock = [0.0]
   signals = Signals(leave=lambda code: (codes.append(code), left.set()), clock=lambda: clock[0])
   with signals:
@@ -114,7 +201,7 @@ def test_it_waits_for_a_run_that_saves_but_not_for_one_that_does_not_answer(is_a
       signals.look_again()
       assert left.wait(20)
   assert codes == [143]
-  assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+  assert [signal.getsignal(number) for number in HANDLED] == handlers
 
 
 def test_it_is_awake_in_a_process_with_more_handles_than_select_takes():

@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.local_path import check_local_path
+from towers.base.output import open_closed_streams, write_line
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.bad_records import POLICIES, BadRecords
@@ -78,7 +79,7 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
   done = {path: index for path, index in found if index is not None}
   left = [shard for shard in planned if shard.path not in done]
   if done:
-    print(f'{len(done):,} of {len(planned):,} shards are there already and whole', file=stream)
+    write_line(f'{len(done):,} of {len(planned):,} shards are there already and whole', stream)
   if left and os.path.exists(os.path.join(to, DESCRIPTION)):
     os.remove(os.path.join(to, DESCRIPTION))
   done.update(write_shards(left, bad_records, processes or count_cores(), stream))
@@ -86,7 +87,7 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
   description = _describe(kind, sources, [done[shard.path] for shard in planned])
   write_whole(os.path.join(to, DESCRIPTION), (json.dumps(description, indent=1) + '\n').encode())
   if bad_records.summary():
-    print(bad_records.summary(), file=stream)
+    write_line(bad_records.summary(), stream)
   return description
 
 
@@ -116,17 +117,18 @@ def main(arguments: Optional[List[str]] = None) -> int:
                       help='number of processes that write; default: one on each core')
   parser.add_argument('--on_bad_record', default='fail', choices=POLICIES,
                       help='for damaged images: stop, or leave them out')
+  open_closed_streams()
   flags = parser.parse_args(arguments)
   try:
     description = convert(flags.kind, flags.data_dir, flags.to, shards=flags.shards,
                           processes=flags.processes, on_bad_record=flags.on_bad_record)
   except UsageError as error:
-    print(f'error: {error}', file=sys.stderr)
+    write_line(f'error: {error}', sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print('\ninterrupted: whole shards are kept, and the same command goes on', file=sys.stderr)
+    write_line('\ninterrupted: whole shards are kept, and the same command goes on', sys.stderr)
     return 130
   records = [shard['records'] for shard in description['shards'].values()]
-  print(f"done: {sum(records):,} images of {description['num_classes']:,} classes in "
+  write_line(f"done: {sum(records):,} images of {description['num_classes']:,} classes in "
         f"{len(records):,} files; train with --data=tfrecord --data_dir={flags.to}")
   return 0

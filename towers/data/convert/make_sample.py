@@ -14,6 +14,7 @@ from typing import List, Optional
 import numpy as np
 
 from towers.base.local_path import check_local_path
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.formats.idx import read_idx, write_idx
 
@@ -80,7 +81,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
   try:
     make_sample(flags.data_dir, flags.output_dir)
   except UsageError as error:
-    print(f'error: {error}', file=sys.stderr)
+    write_line(f'error: {error}', sys.stderr)
     return 2
   return 0
 

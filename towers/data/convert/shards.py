@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.convert.sources import Sources, Split
@@ -187,10 +188,9 @@ class _Progress:
     if now - self._shown > _SECONDS_BETWEEN_LINES or num_shards == self._num_shards:
       self._shown = now
       left = now * (self._total - self.num_images) / max(self.num_images, 1)
-      print(f'{self.num_images:,} of {self._total:,} images, '
-            f'{num_shards:,} of {self._num_shards:,} shards, '
-            f'{self.num_images / now:,.0f} images/s, {left:.0f} s left',
-            file=self._stream, flush=True)
+      write_line(f'{self.num_images:,} of {self._total:,} images, '
+                 f'{num_shards:,} of {self._num_shards:,} shards, '
+                 f'{self.num_images / now:,.0f} images/s, {left:.0f} s left', self._stream)
 
 
 def _work(shards: Sequence[Shard], writer: Any, parent: int) -> None:

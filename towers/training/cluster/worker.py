@@ -19,6 +19,7 @@ import numpy as np
 
 import towers
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
@@ -71,7 +72,7 @@ class Worker:
     """Frees the server: that of TensorFlow 1.14 complains if the interpreter ends first."""
     del self._server
 
-  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = print,
+  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = write_line,
            ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
     """Waits until all workers answer, and tells which ones it waits for.
@@ -215,7 +216,7 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
       **(session_settings or {}))
   worker = Worker(cluster, session_config, worker_seconds=worker_seconds)
   startup.begin('workers', worker.describe_wait)
-  worker.meet(start_seconds, tell=lambda text: print(text, flush=True))
+  worker.meet(start_seconds, tell=write_line)
   with worker.peers:
     worker.compare('flags or data', facts,
                    'Start all of them with the same flags, data and versions.')

@@ -2,7 +2,7 @@
 
 import os
 
-_STDERR = 2
+from towers.base.output import write_at_once
 
 
 class RunError(Exception):
@@ -22,6 +22,5 @@ class WorkerGone(RunError):
 
 def end_process(reason: str, exit_code: int = RunError.exit_code) -> None:
   """Writes the reason to stderr and ends the process without waiting for any thread."""
-  # Not by print, whose lock the main thread may hold.
-  os.write(_STDERR, f'\ntowers: error: {reason}\n'.encode())
+  write_at_once(f'\ntowers: error: {reason}\n')
   os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""Signals: the first Ctrl-C or SIGTERM makes the run save and exit, the second exits at once.
+"""Signals: the first Ctrl-C, SIGTERM or SIGHUP makes the run save and exit, the second ends it.
 
               set-up, warm-up    training, validation, saving
   first       exits at once      finishes the session's run, saves, exits
@@ -7,7 +7,7 @@
 Python runs a signal handler between two bytecodes of the main thread, so never while that waits for
 a step that does not end. Here the signal itself wakes a thread (`signal.set_wakeup_fd`), which ends
 the process if the main thread cannot. Exit codes are those of a shell: 130 for SIGINT, 143 for
-SIGTERM.
+SIGTERM, 129 for SIGHUP, which a terminal sends when it is closed.
 """
 
 import os
@@ -15,13 +15,14 @@ import select
 import signal
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from towers.base.output import write_at_once
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A run that answers later hangs, unless twice the time of a step is more.
 _SECONDS_TO_ANSWER = 4.0
 _SECONDS_TO_CLOSE = 2.0
-_STDERR = 2
 # Bytes in the pipe that are no signal numbers.
 _END, _LOOK_AGAIN = b'\0', b'\xff'
 
@@ -38,6 +39,12 @@ class Interrupted(Exception):
 def exit_code(number: int) -> int:
   """Returns the exit code of a process that a signal ended."""
   return 128 + number
+
+
+def find_handled() -> List[int]:
+  """Returns the signals to handle: not SIGHUP where `nohup` says to ignore it."""
+  return [number for number in _SIGNALS
+          if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Signals:
@@ -65,7 +72,7 @@ class Signals:
       os.set_blocking(self._waker, False)
       self._outer_waker = signal.set_wakeup_fd(self._waker)
       # The thread does all the work, but Python writes to the pipe only for signals with a handler.
-      self._outer = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+      self._outer = {number: signal.signal(number, lambda *_: None) for number in find_handled()}
       self._thread = threading.Thread(target=self._watch, name='signals', daemon=True)
       self._thread.start()
     return self
@@ -141,5 +148,4 @@ class Signals:
 
 
 def _say(text):
-  # Not by print, whose lock the main thread may hold.
-  os.write(_STDERR, f'\ntowers: {text}\n'.encode())
+  write_at_once(f'\ntowers: {text}\n')

@@ -9,6 +9,7 @@ import sys
 from typing import Optional, Sequence
 
 from towers.base.local_path import check_local_path
+from towers.base.output import open_closed_streams, write_line
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.training.reporting.page import format_page, read_runs
@@ -19,11 +20,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser = argparse.ArgumentParser(description='Shows runs side by side.')
   parser.add_argument('pages', nargs='+', help='pages that --report wrote')
   parser.add_argument('--output', required=True, help='page to write')
+  open_closed_streams()
   given = parser.parse_args(arguments)
   try:
     _compare(given.pages, given.output)
   except UsageError as error:
-    print(f'towers.training.reporting: error: {error}', file=sys.stderr)
+    write_line(f'towers.training.reporting: error: {error}', sys.stderr)
     return 2
   return 0
 
@@ -42,7 +44,7 @@ def _compare(pages, output):
     write_whole(output, format_page(names, runs).encode())
   except OSError as error:
     raise UsageError(f'{output} cannot be written: {error.strerror}') from None
-  print(f'{len(runs)} runs in {output}')
+  write_line(f'{len(runs)} runs in {output}')
 
 
 if __name__ == '__main__':

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
 
+from towers.base.output import write
 from towers.input.plan import Plan
 from towers.training.stepping.validation_pass import format_means
 
@@ -85,11 +86,11 @@ class Progress:
     self._input_wait_seconds = input_wait_seconds
     self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
-    self._is_terminal = self._stream.isatty()
+    self._is_terminal = bool(self._stream) and self._stream.isatty()
     self._clock = clock
     self._columns = columns
     self._is_quiet = is_quiet
-    is_unicode = 'utf' in (self._stream.encoding or '').lower()
+    is_unicode = 'utf' in (getattr(self._stream, 'encoding', None) or '').lower()
     self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
     self._bar_is_drawn = False
     # The thread that writes checkpoints may print a warning.
@@ -243,10 +244,7 @@ class Progress:
     return line[:columns]
 
   def _put(self, text):
-    # A closed terminal, or a log on a full disk, does not end a run.
-    with contextlib.suppress(OSError):
-      self._stream.write(text)
-      self._stream.flush()
+    write(text, self._stream)
 
 
 def format_seconds(seconds: float) -> str:

@@ -13,6 +13,7 @@ import platform
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from towers.base.cores import count_cores
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.training.reporting.metric_writer import MetricWriter, Sample
@@ -28,7 +29,7 @@ class Report(MetricWriter):
   def __init__(self, path: str, *, settings: Mapping[str, Any], first_step: int, description: str,
                versions: Mapping[str, str], warnings: Sequence[str] = (),
                read_seconds: Callable[[], Dict[str, float]] = dict,
-               warn: Callable[[str], None] = print):
+               warn: Callable[[str], None] = write_line):
     """Starts a page, or continues that of an earlier run.
 
     Args:

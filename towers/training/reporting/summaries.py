@@ -20,6 +20,7 @@ import time
 from typing import Any, Callable, Dict, Mapping
 
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.data.formats.tfrecord import write_record
 from towers.training.reporting.metric_writer import MetricWriter, Sample
 
@@ -31,7 +32,7 @@ class Summaries(MetricWriter):
   """Writes the events of one process."""
 
   def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: tf.Graph,
-               warn: Callable[[str], None] = print, clock: Callable[[], float] = time.time):
+               warn: Callable[[str], None] = write_line, clock: Callable[[], float] = time.time):
     """Creates a file, and writes texts and graph.
 
     Args:

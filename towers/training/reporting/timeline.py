@@ -17,6 +17,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.base.whole_file import write_whole
 from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
@@ -48,7 +49,7 @@ class Timeline(Callback):
   """Traces some steps, and writes the file after the last of them."""
 
   def __init__(self, path: str, steps: Steps, *, first: int, last: int, first_step: int,
-               warn: Callable[[str], None] = print):
+               warn: Callable[[str], None] = write_line):
     """Starts to trace if the next step is one to trace.
 
     Args:

@@ -26,6 +26,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers import get_global_step
 from towers.base.local_path import check_local_path
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.training.faults.reason import find_reason
@@ -55,7 +56,7 @@ class Checkpoints:
   """
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
-               warn: Callable[[str], None] = print):
+               warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables.
 
     Args:
@@ -245,7 +246,7 @@ class ChiefsCheckpoints:
 
   def __init__(self) -> None:
     """Prepares."""
-    self.warn: Callable[[str], None] = print
+    self.warn: Callable[[str], None] = write_line
     self._saved_step: Optional[int] = None
 
   def is_empty(self) -> bool:

@@ -13,6 +13,7 @@ import math
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
 HISTORY = 'history.json'
@@ -106,7 +107,7 @@ class History:
       raise UsageError(f"best_metric={self.metric}: validation measures {', '.join(names)}; choose "
                        "one of these.")
 
-  def read(self, folder: str, step: int, warn: Callable[[str], None] = print) -> None:
+  def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
     try:
       with open(os.path.join(folder, HISTORY), encoding='utf-8') as file:

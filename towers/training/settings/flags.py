@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config, Function, Path, Text
 
@@ -59,7 +60,7 @@ def parse_flags(arguments: Sequence[str],
     raise UsageError(f"{' '.join(left)}: not a flag. Flags begin with --, as "
                      f"--{left[0].lstrip('-')}.")
   if any(values[name].value for name in _HELP):
-    print(format_help(arguments[0], COMMON if values['helpshort'].value else None))
+    write_line(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
   settings = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
   settings['decay_epochs'] = _parse_numbers('decay_epochs', settings['decay_epochs'])

@@ -5,10 +5,11 @@
   step 4.1
 """
 
-import sys
 import threading
 import time
 from typing import Any, Callable, Dict, Optional, Union
+
+from towers.base.output import write_line
 
 _BEAT_SECONDS = 5.0
 
@@ -35,7 +36,7 @@ class Startup:
     self._name = 'packages and files'
     self._doing: Union[str, Callable[[], str]] = ''
     self._count_ops: Optional[Callable[[], int]] = None
-    self._stream = stream or sys.stdout
+    self._stream = stream
     self._beat_seconds = beat_seconds
     self._is_over = threading.Event()
     self._lock = threading.Lock()
@@ -94,5 +95,4 @@ class Startup:
           self._write(f'{doing} … {seconds:.0f} s{so_far}')
 
   def _write(self, line):
-    self._stream.write(line + '\n')
-    self._stream.flush()
+    write_line(line, self._stream)

@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from towers.base.cores import count_cores, count_cores_of_each
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.base.user_cache import find_in_cache
 from towers.base.whole_file import write_whole
@@ -88,13 +89,13 @@ def autotune(config: Config, *, command: Sequence[str] = _COMMAND,
   path = find_in_cache('autotune', fingerprint(config) + '.json')
   tuned = _recall(path)
   if tuned is not None:
-    print(f'autotune: remembered in {path}\n{tuned.format()}')
+    write_line(f'autotune: remembered in {path}\n{tuned.format()}')
   else:
     tuned = _run_trials(config, command, seconds)
     _remember(path, tuned)
-    print(tuned.format())
+    write_line(tuned.format())
   flags = ' '.join(format_flags(tuned.settings)) or 'no flags of speed at all'
-  print(f'autotune: the same as {flags}')
+  write_line(f'autotune: the same as {flags}')
   return dataclasses.replace(config, autotune=False, **tuned.settings)
 
 
@@ -103,7 +104,7 @@ def _run_trials(config, command, seconds):
   _refuse_broken(pilot)
   steps = seconds * pilot.examples_per_second / config.batch_size
   steps = int(min(max(steps, _PILOT_STEPS), _MOST_STEPS))
-  print(f'autotune: trials of {steps:,} steps in processes of their own')
+  write_line(f'autotune: trials of {steps:,} steps in processes of their own')
   limit_seconds = None
 
   def run(settings):
@@ -202,4 +203,4 @@ def _remember(path, tuned):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     write_whole(path, f'{text}\n'.encode())
   except OSError as error:
-    print(f'autotune: not remembered, {path} cannot be written: {error.strerror}')
+    write_line(f'autotune: not remembered, {path} cannot be written: {error.strerror}')

@@ -13,6 +13,7 @@ import threading
 from typing import Any, Callable, List, Sequence
 
 from towers.base.cores import count_cores
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.training.tools.finding import Finding, format_finding
 from towers.training.tools.gpus import find_gpus
@@ -22,7 +23,7 @@ _SECONDS_TO_ANSWER = 60.0
 _LEAST_MEMORY = 2e9
 
 
-def examine(write: Callable[[str], Any] = print) -> bool:
+def examine(write: Callable[[str], Any] = write_line) -> bool:
   """Writes findings about this machine, and returns whether none of them is a fault."""
   findings: List[Finding] = []
 

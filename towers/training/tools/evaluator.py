@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.training.faults.reason import find_reason
@@ -98,8 +99,8 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
       _leave_if_asked(signals)
       means = measured.means()
       evaluations.add(step, means)
-      print(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
-            f"{format_means(means, measured.num_examples)}", flush=True)
+      write_line(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
+                 f"{format_means(means, measured.num_examples)}")
       if summaries is not None:
         summaries.validation(step, means)
   if summaries is not None:
@@ -117,8 +118,8 @@ def _restore_each(session, folder, evaluations, is_over, signals, sleep) -> Iter
       continue
     if time.monotonic() - printed_at >= _SECONDS_BETWEEN_LINES:
       printed_at = time.monotonic()
-      print(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
-            f'{max(0, evaluations.last_step())}', flush=True)
+      write_line(f"{time.strftime('%H:%M:%S')} waiting for a checkpoint after step "
+                 f'{max(0, evaluations.last_step())}')
     _leave_if_asked(signals)
     sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -134,7 +135,7 @@ def _take_newest(session, saver, folder, after) -> Optional[int]:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
       # The chief may have deleted it meanwhile.
       if step in list_steps(folder):
-        print(f'WARNING: {path_of(folder, step)} cannot be read: {find_reason(error)}', flush=True)
+        write_line(f'WARNING: {path_of(folder, step)} cannot be read: {find_reason(error)}')
   return None
 
 

@@ -8,12 +8,12 @@ The examples of an array are called by their index, the files of a folder by the
 """
 
 import os
-import sys
 from typing import ContextManager, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import tf
+from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.bad_records import BadRecords
@@ -61,12 +61,7 @@ def predict(source: str, opened: ContextManager[Tuple[tf.Session, Serving, int]]
   if output is not None:
     write_whole(output, text.encode())
     return
-  try:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-  except BrokenPipeError:
-    # The reader, such as `head`, has left. Python would flush once more when it exits.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  write(text, waits=True)
 
 
 def classify(session: tf.Session, serving: Serving,
