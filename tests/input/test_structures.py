@@ -37,6 +37,12 @@ def three_arrays(numbers, name):
                           name=name)
 
 
+def dict_of_arrays(numbers, name):
+  return data.from_arrays({'id': numbers, 'more': {'rows': rows(numbers),
+                                                   'name': np.array([b'%d' % i for i in numbers])}},
+                          name=name)
+
+
 def gathered_dict(numbers, name):
   """Rows of arrays, in another structure than that of the arrays."""
   examples = data.from_arrays(rows(numbers), numbers, name=name)
@@ -66,11 +72,12 @@ def by_hand(numbers, name, parse_example):
                          name=name)
 
 
-KINDS = (one_array, one_wide_array, two_arrays, three_arrays, gathered_dict, nested_dict,
-         one_string, string_in_a_tuple)
+KINDS = (one_array, one_wide_array, two_arrays, three_arrays, dict_of_arrays, gathered_dict,
+         nested_dict, one_string, string_in_a_tuple)
 # What batches look like; a tuple of one tensor is not the tensor.
 STRUCTURES = {
     'one_array': (0,), 'one_wide_array': (0,), 'two_arrays': (0, 0), 'three_arrays': (0, 0, 0),
+    'dict_of_arrays': {'id': 0, 'more': {'rows': 0, 'name': 0}},
     'gathered_dict': {'one': (0,), 'two': {'deep': 0}},
     'nested_dict': {'id': 0, 'name': 0, 'pair': (0, {'deep': 0})},
     'one_string': 0, 'string_in_a_tuple': (0,)}
