@@ -14,7 +14,11 @@ from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import all_reduce, broadcast
 from tensorflow_v1.data_sets import (
     as_written,
+    copy_dataset,
+    find_last_op,
+    get_constant,
     get_next_by_reader,
+    is_dataset,
     map_by_reader,
     plain_data_options,
     unbatch,
@@ -26,6 +30,7 @@ from tensorflow_v1.devices import (
     get_compute_capabilities,
     give_sessions_threads,
     keep_memory,
+    private_session,
     use_deterministic_kernels,
 )
 from tensorflow_v1.graph_import import import_placed
@@ -44,8 +49,9 @@ from tensorflow_v1.types import (
 __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer',
     'SPINNING_HINDERS', 'Session', 'StagingArea', 'Tensor', 'Variable', 'all_reduce',
-    'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus',
-    'get_compute_capabilities', 'get_next_by_reader', 'give_sessions_threads', 'import_placed',
-    'keep_memory', 'load_keras', 'map_by_reader', 'plain_data_options', 'tf', 'unbatch',
+    'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset',
+    'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_next_by_reader',
+    'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'load_keras',
+    'map_by_reader', 'plain_data_options', 'private_session', 'tf', 'unbatch',
     'use_deterministic_kernels', 'with_own_thread',
 ]

@@ -1,11 +1,12 @@
 """tf.data pipelines that run as written, on the threads of their callers' choice."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.framework import tensor_util
 
 from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Dataset
+from tensorflow_v1.types import Dataset, Graph, Operation, Tensor
 
 if IS_1:
   from tensorflow.python.data.experimental.ops import batching
@@ -75,3 +76,30 @@ def plain_data_options() -> Any:
   else:
     options.experimental_optimization.autotune = False
   return options
+
+
+def is_dataset(value: Any) -> bool:
+  """Returns whether a value is a data set, of either version of tf.data's class."""
+  return isinstance(value, dataset_ops.DatasetV2)
+
+
+def find_last_op(dataset: Dataset) -> Optional[Operation]:
+  """Returns the op that makes a data set from its inputs; None for one made in eager mode."""
+  # Without a graph, a tensor of 1.14 has None there, and one of 2.x raises.
+  variant = dataset._variant_tensor
+  return variant.op if isinstance(getattr(variant, 'graph', None), Graph) else None
+
+
+def get_constant(tensor: Tensor) -> Any:
+  """Returns the value of a scalar tensor that is known without a run, or None."""
+  value = tensor_util.constant_value(tensor)
+  return None if value is None else value.item()
+
+
+def copy_dataset(dataset: Dataset) -> Dataset:
+  """Returns a copy of a data set in the default graph, with a copy of all ops of its own graph."""
+  variant = dataset._variant_tensor
+  [copied] = tf.import_graph_def(
+      variant.graph.as_graph_def(), return_elements=[variant.name], name='')
+  structure = dataset._element_structure if IS_1 else dataset.element_spec
+  return dataset_ops.DatasetV1Adapter(dataset_ops._VariantDataset(copied, structure))

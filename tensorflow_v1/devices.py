@@ -4,9 +4,10 @@ import ctypes
 import os
 import re
 import sys
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 from tensorflow_v1.load import IS_1, tf
+from tensorflow_v1.types import Graph
 
 # glibc's settings by their names in the environment and in mallopt: never shrink the heap, and use
 # mmap for no block below 1 GiB.
@@ -71,3 +72,13 @@ def give_sessions_threads() -> None:
   """
   if not IS_1:
     os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')
+
+
+def private_session(graph: Graph) -> Any:
+  """Returns a session on the CPU with threads of its own, for a graph beside the program's.
+
+  It takes no GPU, and no thread that the program's session waits for: code that TensorFlow runs
+  for that session may open it.
+  """
+  return tf.Session(graph=graph, config=tf.ConfigProto(
+      device_count={'GPU': 0}, use_per_session_threads=True, inter_op_parallelism_threads=2))

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
   from towers.checks.inputs import check_inputs
   from towers.checks.towers import CheckReport, check
   from towers.data.arrays import from_arrays
+  from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
+  from towers.data.records import from_tfrecords
   from towers.input.batch import Batch
   from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
   from towers.input.pipeline import Inputs, build_inputs
@@ -103,6 +105,8 @@ _MODULES = {
     'clip_gradients': 'towers.reduce.gradients',
     'format_device_table': 'towers.placement.variables',
     'from_arrays': 'towers.data.arrays',
+    'from_dataset': 'towers.data.datasets',
+    'from_tfrecords': 'towers.data.records',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
     'init_from': 'towers.warm_start.matching',
@@ -162,6 +166,8 @@ __all__ = [
     'clip_gradients',
     'format_device_table',
     'from_arrays',
+    'from_dataset',
+    'from_tfrecords',
     'get_examples_seen',
     'get_global_step',
     'init_from',

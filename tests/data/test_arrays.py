@@ -107,8 +107,8 @@ def test_a_dict_or_tuple_of_arrays_gives_batches_of_its_structure():
     right: Any
 
   numbers = np.arange(7)
-  structure = {'b': numbers, 'a': Pair(numbers * 2, {'deep': (np.array(['x%d' % i for i in numbers]),
-                                                              [10, 11, 12, 13, 14, 15, 16])})}
+  names = np.array([f'x{number}' for number in numbers])
+  structure = {'b': numbers, 'a': Pair(numbers * 2, {'deep': (names, list(range(10, 17)))})}
   examples = from_arrays(structure)
   with tf.Graph().as_default(), tf.Session() as session:
     iterator, feed = _build(examples, batch_size=7)
@@ -117,7 +117,7 @@ def test_a_dict_or_tuple_of_arrays_gives_batches_of_its_structure():
     got = session.run(batch)
   assert sorted(got) == ['a', 'b'] and isinstance(got['a'], Pair)
   assert got['b'].tolist() == numbers.tolist() and got['a'].left.tolist() == (2 * numbers).tolist()
-  assert got['a'].right['deep'][0].tolist() == [b'x%d' % i for i in numbers]
+  assert got['a'].right['deep'][0].tolist() == [name.encode() for name in names]
   assert got['a'].right['deep'][1].tolist() == list(range(10, 17))
   # A list is an array, and one array stays a tuple of one tensor.
   [[row]] = [_run_epoch(from_arrays([5, 6]), batch_size=2)]

@@ -17,16 +17,19 @@ from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
+from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
 from towers.data.folders.cifar import load_cifar
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.folders.image_folder import load_image_folder
 from towers.data.folders.npy import load_npy
 from towers.data.folders.tfrecord_folder import load_tfrecord_folder
+from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 
 __all__ = [
-    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays', 'load',
+    'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays',
+    'from_dataset', 'from_tfrecords', 'load',
     'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
     'load_tfrecord_folder',
 ]

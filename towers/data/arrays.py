@@ -94,9 +94,9 @@ def _leaves(structure: Any, path: str, name: str) -> Iterator[Tuple[str, Any]]:
   if not isinstance(structure, (dict, tuple)):
     yield path, structure
     return
-  is_dict = isinstance(structure, dict)
-  for key, part in structure.items() if is_dict else enumerate(structure):
-    if is_dict and not isinstance(key, str):
+  parts = structure.items() if isinstance(structure, dict) else enumerate(structure)
+  for key, part in parts:
+    if isinstance(structure, dict) and not isinstance(key, str):
       raise UsageError(f'{name}: the key {key!r} of a dict of arrays is no string; keys become '
                        'those of the batches.')
     yield from _leaves(part, f"{path}{'/' if path else ''}{key}", name)

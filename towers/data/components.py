@@ -1,11 +1,13 @@
 """Components: the tensors of an example, by name, and the one shape that each must have.
 
-A batch stacks examples, so each component has one shape in all of them. Where TensorFlow does not
-know the shape beforehand, that of the first example counts, and every other is held against it:
-TensorFlow's own message would name neither the split nor the component.
+A batch stacks examples, so a component has the same shape in all of them. Where TensorFlow does not
+know it beforehand, the first example decides, and all others are held to it: TensorFlow's own
+message would name neither the split nor the component.
 """
 
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Tuple
+
+import numpy as np
 
 from towers.base.usage_error import UsageError
 
@@ -16,45 +18,107 @@ class Component(NamedTuple):
   Attributes:
     path: to it in the example, as `image` or `pair/0`; '' where the example is a single tensor.
     dtype: a tf.DType.
-    shape: a tf.TensorShape.
+    shape: a tf.TensorShape, known or not.
   """
   path: str
   dtype: Any
   shape: Any
 
-  @property
-  def is_static(self) -> bool:
-    """Whether the shape is known."""
-    return self.shape.is_fully_defined()
-
   def __str__(self) -> str:
-    return f"the component '{self.path}'" if self.path else 'the example'
+    # Without quotes: TensorFlow would escape them in the message of an assertion.
+    return f'the component {self.path}' if self.path else 'the example'
 
 
-def find_components(dataset: Any, name: str) -> List[Component]:
-  """Returns the components of a tf.data.Dataset's elements, in the order of `tf.nest.flatten`.
+class Components(NamedTuple):
+  """The components of every example of a split.
+
+  Attributes:
+    name: of the split.
+    structure: of an example, with dtypes as its leaves.
+    parts: the components, in the order of `tf.nest.flatten`.
+  """
+  name: str
+  structure: Any
+  parts: Tuple[Component, ...]
+
+  @property
+  def are_static(self) -> bool:
+    """Whether all shapes are known."""
+    return all(part.shape.is_fully_defined() for part in self.parts)
+
+  def with_shapes_of(self, example: Any) -> 'Components':
+    """Returns the same with the shapes of an example, which is a structure of arrays."""
+    from tensorflow_v1 import tf
+    shapes = [tf.TensorShape(np.shape(value)) for value in tf.nest.flatten(example)]
+    return self._replace(parts=tuple(
+        part._replace(shape=shape) for part, shape in zip(self.parts, shapes)))
+
+  def zeros(self) -> Any:
+    """Returns an example of zeros; shapes are known."""
+    from tensorflow_v1 import tf
+    return tf.nest.pack_sequence_as(
+        self.structure, [tf.zeros(part.shape, part.dtype) for part in self.parts])
+
+  def hold(self, example: Any, *, fix: str) -> Any:
+    """Returns an example as it is, with static shapes; shapes of components are known.
+
+    Where TensorFlow does not know the shape of a tensor, it fails if the shape is another.
+
+    Args:
+      example: tensors.
+      fix: what to do about another shape, the end of the error's message.
+    """
+    from tensorflow_v1 import tf
+    tensors = [self._hold(part, tensor, fix)
+               for part, tensor in zip(self.parts, tf.nest.flatten(example))]
+    return tf.nest.pack_sequence_as(self.structure, tensors)
+
+  def _hold(self, part, tensor, fix):
+    from tensorflow_v1 import tf
+    if tensor.shape.is_fully_defined():
+      return tensor
+    expected, shape = part.shape.as_list(), tf.shape(tensor)
+    is_equal = tf.cond(tf.equal(tf.size(shape), len(expected)),
+                       lambda: tf.reduce_all(tf.equal(shape, expected)), lambda: tf.constant(False))
+    message = tf.strings.format(self.name + ': ' + describe_shapes(part, '{}', fix), shape)
+    with tf.control_dependencies([tf.Assert(is_equal, [message])]):
+      tensor = tf.identity(tensor)
+    tensor.set_shape(expected)
+    return tensor
+
+
+def describe_shapes(part: Component, shape: Any, fix: str) -> str:
+  """Returns what is wrong with an example whose component has another shape than the first."""
+  return (f'{part} has shape {shape}, and shape {part.shape.as_list()} in the first example; a '
+          f'batch needs one shape: {fix}')
+
+
+def find_components(dataset: Any, name: str) -> Components:
+  """Returns the components of a data set's elements.
+
+  Args:
+    dataset: a tf.data.Dataset.
+    name: of the split.
 
   Raises:
     UsageError: one is no dense tensor, or there is none.
   """
   from tensorflow_v1 import tf
   types = tf.data.get_output_types(dataset)
-  paths = _find_paths(types)
-  kinds = tf.nest.flatten(tf.data.get_output_classes(dataset))
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))
-  components = [Component(*parts) for parts in zip(paths, tf.nest.flatten(types), shapes)]
-  for component, kind in zip(components, kinds):
-    if kind is not tf.Tensor:
-      raise UsageError(
-          f'{name}: {component} is a {kind.__name__}, and towers take dense tensors of one shape: '
-          'make it one in the data set, as with tf.sparse.to_dense and padding to a fixed length.')
-  if not components:
-    raise UsageError(f'{name}: an element has no tensor, so there is nothing to train on.')
-  return components
+  parts = tuple(Component(*facts)
+                for facts in zip(_find_paths(types), tf.nest.flatten(types), shapes))
+  for part, kind in zip(parts, tf.nest.flatten(tf.data.get_output_classes(dataset))):
+    if not issubclass(kind, tf.Tensor):
+      raise UsageError(f'{name}: {part} is a {kind.__name__}, and towers take dense tensors of one '
+                       'shape: make it dense and pad it, as with tf.sparse.to_dense and tf.pad.')
+  if not parts:
+    raise UsageError(f'{name}: an example has no tensor, so there is nothing to train on.')
+  return Components(name, types, parts)
 
 
 def _find_paths(structure: Any, path: str = '') -> List[str]:
-  """Returns the path of each leaf, in the order of `tf.nest.flatten`, which sorts keys."""
+  """Returns the path to each leaf, in the order of `tf.nest.flatten`, which sorts keys."""
   if isinstance(structure, dict):
     parts = sorted(structure.items())
   elif isinstance(structure, (tuple, list)):
@@ -62,35 +126,3 @@ def _find_paths(structure: Any, path: str = '') -> List[str]:
   else:
     return [path]
   return [leaf for key, part in parts for leaf in _find_paths(part, f'{path}/{key}'.lstrip('/'))]
-
-
-def with_shapes(components: Sequence[Component], example: Any, name: str) -> List[Component]:
-  """Returns the components with the shapes of a first example.
-
-  Args:
-    components: of the split.
-    example: arrays in the structure of the first example.
-    name: of the split.
-
-  Raises:
-    UsageError: the example is a batch of none.
-  """
-  import numpy as np
-
-  from tensorflow_v1 import tf
-  del name
-  return [component._replace(shape=tf.TensorShape(np.shape(array)))
-          for component, array in zip(components, tf.nest.flatten(example))]
-
-
-def hold_to_shapes(components: Sequence[Component], name: str, fix: str
-                   ) -> Callable[..., Any]:
-  """Returns a function that returns an example as it is, with static shapes.
-
-  It fails for an example of any other shape, naming split, component, both shapes and `fix`.
-
-  Args:
-    components: all static.
-    name: of the split.
-    fix: what to do, the end of a sentence.
-  """

@@ -78,7 +78,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
         warm_start.start(session)
       step = _resume(steps, checkpoints=checkpoints, history=history, worker=worker,
                      total_steps=schedule.total_steps,
-                     may_skip=config.on_bad_record == 'skip')
+                     may_skip=config.on_bad_record == 'skip' or program.train_examples.marks_bad)
       startup.begin('first step', 'running the first step')
       watchdog.watch(steps)
       progress = Progress(

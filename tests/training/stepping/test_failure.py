@@ -7,7 +7,7 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness import faulty_run, small
 from tests.harness.small import Run
-from towers.training.faults.reason import find_reason
+from towers.base.reason import find_reason
 from towers.training.stepping.failure import explain
 from towers.training.stepping.memory import estimate_memory, format_bytes
 

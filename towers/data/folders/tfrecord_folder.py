@@ -12,7 +12,6 @@ and the number of records of each file.
 import json
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional
 
 from towers.base.usage_error import UsageError
@@ -22,7 +21,7 @@ from towers.data.examples import DataSet
 from towers.data.folders.folder import check_folder, list_folder
 from towers.data.folders.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers.data.formats.labelled_example import decode_labelled
-from towers.data.formats.tfrecord import Records, check_damage, load_index
+from towers.data.records import open_records
 
 DESCRIPTION = 'data_set.json'
 DESCRIPTION_FORMAT = 'towers data set 1'
@@ -30,7 +29,6 @@ _IMAGENET_CLASSES, _IMAGENET_FIRST_LABEL = 1000, 1
 _SHARD = re.compile(r'(.*)-(\d{5})-of-(\d{5})(\..*)?\Z')
 _NO_RECORDS = ('.json', '.txt', '.md', '.tmp', '.csv')
 _NEEDS = 'TFRecord files whose names begin with train and validation, as train-00000-of-01024'
-_THREADS = 16
 
 
 def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
@@ -66,8 +64,10 @@ def load_tfrecord_folder(data_dir: Any, *, bad_records: BadRecords,
   if first_label is None:
     first_label = description.get('first_label', _IMAGENET_FIRST_LABEL)
 
+  counts = {file: shard['records'] for file, shard in description.get('shards', {}).items()}
+
   def load(split, augment):
-    records = _load_records(files[split], description, bad_records)
+    records = open_records(files[split], bad_records, counts=counts, counted_by=DESCRIPTION)
 
     def read(indices):
       return [_decode(record, num_classes, first_label) for record in records.read(indices)]
@@ -92,22 +92,6 @@ def _decode(record, num_classes, first_label):
     return decode_labelled(record, num_classes=num_classes, first_label=first_label)
   except BadRecordError as error:
     return error
-
-
-def _load_records(paths, description, bad_records) -> Records:
-  with ThreadPoolExecutor(_THREADS) as threads:
-    indexes = list(threads.map(load_index, paths))
-  for index in indexes:
-    check_damage(index, bad_records)
-    shard = description.get('shards', {}).get(os.path.basename(index.path))
-    if shard is not None and shard['records'] != len(index.lengths):
-      bad_records.report(index.path, 0, f"the file has {len(index.lengths):,} records, and "
-                         f"{DESCRIPTION} counts {shard['records']:,}")
-  records = Records(indexes)
-  if not len(records):
-    raise UsageError(f'{os.path.dirname(paths[0])}: no record in {len(paths):,} files, so there is '
-                     'nothing to read.')
-  return records
 
 
 def find_shards(folder: str) -> Dict[str, List[str]]:

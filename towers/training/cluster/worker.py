@@ -20,11 +20,11 @@ import numpy as np
 import towers
 from tensorflow_v1 import tf
 from towers.base.output import write_line
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
-from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.startup import Startup
 

@@ -27,9 +27,9 @@ from tensorflow_v1 import tf
 from towers import get_global_step
 from towers.base.local_path import check_local_path
 from towers.base.output import write_line
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
-from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.saving.history import HISTORY, History
 

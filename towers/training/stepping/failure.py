@@ -10,8 +10,8 @@ import re
 from typing import Any, List, Optional
 
 from tensorflow_v1 import tf
+from towers.base.reason import find_reason
 from towers.input.pipeline import GET_NEXTS
-from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training.stepping.steps import Steps

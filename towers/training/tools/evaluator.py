@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
-from towers.training.faults.reason import find_reason
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
 from towers.training.saving.history import History

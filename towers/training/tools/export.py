@@ -20,9 +20,9 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 import towers
 from tensorflow_v1 import tf
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
-from towers.training.faults.reason import find_reason
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import check_same_variables, list_steps, path_of
 from towers.training.saving.history import History

@@ -1,0 +1,167 @@
+"""A tf.data.Dataset of one's own: every element once, or refused by name with the fix."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.data.test_records import take
+from tests.harness import small
+from tests.input.test_pipeline import SIZES
+from towers.base.usage_error import UsageError
+
+
+def ids(num):
+  return lambda: tf.data.Dataset.range(num)
+
+
+def of_unknown_size(num):
+  """A data set whose size only a pass tells."""
+  return lambda: tf.data.Dataset.range(2 * num).filter(lambda id: tf.equal(id % 2, 0)).map(
+      lambda id: id // 2)
+
+
+GRID = small.diagonal(small.MODES, SIZES, (ids, of_unknown_size), (False, True, True))
+
+
+@pytest.mark.parametrize('mode, size, make, shuffle', small.slow_but(
+    [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
+def test_an_epoch_has_every_element_once_and_resumes_at_any_step(mode, size, make, shuffle):
+  num_examples, batch_size, num_towers = size
+  examples = towers.from_dataset(make(num_examples))
+  assert examples.num_examples == num_examples
+  steps_per_epoch = -(-num_examples // batch_size)
+  steps = take(examples, mode, num_towers, batch_size, num_steps=2 * steps_per_epoch + 1,
+               shuffle=shuffle)
+  for epoch in (steps[:steps_per_epoch], steps[steps_per_epoch:-1]):
+    assert sorted(sum(epoch, [])) == list(range(num_examples))
+  if not shuffle:
+    assert sorted(steps[0]) == list(range(min(batch_size, num_examples)))
+  assert take(examples, mode, num_towers, batch_size, num_steps=2, first_step=1,
+              shuffle=shuffle) == steps[1:3]
+
+
+def test_a_data_set_belongs_to_its_graph_and_a_function_to_any():
+  with tf.Graph().as_default() as graph:
+    before = len(graph.get_operations())
+    dataset = ids(5)()
+    made = len(graph.get_operations())
+    examples = towers.from_dataset(dataset, name='mine')
+    # Nothing is added to the program's graph, whose random ops count its ops.
+    assert before < made == len(graph.get_operations())
+    plan = towers.build_plan(num_examples=5, batch_size=5, num_towers=1)
+    inputs = towers.build_inputs(examples, plan=plan)
+    [batch] = inputs.next_batches()
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(0))
+      assert session.run(batch.tensors).tolist() == list(range(5))
+  with tf.Graph().as_default(), pytest.raises(UsageError, match='mine.*another graph.*function'):
+    towers.build_inputs(examples, plan=plan)
+  examples = towers.from_dataset(ids(5))
+  for _ in range(2):
+    assert take(examples, num_steps=1) == [[0, 1, 2, 3, 4]]
+
+
+def test_a_function_may_make_a_generator():
+  def make():
+    return tf.data.Dataset.from_generator(lambda: iter(range(10)), tf.int64, [])
+
+  steps = take(towers.from_dataset(make), 'shard', 2, num_steps=2, batch_size=5)
+  assert [sorted(step) for step in steps] == [list(range(5)), list(range(5, 10))]
+
+
+def test_unknown_shapes_become_those_of_the_first_element():
+  def make(odd=None):
+    return lambda: tf.data.Dataset.range(9).map(lambda id: {'id': id, 'rows': tf.fill(
+        tf.where(tf.equal(id, -1 if odd is None else odd), [3], [2]), id)})
+
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=9, batch_size=3, num_towers=1)
+    [batch] = towers.build_inputs(towers.from_dataset(make()), plan=plan).next_batches()
+    assert batch.tensors['rows'].shape.as_list() == [3, 2]
+  with pytest.raises(tf.errors.OpError, match=r"mine: the component rows has shape \[3\], and "
+                     r'shape \[2\] in the first example.*pad'):
+    take(towers.from_dataset(make(7), name='mine'), num_steps=2)
+
+
+@pytest.mark.parametrize('num', [1, 2, 7])
+def test_a_data_set_of_another_size_than_promised_fails(num):
+  for promised in (num, num + 1, num + 9):
+    examples = towers.from_dataset(of_unknown_size(num), promised, name='mine')
+    if promised == num:
+      assert take(examples, num_steps=2, batch_size=num, num_towers=1) == 2 * [list(range(num))]
+    else:
+      with pytest.raises(tf.errors.OpError, match=f'mine promised num_examples={promised}'):
+        take(examples, num_steps=promised, batch_size=1, num_towers=1)
+  if num > 1:
+    examples = towers.from_dataset(of_unknown_size(num), num - 1, name='mine')
+    with pytest.raises(tf.errors.OpError, match=f'mine promised num_examples={num - 1}.* has more'):
+      take(examples, num_steps=num - 1, batch_size=1, num_towers=1)
+
+
+def test_a_count_is_told_and_kept(tmp_path, capsys):
+  kept = str(tmp_path / 'count')
+  for counts in (True, False):
+    assert towers.from_dataset(of_unknown_size(5), count_file=kept, name='mine').num_examples == 5
+    told = capsys.readouterr().err
+    assert ('mine: counted 5 examples in ' in told) == counts == bool(told)
+  # A count of another data set fails when that is read.
+  stale = towers.from_dataset(of_unknown_size(6), count_file=kept, name='mine')
+  with pytest.raises(tf.errors.OpError, match='has more elements.*count_file'):
+    take(stale, num_steps=5, batch_size=1, num_towers=1)
+  (tmp_path / 'count').write_text('5?')
+  with pytest.raises(UsageError, match='holds no count'):
+    towers.from_dataset(of_unknown_size(5), count_file=kept)
+
+
+def test_what_cannot_be_split_is_refused_with_the_fix():
+  def refuse(words, make, *settings, **more):
+    with pytest.raises(UsageError, match='(?s)' + words):
+      towers.from_dataset(make, *settings, **more)
+
+  batched = r'leave \.batch\(\) out'
+  refuse(batched, lambda: ids(9)().batch(3))
+  refuse(batched, lambda: ids(9)().batch(3, drop_remainder=True).prefetch(2).take(2))
+  refuse(batched, lambda: ids(9)().padded_batch(3, []).map(lambda id: id + 1).cache())
+  refuse(batched, lambda: ids(9)().apply(tf.data.experimental.map_and_batch(lambda id: id, 3)))
+  refuse(r'\.batch\(\).*\.repeat\(\).*\.shuffle\(\)',
+         lambda: ids(9)().shuffle(9).repeat().batch(3).prefetch(1))
+  refuse(r'leave \.repeat\(\) out', lambda: ids(9)().repeat().map(lambda id: id + 1))
+  refuse(r'leave \.shuffle\(\) out', lambda: ids(9)().shuffle(9, seed=1))
+  refuse(r'list_files', lambda: tf.data.Dataset.list_files('/etc/p*').interleave(
+      lambda path: tf.data.TextLineDataset(path), 1))
+  refuse('the data set is empty', ids(0))
+  refuse('the data set is empty', lambda: ids(3)().filter(lambda id: id > 9))
+  refuse('num_examples is 4, and the data set has 3', ids(3), 4)
+  refuse('num_examples is 0', ids(3), 0)
+  refuse('not a list', [1, 2])
+  refuse('returns a int', lambda: 3)
+  refuse('SparseTensor', lambda: ids(3)().map(lambda id: tf.sparse.SparseTensor(
+      [[0]], [id], [5])))
+  refuse('cannot be read', lambda: tf.data.TextLineDataset('/no/such/file'))
+  with tf.Graph().as_default():
+    array = tf.placeholder(tf.int64, [3], 'fed')
+    refuse("placeholder 'fed'.*from_arrays", tf.data.Dataset.from_tensor_slices(array))
+
+
+def test_what_looks_batched_and_is_not_is_taken():
+  for make in (lambda: ids(8)().batch(2).map(lambda pair: tf.reduce_sum(pair)),
+               lambda: ids(8)().batch(2, drop_remainder=True).map(lambda pair: tf.tile(pair, [3])),
+               lambda: ids(8)().batch(2).apply(tf.data.experimental.unbatch()),
+               lambda: ids(8)().shuffle(8, seed=1, reshuffle_each_iteration=False),
+               lambda: tf.data.Dataset.list_files('/etc/p*', shuffle=False)):
+    assert towers.from_dataset(make).num_examples >= 2
+
+
+def test_a_program_trains_from_it_as_from_arrays():
+  features = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)
+  labels = (np.arange(13) % small.NUM_CLASSES).astype(np.int32)
+  weights = []
+  for examples in (towers.from_arrays(features, labels, name='train'), towers.from_dataset(
+      lambda: tf.data.Dataset.from_tensor_slices((features, labels)).filter(
+          lambda *_: tf.constant(True)), name='train')):
+    with small.Run(train=examples, num_towers=3) as run:
+      for _ in range(4):
+        run.steps.train()
+      weights.append(run.weights())
+  small.assert_same_weights(*weights, tolerance=0)

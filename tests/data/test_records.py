@@ -1,0 +1,182 @@
+"""TFRecords of any schema: every record once, from any step on, with damage by the policy."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.data.pictures import damage
+from tests.harness import small
+from tests.input.test_pipeline import SIZES
+from towers.base.usage_error import UsageError
+from towers.data.formats.tfrecord import Records, load_index
+
+NUM = 100
+
+
+def write(path, numbers, *, rows=lambda number: 2, size=0):
+  """Writes a record for each number: its rows, its name, and padding."""
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for number in numbers:
+      example = tf.train.Example()
+      feature = example.features.feature
+      feature['id'].int64_list.value.append(number)
+      feature['rows'].float_list.value.extend([number] * rows(number))
+      feature['name'].bytes_list.value.append(b'%d' % number)
+      feature['padding'].bytes_list.value.append(b'x' * size)
+      writer.write(example.SerializeToString())
+  return path
+
+
+def parse(record):
+  features = tf.io.parse_single_example(record, {
+      'id': tf.io.FixedLenFeature([], tf.int64), 'rows': tf.io.FixedLenFeature([2], tf.float32),
+      'name': tf.io.FixedLenFeature([], tf.string)})
+  return {'id': features['id'], 'more': (features['rows'], features['name'])}
+
+
+def parse_any_rows(record):
+  features = tf.io.parse_single_example(record, {
+      'id': tf.io.FixedLenFeature([], tf.int64),
+      'rows': tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)})
+  return features['id'], features['rows']
+
+
+def take(examples, mode='split', num_towers=2, batch_size=8, *, num_steps, first_step=0,
+         shuffle=False):
+  """Returns for each step the ids of all towers, in order."""
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=batch_size,
+                             num_towers=num_towers)
+    inputs = towers.build_inputs(examples, mode=mode, plan=plan, shuffle=shuffle)
+    batches = [(tf.nest.flatten(batch.tensors)[0], tf.convert_to_tensor(batch.num_examples))
+               for batch in inputs.next_batches()]
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(first_step))
+      return [[int(id) for ids, count in session.run(batches) for id in ids[:count]]
+              for _ in range(num_steps)]
+
+
+GRID = small.diagonal(small.MODES, SIZES, (False, True))
+
+
+@pytest.mark.parametrize('mode, size, shuffle', small.slow_but(
+    [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
+def test_an_epoch_has_every_record_of_all_files_once_and_resumes_at_any_step(
+    tmp_path, mode, size, shuffle):
+  num_examples, batch_size, num_towers = size
+  cut = num_examples // 3
+  paths = [write(tmp_path / 'b', range(cut)), write(tmp_path / 'a', range(cut, num_examples))]
+  examples = towers.from_tfrecords(paths, parse)
+  steps_per_epoch = -(-num_examples // batch_size)
+  steps = take(examples, mode, num_towers, batch_size, num_steps=2 * steps_per_epoch + 1,
+               shuffle=shuffle)
+  for epoch in (steps[:steps_per_epoch], steps[steps_per_epoch:-1]):
+    assert sorted(sum(epoch, [])) == list(range(num_examples))
+  if not shuffle:
+    assert sorted(steps[0]) == list(range(min(batch_size, num_examples)))
+  assert take(examples, mode, num_towers, batch_size, num_steps=2, first_step=1,
+              shuffle=shuffle) == steps[1:3]
+
+
+def test_a_resumed_run_reads_hardly_a_byte_of_what_lies_before(tmp_path, monkeypatch):
+  path = write(tmp_path / 'file', range(4000), size=100)
+  index = load_index(path)
+  read = []
+  kept = Records._pread
+
+  def count(records, file, size, offset):
+    read.append((offset, size))
+    return kept(records, file, size, offset)
+
+  examples = towers.from_tfrecords(str(path), parse)
+  monkeypatch.setattr(Records, '_pread', count)
+  assert take(examples, num_steps=1, first_step=450) == [list(range(3600, 3608))]
+  before = sum(size for offset, size in read if offset < index.offsets[3600])
+  assert before < index.offsets[3600] / 100 and read
+
+
+def test_files_are_found_by_pattern_list_or_name(tmp_path):
+  for number in range(3):
+    write(tmp_path / f'train-{number}', range(number * 10, number * 10 + 10))
+  for paths in (str(tmp_path / 'train-*'), [tmp_path / 'train-0', str(tmp_path / 'train-[12]')]):
+    assert take(towers.from_tfrecords(paths, parse), num_steps=4, num_towers=1) == [
+        list(range(begin, min(begin + 8, 30))) for begin in range(0, 30, 8)]
+
+
+def test_unknown_shapes_become_those_of_the_first_record(tmp_path):
+  path = write(tmp_path / 'file', range(9), rows=lambda number: 3)
+  examples = towers.from_tfrecords(path, parse_any_rows)
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=9, batch_size=3, num_towers=1)
+    [batch] = towers.build_inputs(examples, plan=plan).next_batches()
+    assert batch.tensors[1].shape.as_list() == [3, 3]
+
+
+@pytest.mark.parametrize('kind', ['payload', 'schema', 'shape'])
+@pytest.mark.parametrize('mode', ['split', pytest.param('shard', marks=pytest.mark.slow)])
+def test_a_bad_record_is_named_or_left_out_alone(tmp_path, capsys, kind, mode):
+  path = tmp_path / 'file'
+  write(path, range(20), rows=lambda number: 3 if (kind, number) == ('shape', 13) else 2)
+  offset = int(load_index(path).offsets[13])
+  if kind == 'payload':
+    damage(path, offset + 20)
+  reason = {'payload': 'checksum', 'schema': "parse fails.*'?id", 'shape':
+            r"component 1 has shape \[3\], and shape \[2\] in the first example"}[kind]
+
+  def parse_but(record):
+    tensors = parse_any_rows(record)
+    wrong = {'wrong': tf.io.FixedLenFeature([], tf.int64), 'id': tf.io.FixedLenFeature(
+        [], tf.string)}
+    if kind != 'schema':
+      return tensors
+    return tf.cond(tf.equal(tensors[0], 13),
+                   lambda: (tf.cast(tf.io.decode_raw(tf.io.parse_single_example(record, wrong)[
+                       'id'], tf.int64)[0], tf.int64), tensors[1]), lambda: tensors)
+
+  failing = towers.from_tfrecords(path, parse_but, name='mine')
+  with pytest.raises(tf.errors.OpError, match=f'record 13 at byte {offset}: .*{reason}'):
+    take(failing, mode, num_steps=3)
+  skipping = towers.from_tfrecords(path, parse_but, name='mine', on_bad_record='skip')
+  steps = take(skipping, mode, num_steps=6)
+  assert [sorted(step) for step in steps] == 2 * [
+      list(range(8)), [8, 9, 10, 11, 12, 14, 15], list(range(16, 20))]
+  [line] = capsys.readouterr().err.splitlines()
+  assert f'{path}: record 13 at byte {offset}' in line
+
+
+def test_what_cannot_be_read_is_refused_at_once(tmp_path):
+  path = write(tmp_path / 'file', range(4))
+  (tmp_path / 'file.gz').write_bytes(gzip.compress(path.read_bytes()))
+
+  def refuse(words, paths=path, parse=parse, **settings):
+    with pytest.raises(UsageError, match=words):
+      towers.from_tfrecords(paths, parse, **settings)
+
+  refuse('decompress', tmp_path / 'file.gz')
+  refuse("names no file", tmp_path / 'other-*')
+  refuse('is a folder.*tfrecord', tmp_path)
+  refuse('named twice', [path, tmp_path / 'fil*', path])
+  refuse('letters, digits', name='my split')
+  refuse('on_bad_record', on_bad_record='ignore')
+  refuse('gs://', 'gs://bucket/train')
+  refuse('record 0 at byte 0: parse fails.*x', parse=lambda record: tf.io.parse_single_example(
+      record, {'x': tf.io.FixedLenFeature([], tf.int64)}))
+  refuse('none of the first 4 records', on_bad_record='skip', parse=lambda record:
+         tf.io.parse_single_example(record, {'x': tf.io.FixedLenFeature([], tf.int64)}))
+  refuse("the component x is a SparseTensor.*to_dense", parse=lambda record:
+         tf.io.parse_single_example(record, {'x': tf.io.VarLenFeature(tf.float32)}))
+  refuse('parse cannot be built', parse=lambda record: record.no_such_attribute)
+
+
+def test_nothing_of_the_files_stands_in_the_graph(tmp_path):
+  sizes = []
+  for number in (10, 99):
+    examples = towers.from_tfrecords(write(tmp_path / str(number), range(number)), parse)
+    with tf.Graph().as_default() as graph:
+      plan = towers.build_plan(num_examples=number, batch_size=8, num_towers=2)
+      towers.build_inputs(examples, plan=plan).next_batches()
+      sizes.append(len(graph.as_graph_def().SerializeToString()))
+  assert abs(np.diff(sizes)) < 100

@@ -1,0 +1,246 @@
+"""Data sets of your own: any tf.data.Dataset of single examples as a split.
+
+A data set has no index, so every shard reads all of it, a resumed run reads what it skips, and
+shuffling holds examples in memory. What its ops tell is checked at once: whether it is batched,
+endless or shuffled anew at each pass, and how many examples it has. The rest is checked while it is
+read: that shapes are equal, and that it ends where it should.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import Any, Callable, Iterator, Optional
+
+from towers.base.output import write_line
+from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
+from towers.base.whole_file import write_whole
+from towers.data.arrays import check_name
+from towers.data.components import Components, find_components
+from towers.data.dataset_ops import check_ops
+from towers.data.examples import Examples
+from towers.graph.walk import find_needed
+
+_AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
+_FIX = 'pad, crop or resize it in the data set'
+# What tf.data answers in place of a number.
+_ENDLESS, _UNKNOWN = -1, -2
+_COUNTED_AT_ONCE = 1024
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_buffer: int = 10000,
+                 count_file: Optional[str] = None, name: str = 'examples') -> Examples:
+  """Makes a split of a tf.data.Dataset of single examples in a fixed order.
+
+    examples = towers.from_dataset(lambda: tf.data.TextLineDataset('train.csv').map(parse))
+
+  Args:
+    dataset: a function that makes the data set, and is called in every graph that reads it; or a
+      data set, which belongs to the graph in which it was made.
+    num_examples: of one pass. None for what TensorFlow knows, or else a count by a first pass. A
+      data set that has less or more fails while it is read.
+    shuffle_buffer: examples that each iterator holds in memory where a program shuffles.
+    count_file: keeps the count of a first pass for later runs.
+    name: of the split in messages and name scopes: letters, digits and underscores.
+
+  Returns:
+    Examples. Its batches have the structure of an element, each tensor `[batch, ...]`.
+
+  Raises:
+    UsageError: a data set that is batched, endless, shuffled anew at each pass, empty, of another
+      graph, or of tensors that cannot be batched; a number that it contradicts.
+  """
+  check_name(name)
+  for setting, value in (('num_examples', num_examples), ('shuffle_buffer', shuffle_buffer)):
+    if value is not None and value < 1:
+      raise UsageError(f'{name}: {setting} is {value}; give at least 1.')
+  with _copied(dataset, name) as copy:
+    check_ops(copy, name)
+    components = find_components(copy, name)
+    known = _find_size(copy, name)
+    if not components.are_static:
+      components = _learn_shapes(copy, components)
+    if known == _UNKNOWN:
+      count = num_examples or _read_count(count_file, name) or _count(copy, count_file, name)
+    elif num_examples in (None, known):
+      count = known
+    else:
+      raise UsageError(f'{name}: num_examples is {num_examples}, and the data set has {known}; '
+                       'leave num_examples out.')
+    if count == 0:
+      raise UsageError(f'{name}: the data set is empty, so there is nothing to train on.')
+
+  def elements() -> Any:
+    from tensorflow_v1 import as_written
+    made = _make(dataset, name)
+    if not find_components(made, name).are_static:
+      made = made.map(as_written(lambda *example: components.hold(example, fix=_FIX)))
+    return made if known == count else _end_after(made, count, components)
+
+  return Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer, name=name)
+
+
+@contextlib.contextmanager
+def _copied(dataset: Any, name: str) -> Iterator[Any]:
+  """Yields the data set in a graph of its own, which is the default one."""
+  from tensorflow_v1 import copy_dataset, tf
+  with tf.Graph().as_default():
+    yield copy_dataset(dataset) if _is_made(dataset, name) else _call(dataset, name)
+
+
+def _make(dataset: Any, name: str) -> Any:
+  """Returns the data set in the program's graph, outside of any function of another data set.
+
+  Raises:
+    UsageError: it was made in another graph.
+  """
+  from tensorflow_v1 import find_last_op, tf
+  with tf.init_scope(), tf.device('/cpu:0'):
+    if not _is_made(dataset, name):
+      return _call(dataset, name)
+    last_op = find_last_op(dataset)
+    if last_op is None or last_op.graph is not tf.get_default_graph():
+      raise UsageError(f'{name}: the data set was made in another graph than the program: make it '
+                       f'in the same one, or give a function that makes it, {_AS_FUNCTION}.')
+    return dataset
+
+
+def _is_made(dataset: Any, name: str) -> bool:
+  """Returns whether this is a data set, and not a function that makes one."""
+  from tensorflow_v1 import find_last_op, is_dataset
+  if not is_dataset(dataset):
+    if not callable(dataset):
+      raise UsageError(f'{name}: from_dataset takes a tf.data.Dataset, or a function without '
+                       f'arguments that makes one, and not a {type(dataset).__name__}.')
+    return False
+  op = find_last_op(dataset)
+  if op is None:
+    raise UsageError(f'{name}: the data set was made in eager mode, and programs are graphs: give '
+                     f'a function that makes it, {_AS_FUNCTION}.')
+  for needed in find_needed([op]):
+    if needed.type == 'Placeholder':
+      raise UsageError(f"{name}: the data set needs the placeholder '{needed.name}', which nothing "
+                       'feeds: give arrays to towers.from_arrays instead.')
+  return True
+
+
+def _call(function: Callable[[], Any], name: str) -> Any:
+  from tensorflow_v1 import is_dataset
+  made = function()
+  if not is_dataset(made):
+    raise UsageError(f'{name}: the function given to from_dataset returns a {type(made).__name__}; '
+                     'it must return a tf.data.Dataset.')
+  return made
+
+
+def _find_size(dataset: Any, name: str) -> int:
+  """Returns how many elements TensorFlow knows a data set to have, or _UNKNOWN."""
+  from tensorflow_v1 import tf
+  with _explained(name):
+    [size] = _take(tf.data.Dataset.from_tensors(tf.data.experimental.cardinality(dataset)), 1)
+  if size == _ENDLESS:
+    raise UsageError(f'{name}: the data set is endless, and the program repeats it by itself: '
+                     'leave .repeat() out, or cut it with .take(n).')
+  return int(size)
+
+
+def _learn_shapes(dataset: Any, components: Components) -> Components:
+  """Returns the components with the shapes of the first example."""
+  with _explained(components.name):
+    for example in _take(dataset, 1):
+      return components.with_shapes_of(example)
+  raise UsageError(f'{components.name}: the data set is empty, so there is nothing to train on.')
+
+
+def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:
+  """Yields the elements of a data set of the default graph."""
+  from tensorflow_v1 import private_session, tf
+  iterator = tf.data.make_initializable_iterator(dataset)
+  element = iterator.get_next()
+  with private_session(tf.get_default_graph()) as session:
+    session.run(iterator.initializer)
+    while at_most is None or at_most > 0:
+      try:
+        yield session.run(element)
+      except tf.errors.OutOfRangeError:
+        return
+      at_most = at_most and at_most - 1
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+  """Raises what TensorFlow raises as a UsageError."""
+  from tensorflow_v1 import tf
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise UsageError(f'{name}: the data set cannot be read: {find_reason(error)}') from None
+
+
+def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
+  """Returns the number of elements by a pass over all of them, says so, and keeps it."""
+  from tensorflow_v1 import as_written, tf
+  began = said = time.monotonic()
+  count = 0
+  ones = dataset.map(as_written(lambda *_: tf.constant(0, tf.uint8))).batch(_COUNTED_AT_ONCE)
+  with _explained(name):
+    for batch in _take(ones):
+      count += len(batch)
+      if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+        said = time.monotonic()
+        write_line(f'{name}: counting the examples of the data set, {count:,} so far', sys.stderr)
+  write_line(f'{name}: counted {count:,} examples in {time.monotonic() - began:.1f} s; '
+             f'num_examples={count} or a count_file spares the next run this pass', sys.stderr)
+  if count_file and count:
+    try:
+      write_whole(count_file, json.dumps({'num_examples': count}).encode())
+    except OSError as error:
+      write_line(f"{name}: the count is not kept in count_file '{count_file}': {error.strerror}",
+                 sys.stderr)
+  return count
+
+
+def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
+  """Returns the count that an earlier run kept, or None.
+
+  Raises:
+    UsageError: the file is none of ours.
+  """
+  if count_file is None or not os.path.exists(count_file):
+    return None
+  try:
+    with open(count_file, encoding='utf-8') as file:
+      return int(json.load(file)['num_examples'])
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise UsageError(f"{name}: count_file '{count_file}' holds no count ({error}): remove "
+                     'it.') from None
+
+
+def _end_after(dataset: Any, count: int, components: Components) -> Any:
+  """Returns a data set that fails at its last element if more would follow.
+
+  Each element waits until the next one is known: nobody asks for a further one after the last.
+  """
+  from tensorflow_v1 import as_written, tf
+
+  def fail_if_more(previous, following):
+    index, (example, is_one) = following
+    message = (f'{components.name} promised num_examples={count}, but its data set has more '
+               'elements: correct the number, or remove the count_file.')
+    is_right = tf.logical_or(index < count, tf.logical_not(is_one))
+    with tf.control_dependencies([tf.Assert(is_right, [message])]):
+      return example, tf.nest.map_structure(tf.identity, previous)
+
+  none = tf.data.Dataset.from_tensors((components.zeros(), False))
+  marked = dataset.map(as_written(lambda *example: (_only(example), True))).concatenate(none)
+  numbered = tf.data.Dataset.zip((tf.data.Dataset.range(count + 1), marked))
+  scan = tf.data.experimental.scan(components.zeros(), as_written(fail_if_more))
+  return numbered.apply(scan).skip(1)
+
+
+def _only(elements: Any) -> Any:
+  """Returns the element that tf.data gave to a function as its arguments."""
+  return elements if len(elements) > 1 else elements[0]

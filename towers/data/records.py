@@ -1,0 +1,268 @@
+"""Records: TFRecord files of any schema, as a split whose elements are indices.
+
+  indices ──► 32 at a time: read by the files' index, checksums checked
+          ──► one by one: parse, your function from a record to an example
+
+A resumed run reads only what it needs, every shard exactly its records, and nothing but the index
+stays in memory. The first record is parsed at once, so that a function that does not fit the files
+fails before a graph is built, and unknown shapes become those of the first example.
+"""
+
+import glob
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple, Union
+
+import numpy as np
+
+from towers.base.local_path import check_local_path
+from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
+from towers.data.arrays import check_name
+from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.components import Components, describe_shapes, find_components
+from towers.data.examples import Examples
+from towers.data.formats.tfrecord import Records, check_damage, load_index
+from towers.data.stand_ins import map_with_stand_ins
+
+_CHUNK = 32
+_PARALLEL_CHUNKS = 2
+_THREADS = 16
+# Records in a row that cannot be parsed, at the start of a split.
+_MOST_TRIED = 20
+_FIX = 'pad, crop or resize it in parse'
+
+
+def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
+                   parse: Callable[[Any], Any], *, name: str = 'examples',
+                   on_bad_record: str = 'fail') -> Examples:
+  """Makes a split of TFRecord files of your own schema.
+
+    def parse(record):
+      features = tf.io.parse_single_example(record, {
+          'x': tf.io.FixedLenFeature([5], tf.float32), 'y': tf.io.FixedLenFeature([], tf.int64)})
+      return features['x'], features['y']
+
+    examples = towers.from_tfrecords('data/train-*.tfrecord', parse, name='train')
+
+  Args:
+    paths: a file, a pattern as 'data/train-*', or a list of these. Records are numbered in the
+      order of the list, and of the names that a pattern finds.
+    parse: a function from a record, a scalar string tensor, to an example: a tensor, or tensors in
+      a tuple or dict, nested in any way, of the same shapes for all records. It runs in parallel.
+    name: of the split in messages and name scopes: letters, digits and underscores.
+    on_bad_record: 'fail' ends a run at a record that is damaged or that `parse` fails on, with
+      file, offset and index; 'skip' leaves it out and logs these.
+
+  Returns:
+    Examples. Its batches have the structure of what `parse` returns, each tensor `[batch, ...]`.
+
+  Raises:
+    UsageError: no such files, compressed files, damage by the policy, or a function that fails on
+      the first record or returns tensors that cannot be batched.
+  """
+  check_name(name)
+  bad_records = BadRecords(on_bad_record)
+  return record_examples(open_records(find_files(paths, name), bad_records), parse, name=name,
+                         bad_records=bad_records)
+
+
+def find_files(paths: Any, name: str) -> List[str]:
+  """Returns the files that paths and patterns name, in order.
+
+  Raises:
+    UsageError: one names no file, or the same file as another.
+  """
+  found: List[str] = []
+  for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+    path = os.fspath(path)
+    check_local_path('paths', path)
+    if os.path.isdir(path):
+      raise UsageError(f"{name}: '{path}' is a folder: name its files, as in "
+                       f"'{os.path.join(path, '*.tfrecord')}'.")
+    matches = [path] if os.path.exists(path) else sorted(filter(os.path.isfile, glob.glob(path)))
+    if not matches:
+      raise UsageError(f"{name}: '{path}' names no file (from {os.getcwd()}): check the path, or "
+                       'the pattern.')
+    found += matches
+  if len(set(map(os.path.realpath, found))) < len(found):
+    raise UsageError(f'{name}: a file is named twice among {len(found)}: its records would count '
+                     'twice; name each once.')
+  if not found:
+    raise UsageError(f'{name}: no paths: name at least one file.')
+  return found
+
+
+def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mapping[str, int] = {},
+                 counted_by: str = '') -> Records:
+  """Returns the records of files, read by index.
+
+  Args:
+    paths: the files.
+    bad_records: the policy for what their headers show to be damaged.
+    counts: how many records a file should have, by its name without folders.
+    counted_by: the file that says so.
+
+  Raises:
+    UsageError: damage by the policy, compressed files, or no record at all.
+  """
+  with ThreadPoolExecutor(_THREADS) as threads:
+    indexes = list(threads.map(load_index, paths))
+  for index in indexes:
+    check_damage(index, bad_records)
+    count = counts.get(os.path.basename(index.path))
+    if count is not None and count != len(index.lengths):
+      bad_records.report(index.path, 0, f'the file has {len(index.lengths):,} records, and '
+                         f'{counted_by} counts {count:,}')
+  records = Records(indexes)
+  if not len(records):
+    raise UsageError(f'{os.path.dirname(paths[0])}: no record in {len(paths):,} files, so there is '
+                     'nothing to read.')
+  return records
+
+
+def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
+                    bad_records: BadRecords) -> Examples:
+  """Makes a split of records; see `from_tfrecords`."""
+  def elements(*_):
+    from tensorflow_v1 import tf
+    return tf.data.Dataset.range(len(records))
+
+  trial = _Trial(parse, name)
+  payload, components = _parse_first(records, trial, name, bad_records)
+  reader = _Reader(records, parse, components, trial, payload, bad_records, name)
+  return Examples(num_examples=len(records), elements=elements, read=reader.read,
+                  marks_bad=bad_records.policy == 'skip', name=name)
+
+
+class _Trial:
+  """Parses single records in a graph and a session of its own, for their shapes and errors."""
+
+  def __init__(self, parse: Callable[[Any], Any], name: str):
+    """Prepares; `run` builds the graph."""
+    self._parse, self._name = parse, name
+
+  def run(self, payload: bytes) -> Components:
+    """Returns the components of a record's example, with its shapes.
+
+    Raises:
+      BadRecordError: `parse` fails on this record.
+      UsageError: it fails on any, or returns what cannot be batched.
+    """
+    from tensorflow_v1 import as_written, private_session, tf
+    with tf.Graph().as_default() as graph:
+      record = tf.placeholder(tf.string, [], 'record')
+      try:
+        dataset = tf.data.Dataset.from_tensors(record).map(as_written(self._parse))
+      except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise UsageError(f'{self._name}: parse cannot be built: {error}') from error
+      components = find_components(dataset, self._name)
+      iterator = tf.data.make_initializable_iterator(dataset)
+      example = iterator.get_next()
+      with private_session(graph) as session:
+        try:
+          session.run(iterator.initializer, {record: payload})
+          return components.with_shapes_of(session.run(example))
+        except tf.errors.OpError as error:
+          raise BadRecordError(f'parse fails: {find_reason(error)}') from None
+
+
+def _parse_first(records, trial, name, bad_records) -> Tuple[bytes, Components]:
+  """Returns the first record that can be parsed, and its components; reports those before it."""
+  for index in range(min(len(records), _MOST_TRIED)):
+    [payload] = records.read([index])
+    try:
+      if isinstance(payload, BadRecordError):
+        raise payload
+      return payload, trial.run(payload)
+    except BadRecordError as error:
+      path, offset, record = records.place(index)
+      bad_records.report(path, offset, str(error), record=record)
+  raise UsageError(f'{name}: none of the first {index + 1} records can be parsed: compare parse '
+                   'with what wrote the files.')
+
+
+class _Reader(NamedTuple):
+  """Reads a split: from indices to examples, or `(example, is_good)` under the policy 'skip'.
+
+  Attributes:
+    records: of all files.
+    parse: from a record to an example.
+    components: of every example, with known shapes.
+    trial: finds out why a record cannot be parsed.
+    substitute: a record that can be parsed, in place of those that cannot be read.
+    bad_records: the policy, and the log.
+    name: of the split.
+  """
+  records: Records
+  parse: Callable[[Any], Any]
+  components: Components
+  trial: _Trial
+  substitute: bytes
+  bad_records: BadRecords
+  name: str
+
+  def read(self, indices: Any, *, epoch: Any, parallel_calls: int) -> Any:
+    """Returns the examples of a data set of indices, in its order."""
+    del epoch
+
+    def parse_row(index, record, is_read):
+      del index
+      return self._mark(self.components.hold(self.parse(record), fix=_FIX), is_read)
+
+    def stand_in(index, record, is_read):
+      del is_read
+      return self._mark(self.components.zeros(), self._report(index, record))
+
+    chunks = indices.batch(_CHUNK)
+    chunks = chunks.map(self._read_chunk, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls))
+    return chunks.prefetch(1).interleave(
+        lambda *chunk: map_with_stand_ins(chunk, parse_row, stand_in, name=self.name),
+        cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
+
+  def _mark(self, example, is_good):
+    return (example, is_good) if self.bad_records.policy == 'skip' else example
+
+  def _read_chunk(self, indices):
+    """Returns a column each of indices, records, and whether they could be read."""
+    from tensorflow_v1 import tf
+    payloads, is_read = tf.numpy_function(self._read, [indices], [tf.string, tf.bool])
+    for column in (payloads, is_read):
+      column.set_shape([None])
+    return indices, payloads, is_read
+
+  def _read(self, indices):
+    payloads = self.records.read(indices.tolist())
+    is_read = np.array([not isinstance(payload, BadRecordError) for payload in payloads])
+    for position in np.flatnonzero(~is_read).tolist():
+      self._report_place(int(indices[position]), str(payloads[position]))
+      payloads[position] = self.substitute
+    column = np.empty(len(payloads), object)
+    column[:] = payloads
+    return column, is_read
+
+  def _report(self, index, record):
+    """Reports a record that was read and cannot be parsed; returns False, a scalar tensor."""
+    from tensorflow_v1 import tf
+
+    def report(index, record):
+      self._report_place(int(index), self._find_reason(bytes(record)))
+      return np.False_
+
+    is_good = tf.numpy_function(report, [index, record], tf.bool)
+    is_good.set_shape([])
+    return is_good
+
+  def _find_reason(self, record: bytes) -> str:
+    try:
+      components = self.trial.run(record)
+    except BadRecordError as error:
+      return str(error)
+    for part, found in zip(self.components.parts, components.parts):
+      if found.shape.as_list() != part.shape.as_list():
+        return describe_shapes(part, found.shape.as_list(), _FIX)
+    return 'parse fails, and then does not: it must do the same each time'
+
+  def _report_place(self, index: int, reason: str) -> None:
+    path, offset, record = self.records.place(index)
+    self.bad_records.report(path, offset, reason, record=record)
