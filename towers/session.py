@@ -13,6 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import towers
 from tensorflow_v1 import tf
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.cluster import read_cluster
@@ -204,7 +205,7 @@ class Session:
     steps = self._steps
     if self._warm_start is not None:
       if self._program.workers.rank == 0:
-        print(self._warm_start.open())
+        write_line(self._warm_start.open())
         self._warm_start.start(steps.session)
       steps.broadcast()
       self._warm_start = None

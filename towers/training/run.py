@@ -145,9 +145,9 @@ def _open_warm_start(program: TrainingGraph, checkpoints: _Saved) -> Optional[Wa
   if warm_start is None or program.workers.rank != 0:
     return None
   if checkpoints and not checkpoints.is_empty():
-    print(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not read')
+    write_line(f'initial weights: those of the checkpoint; {warm_start.settings.path} is not read')
     return None
-  print(warm_start.open())
+  write_line(warm_start.open())
   return warm_start
 
 
