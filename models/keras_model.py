@@ -102,6 +102,23 @@ class KerasModel:
     return losses, {name: metric(labels, outputs) for name, metric in self._metrics.items()}
 
 
+  def predict(self, inputs: Any) -> Any:
+    """Returns the model's outputs for inputs alone, for `towers.export(…, predict=model.predict)`.
+
+    Args:
+      inputs: of any structure that the Keras model takes.
+
+    Raises:
+      UsageError: `make` returned no Keras model.
+    """
+    layers = self._make()
+    _check_is_layer(layers)
+    takes_training = 'training' in inspect.signature(layers.call).parameters
+    outputs = layers(self._preprocess(inputs), **(dict(training=False) if takes_training else {}))
+    _set_learning_phase(False)
+    return outputs
+
+
 def _bytes_to_floats(inputs):
   return Layers(True).normalize(inputs) if getattr(inputs, 'dtype', None) == tf.uint8 else inputs
 

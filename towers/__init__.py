@@ -47,11 +47,14 @@ if TYPE_CHECKING:
   from towers.tower.tower import Model, Tower, build_towers
   from towers.training.faults.run_error import RunError
   from towers.training.reporting.progress import Callback
+  from towers.training.tools.export import export
   from towers.training.train import train
   from towers.update.apply import build_train_op
   from towers.update.guard import Diagnosis, build_diagnosis
   from towers.validation import Validation, build_validation, build_validation_tower
   from towers.warm_start.matching import InitFrom, init_from
+
+__version__ = '0.1.0'
 
 _MODULES = {
     'AllReduce': 'towers.placement.collectives',
@@ -103,6 +106,7 @@ _MODULES = {
     'check': 'towers.checks.towers',
     'check_inputs': 'towers.checks.inputs',
     'clip_gradients': 'towers.reduce.gradients',
+    'export': 'towers.training.tools.export',
     'format_device_table': 'towers.placement.variables',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
@@ -164,6 +168,7 @@ __all__ = [
     'check',
     'check_inputs',
     'clip_gradients',
+    'export',
     'format_device_table',
     'from_arrays',
     'from_dataset',

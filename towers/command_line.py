@@ -8,7 +8,7 @@ import dataclasses
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
@@ -23,17 +23,18 @@ from towers.training.reporting.result import format_result, write_result
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags
-from towers.training.settings.functions import give_function
+from towers.training.settings.functions import give_function, give_predict
 from towers.training.settings.outputs import check_outputs
 from towers.training.settings.xla import set_xla
 from towers.training.stepping.startup import Startup
 
 
 def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
-         data: Optional[Callable[[], Any]] = None) -> int:
+         data: Optional[Callable[[], Any]] = None,
+         predict: Optional[Callable[..., Any]] = None) -> int:
   """Runs the command line `arguments`, `sys.argv`; returns the exit code.
 
-  `model` and `data` are those of a program of one's own, see `towers.main`.
+  `model`, `data` and `predict` are those of a program of one's own, see `towers.main`.
 
   0: done. 1: --check found that towers differ, or --doctor found a fault. 2: a mistake to correct.
   3: the run could not go on. 75: another worker left. 129, 130 and 143: ended by SIGHUP, Ctrl-C
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
         config, command = parse_flags(arguments), [sys.executable, '-m', 'towers']
       else:
         config = _parse_own(arguments, model=model, data=data)
-        command = [sys.executable, os.path.abspath(arguments[0])]
+        command = _find_command(arguments[0])
+        if config is not None:
+          give_predict(config.model, predict)
       return 0 if config is None else _run(config, startup, signals, command)
     except UsageError as error:
       write_line(f'towers: error: {error}', sys.stderr)
@@ -74,6 +77,15 @@ def _parse_own(arguments: Sequence[str], **given: Optional[Callable[..., Any]]) 
                          'the flag out.')
       names[name] = give_function(function)
   return dataclasses.replace(config, **names)
+
+
+def _find_command(script: str) -> List[str]:
+  """Returns what starts the script of this process again, with the flags that are its own."""
+  spec = getattr(sys.modules.get('__main__'), '__spec__', None)  # With `python -m`.
+  start = [os.path.abspath(script)] if spec is None else ['-m', spec.name]
+  own = [flags.FLAGS[name] for name in flags.FLAGS if flags.FLAGS[name].present]
+  return [sys.executable, *start, *(
+      argument for flag in own for argument in flag.serialize().splitlines())]
 
 
 def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[str]) -> int:

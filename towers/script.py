@@ -5,7 +5,8 @@ from typing import Any, Callable, Optional
 
 
 def main(model: Optional[Callable[..., Any]] = None,
-         data: Optional[Callable[[], Any]] = None) -> None:
+         data: Optional[Callable[[], Any]] = None,
+         predict: Optional[Callable[..., Any]] = None) -> None:
   """Runs the command line of a script: trains, or does the job that its flags name.
 
     if __name__ == '__main__':
@@ -17,11 +18,13 @@ def main(model: Optional[Callable[..., Any]] = None,
     model: the model function of every tower; None for the flag --model.
     data: a function without arguments that returns `towers.Examples` to train on, a pair of them
       for training and validation, or a `towers.DataSet`; None for the flag --data.
+    predict: what the model predicts, for --export_dir and --predict, see `towers.export`; None for
+      the model's own attribute `predict`, if it has one.
 
   Raises:
     SystemExit: with the exit code of `main.py`, unless that is 0.
   """
   from towers.command_line import main as run
-  code = run(sys.argv, model=model, data=data)
+  code = run(sys.argv, model=model, data=data, predict=predict)
   if code:
     sys.exit(code)

@@ -11,6 +11,7 @@ from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples
 from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
+from towers.training.settings import functions
 from towers.training.settings.config import Config
 from towers.training.settings.functions import is_function, load_function
 from towers.training.settings.xla import check_xla
@@ -19,6 +20,7 @@ from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
   from towers.tower.tower import Model
+  from towers.training.tools.serving import Predict
 
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
@@ -45,6 +47,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
+  if config.export_dir:
+    # A model that cannot be exported is refused before all those steps, rather than after.
+    _find_predict(config, data_set)
   facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
                training_examples=data_set.train.num_examples,
                validation_examples=data_set.validation and data_set.validation.num_examples)
@@ -132,12 +137,11 @@ def tune(config: Config, command: Sequence[str]) -> Config:
 
 def export(config: Config, data_set: DataSet) -> None:
   """Writes the model with the best weights of a run that has ended."""
-  from towers.training.tools.export import export
+  from towers.training.tools.export import write_best
   assert config.export_dir is not None and config.checkpoint_dir is not None
-  folder = export(config.export_dir, checkpoint_dir=config.checkpoint_dir,
-                  build_logits=_build_logits(config, data_set),
-                  examples=data_set.validation or data_set.train,
-                  best_metric=config.best_metric)
+  folder = write_best(config.export_dir, checkpoint_dir=config.checkpoint_dir,
+                      predict=_find_predict(config, data_set), examples=data_set.train,
+                      best_metric=config.best_metric)
   write_line(f'exported to {folder}')
 
 
@@ -148,7 +152,7 @@ def examine() -> bool:
 
 
 def predict(config: Config) -> None:
-  """Names the classes of the examples that --predict gives."""
+  """Writes what the model predicts of the examples that --predict gives."""
   from towers.training.tools.export import open_checkpoint, open_export
   from towers.training.tools.predict import predict
   assert config.predict is not None
@@ -157,8 +161,8 @@ def predict(config: Config) -> None:
   else:
     assert config.checkpoint_dir is not None
     data_set = load_data(config)
-    opened = open_checkpoint(config.checkpoint_dir, _build_logits(config, data_set),
-                             data_set.validation or data_set.train, best_metric=config.best_metric)
+    opened = open_checkpoint(config.checkpoint_dir, _find_predict(config, data_set),
+                             data_set.train, best_metric=config.best_metric)
   predict(config.predict, opened, batch_size=config.batch_size,
           max_image_pixels=config.max_image_pixels, on_bad_record=config.on_bad_record,
           input_threads=config.input_threads, output=config.result_file)
@@ -213,16 +217,27 @@ def load_data(config: Config) -> DataSet:
   return DataSet(*splits)
 
 
-def _build_logits(config, data_set):
-  return load_zoo().build_logits(config.model, num_classes=data_set.num_classes)
+def _find_predict(config, data_set) -> 'Predict':
+  """Returns what the config's model predicts; refuses a function that does not fit the data."""
+  from towers.training.tools.serving import check_predict, classify, read_types
+  if is_function(config.model):
+    predict = functions.find_predict(config.model)
+    check_predict(predict, read_types(data_set.train))
+    return predict
+  _check_num_classes(config, data_set)
+  return classify(load_zoo().build_logits(config.model, num_classes=data_set.num_classes))
 
 
 def _build_model(config, data_set) -> 'Model':
   if is_function(config.model):
     return load_function('model', config.model)
+  _check_num_classes(config, data_set)
+  return load_zoo().build_classifier(
+      config.model, num_classes=data_set.num_classes, data_format=config.data_format)
+
+
+def _check_num_classes(config, data_set):
   if not data_set.num_classes:
     raise UsageError(f'model={config.model} must know the number of classes, which '
                      f'data={config.data} does not tell: return a towers.DataSet with num_classes '
                      'and image_shape, or give a model of your own.')
-  return load_zoo().build_classifier(
-      config.model, num_classes=data_set.num_classes, data_format=config.data_format)

@@ -250,4 +250,24 @@ MUTANTS = [
              'adam starts with the rate of momentum',
              'test_the_rate_follows_the_optimizer_unless_given'),
         ]),
+    *mutants_of(
+        'towers/training/tools/serving.py', tests='tests/training/tools/test_serving.py', faults=[
+            ('used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}',
+             'used = dict(inputs)', 'labels are inputs of an exported model',
+             'test_what_is_exported_computes_what_the_program_did[dict]'),
+            ('position += 1', 'position += 0', 'all inputs of a tuple are its first part',
+             'test_what_is_exported_computes_what_the_program_did[tuple]'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/export.py', tests='tests/training/tools/test_serving.py', faults=[
+            ('clear_devices=True', 'clear_devices=False', 'an export has the devices of its model',
+             'test_what_is_exported_computes_what_the_program_did[tuple]'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/fingerprint.py', tests='tests/training/tools/test_serving.py',
+        faults=[
+            ("parts['command'] = list(command)", "parts['command'] = []",
+             'autotune remembers the settings of other flags of a script',
+             'test_autotune_starts_over_where_a_model_of_ones_own_has_changed'),
+        ]),
 ]

@@ -145,9 +145,9 @@ def test_settings_become_flags_and_come_back():
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (['--num_gpu=2'], ['num_gpu', 'num_gpus ?']),
-    (['--batch_size=many'], ['--batch_size=many']),
-    (['--learning_rate=fast'], ['--learning_rate=fast']),
+    (['--num_gpu=2'], ['num_gpu', '--num_gpus?']),
+    (['--batch_size=many'], ['batch_size=many']),
+    (['--learning_rate=fast'], ['learning_rate=fast']),
     (['--decay_epochs=1,two', '--schedule=piecewise'], ['decay_epochs=1,two', 'numbers']),
     (['split'], ['split', '--']),
     (['--data_dir'], ['data_dir', 'Missing']),

@@ -96,13 +96,12 @@ def test_a_script_has_its_own_model_and_names_unknown_flags(folder):
   done = run(folder, 'train.py', '--model=linear')
   assert done.returncode == 2 and 'this program has its own model' in done.stderr
   done = run(folder, 'train.py', '--widht=3')
-  assert done.returncode == 2 and 'Did you mean: width' in done.stderr
+  assert done.returncode == 2 and 'did you mean --width?' in done.stderr
 
 
 @pytest.mark.parametrize('settings, message', [
     (dict(data='nets:load', augment='cifar'), 'augment=cifar has no effect on data=nets:load'),
     (dict(model='nets:model', data_format='NCHW'), 'data_format=NCHW has no effect'),
-    (dict(model='nets:model', export_dir='a', checkpoint_dir='b'), 'needs logits'),
     (dict(model='nets'), 'or write module:function for your own'),
 ])
 def test_flags_without_effect_are_refused(settings, message):

@@ -17,7 +17,8 @@ from tests.harness import faults
 from towers import data
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.faults.run_error import RunError
-from towers.training.tools.export import export, find_best
+from towers.training.tools.export import find_best, write_best
+from towers.training.tools.serving import classify
 
 QUICK = ['--device=cpu', '--batch_size=250', '--optimizer=adam', '--learning_rate=0.1',
          '--schedule=constant']
@@ -223,9 +224,9 @@ def test_exporting_again_replaces_it_and_a_full_disk_leaves_what_was_there(
   files = sorted(path for path in (served / 'served' / name).rglob('*') if path.is_file())
   before = [path.stat().st_mtime_ns for path in files]
   with faults.full_disk(), pytest.raises(RunError, match='cannot be exported to'):
-    export(str(served / 'served'), checkpoint_dir=str(served / 'saved'),
-           build_logits=build_logits('few ops', num_classes=10),
-           examples=data.load('sample').validation)
+    write_best(str(served / 'served'), checkpoint_dir=str(served / 'saved'),
+               predict=classify(build_logits('few ops', num_classes=10)),
+               examples=data.load('sample').validation)
   assert [path.stat().st_mtime_ns for path in files] == before
   assert os.listdir(str(served / 'served')) == [name]
   assert run(*flags) == 0

@@ -226,7 +226,7 @@ class Config:
       bool, False, 'examine this machine and report what is wrong; train nothing')
   export_dir: Optional[str] = _setting(Path, None, 'folder for the best weights as a SavedModel')
   predict: Optional[str] = _setting(
-      Path, None, '.npy file or folder of images to classify, instead of training')
+      Path, None, '.npy or .npz file, or folder of images, to predict, instead of training')
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
@@ -349,10 +349,6 @@ class Config:
     _refuse(is_function(self.model) and 'data_format' in changed,
             f'data_format={self.data_format} has no effect on model={self.model}: let the '
             'function choose the format of its layers.')
-    for name in ('export_dir', 'predict'):
-      _refuse(is_function(self.model) and name in changed,
-              f'{name}={getattr(self, name)} needs logits, and model={self.model} returns losses: '
-              'export it from its checkpoint with tf.saved_model.')
 
   def _check_validation_and_checkpoints(self) -> None:
     _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,

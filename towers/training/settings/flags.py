@@ -1,12 +1,18 @@
 """Flags: the command line of `main.py`, made from the fields of `Config`."""
 
 import dataclasses
+import difflib
 import os
+import platform
+import re
+import sys
 import textwrap
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
+import towers
+from towers.base.installed import find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config, Function, Path, Text
@@ -23,7 +29,12 @@ _HELP = {
     'help': 'show all flags',
     'helpshort': 'show the most used flags',
     'helpfull': 'show all flags',
+    'h': 'show all flags',
+    'version': 'show the versions of towers, TensorFlow and Python',
 }
+# What a value must be, by the kind of its setting.
+_KINDS: Dict[type, str] = {
+    int: 'a whole number', float: 'a number, such as 0.1', bool: 'true or false'}
 # The flags of --helpshort: they fit a screen.
 COMMON = (
     'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
@@ -55,10 +66,14 @@ def parse_flags(arguments: Sequence[str],
     if others is not None:
       left = others([arguments[0], *left])[1:]
   except flags.Error as error:
-    raise UsageError(f'{error}\nFlags: python main.py --helpshort, or --help for all') from None
+    raise UsageError(f'{_explain(error, others)}\nFlags: python '
+                     f'{os.path.basename(arguments[0])} --helpshort, or --help for all') from None
   if left:
     raise UsageError(f"{' '.join(left)}: not a flag. Flags begin with --, as "
                      f"--{left[0].lstrip('-')}.")
+  if values['version'].value:
+    write_line(format_versions())
+    return None
   if any(values[name].value for name in _HELP):
     write_line(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
@@ -111,6 +126,42 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
   if names is not None:
     lines.append(f'all flags: python {os.path.basename(program)} --help')
   return '\n'.join(lines)
+
+
+def format_versions() -> str:
+  """Returns the versions of towers, TensorFlow and Python, without importing TensorFlow."""
+  tensorflow = find_tensorflow(find_distributions(sys.path))
+  return (f"towers {towers.__version__}, "
+          f"{f'{tensorflow.name} {tensorflow.version}' if tensorflow else 'no TensorFlow'}, "
+          f'Python {platform.python_version()}')
+
+
+def _explain(error, others):
+  """Returns what is wrong with a flag, in our words, and the flag that was meant."""
+  settings = {field.name: field.metadata['setting'] for field in dataclasses.fields(Config)}
+  wrong_value = re.match(r'flag --(\w+)=(.*?): ', str(error), re.DOTALL)
+  if isinstance(error, flags.UnrecognizedFlagError):
+    meant = find_meant(error.flagname, [*settings, *(others or ())])
+    guess = f": did you mean --{' or --'.join(meant)}?" if meant else '.'
+    return f'There is no flag --{error.flagname}{guess}'
+  if wrong_value and getattr(settings.get(wrong_value[1]), 'kind', None) in _KINDS:
+    name, value = wrong_value.groups()
+    return f'{name}={value}: it must be {_KINDS[settings[name].kind]}.'
+  return str(error)
+
+
+def find_meant(typed: str, names: Sequence[str]) -> List[str]:
+  """Returns the flags that someone may have meant, at most three, the likeliest first.
+
+  Flags of similar letters, flags with the typed word in them, and flags of these initials: `lr` is
+  learning_rate.
+  """
+  typed = typed.lower().replace('-', '_')
+  bare = typed[len('no'):] if typed.startswith('no') else typed
+  similar = difflib.get_close_matches(bare, names, cutoff=0.75)
+  initials = [name for name in names if ''.join(word[0] for word in name.split('_')) == typed]
+  within = [name for name in names if set(bare.split('_')) <= set(name.split('_'))]
+  return list(dict.fromkeys(similar + initials + within))[:3]
 
 
 def _format_default(value):

@@ -1,16 +1,19 @@
 """Functions of your own that a flag names: --model=my_nets.small:model, --data=my_data.py:load."""
 
+import functools
 import importlib
 import importlib.util
 import os
 import sys
 from types import ModuleType
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from towers.base.usage_error import UsageError
 
 # What `towers.main` was given, by the name that its setting then has.
 _GIVEN: Dict[str, Callable[..., Any]] = {}
+# What it was given as `predict`, by the name of the model.
+_PREDICT: Dict[str, Callable[..., Any]] = {}
 
 
 def is_function(text: str) -> bool:
@@ -46,23 +49,79 @@ def load_function(setting: str, text: str) -> Callable[..., Any]:
   return function
 
 
+def give_predict(model_text: str, predict: Optional[Callable[..., Any]]) -> None:
+  """Keeps what a model predicts, for `find_predict`; None forgets what an earlier call gave."""
+  _PREDICT.pop(model_text, None)
+  if predict is not None:
+    _PREDICT[model_text] = predict
+
+
+def find_predict(model_text: str) -> Callable[..., Any]:
+  """Returns what a model of one's own predicts: see `towers.export`.
+
+  It is the function `predict` beside the model in its module, or the model's own attribute of that
+  name, which a `KerasModel` has.
+
+  Raises:
+    UsageError: there is none.
+  """
+  if model_text in _PREDICT:
+    return _PREDICT[model_text]
+  predict: Any = getattr(load_function('model', model_text), 'predict', None)
+  if predict is None and model_text not in _GIVEN:
+    place = model_text.rpartition(':')[0]
+    predict = getattr(_import('model', model_text, place), 'predict', None)
+  if not callable(predict):
+    fix = ('give it as towers.main(model=…, predict=…)' if model_text in _GIVEN else
+           'write one beside the model')
+    raise UsageError(f'export_dir and predict need a function that says what model={model_text} '
+                     f'predicts, as `def predict(images): return {{"class": …}}`: {fix}.')
+  return predict
+
+
+def find_source(text: str) -> Optional[str]:
+  """Returns the Python file of a function that a setting names, without importing it, or None."""
+  if text in _GIVEN:
+    module = sys.modules.get(text.rpartition(':')[0])
+    return getattr(module, '__file__', None)
+  place = text.rpartition(':')[0]
+  if place.endswith('.py'):
+    return place
+  try:
+    _find_from_here()
+    spec = importlib.util.find_spec(place)
+  except (ImportError, ValueError):
+    return None
+  return spec.origin if spec is not None else None
+
+
+def _find_from_here():
+  """Lets Python find modules in the current folder."""
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+
+
 def _import(setting: str, text: str, place: str) -> ModuleType:
   """Returns the module, from a file or by its name."""
   try:
     if not place.endswith('.py'):
-      if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+      _find_from_here()
       return importlib.import_module(place)
     if not os.path.isfile(place):
       raise UsageError(f'{setting}={text}: there is no file {place}.')
-    name = os.path.basename(place)[:-len('.py')]
-    spec = importlib.util.spec_from_file_location(name, place)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A file may import those beside it.
-    sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
-    spec.loader.exec_module(module)
-    return module
+    return _import_file(os.path.abspath(place))
   except (ImportError, SyntaxError, ValueError) as error:
     raise UsageError(f'{setting}={text}: {place or "nothing"} cannot be imported: {error}. Write '
                      'package.module:function or path/file.py:function.') from None
+
+
+@functools.lru_cache(maxsize=None)
+def _import_file(path: str) -> ModuleType:
+  """Returns the module of a file, which runs once however many functions are of it."""
+  spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-len('.py')], path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  # A file may import those beside it.
+  sys.path.insert(0, os.path.dirname(path))
+  spec.loader.exec_module(module)
+  return module

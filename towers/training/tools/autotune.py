@@ -86,7 +86,7 @@ def autotune(config: Config, *, command: Sequence[str] = _COMMAND,
   Raises:
     UsageError: the plain settings do not run; says why.
   """
-  path = find_in_cache('autotune', fingerprint(config) + '.json')
+  path = find_in_cache('autotune', fingerprint(config, command) + '.json')
   tuned = _recall(path)
   if tuned is not None:
     write_line(f'autotune: remembered in {path}\n{tuned.format()}')

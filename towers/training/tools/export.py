@@ -1,10 +1,8 @@
 """Export: a run's best weights as a SavedModel, in a graph of its own without training.
 
-  checkpoint ─► weights ───────────────────────┐     images         [n, height, width, channels],
-                                               │                    as in the data set
-  build_logits(images, is_training=False) ─────┴─►   logits         [n, classes]
-                                                     probabilities  [n, classes]
-  served/315/saved_model.pb, variables/              class          [n]
+  checkpoint ─► weights ───┐
+                           ├─►  served/315/saved_model.pb, variables/
+  predict(images) ─────────┘      inputs by its parameters, outputs by name, see `serving`
 
 The folder is named after the step of the weights: TensorFlow Serving reads it as a version. Without
 iterators, staging areas, devices and towers the model loads anywhere, also on one CPU. The weights
@@ -16,57 +14,66 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, Tuple
 
-import towers
 from tensorflow_v1 import tf
+from towers.base.local_path import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
+from towers.placement.cluster import read_cluster
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import check_same_variables, list_steps, path_of
 from towers.training.saving.history import History
+from towers.training.tools.serving import Predict, Serving, build_serving
+from towers.training_graph import TrainingGraph
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _TAG = tf.saved_model.tag_constants.SERVING
 
-# `build_logits(images, is_training)`, with variables by `tf.get_variable`.
-BuildLogits = Callable[[tf.Tensor, bool], tf.Tensor]
 
+def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpoint_dir: str,
+           best_metric: str = 'loss') -> str:
+  """Writes what a program's model predicts as a SavedModel, with the best weights of a run.
 
-class Serving(NamedTuple):
-  """A model for inference: feed `images`, fetch the others.
+    def predict(images):                       # The parameters name the inputs.
+      return {'class': tf.argmax(net(images), 1)}
 
-  Attributes:
-    images: `[n, height, width, channels]`, a placeholder.
-    logits: float32 `[n, classes]`.
-    probabilities: float32 `[n, classes]`.
-    classes: int64 `[n]`, the most probable ones.
-  """
-  images: tf.Tensor
-  logits: tf.Tensor
-  probabilities: tf.Tensor
-  classes: tf.Tensor
+    towers.train(program, epochs=5, checkpoint_dir='saved')
+    towers.export(program, 'served', predict=predict, checkpoint_dir='saved')
 
-
-def export(export_dir: str, *, checkpoint_dir: str, build_logits: BuildLogits,
-           examples: Examples, best_metric: str = 'loss') -> str:
-  """Writes the model of a run to a folder named after its step, and returns that folder.
-
-  A folder of the same step is replaced once the new one is whole.
+  The graph is a new one, in which `predict` makes the model's variables by the same names, as with
+  `tf.get_variable`. It has no iterator, staging area, tower or device, and loads on one CPU without
+  towers.
 
   Args:
-    export_dir: where the folder is made.
+    program: a `towers.Program`, or another on the same data.
+    export_dir: where a folder named after the step is made; one of the same step is replaced once
+      the new one is whole.
+    predict: a function of parts of a batch, `[n, ...]` each: of a tuple as many as it has
+      parameters, the first ones; of a dict those that its parameters name, or all by `**features`.
+      It returns a tensor, or a dict of tensors by name, each `[n, ...]`.
     checkpoint_dir: of the run.
-    build_logits: `build_logits(images, is_training)`, the model up to its logits.
-    examples: a split with the images' shape and dtype.
-    best_metric: of the validations, to choose the weights by.
+    best_metric: of the validations, to choose the weights by; without any, the newest are taken.
+
+  Returns:
+    The folder, or '' in a worker other than the chief, which writes nothing.
 
   Raises:
-    UsageError: there is no checkpoint, or it is of another model.
+    UsageError: there is no checkpoint, it is of another model, or `predict` does not fit the batch.
     RunError: the model cannot be written.
   """
-  opened = open_checkpoint(checkpoint_dir, build_logits, examples, best_metric=best_metric)
+  if not read_cluster(os.environ).is_chief:
+    return ''
+  return write_best(export_dir, predict=predict, examples=program.train_examples,
+                    checkpoint_dir=checkpoint_dir, best_metric=best_metric)
+
+
+def write_best(export_dir: str, *, checkpoint_dir: str, predict: Predict, examples: Examples,
+               best_metric: str = 'loss') -> str:
+  """Does the same as `export` for any `examples` of the model's data."""
+  check_local_path('export_dir', export_dir)
+  opened = open_checkpoint(checkpoint_dir, predict, examples, best_metric=best_metric)
   with opened as (session, serving, step):
     try:
       return _write(export_dir, session, serving, step)
@@ -80,18 +87,17 @@ def _write(export_dir, session, serving, step):
   for op in session.graph.get_operations():
     if op.type == 'VarHandleOp' and 'debug_name' in op.node_def.attr:
       op._clear_attr('debug_name')  # 2.x uses it in messages, and 1.14 cannot load it.
-  outputs = dict(logits=serving.logits, probabilities=serving.probabilities)
-  outputs['class'] = serving.classes
-  signature = tf.saved_model.predict_signature_def(inputs=dict(images=serving.images),
-                                                   outputs=outputs)
+  signature = tf.saved_model.predict_signature_def(inputs=serving.inputs, outputs=serving.outputs)
   folder = os.path.join(export_dir, str(step))
   os.makedirs(export_dir, exist_ok=True)
   aside = tempfile.mkdtemp(prefix='.writing-', dir=export_dir)
   try:
     written = os.path.join(aside, 'model')
     builder = tf.saved_model.Builder(written)
-    builder.add_meta_graph_and_variables(session, [_TAG], signature_def_map={_KEY: signature},
-                                         strip_default_attrs=True)
+    builder.add_meta_graph_and_variables(
+        session, [_TAG], signature_def_map={_KEY: signature}, strip_default_attrs=True,
+        assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
+        main_op=tf.tables_initializer(), clear_devices=True)
     builder.save()
     if os.path.isdir(folder):
       os.replace(folder, os.path.join(aside, 'before'))
@@ -102,22 +108,22 @@ def _write(export_dir, session, serving, step):
 
 
 @contextlib.contextmanager
-def open_checkpoint(checkpoint_dir: str, build_logits: BuildLogits, examples: Examples, *,
+def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *,
                     best_metric: str = 'loss') -> Iterator[Tuple[tf.Session, Serving, int]]:
   """Opens a session on the model of a run; yields the session, the model and its weights' step.
 
-  The arguments are those of `export`.
+  The arguments are those of `write_best`.
 
   Raises:
     UsageError: there is no checkpoint, or it is of another model.
   """
   step = find_best(checkpoint_dir, best_metric)
-  shape, dtype = find_image_type(examples)
-  with tf.Graph().as_default():
-    serving = build_serving(build_logits, image_shape=shape, image_dtype=dtype)
-    with tf.Session(config=session_config()) as session:
-      _restore(session, path_of(checkpoint_dir, step))
-      yield session, serving, step
+  # The default session is also Keras's, where a model loads weights.
+  with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
+    serving = build_serving(predict, examples)
+    _restore(session, path_of(checkpoint_dir, step))
+    session.run(tf.tables_initializer())
+    yield session, serving, step
 
 
 @contextlib.contextmanager
@@ -128,7 +134,7 @@ def open_export(folder: str) -> Iterator[Tuple[tf.Session, Serving, int]]:
     folder: of a SavedModel, or with several of them, of which the newest is opened.
 
   Raises:
-    UsageError: there is none, it is damaged, or has other inputs and outputs than `export` gives.
+    UsageError: there is none, or it is damaged.
   """
   names = os.listdir(folder) if os.path.isdir(folder) else []
   steps = [int(name) for name in names if name.isdigit()]
@@ -140,39 +146,13 @@ def open_export(folder: str) -> Iterator[Tuple[tf.Session, Serving, int]]:
   with tf.Graph().as_default() as graph, tf.Session(config=session_config()) as session:
     try:
       signature = tf.saved_model.loader.load(session, [_TAG], folder).signature_def[_KEY]
-      tensors = [signature.inputs['images']]
-      tensors += [signature.outputs[name] for name in ('logits', 'probabilities', 'class')]
-      serving = Serving(*[graph.get_tensor_by_name(tensor.name) for tensor in tensors])
+      serving = Serving(*[
+          {name: graph.get_tensor_by_name(infos[name].name) for name in sorted(infos)}
+          for infos in (signature.inputs, signature.outputs)])
     except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
       raise UsageError(f'The model in {folder} cannot be loaded: {find_reason(error)}. Export it '
                        'again.') from None
     yield session, serving, max(steps, default=0)
-
-
-def build_serving(build_logits: BuildLogits, *, image_shape: List[int],
-                  image_dtype: tf.DType) -> Serving:
-  """Builds a model for inference in the default graph.
-
-  Args:
-    build_logits: `build_logits(images, is_training)`, with variables by `tf.get_variable`.
-    image_shape: `[height, width, channels]`.
-    image_dtype: of the images as they are fed.
-  """
-  images = tf.placeholder(image_dtype, [None] + list(image_shape), 'images')
-  logits = build_logits(images, False)
-  return Serving(images, tf.identity(logits, 'output/logits'),
-                 tf.nn.softmax(logits, name='output/probabilities'),
-                 tf.argmax(logits, 1, name='output/class'))
-
-
-def find_image_type(examples: Examples) -> Tuple[List[int], tf.DType]:
-  """Returns the shape `[height, width, channels]` and the dtype of a split's images."""
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
-                             name=examples.name)
-    [batch] = towers.build_inputs(examples, plan=plan, mode='split').next_batches()
-    images = batch.tensors[0]
-    return images.shape.as_list()[1:], images.dtype
 
 
 def find_best(folder: str, metric: str) -> int:

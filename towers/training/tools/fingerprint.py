@@ -8,9 +8,11 @@ import json
 import os
 import platform
 import sys
+from typing import Sequence
 
 from towers.base.cores import count_cores
 from towers.training.settings.config import Config
+from towers.training.settings.functions import find_source, is_function
 from towers.training.tools.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
@@ -21,14 +23,24 @@ _IRRELEVANT = set(LEFT_OUT) - {'validation'} | {
 _VARIABLES = ('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_')
 
 
-def fingerprint(config: Config) -> str:
-  """Returns a digest of the run's settings, the machine, TensorFlow and this source."""
+def fingerprint(config: Config, command: Sequence[str] = ()) -> str:
+  """Returns a digest of the run's settings, the machine, TensorFlow and the source.
+
+  Args:
+    config: of the run.
+    command: what starts the run, before the flags of `config`: flags of the user's own, too.
+  """
   parts = {name: value for name, value in dataclasses.asdict(config).items()
            if name not in _IRRELEVANT}
   parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(),
                       _list_gpus()]
   parts['tensorflow'] = [sys.version] + _find_tensorflow()
   parts['source'] = _digest_source(ROOT)
+  parts['command'] = list(command)
+  # Whatever lies beside a model or data of the user's own, which may import it.
+  own = [find_source(text) for text in (config.model, config.data) if is_function(text)]
+  parts['own source'] = [_digest_files(glob.glob(os.path.join(os.path.dirname(path), '*.py')))
+                         for path in own if path]
   parts['flags'] = {name: value for name, value in os.environ.items()
                     if name.startswith(_VARIABLES)}
   return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
@@ -43,11 +55,16 @@ def _find_tensorflow():
 
 def _digest_source(root):
   """Returns a digest of the modules that a run may load."""
+  return _digest_files([
+      path for folder in _SOURCE
+      for path in glob.glob(os.path.join(root, folder, '**', '*.py'), recursive=True)])
+
+
+def _digest_files(paths):
   digest = hashlib.sha256()
-  for folder in _SOURCE:
-    for path in sorted(glob.glob(os.path.join(root, folder, '**', '*.py'), recursive=True)):
-      with open(path, 'rb') as file:
-        digest.update(file.read())
+  for path in sorted(paths):
+    with open(path, 'rb') as file:
+      digest.update(file.read())
   return digest.hexdigest()
 
 

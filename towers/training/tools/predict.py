@@ -1,18 +1,21 @@
-"""Predict: classes and probabilities of images, by a run's checkpoint or by an exported model.
+"""Predict: what a model predicts of files, by a run's checkpoint or by an exported model.
 
-  example,class,probability
-  0,9,0.982310
-  1,2,0.991552
+  example,class,probability        example,price,code_0,code_1
+  0,9,0.982310                     0,31.25,0.5,-1.25
+  1,2,0.991552                     1,18.5,0.25,0.75
 
-The examples of an array are called by their index, the files of a folder by their name.
+A model with the outputs `class` and `probabilities` gives the first table; any other gives a column
+for each number of its outputs. The examples of an array are called by their index, the files of a
+folder by their name.
 """
 
 import os
-from typing import ContextManager, Iterable, Iterator, List, Optional, Tuple
+import zipfile
+from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Session, tf
 from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
@@ -20,19 +23,21 @@ from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_folder import EXTENSIONS, ImageFiles
 from towers.data.folders.npy import map_npy
-from towers.training.tools.export import Serving, session_config
+from towers.training.tools.export import session_config
+from towers.training.tools.serving import Serving
 
-# Names, and images `[n, height, width, channels]`.
-Batch = Tuple[List[str], np.ndarray]
+# Names, and for each input of the model an array `[n, ...]`.
+Batch = Tuple[List[str], Dict[str, np.ndarray]]
 
 
-def predict(source: str, opened: ContextManager[Tuple[tf.Session, Serving, int]], *,
+def predict(source: str, opened: ContextManager[Tuple[Session, Serving, int]], *,
             batch_size: int, max_image_pixels: int, on_bad_record: str = 'fail',
             input_threads: Optional[int] = None, output: Optional[str] = None) -> None:
-  """Writes the class and its probability of each example, as CSV.
+  """Writes what a model predicts of each example, as CSV.
 
   Args:
-    source: a .npy file, or a folder of JPEGs and PNGs.
+    source: a .npy file; a .npz file with an array for each input of the model, by name; or a folder
+      of JPEGs and PNGs.
     opened: of `open_checkpoint` or `open_export`.
     batch_size: images at a time.
     max_image_pixels: images of more pixels are damaged.
@@ -41,21 +46,23 @@ def predict(source: str, opened: ContextManager[Tuple[tf.Session, Serving, int]]
     output: the file to write; stdout if None.
 
   Raises:
-    UsageError: no such file, folder or model, or images that the model does not take.
+    UsageError: no such file, folder or model, or inputs that the model does not take.
   """
   if not os.path.exists(source):
-    raise UsageError(f'predict={source} does not exist: give a .npy file, or a folder of JPEGs '
-                     'and PNGs.')
-  lines = ['example,class,probability']
+    raise UsageError(f'predict={source} does not exist: give a .npy or .npz file, or a folder of '
+                     'JPEGs and PNGs.')
+  lines: List[str] = []
   with opened as (session, serving, _):
     if os.path.isdir(source):
       batches = _read_folder(
-          source, serving.images, batch_size=batch_size, max_image_pixels=max_image_pixels,
+          source, serving.inputs, batch_size=batch_size, max_image_pixels=max_image_pixels,
           on_bad_record=on_bad_record, input_threads=input_threads)
     else:
-      batches = _read_array(source, serving.images, batch_size=batch_size)
-    for name, label, probability in classify(session, serving, batches):
-      lines.append(f'{_quote(name)},{label},{probability:.6f}')
+      batches = _read_arrays(source, serving.inputs, batch_size=batch_size)
+    for names, inputs in batches:
+      columns = _predict_batch(session, serving, inputs)
+      lines = lines or [','.join(['example', *map(_quote, columns)])]
+      lines += [','.join(map(_quote, row)) for row in zip(names, *columns.values())]
 
   text = '\n'.join(lines + [''])
   if output is not None:
@@ -64,36 +71,72 @@ def predict(source: str, opened: ContextManager[Tuple[tf.Session, Serving, int]]
   write(text, waits=True)
 
 
-def classify(session: tf.Session, serving: Serving,
-             batches: Iterable[Batch]) -> Iterator[Tuple[str, int, float]]:
-  """Yields (name, class, probability) of each example.
+def _predict_batch(session: Session, serving: Serving,
+                   inputs: Dict[str, np.ndarray]) -> Dict[str, List[str]]:
+  """Returns the columns of the table for a batch: for each example a cell."""
+  num_examples = len(next(iter(inputs.values())))
+  answers = session.run(serving.outputs,
+                        {serving.inputs[name]: value for name, value in inputs.items()})
+  for name, values in answers.items():
+    if len(values) != num_examples:
+      raise UsageError(f'The output {name} has the shape {list(values.shape)} for {num_examples} '
+                       'examples: let the model return a row for each example.')
+  if {'class', 'probabilities'} <= set(answers):
+    classes = answers['class']
+    chosen = [row[label] for row, label in zip(answers['probabilities'], classes)]
+    return {'class': list(map(str, classes)), 'probability': [f'{value:.6f}' for value in chosen]}
+  columns = {}
+  for name, values in answers.items():
+    rows = values.reshape(num_examples, -1)
+    for index in range(rows.shape[1]):
+      title = name if values.ndim == 1 else f'{name}_{index}'
+      columns[title] = [_format(value) for value in rows[:, index]]
+  return columns
 
-  Args:
-    session: holds the model's weights.
-    serving: the model.
-    batches: names, and images `[n, height, width, channels]`.
-  """
-  for names, images in batches:
-    classes, probabilities = session.run([serving.classes, serving.probabilities],
-                                         {serving.images: images})
-    for name, label, row in zip(names, classes, probabilities):
-      yield name, int(label), float(row[label])
+
+def _format(value):
+  """Returns a cell: a float with all of its digits."""
+  if isinstance(value, bytes):
+    return value.decode(errors='replace')
+  return str(int(value)) if isinstance(value, np.bool_) else str(value)
 
 
-def _read_array(path, expected, *, batch_size) -> Iterator[Batch]:
-  """Yields the batches of a .npy file; grey images may lack the last dimension."""
-  images = map_npy(path)
+def _read_arrays(path, expected, *, batch_size) -> Iterator[Batch]:
+  """Yields the batches of a .npy file, or of a .npz file with an array for each input."""
+  if path.endswith('.npz'):
+    try:
+      arrays = dict(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+      raise UsageError(f'predict={path} cannot be read: {error}. Make it with '
+                       'numpy.savez.') from None
+  else:
+    arrays = {name: map_npy(path) for name in list(expected)[:1]}
+  if set(arrays) != set(expected):
+    raise UsageError(f"predict={path} holds {', '.join(sorted(arrays))}, and the model takes "
+                     f"{', '.join(sorted(expected))}: give a .npz file with an array for each, as "
+                     f"of numpy.savez(path, {', '.join(f'{name}=…' for name in expected)}).")
+  arrays = {name: _fit(path, array, expected[name]) for name, array in arrays.items()}
+  sizes = {name: len(array) for name, array in arrays.items()}
+  if len(set(sizes.values())) > 1:
+    raise UsageError(f'predict={path} has arrays of different lengths, {sizes}: give a row for '
+                     'each example.')
+  for start in range(0, next(iter(sizes.values())), batch_size):
+    batch = {name: np.asarray(array[start:start + batch_size]) for name, array in arrays.items()}
+    yield [str(start + row) for row in range(len(next(iter(batch.values()))))], batch
+
+
+def _fit(path, array, expected):
+  """Returns an array as an input takes it; grey images may lack the last dimension."""
   shape, dtype = expected.shape.as_list()[1:], expected.dtype
-  lacks_channels = images.ndim == 3 and shape[-1] == 1
-  expected_shape = shape[:-1] if lacks_channels else shape
-  if list(images.shape[1:]) != expected_shape or images.dtype != dtype.as_numpy_dtype:
-    raise UsageError(f"predict={path} holds {images.dtype} of shape {list(images.shape)}, and the "
-                     f"model takes {dtype.name} of shape [n, {', '.join(map(str, shape))}]: make "
-                     "them so, with numpy.save.")
-  for start in range(0, len(images), batch_size):
-    batch = np.asarray(images[start:start + batch_size])
-    names = [str(start + row) for row in range(len(batch))]
-    yield names, batch[..., np.newaxis] if lacks_channels else batch
+  lacks_channels = array.ndim == len(shape) and shape[-1:] == [1]
+  given = (*array.shape[1:], 1) if lacks_channels else array.shape[1:]
+  fits = len(shape) == len(given) and all(
+      size in (None, other) for size, other in zip(shape, given))
+  if not fits or array.dtype != dtype.as_numpy_dtype:
+    sizes = ', '.join(['n', *('any' if size is None else str(size) for size in shape)])
+    raise UsageError(f'predict={path} holds {array.dtype} of shape {list(array.shape)}, and the '
+                     f'model takes {dtype.name} of shape [{sizes}]: make them so, with numpy.save.')
+  return array.reshape(len(array), *given)
 
 
 def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_record,
@@ -103,11 +146,14 @@ def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_recor
                  if name.lower().endswith(EXTENSIONS) and not name.startswith('.'))
   if not names:
     raise UsageError(f'predict={folder} holds no JPEG or PNG.')
-  [height, width, channels], dtype = expected.shape.as_list()[1:], expected.dtype
-  if dtype != tf.uint8 or height != width or channels not in (1, 3):
+  [(name, image), *others] = expected.items()
+  shape, dtype = image.shape.as_list()[1:], image.dtype
+  if others or dtype != tf.uint8 or len(shape) != 3 or shape[0] != shape[1] or shape[2] not in (
+      1, 3):
     raise UsageError(f'predict={folder} is a folder of images, which become squares of bytes, and '
-                     f'the model takes {dtype.name} of shape {[height, width, channels]}: give a '
-                     '.npy file.')
+                     f"the model takes {', '.join(expected)}: {dtype.name} of shape {shape}. Give "
+                     'a .npy or .npz file.')
+  height, _, channels = shape
 
   files = ImageFiles([os.path.join(folder, name) for name in names], [0] * len(names))
   bad_records = BadRecords(on_bad_record)
@@ -128,13 +174,13 @@ def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_recor
           raise
         raise UsageError(bad_records.failure) from None
       (images, _), is_good = batch if examples.marks_bad else (batch, np.ones(len(batch[0]), bool))
-      yield [names[start + row] for row in np.flatnonzero(is_good)], images[is_good]
+      yield ([names[start + row] for row in np.flatnonzero(is_good)], {name: images[is_good]})
       start += len(images)
 
 
-def _quote(name):
+def _quote(cell):
   """Returns a cell of CSV (RFC 4180)."""
-  if not set(name) & set(',"\r\n'):
-    return name
-  escaped = name.replace('"', '""')
+  if not set(cell) & set(',"\r\n'):
+    return cell
+  escaped = cell.replace('"', '""')
   return f'"{escaped}"'

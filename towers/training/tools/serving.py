@@ -1,0 +1,186 @@
+"""Serving: what a model predicts, in a graph of its own without training.
+
+  placeholders [n, …] ─► predict(images) ─► outputs [n, …]
+        ▲
+  the batch of a split: its structure, shapes and dtypes
+
+`predict` takes parts of a batch: of a tuple the first ones, in order; of a dict those that its
+parameters name. It makes the same variables as the model, by the same names.
+"""
+
+import inspect
+import re
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import towers
+from tensorflow_v1 import DType, Tensor, tf
+from towers.base.usage_error import UsageError
+from towers.data import Examples
+from towers.graph.walk import find_needed
+
+# A function of parts of a batch, which returns a tensor, or a dict of tensors by name.
+Predict = Callable[..., Any]
+
+
+class ExampleType(NamedTuple):
+  """The type of a tensor of one example.
+
+  Attributes:
+    shape: without the batch.
+    dtype: of the data set.
+  """
+  shape: List[Any]
+  dtype: DType
+
+
+class Serving(NamedTuple):
+  """A model for inference: feed the inputs, fetch the outputs.
+
+  Attributes:
+    inputs: placeholders by name, each `[n, ...]`, of the data set's own dtypes.
+    outputs: by name, each `[n, ...]`.
+  """
+  inputs: Dict[str, Tensor]
+  outputs: Dict[str, Tensor]
+
+
+def build_serving(predict: Predict, examples: Examples) -> Serving:
+  """Builds what a model predicts in the default graph.
+
+  Args:
+    predict: see above. An input is called by its parameter; in a dict within a parameter, by its
+      key.
+    examples: of the model; gives the structure, shapes and dtypes of a batch.
+
+  Raises:
+    UsageError: parameters that do not fit the batch, or outputs that are not tensors `[n, ...]` of
+      the inputs.
+  """
+  inputs: Dict[str, Tensor] = {}
+
+  def feed(value, name):
+    if isinstance(value, dict):
+      return {key: feed(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list):
+      return [feed(part, f'{name}_{index}') for index, part in enumerate(value)]
+    if name in inputs:
+      raise UsageError(f'{_name(predict)} has two inputs that are called {name}: give the keys of '
+                       'the batch different names.')
+    inputs[name] = tf.placeholder(value.dtype, [None, *value.shape], _as_op(name))
+    return inputs[name]
+
+  positional, named = [], {}
+  for name, part, is_named in _choose_parts(predict, read_types(examples)):
+    value = feed(part, name)
+    if is_named:
+      named[name] = value
+    else:
+      positional.append(value)
+  outputs = _name_outputs(predict, predict(*positional, **named))
+  # Labels, for example, which a function of the whole batch takes and does not use.
+  needed = find_needed([output.op for output in outputs.values()])
+  used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
+  if not used:
+    raise UsageError(f'What {_name(predict)} returns depends on none of its inputs '
+                     f"({', '.join(inputs)}): compute it from them.")
+  return Serving(used, outputs)
+
+
+def read_types(examples: Examples) -> Any:
+  """Returns the structure of a split's batches, with an `ExampleType` for each tensor."""
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
+                             name=examples.name)
+    [batch] = towers.build_inputs(examples, plan=plan, mode='split').next_batches()
+
+  def describe(value) -> Any:
+    if isinstance(value, dict):
+      return {key: describe(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+      return [describe(part) for part in value]
+    return ExampleType(value.shape.as_list()[1:], value.dtype)
+
+  return describe(batch.tensors)
+
+
+def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:
+  """Returns the function of a classifier: of images, logits, probabilities and the class.
+
+  Args:
+    build_logits: `build_logits(images, is_training)`.
+  """
+  def predict(images):
+    logits = build_logits(images, False)
+    return {'logits': logits, 'probabilities': tf.nn.softmax(logits),
+            'class': tf.argmax(logits, 1)}
+  return predict
+
+
+def check_predict(predict: Predict, tensors: Any) -> None:
+  """Refuses a function whose parameters do not fit the structure of a batch.
+
+  Raises:
+    UsageError: names the parameters and what a batch holds.
+  """
+  for _ in _choose_parts(predict, tensors):
+    pass
+
+
+def _choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]]:
+  """Yields (name, part, whether it is passed by name) of what a function takes of a batch."""
+  parameters = list(inspect.signature(predict).parameters.values())
+  if isinstance(batch, dict):
+    yield from ((name, part, True) for name, part in _choose_keys(predict, parameters, batch))
+    return
+  parts = batch if isinstance(batch, list) else [batch]
+  position = 0
+  for parameter in parameters:
+    if parameter.kind == parameter.VAR_POSITIONAL:
+      yield from ((f'{parameter.name}_{index}', part, False)
+                  for index, part in enumerate(parts[position:]))
+    elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+      if position == len(parts) or parameter.kind == parameter.KEYWORD_ONLY:
+        raise UsageError(f'{_name(predict)} takes {parameter.name}, and a batch has {len(parts)} '
+                         f'part{"s" * (len(parts) > 1)}: give it a parameter for each part that it '
+                         'needs, the first ones in order.')
+      yield parameter.name, parts[position], False
+      position += 1
+
+
+def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
+  """Yields what a function takes of a batch that is a dict."""
+  names = [parameter.name for parameter in parameters]
+  for parameter in parameters:
+    if parameter.kind == parameter.VAR_KEYWORD:
+      yield from ((key, part) for key, part in batch.items() if key not in names)
+    elif parameter.name in batch and parameter.kind != parameter.VAR_POSITIONAL:
+      yield parameter.name, batch[parameter.name]
+    elif parameter.default is parameter.empty:
+      raise UsageError(f'{_name(predict)} takes {parameter.name}, and a batch is a dict with '
+                       f"{', '.join(map(str, batch))}: call its parameters like the keys that it "
+                       'needs, or take all by **features.')
+
+
+def _name_outputs(predict: Predict, returned: Any) -> Dict[str, Tensor]:
+  """Returns outputs by name, each as an op of that name."""
+  fix = 'return a tensor, or a dict of tensors by name, each [n, ...]'
+  outputs = returned if isinstance(returned, dict) else {'output': returned}
+  named = {}
+  for name, value in outputs.items():
+    try:
+      tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+      raise UsageError(f'{_name(predict)} returns {value!r} as {name}: {fix}.') from None
+    if tensor.shape.ndims == 0:
+      raise UsageError(f'{_name(predict)} returns {name} of shape []: {fix}.')
+    named[str(name)] = tf.identity(tensor, name=f'output/{_as_op(str(name))}')
+  return named
+
+
+def _as_op(name: str) -> str:
+  """Returns a name that an op may have."""
+  return re.sub('[^A-Za-z0-9.]', '_', name).lstrip('_') or 'unnamed'
+
+
+def _name(predict: Predict) -> str:
+  return f"predict function {getattr(predict, '__name__', type(predict).__name__)}"
