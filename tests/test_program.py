@@ -1,6 +1,7 @@
 """Program and its session: one object, every part visible, and no order of calls that blocks."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -78,7 +79,9 @@ KINDS = [
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize('settings', KINDS, ids=lambda settings: '-'.join(settings) or 'plain')
-def test_no_order_of_calls_blocks(settings, tmp_path):
+def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path):
+  with build(**settings).session() as session:
+    expected = [session.train() for _ in range(30)]
   program = build(**settings)
   validation, updates = program.validation, 'accumulate' not in settings
   fetches = [program.towers[0].loss, program.towers[-1].sums, program.batches[0].tensors,
@@ -86,7 +89,12 @@ def test_no_order_of_calls_blocks(settings, tmp_path):
   draw = random.Random(str(sorted(settings)))
   with program.session() as session:
     session.save(str(tmp_path))
-    calls = [session.train, lambda: session.run(draw.choice(fetches)),
+
+    def train():
+      step = session.step
+      assert session.train() == expected[step] and session.step == step + 1
+
+    calls = [train, train, lambda: session.run(draw.choice(fetches)),
              lambda: session.run([draw.choice(fetches), draw.choice(fetches)]),
              lambda: session.save(str(tmp_path)), lambda: session.restore(str(tmp_path))]
     if updates:
@@ -100,14 +108,42 @@ def test_no_order_of_calls_blocks(settings, tmp_path):
                   lambda: session.run(program.towers[0].sums, feed)]
     for _ in range(25):
       draw.choice(calls)()
-    step = session.step
-    assert np.isfinite(session.train()) and session.step == step + 1
+    train()
     if validation is not None:
       assert session.run(validation.sums, feed if validation.is_validating is not None else None)[
           -1] > 0
       # The pass begins with the first validation example, wherever it was taken from before.
       first = session.validate()
       assert session.validate() == first
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize('settings', [
+    dict(), dict(input_mode='next', staging_depth=2), dict(validation_tower=True, num_towers=3),
+    dict(validation=False, input_mode='shard')],
+                         ids=lambda settings: '-'.join(settings) or 'plain')
+def test_a_raw_run_that_would_starve_a_tower_fails_by_name(settings, tmp_path):
+  """Whatever a program runs in the session beneath, nothing waits for a batch for good."""
+  program = build(**settings)
+  feeds = [program.feed] + ([program.validation.feed] if program.validation else [])
+  fetches = [program.towers[0].loss, program.towers[-1].sums, program.batches[1].tensors,
+             program.train_op, *[feed.put_ops for feed in feeds]]
+  draw = random.Random(str(sorted(settings)))
+  with program.session() as session:
+    session.save(str(tmp_path))
+    errors = []
+    for _ in range(30):
+      try:
+        session.tf_session.run(draw.choice(fetches))
+      except tf.errors.OpError as error:
+        errors.append(str(error))
+    assert any(re.search(r'staging area of tower \d .*must hold', text) for text in errors)
+    session.restore(str(tmp_path))
+    session.tf_session.run(program.towers[0].loss)
+    with pytest.raises(RunError, match='staging area of tower 0 .*session.restore'):
+      session.train()
+    session.restore(str(tmp_path))
+    assert np.isfinite(session.train()) and session.step == 1
 
 
 def test_a_run_that_needs_no_batch_takes_none():

@@ -8,6 +8,7 @@
 
 import contextlib
 import os
+import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -16,6 +17,7 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.input.pipeline import GET_NEXTS
 from towers.placement.cluster import read_cluster
 from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
 from towers.training.faults.run_error import RunError
@@ -28,7 +30,7 @@ from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
 
 # Ops that take a batch from an iterator or a staging area, or put one there.
-_INPUT_OPS = ('IteratorGetNext', 'Unstage', 'Stage')
+_INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')
 
 
 class Session:
@@ -80,6 +82,15 @@ class Session:
   def step(self) -> int:
     """Weight updates so far, those before a `restore` included."""
     return self._steps.step
+
+  @property
+  def tf_session(self) -> tf.Session:
+    """The open `tf.Session` beneath, for tools that take one.
+
+    A run there that takes a batch must put the next one by itself, with `feed.put_ops`; else a
+    later run fails by name. `run` does all that.
+    """
+    return self._steps.session
 
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
@@ -238,7 +249,7 @@ class Session:
       yield
     except tf.errors.OpError as error:
       others = self._worker and self._worker.peers.explain(error)
-      raise others or explain(error, self._steps) from None
+      raise others or _explain_starved(error) or explain(error, self._steps) from None
 
   def _find_taken(self, fetches):
     """Returns which batches the fetches take."""
@@ -249,6 +260,16 @@ class Session:
     if key not in self._extra_fetches:
       self._extra_fetches[key] = _find_taken(self._program, find_needed(ops))
     return self._extra_fetches[key]
+
+
+def _explain_starved(error: tf.errors.OpError) -> Optional[RunError]:
+  """Returns the error of a tower whose staging area a raw run has left out of balance, or None."""
+  found = re.search(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches',
+                    str(error))
+  return found and RunError(
+      f'{found[0]} between two runs, and another number is there: a run of session.tf_session has '
+      'taken a batch and put none, or the other way round. Nothing was changed. Use session.run '
+      'instead, and session.restore to go on from a checkpoint.')
 
 
 class _Taken(NamedTuple):

@@ -270,4 +270,11 @@ MUTANTS = [
              'autotune remembers the settings of other flags of a script',
              'test_autotune_starts_over_where_a_model_of_ones_own_has_changed'),
         ]),
+    *mutants_of(
+        'towers/session.py', tests='tests/test_program.py', faults=[
+            ("_INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')",
+             "_INPUT_OPS = ('IteratorGetNext', 'Unstage', 'Stage')",
+             'without staging, training loses the batch that a fetch has looked at',
+             'test_no_order_of_calls_blocks_or_changes_what_is_trained[input_mode-staging_depth1]'),
+        ]),
 ]
