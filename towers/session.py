@@ -236,7 +236,8 @@ class Session:
           program.devices, needs_threads=program.needs_threads, **self._settings))
     startup = closing.enter_context(Startup(time.monotonic()))
     worker = closing.enter_context(join_workers(
-        read_cluster(os.environ), devices=program.devices, facts={}, startup=startup,
+        read_cluster(os.environ), devices=program.devices, facts={},
+        splits=(program.train_examples, program.validation_examples), startup=startup,
         session_settings=self._settings))
     worker.compare('graphs', facts_of_graph(program.graph), 'Something in the model or the data '
                    'depends on the machine: see to it that all workers build the same.')

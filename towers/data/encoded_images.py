@@ -84,7 +84,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
 
   reader = _Reader(source, format, augment, seed, bad_records, name)
   return Examples(num_examples=source.num_examples, elements=elements, read=reader.read,
-                  marks_bad=reader.marks_bad, name=name)
+                  marks_bad=reader.marks_bad, name=name, source=source)
 
 
 class _Reader(NamedTuple):

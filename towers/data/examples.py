@@ -46,6 +46,7 @@ class Examples(NamedTuple):
       beside parse_example, read or takes_epoch.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
+    source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
   """
   num_examples: int
   elements: Callable[..., Any]
@@ -58,6 +59,7 @@ class Examples(NamedTuple):
   takes_epoch: bool = False
   is_gathered: bool = False
   marks_bad: bool = False
+  source: Any = None
 
 
 class DataSet(NamedTuple):

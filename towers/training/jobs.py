@@ -50,12 +50,10 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   if config.export_dir:
     # A model that cannot be exported is refused before all those steps, rather than after.
     _find_predict(config, data_set)
-  facts = dict(towers=len(devices.names), tensorflow=tf.__version__,
-               training_examples=data_set.train.num_examples,
-               validation_examples=data_set.validation and data_set.validation.num_examples)
+  facts = dict(config.common_to_workers(), towers=len(devices.names))
   joined = join_workers(
       cluster, devices=devices, session_settings=config.session_settings(),
-      facts=dict(config.common_to_workers(), **facts), startup=startup,
+      facts=facts, splits=(data_set.train, data_set.validation), startup=startup,
       start_seconds=config.start_seconds, worker_seconds=config.worker_seconds)
   with joined as worker, tf.Graph().as_default() as graph:
     startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))

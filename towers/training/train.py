@@ -5,7 +5,6 @@ import time
 from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import towers
-from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.placement.cluster import check_port, read_cluster
 from towers.training.cluster.worker import join_workers
@@ -108,10 +107,10 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
                best_metric=best_metric, early_stopping=early_stopping, summary_dir=summary_dir)
       return {}
     facts = dict(config.common_to_workers(), towers=len(program.devices.names),
-                 tensorflow=tf.__version__, training_examples=program.train_examples.num_examples,
                  **{name: str(value) for name, value in program.settings.items()
                     if name not in _OF_ONE_WORKER})
-    with join_workers(cluster, devices=program.devices, facts=facts, startup=startup,
+    with join_workers(cluster, devices=program.devices, facts=facts,
+                      splits=(program.train_examples, program.validation_examples), startup=startup,
                       session_settings=config.session_settings(), start_seconds=start_seconds,
                       worker_seconds=worker_seconds) as worker:
       if cluster.is_chief:

@@ -4,6 +4,14 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/data/digest.py', tests='tests/data/test_digest.py', faults=[
+            ('os.path.basename(path)', 'path', 'copies of files in two folders differ',
+             'test_copies_of_files_are_equal_and_other_files_are_not'),
+            ('np.linspace(0, count - 1, _MOST_EXAMPLES)', 'np.linspace(0, count - 1, 1)',
+             'data differ by their first example alone',
+             'test_other_arrays_of_equal_size_have_another_digest'),
+        ]),
+    *mutants_of(
         'towers/data/arrays.py', tests='tests/data/test_arrays.py', faults=[
             ('return tf.data.Dataset.range(num_examples).with_options(options)',
              'return tf.data.Dataset.range(num_examples)',

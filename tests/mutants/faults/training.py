@@ -198,6 +198,20 @@ MUTANTS = [
                  'a worker beyond the last host is taken', 'test_mistakes_in_a_tf_config'),
             ]),
     *mutants_of(
+        'towers/training/cluster/roll_call.py', tests='tests/training/cluster/test_roll_call.py',
+        faults=[
+            ('rank for rank in gone if rank not in reporters.seen] or gone',
+             'rank for rank in gone]',
+             'a worker that left since another is missing is named as missing itself',
+             'test_a_worker_that_leaves_is_missing_again_unless_another_never_came'),
+            ('if not 0 < rank < len(self._cluster.addresses):', 'if not 0 < rank:',
+             'a worker of a larger cluster reports to the chief of a smaller one',
+             'test_strangers_disturb_nobody'),
+            ('counts[value], value == values[0]', 'value == values[0]',
+             'a chief that differs from all others is taken for right',
+             'test_the_one_that_differs_is_named'),
+        ]),
+    *mutants_of(
         'towers/launch/children.py', tests='tests/launch/test_launch.py', faults=[
             ('if self._are_leaving:', 'if False:',
              'a signal to who is leaving already reaches it as the second',

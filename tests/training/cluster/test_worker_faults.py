@@ -166,6 +166,16 @@ def test_other_flags_are_named_before_anything_is_built():
       assert 'input:' not in cluster.output(worker)
 
 
+def test_other_data_of_equal_size_are_named_before_anything_is_built():
+  with ProcessCluster(faults={1: 'other data'}) as cluster:
+    assert cluster.wait() == [2, 2]
+    for worker in range(2):
+      assert re.search(r'different versions, flags or data: worker 1 \(\S+\) has training_data="24 '
+                       r'examples, \w{8}", the others "24 examples, \w{8}"\.',
+                       cluster.output(worker)), cluster.output(worker)
+      assert 'input:' not in cluster.output(worker)
+
+
 def test_a_port_in_use_is_told_at_once():
   with ProcessCluster(fault='steps are marked') as cluster:
     cluster.wait_for(0, '<training>')

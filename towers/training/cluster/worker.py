@@ -1,19 +1,18 @@
 """Worker: this process in its cluster, until all workers start training together.
 
-  serve ─► meet ─► compare flags ─► (build the graph) ─► compare graphs ─► the chief's state ─►
-  train
-           names the missing ones                both name the worker that differs, and the values
+  roll call ─► serve ─► meet ─► (build the graph) ─► compare graphs ─► the chief's state ─► train
+  versions,                                          all name the worker that differs, and the
+  flags, data                                        values
 
 TensorFlow itself waits for a worker in silence, and workers whose graphs differ hang, or train
 apart.
 """
 
-import collections
 import contextlib
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -22,13 +21,14 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
+from towers.data.digest import digest_examples
+from towers.data.examples import Examples
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
+from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.startup import Startup
-
-_MOST_DIFFERENCES = 8
 
 
 class Worker:
@@ -72,49 +72,28 @@ class Worker:
     """Frees the server: that of TensorFlow 1.14 complains if the interpreter ends first."""
     del self._server
 
-  def meet(self, limit_seconds: float, *, tell: Callable[[str], Any] = write_line,
+  def meet(self, limit_seconds: float, *,
            ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
-    """Waits until all workers answer, and tells which ones it waits for.
+    """Waits until the servers of all workers answer.
 
     Raises:
       RunError: one does not within `limit_seconds`; names it.
     """
     until = clock() + limit_seconds
-    never_seen = set(self.missing)
-    has_told = False
     while True:
       faults = {rank: fault for rank, fault in ask(self.cluster).items() if fault}
-      never_seen &= set(faults)
-      # A worker that came and left had its own reason, such as that another one is missing.
-      self.missing = sorted(never_seen or faults)
+      self.missing = sorted(faults)
       if not faults:
         return
-      if not has_told:
-        tell(self.describe_wait())
-        has_told = True
       if clock() >= until:
+        clauses = [f"worker {rank} {'does not listen' if fault == REFUSED else fault}"
+                   for rank, fault in sorted(faults.items())]
         raise RunError(
-            f'{self._name_missing()} not there after {limit_seconds:g} s (start_seconds): '
-            f'{self._describe_faults(faults)}. Start the same command on every machine of '
-            'TF_CONFIG, and see that each can reach the ports of the others.')
+            f"The server of {name_ranks(self.cluster, self.missing)} not there after "
+            f"{limit_seconds:g} s (start_seconds), although it was before: {'; '.join(clauses)}. "
+            'See why it ended, and start all workers again.')
       time.sleep(0.2)
-
-  def describe_wait(self) -> str:
-    """Returns in words which workers this one waits for."""
-    return f'waiting for the other workers: {self._name_missing()} not there yet'
-
-  def _name_missing(self):
-    """Returns the missing workers and a verb: 'worker 1 (10.0.0.2:2222) is'."""
-    named = ', '.join(self.cluster.describe(rank) for rank in self.missing)
-    return f"{named} {'is' if len(self.missing) == 1 else 'are'}"
-
-  def _describe_faults(self, faults):
-    clauses = []
-    for rank in self.missing:
-      fault = 'does not listen' if faults[rank] == REFUSED else faults[rank]
-      clauses.append(f'worker {rank} {fault}')
-    return '; '.join(clauses)
 
   def share(self, text: str) -> List[str]:
     """Returns the texts of all workers, by rank; all workers call it at the same time."""
@@ -154,18 +133,7 @@ class Worker:
       UsageError: names the worker that differs, its facts, and those of the others.
     """
     text = json.dumps(facts, sort_keys=True, default=str)
-    by_rank = [json.loads(other) for other in self.share(text)]
-    differences = []
-    for name in sorted({name for other in by_rank for name in other}):
-      values = [json.dumps(other.get(name)) for other in by_rank]
-      counts = collections.Counter(values)
-      # In a tie, the chief's.
-      usual = max(values, key=lambda value: (counts[value], value == values[0]))
-      differences += [f'{self.cluster.describe(rank)} has {name}={value}, the others {usual}'
-                      for rank, value in enumerate(values) if value != usual]
-    if differences:
-      shown = '; '.join(differences[:_MOST_DIFFERENCES])
-      raise UsageError(f'The workers have different {what}: {shown}. {fix}')
+    check_alike(self.cluster, what, [json.loads(other) for other in self.share(text)], fix)
 
 
 def facts_of_graph(graph: Any) -> Dict[str, str]:
@@ -190,7 +158,8 @@ def _digest(lines):
 
 @contextlib.contextmanager
 def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, Any],
-                 startup: Startup, session_settings: Optional[Mapping[str, Any]] = None,
+                 splits: Sequence[Optional[Examples]] = (), startup: Startup,
+                 session_settings: Optional[Mapping[str, Any]] = None,
                  start_seconds: float = 300.0,
                  worker_seconds: float = 20.0) -> Iterator[Optional[Worker]]:
   """Meets the other workers, and watches them while the context lasts; yields None if alone.
@@ -198,7 +167,8 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
   Args:
     cluster: the workers, this one included.
     devices: of this worker's towers.
-    facts: what all workers must share, such as flags and the size of the data, by name.
+    facts: what all workers must share, such as flags, by name.
+    splits: the data, which all workers must share too: training, validation.
     startup: entered.
     session_settings: keyword arguments of `towers.build_session_config`.
     start_seconds: how long to wait for all workers.
@@ -214,11 +184,15 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
   session_config = towers.build_session_config(
       devices, workers=towers.Workers(cluster.num_workers, cluster.rank),
       **(session_settings or {}))
+  roll_call = RollCall(cluster, limit_seconds=start_seconds, tell=write_line)
+  startup.begin('workers', roll_call.describe_wait)
+  data = {name: examples and digest_examples(examples)
+          for name, examples in zip(('training_data', 'validation_data'), splits)}
+  check_alike(cluster, 'versions, flags or data',
+              roll_call.gather(dict(facts, tensorflow=tf.__version__, **data)),
+              'Start all of them with the same flags, data and versions.')
   worker = Worker(cluster, session_config, worker_seconds=worker_seconds)
-  startup.begin('workers', worker.describe_wait)
-  worker.meet(start_seconds, tell=write_line)
+  worker.meet(start_seconds)
   with worker.peers:
-    worker.compare('flags or data', facts,
-                   'Start all of them with the same flags, data and versions.')
     yield worker
   worker.close()
