@@ -4,7 +4,6 @@ import re
 from typing import Any, Iterator
 
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_needed
 
 # Data sets that take their input's elements one by one: their ops, without 'Dataset' and version.
 _ONE_BY_ONE = ('Cache', 'Map', 'Options', 'ParallelMap', 'Prefetch', 'Repeat', 'Shard', 'Shuffle',
@@ -21,6 +20,7 @@ def check_ops(dataset: Any, name: str) -> None:
     UsageError: it is; names all of these and what to leave out.
   """
   from tensorflow_v1 import find_last_op, get_constant
+  from towers.graph.walk import find_needed
   fixes = []
   for op in _walk(find_last_op(dataset)):
     if _kind(op) in _BATCHES and _keeps_batches(dataset, op):

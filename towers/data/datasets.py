@@ -21,7 +21,6 @@ from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
 from towers.data.dataset_ops import check_ops
 from towers.data.examples import Examples
-from towers.graph.walk import find_needed
 
 _AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
 _FIX = 'pad, crop or resize it in the data set'
@@ -111,6 +110,7 @@ def _make(dataset: Any, name: str) -> Any:
 def _is_made(dataset: Any, name: str) -> bool:
   """Returns whether this is a data set, and not a function that makes one."""
   from tensorflow_v1 import find_last_op, is_dataset
+  from towers.graph.walk import find_needed
   if not is_dataset(dataset):
     if not callable(dataset):
       raise UsageError(f'{name}: from_dataset takes a tf.data.Dataset, or a function without '
