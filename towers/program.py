@@ -23,7 +23,9 @@ class Program(TrainingGraph):
       `[batch]`, or to these and a dict of metrics, each of shape `[batch]`.
     train: the examples to learn from.
     validation: the examples to measure on; None for a program that only trains.
-    optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate.
+    optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate; or a
+      dict of these by pattern of variables, as `{'generator/': adam, 'discriminator/': sgd}`, of
+      which one matches each variable.
     learning_rate: for an optimizer that is a function: a float, or a function from the plan of the
       training split to a scalar tensor, which may read `towers.get_examples_seen()`.
     batch_size: the global batch, over all towers of all workers.
@@ -50,6 +52,8 @@ class Program(TrainingGraph):
     fusion_megabytes: of gradients that one all-reduce sums together.
     clip_norm: the largest global norm of the mean gradients; None for any.
     weight_decay: times each matrix or kernel is added to its gradient.
+    frozen: patterns of variables that stay as they are: no gradient, no slot, no update.
+    rate_factors: by pattern, what multiplies the learning rate of some variables.
     init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
       variables start from. It is read when a session starts, and never by one that restores.
 

@@ -6,10 +6,10 @@
 """
 
 import os
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import towers
-from tensorflow_v1 import Optimizer, Tensor, tf
+from tensorflow_v1 import tf
 from towers.base.collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
@@ -18,18 +18,18 @@ from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
+from towers.update.groups import Optimizers, Rate, build_groups, is_function
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
 
-# A learning rate that never changes is a float.
-Rate = Union[float, Tensor]
 _COLLECTION = 'towers/program'
 # What is kept as `settings`.
 _SETTINGS = (
     'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'drop_remainder',
     'num_towers', 'device', 'input_mode', 'input_threads', 'staging_depth', 'shuffle', 'seed',
     'validation_tower', 'variables', 'tower_build', 'batch_norm', 'precision', 'loss_scale',
-    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay', 'init_from')
+    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay', 'frozen',
+    'rate_factors', 'init_from')
 
 
 class TrainingGraph:
@@ -62,7 +62,7 @@ class TrainingGraph:
 
   @uncollected()
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
-               optimizer: Union[Optimizer, Callable[[Rate], Optimizer]],
+               optimizer: Optimizers,
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
                batch_size: int, accumulate: int = 1, drop_remainder: bool = False,
                num_towers: Optional[int] = None, device: str = 'auto',
@@ -72,7 +72,9 @@ class TrainingGraph:
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
                loss_scale: Optional[float] = None, collective: str = 'auto',
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
-               weight_decay: float = 0.0, init_from: Union[str, InitFrom, None] = None):
+               weight_decay: float = 0.0, frozen: Sequence[str] = (),
+               rate_factors: Optional[Mapping[str, float]] = None,
+               init_from: Union[str, InitFrom, None] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
     given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
                  optimizer=_name_optimizer(optimizer),
@@ -117,7 +119,7 @@ class TrainingGraph:
     self.towers = towers.build_towers(
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
         batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
-        workers=workers)
+        workers=workers, frozen=frozen)
     self.warm_start = build_warm_start(init_from, _find_model_variables()) if init_from else None
 
     mean = towers.average_gradients(
@@ -128,8 +130,11 @@ class TrainingGraph:
     self._unclipped, self.gradient_norm = mean, None
     self.gradients = towers.clip_gradients(mean, clip_norm) if clip_norm else mean
 
-    self.learning_rate, optimizer = _choose_rate(optimizer, learning_rate, self.plan)
-    self.train_op = towers.build_train_op(self.gradients, optimizer=optimizer,
+    self.learning_rate = _choose_rate(optimizer, learning_rate, self.plan)
+    groups = build_groups(
+        optimizer, self.learning_rate, [variable.op.name for variable in tf.trainable_variables()],
+        rate_factors=rate_factors)
+    self.train_op = towers.build_train_op(self.gradients, optimizer=groups,
                                           weight_decay=weight_decay)
     self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
@@ -186,27 +191,32 @@ def _find_model_variables():
 
 
 def _name_optimizer(optimizer):
-  """Returns 'adam' for an AdamOptimizer, and the name of a function."""
+  """Returns 'adam' for an AdamOptimizer, the name of a function, and those of all in a dict."""
+  if isinstance(optimizer, Mapping):
+    return ', '.join(f'{pattern}: {_name_optimizer(one)}' for pattern, one in optimizer.items())
   name = getattr(optimizer, '__name__', type(optimizer).__name__)
   return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
 
 
 def _choose_rate(optimizer, learning_rate, plan):
-  """Returns the learning rate, NaN where only the optimizer knows it, and the optimizer."""
-  is_function = callable(optimizer) and not isinstance(optimizer, Optimizer)
-  if learning_rate is None and is_function:
+  """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's."""
+  optimizers = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+  if not optimizers:
+    raise UsageError('optimizer is an empty dict: give an optimizer for each pattern.')
+  has_function = any(map(is_function, optimizers))
+  if learning_rate is None and has_function:
     raise UsageError('optimizer is a function of the learning rate, and learning_rate is not '
                      'given: give learning_rate=0.1, or an optimizer that has its rate.')
-  if learning_rate is not None and not is_function:
+  if learning_rate is not None and not has_function:
     raise UsageError(f'learning_rate={learning_rate} has no effect on an optimizer that has its '
                      'own rate: give optimizer as a function of the rate, as `lambda rate: '
                      'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
-  if not is_function:
-    # TensorFlow's optimizers keep the rate under one of these names.
-    rate = getattr(optimizer, '_learning_rate', getattr(optimizer, '_lr', None))
-    return _as_rate(float('nan') if rate is None or callable(rate) else rate), optimizer
-  rate = _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
-  return rate, optimizer(rate)
+  if learning_rate is not None:
+    return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+  # TensorFlow's optimizers keep the rate under one of these names.
+  first = optimizers[0]
+  rate = getattr(first, '_learning_rate', getattr(first, '_lr', None))
+  return _as_rate(float('nan') if rate is None or callable(rate) else rate)
 
 
 def _as_rate(rate):

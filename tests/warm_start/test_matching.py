@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.warm_start.matching import init_from, match, parse_map
+from towers.placement.patterns import parse_pairs
+from towers.warm_start.matching import init_from, match
 from towers.warm_start.weights_file import Info
 
 
@@ -69,7 +70,10 @@ def test_a_dtype_of_another_kind_is_refused_and_another_size_is_cast():
 
 
 def test_the_flag_is_pairs_with_commas():
-  assert parse_map('resnet/=model/,a=b=c') == {'resnet/': 'model/', 'a': 'b=c'}
-  assert parse_map(None) is None
-  with pytest.raises(UsageError, match="init_map=resnet/: 'resnet/' has no ="):
-    parse_map('resnet/')
+  def parse(text):
+    return parse_pairs('init_map', text, like='resnet/=model/')
+
+  assert parse('resnet/=model/,a=b=c') == {'resnet/': 'model/', 'a': 'b=c'}
+  assert parse(None) == {}
+  with pytest.raises(UsageError, match="init_map=resnet/: 'resnet/' has no =.*as resnet/=model/"):
+    parse('resnet/')

@@ -4,7 +4,7 @@
 """
 
 import re
-from typing import Any, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 from towers.base.usage_error import UsageError
 
@@ -42,6 +42,20 @@ def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> Li
     raise UsageError(f'{setting}={pattern} matches no {what}: there are {shorten(names)}. A '
                      'pattern is matched with the beginning of a name, as encoder/ or .*biases.')
   return found
+
+
+def parse_pairs(setting: str, text: Optional[str], *, like: str) -> Dict[str, str]:
+  """Returns the pairs of a flag, 'PATTERN=VALUE' with commas between them.
+
+  Raises:
+    UsageError: a part without '='.
+  """
+  parts = text.split(',') if text else []
+  for part in parts:
+    if '=' not in part:
+      raise UsageError(f'{setting}={text}: {part!r} has no =. Give pairs with commas between them, '
+                       f'as {like}.')
+  return dict(tuple(part.split('=', 1)) for part in parts)  # type: ignore[misc]
 
 
 def shorten(names: Iterable[str]) -> str:

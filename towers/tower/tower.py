@@ -18,6 +18,7 @@ from towers.base.collector import collect_former, uncollected
 from towers.base.usage_error import UsageError, check_same_number
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
+from towers.placement.frozen import freeze_variables
 from towers.placement.host import HOST
 from towers.placement.randomness import micro_batch_reader, seed_tower
 from towers.placement.set_values import keep_set_values
@@ -92,6 +93,7 @@ class ModelCall(NamedTuple):
     num_micro_batches: of a full step.
     read_micro_batch: see `micro_batch_reader`.
     joins_sums: whether its layers of batch normalisation take the sums of all towers.
+    frozen: patterns of variables that get no gradients.
   """
   model: Model
   store: VariableStore
@@ -101,13 +103,15 @@ class ModelCall(NamedTuple):
   num_micro_batches: int
   read_micro_batch: Callable[[], Tensor]
   joins_sums: bool = False
+  frozen: Sequence[str] = ()
 
 
 @uncollected()
 def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[str],
                  store: VariableStore, is_training: Union[bool, Tensor] = True,
                  batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
-                 precision: Optional[Precision] = None, workers: Workers = ALONE) -> List[Tower]:
+                 precision: Optional[Precision] = None, workers: Workers = ALONE,
+                 frozen: Sequence[str] = ()) -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -124,6 +128,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
     precision: for towers that compute in half precision, or None. Their gradients are then those
       of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins; these towers are one worker's.
+    frozen: patterns of variables that get no gradients, see `frozen`.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose
@@ -137,7 +142,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   _check_numbers(batches, devices, store)
   call = ModelCall(model, store, _count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
-                   joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1)
+                   joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1,
+                   frozen=frozen)
 
   towers: List[Tower] = []
   for index, (batch, device) in enumerate(zip(batches, devices)):
@@ -186,6 +192,7 @@ def _build_tower(call, batch, *, index, device, recording):
   if index == 0:
     _check_trained(call)
     seed_made_before(store, tf.trainable_variables())
+    freeze_variables(call.frozen)
   else:
     check_shared(before, tf.global_variables(), tower=index)
   check_reads(store, replicas, scope=tower.scope,

@@ -2,31 +2,44 @@
 
 import dataclasses
 import inspect
-from typing import Optional
+from typing import Dict, Optional
 
 import towers
+from towers.base.usage_error import UsageError
 from towers.data import DataSet
 from towers.input.plan import Plan
+from towers.placement.patterns import parse_pairs
 from towers.placement.workers import Workers
 from towers.program import Program
 from towers.tower.tower import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import build_optimizer
-from towers.training_graph import Rate
-from towers.warm_start.matching import InitFrom, init_from, parse_map
+from towers.update.groups import Rate
+from towers.warm_start.matching import InitFrom, init_from
 
 _SETTINGS = set(inspect.signature(Program.__init__).parameters) & {
     field.name for field in dataclasses.fields(Config)} - {
-        'model', 'optimizer', 'learning_rate', 'validation', 'init_from'}
+        'model', 'optimizer', 'learning_rate', 'validation', 'init_from', 'frozen',
+        'rate_factors'}
 
 
 def build_init_from(config: Config) -> Optional[InitFrom]:
   """Returns where a config's initial weights come from, or None."""
   if config.init_from is None:
     return None
-  return init_from(config.init_from, names=parse_map(config.init_map),
+  names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
+  return init_from(config.init_from, names=names,
                    reinit=config.reinit.split(',') if config.reinit else ())
+
+
+def _parse_factors(text: Optional[str]) -> Dict[str, float]:
+  """Returns the factor of each pattern."""
+  pairs = parse_pairs('rate_factors', text, like='encoder/=0.1')
+  try:
+    return {pattern: float(factor) for pattern, factor in pairs.items()}
+  except ValueError as error:
+    raise UsageError(f'rate_factors={text}: {error}. Give numbers, as encoder/=0.1.') from None
 
 
 def build_configured(config: Config, model: Model, data_set: DataSet,
@@ -48,5 +61,7 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       validation_tower=config.validation == 'tower', num_towers=config.num_gpus,
       learning_rate=learning_rate,
       optimizer=lambda rate: build_optimizer(config.optimizer, rate, momentum=config.momentum),
-      init_from=build_init_from(config), workers=workers,
+      frozen=config.frozen.split(',') if config.frozen else (),
+      rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
+      workers=workers,
       **{name: getattr(config, name) for name in _SETTINGS})

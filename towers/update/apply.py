@@ -1,6 +1,6 @@
 """Apply: one optimizer step with the averaged gradients."""
 
-from typing import Union
+from typing import Sequence, Union
 
 from tensorflow_v1 import Operation, Optimizer, Tensor, tf
 from towers.base.collector import uncollected
@@ -10,18 +10,19 @@ from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike, slot_creator
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.precision import build_growth
+from towers.update.groups import Group
 from towers.update.guard import build_is_finite, run_guarded
 from towers.update.slots import make_slots
 
 
 @uncollected()
-def build_train_op(reduced: ReducedGradients, *, optimizer: Optimizer, weight_decay: float = 0.0,
-                   guard: bool = True) -> Union[Operation, Tensor]:
+def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Sequence[Group]],
+                   weight_decay: float = 0.0, guard: bool = True) -> Union[Operation, Tensor]:
   """Returns what to run to update all weights, and both counters, once.
 
   Args:
     reduced: the gradients. The UPDATE_OPS of their first tower run with the step.
-    optimizer: applies them.
+    optimizer: applies them; or the groups of variables, each with an optimizer.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
       dimensions, once, whatever the number of towers: weights decay, biases and norms do not.
     guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
@@ -33,7 +34,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Optimizer, weight_de
   """
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    done = _build_step(reduced, optimizer, weight_decay, guard)
+    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard)
     if reduced.replicas:
       step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
@@ -44,12 +45,22 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Optimizer, weight_de
       return tf.identity(done) if guard else tf.no_op()
 
 
-def _build_step(reduced, optimizer, weight_decay, guard):
+def _list_groups(optimizer, reduced):
+  """Returns (optimizer, the indices of its gradients) of each group that has gradients."""
+  names = [variable.op.name for _, variable in reduced.gradients]
+  groups = [Group(optimizer, set(names))] if isinstance(optimizer, Optimizer) else optimizer
+  by_group = [(group.optimizer, [index for index, name in enumerate(names) if name in group.names])
+              for group in groups]
+  return [(optimizer, indices) for optimizer, indices in by_group if indices]
+
+
+def _build_step(reduced, groups, weight_decay, guard):
   """Returns the op that does the step, or the bool whether the guard has let it."""
   update_ops = list(reduced.towers[0].update_ops)
   is_finite = build_is_finite(reduced) if guard else None
   writes = _find_writes(reduced, update_ops, is_finite)
-  make_slots(optimizer, [variable for _, variable in reduced.gradients])
+  for optimizer, indices in groups:
+    make_slots(optimizer, [reduced.gradients[index][1] for index in indices])
   with tf.device(HOST):
     # Not under the guard: every op there waits for it, even constants, and the counters for these.
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
@@ -59,7 +70,7 @@ def _build_step(reduced, optimizer, weight_decay, guard):
     # A tower may read a variable for more than its own gradient. Its forward pass ends with its
     # loss, for which the guard waits too.
     before = update_ops if guard else [reduced.loss] + update_ops
-    applied = _apply_gradients(reduced, optimizer, weight_decay, before)
+    applied = _apply_gradients(reduced, groups, weight_decay, before)
     # After the update, since the learning rate may read the counters.
     with tf.control_dependencies([applied]), tf.device(HOST):
       ends = [get_global_step().assign_add(one, read_value=False),
@@ -75,13 +86,16 @@ def _build_step(reduced, optimizer, weight_decay, guard):
   return tf.group(*update(), name='step')
 
 
-def _apply_gradients(reduced, optimizer, weight_decay, before):
+def _apply_gradients(reduced, groups, weight_decay, before):
   """Returns the op that updates all variables and replicas, once `before` have run."""
   decayed = reduced.map_gradients(
       lambda gradient, variable: _decay(gradient, variable, weight_decay))
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None):
-    return optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))
+    applied = [optimizer.apply_gradients([gradients[index]
+                                          for gradients in [decayed.gradients, *decayed.replicas]
+                                          for index in indices]) for optimizer, indices in groups]
+  return applied[0] if len(applied) == 1 else tf.group(*applied)
 
 
 def _find_writes(reduced, update_ops, is_finite):

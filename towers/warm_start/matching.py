@@ -77,22 +77,6 @@ def init_from(path: str, *, names: Names = None, reinit: Sequence[str] = ()) -> 
   return InitFrom(path, names, tuple(reinit))
 
 
-def parse_map(text: Optional[str]) -> Optional[Dict[str, str]]:
-  """Returns the names of `--init_map`: 'FILE=PROGRAM' with commas between them.
-
-  Raises:
-    UsageError: a part without '='.
-  """
-  if not text:
-    return None
-  parts = text.split(',')
-  for part in parts:
-    if '=' not in part:
-      raise UsageError(f'init_map={text}: {part!r} has no =. Give the beginning of names in the '
-                       'file, = and what replaces it, as resnet/=model/.')
-  return dict(part.split('=', 1) for part in parts)
-
-
 def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> Matches:
   """Returns which tensor starts which variable.
 

@@ -4,6 +4,20 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/update/groups.py', tests='tests/update/test_groups.py', faults=[
+            ('rates[factor] = rates[1.0] * factor', 'rates[factor] = rates[1.0]',
+             'all variables have the same rate',
+             'test_towers_train_as_a_program_by_hand[factors-2-settings2]'),
+            ('key = (id(optimizer), factor)', 'key = (patterns[name], factor)',
+             "an optimizer's powers of beta move once for each pattern",
+             'test_one_object_updates_all_its_variables_at_once'),
+        ]),
+    *mutants_of(
+        'towers/tower/tower.py', tests='tests/update/test_groups.py', faults=[
+            ('    freeze_variables(call.frozen)', '    freeze_variables(())',
+             'nothing is frozen', 'test_frozen_variables_have_no_gradient_ops[host]'),
+        ]),
+    *mutants_of(
         'towers/warm_start/warm_start.py', tests='tests/warm_start/test_warm_start.py', faults=[
             ('for variable in [*taken.values(), *followers]], {',
              'for variable in taken.values()], {',
@@ -49,12 +63,12 @@ MUTANTS = [
              'return tf.convert_to_tensor(gradient) - weight_decay * variable.read_value()',
              'weights grow instead of decaying',
              'test_towers_train_as_a_program_without_towers[sgd]'),
-            ('return optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))',
-             'return optimizer.apply_gradients(sum(reduced.replicas, reduced.gradients))',
+            ('for gradients in [decayed.gradients, *decayed.replicas]',
+             'for gradients in [reduced.gradients, *reduced.replicas]',
              'nothing decays',
              'test_towers_train_as_a_program_without_towers[sgd]'),
-            ('return optimizer.apply_gradients(sum(decayed.replicas, decayed.gradients))',
-             'return optimizer.apply_gradients(decayed.gradients)',
+            ('for gradients in [decayed.gradients, *decayed.replicas]',
+             'for gradients in [decayed.gradients]',
              'copies of variables are not updated',
              'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[momentum-reuse]'),

@@ -164,6 +164,10 @@ class Config:
   learning_rate: Optional[float] = _setting(
       float, None, 'peak learning rate; default: 0.05, or 0.001 for adam')
   momentum: float = _setting(float, 0.9, 'for optimizer=momentum')
+  frozen: Optional[str] = _setting(
+      Text, None, 'patterns of variables that stay as they are, as encoder/')
+  rate_factors: Optional[str] = _setting(
+      Text, None, 'what multiplies the rate of some variables, as encoder/=0.1')
   clip_norm: Optional[float] = _setting(
       float, None, 'largest global norm of gradients; default: no clipping')
   weight_decay: float = _setting(

@@ -1,0 +1,183 @@
+"""Groups of variables: an optimizer or a rate for each, or none, as in a hand-written step."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.placement.patterns import parse_pairs
+from towers.training.settings.flags import parse_flags
+from towers.update.groups import build_groups
+
+NUM_STEPS = 5
+SETTINGS = {
+    'optimizers': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
+                                  'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}),
+    'factors': dict(optimizer=tf.train.AdamOptimizer, rate_factors={'.*biases': 3.0}),
+    'frozen': dict(optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9),
+                   frozen=['hidden/']),
+    'all': dict(optimizer={'hidden/': tf.train.AdamOptimizer,
+                          'logits/weights': tf.train.AdagradOptimizer}, frozen=['logits/biases'],
+                rate_factors={'hidden/biases': 0.5}),
+}
+# What a hand-written program does in each: variables, optimizer, factor of the rate.
+BY_HAND = {
+    'optimizers': [(['hidden/weights', 'hidden/biases'], 'adam', 1),
+                   (['logits/weights', 'logits/biases'], 'momentum', 1)],
+    'factors': [(['hidden/weights', 'logits/weights'], 'adam', 1),
+                (['hidden/biases', 'logits/biases'], 'adam', 3)],
+    'frozen': [(['logits/weights', 'logits/biases'], 'momentum', 1)],
+    'all': [(['hidden/weights'], 'adam', 1), (['hidden/biases'], 'adam', 0.5),
+            (['logits/weights'], 'adagrad', 1)],
+}
+MAKE = {'adam': tf.train.AdamOptimizer, 'adagrad': tf.train.AdagradOptimizer,
+        'momentum': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)}
+RATE = 0.05
+
+
+def build(num_towers, model=small.model, **settings):
+  settings = dict(dict(learning_rate=RATE, batch_size=8, shuffle=False, device='cpu'), **settings)
+  with tf.Graph().as_default():
+    return towers.Program(model, train=small.random_examples(13), num_towers=num_towers, **settings)
+
+
+def read(program, session):
+  with program.graph.as_default():
+    return {variable.op.name: session.run(variable) for variable in tf.global_variables()}
+
+
+def train(num_towers, **settings):
+  """Returns all variables before the first step and after the last."""
+  program = build(num_towers, **settings)
+  with program.session() as session:
+    initial = read(program, session)
+    for _ in range(NUM_STEPS):
+      session.train()
+    if program.replicas:
+      assert session.run(program.replicas.same).all()
+    return initial, read(program, session)
+
+
+def train_by_hand(groups, initial):
+  """Returns the weights after the same steps on whole batches, without towers."""
+  features, labels = small.random_examples(13).arrays
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32, [None])
+    losses, _ = small.model(batch, True)
+    variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+    steps = []
+    for names, optimizer, factor in groups:
+      chosen = [variables[name] for name in names]
+      gradients = tf.gradients(tf.reduce_mean(losses), chosen)
+      steps.append((MAKE[optimizer](RATE * factor), list(zip(gradients, chosen))))
+    with tf.control_dependencies([gradient for _, pairs in steps for gradient, _ in pairs]):
+      step = tf.group(*[optimizer.apply_gradients(pairs) for optimizer, pairs in steps])
+    session.run(tf.global_variables_initializer())
+    for name, variable in variables.items():
+      variable.load(initial[name], session)
+    for index in range(NUM_STEPS):
+      chosen = slice(0, 8) if index % 2 == 0 else slice(8, 13)
+      session.run(step, dict(zip(batch, (features[chosen], labels[chosen]))))
+    return session.run(variables)
+
+
+@functools.lru_cache(maxsize=None)
+def by_hand(kind):
+  initial, _ = train(1, **SETTINGS[kind])
+  return train_by_hand(BY_HAND[kind], initial)
+
+
+@pytest.mark.parametrize('kind, num_towers, settings', [
+    ('optimizers', 1, {}), ('optimizers', 3, dict(variables='balanced')),
+    ('factors', 2, dict(variables='replicated')), ('factors', 8, {}),
+    ('frozen', 2, dict(accumulate=2, variables='replicated')), ('frozen', 3, {}),
+    ('all', 2, dict(accumulate=2)), ('all', 3, dict(variables='replicated', tower_build='clone'))])
+def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
+  initial, trained = train(num_towers, **SETTINGS[kind], **settings)
+  expected = by_hand(kind)
+  for name, value in expected.items():
+    np.testing.assert_allclose(trained[name], value, rtol=0, atol=1e-5, err_msg=name)
+  assert trained['global_step'] == NUM_STEPS and trained['examples_seen'] == 8 + 5 + 8 + 5 + 8
+  moved = {name for names, *_ in BY_HAND[kind] for name in names}
+  for name in expected:
+    assert (abs(trained[name] - initial[name]).max() > 1e-3) == (name in moved), name
+    slots = [other for other in trained if other.startswith(name + '/')]
+    assert bool(slots) == (name in moved), slots
+
+
+@pytest.mark.parametrize('placement', ['host', 'replicated'])
+def test_workers_train_as_one_tower(placement):
+  settings = dict(frozen='hidden/weights', rate_factors='hidden/=0.5,logits/=2', optimizer='adam')
+  with Run(num_towers=1, **settings) as run:
+    losses = [run.steps.train() for _ in range(3)]
+    expected = run.weights()
+    assert sorted(expected) == ['hidden/biases', 'logits/biases', 'logits/weights']
+  with InProcessCluster(num_workers=2, num_towers=2, placement=placement, **settings) as cluster:
+    np.testing.assert_allclose([cluster.train() for _ in range(3)], losses, atol=1e-5)
+    for weights in cluster.each(Run.weights):
+      assert_same_weights(weights, expected)
+
+
+@pytest.mark.parametrize('variables', ['host', 'replicated'])
+def test_frozen_variables_have_no_gradient_ops(variables):
+  def ops(**settings):
+    program = build(2, optimizer=tf.train.MomentumOptimizer(0.1, 0.9), learning_rate=None,
+                    variables=variables, **settings)
+    return [op.name for op in program.graph.get_operations()]
+
+  whole, frozen = ops(), ops(frozen=['hidden/'])
+  assert any('Momentum' in name and 'hidden/' in name for name in whole)
+  assert not any('Momentum' in name and 'hidden/' in name for name in frozen)
+  # The gradient goes back through tanh to hidden/ alone.
+  assert any('TanhGrad' in name for name in whole)
+  assert not any('TanhGrad' in name for name in frozen)
+  assert len(frozen) < len(whole)
+
+
+def sgd(rate):
+  return tf.train.GradientDescentOptimizer(rate)
+
+
+@pytest.mark.parametrize('settings, message', [
+    (dict(optimizer={'hiden/': sgd, 'logits/': sgd}),
+     'optimizer=hiden/ matches no trainable variable: there are hidden/weights'),
+    (dict(optimizer={'hidden/': sgd}), 'optimizer has no pattern for logits/weights'),
+    (dict(optimizer={'hidden/': sgd, '.*': sgd}),
+     r'optimizer matches hidden/weights twice, by hidden/ and by \.\*'),
+    (dict(optimizer={}), 'optimizer is an empty dict'),
+    (dict(optimizer=sgd, frozen=['encoder/']), 'frozen=encoder/ matches no trainable variable'),
+    (dict(optimizer=sgd, frozen=['.*']), 'frozen=.* matches all 4 trainable variables'),
+    (dict(optimizer={'hidden/': sgd, 'logits/': sgd}, frozen=['hidden/']),
+     'optimizer=hidden/ matches no trainable variable'),
+    (dict(optimizer=sgd, rate_factors={'hidden': 2, '.*biases': 3}),
+     'rate_factors matches hidden/biases twice'),
+    (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
+    (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
+          rate_factors={'hidden': 2.0}), 'rate_factors has 2 for hidden/weights, whose optimizer'),
+])
+def test_mistakes_name_the_variable(settings, message):
+  with pytest.raises(UsageError, match=message):
+    build(1, **settings)
+
+
+def test_one_object_updates_all_its_variables_at_once():
+  """Otherwise its own variables, such as powers of beta, would move once for each pattern."""
+  adam = tf.train.AdamOptimizer(0.1)
+  groups = build_groups({'a': adam, 'b': adam}, 0.1, ['a/1', 'a/2', 'b'])
+  assert groups == [(adam, {'a/1', 'a/2', 'b'})]
+
+
+def test_flags_give_patterns():
+  config = parse_flags(['main.py', '--frozen=a/,b', '--rate_factors=c=0.5'])
+  assert config.frozen == 'a/,b'
+  assert parse_pairs('rate_factors', config.rate_factors, like='') == {'c': '0.5'}
+  with pytest.raises(UsageError, match='rate_factors=logits: .* as encoder/=0.1'):
+    Run(rate_factors='logits')
+  with pytest.raises(UsageError, match='rate_factors=logits=x: could not convert'):
+    Run(rate_factors='logits=x')

@@ -1,0 +1,29 @@
+"""Frozen variables: no gradient, no slot and no update; they are read, saved and restored."""
+
+from typing import Sequence
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.placement.patterns import choose
+
+
+def freeze_variables(patterns: Sequence[str]) -> None:
+  """Takes all variables that a pattern matches out of the trainable ones.
+
+  Call it once the first tower has made them: what differentiates, all-reduces and updates after it
+  asks for the trainable variables alone.
+
+  Args:
+    patterns: regular expressions, matched with the beginning of names.
+
+  Raises:
+    UsageError: a pattern that matches nothing, or nothing is left to train.
+  """
+  trainable = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
+  names = [variable.op.name for variable in trainable]
+  frozen = {name for pattern in patterns
+            for name in choose('frozen', pattern, names, what='trainable variable')}
+  if patterns and len(frozen) == len(names):
+    raise UsageError(f"frozen={','.join(patterns)} matches all {len(names)} trainable variables, "
+                     'and leaves nothing to train: name those that shall stay as they are.')
+  trainable[:] = [variable for variable in trainable if variable.op.name not in frozen]

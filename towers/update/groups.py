@@ -1,0 +1,107 @@
+"""Groups of variables, each with its own optimizer or its own factor of the learning rate.
+
+  optimizer={'generator/': adam, 'discriminator/': sgd}      an optimizer for each pattern
+  rate_factors={'encoder/': 0.1}                             the others have 1
+
+Patterns are matched with the beginning of names. A step updates all groups and counts once.
+"""
+
+import math
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
+
+from tensorflow_v1 import Optimizer, Tensor, tf
+from towers.base.usage_error import UsageError
+from towers.placement.host import HOST
+from towers.placement.patterns import choose, shorten
+
+# A learning rate that never changes is a float.
+Rate = Union[float, Tensor]
+OneOptimizer = Union[Optimizer, Callable[[Rate], Optimizer]]
+Optimizers = Union[OneOptimizer, Mapping[str, OneOptimizer]]
+
+
+class Group(NamedTuple):
+  """Variables that one optimizer updates.
+
+  Attributes:
+    optimizer: of them.
+    names: of the variables.
+  """
+  optimizer: Optimizer
+  names: Set[str]
+
+
+def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
+                 rate_factors: Optional[Mapping[str, float]] = None) -> List[Group]:
+  """Returns the groups of the trainable variables.
+
+  Args:
+    optimizers: a `tf.train.Optimizer`, a function that makes one from the rate, or a dict of these
+      by pattern.
+    rate: for those that are functions.
+    names: of all trainable variables.
+    rate_factors: by pattern, what multiplies the rate.
+
+  Raises:
+    UsageError: a pattern that matches nothing, a variable that several match or, of the
+      optimizers', none; or a factor of a rate that is the optimizer's own.
+  """
+  factors = assign('rate_factors', rate_factors or {}, names)
+  for pattern, factor in (rate_factors or {}).items():
+    if not factor > 0 or math.isinf(factor):
+      raise UsageError(f'rate_factors has {factor} for {pattern}: give a number above 0, or freeze '
+                       'the variables.')
+  if not isinstance(optimizers, Mapping):
+    optimizers = {'': optimizers}
+  patterns = assign('optimizer', optimizers, names)
+  unmatched = [name for name in names if name not in patterns]
+  if unmatched:
+    raise UsageError(f'optimizer has no pattern for {shorten(unmatched)}: add one, or freeze these '
+                     f"variables. Its patterns are {', '.join(optimizers)}.")
+  found: Dict[Any, Group] = {}
+  rates: Dict[float, Rate] = {1.0: rate}
+  for name in names:
+    optimizer, factor = optimizers[patterns[name]], 1.0
+    if name in factors:
+      factor = float((rate_factors or {})[factors[name]])
+    # The same object updates all its variables at once.
+    key = (id(optimizer), factor)
+    if key not in found:
+      found[key] = Group(_make(optimizer, factor, rates, name), set())
+    found[key].names.add(name)
+  return list(found.values())
+
+
+def assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
+  """Returns the pattern that matches each name, for names that one does.
+
+  Raises:
+    UsageError: a pattern that matches no name, or a name that several match.
+  """
+  found: Dict[str, str] = {}
+  for pattern in patterns:
+    for name in choose(setting, pattern, names, what='trainable variable'):
+      if name in found:
+        raise UsageError(f'{setting} matches {name} twice, by {found[name]} and by {pattern}: let '
+                         'one pattern match each variable.')
+      found[name] = pattern
+  return found
+
+
+def is_function(optimizer: OneOptimizer) -> bool:
+  """Whether an optimizer is still to be made from the learning rate."""
+  return callable(optimizer) and not isinstance(optimizer, Optimizer)
+
+
+def _make(optimizer, factor, rates, name):
+  """Returns the optimizer of a group, made with its factor of the rate."""
+  if not is_function(optimizer):
+    if factor != 1:
+      raise UsageError(f'rate_factors has {factor:g} for {name}, whose optimizer has its own rate: '
+                       'give optimizer as a function of the rate, as `lambda rate: '
+                       'tf.train.MomentumOptimizer(rate, 0.9)`.')
+    return optimizer
+  if factor not in rates:
+    with tf.device(HOST), tf.name_scope('learning_rate'):
+      rates[factor] = rates[1.0] * factor
+  return optimizer(rates[factor])
