@@ -15,6 +15,8 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests import ROOT
+from tests.data.folders.test_tfds_folder import MNIST, digits, first_batch
+from tests.data.folders.test_tfds_folder import write as write_tfds
 from tests.data.pictures import jpegs
 from tests.test_house import PACKAGES, ROOMS
 from towers import data
@@ -150,6 +152,24 @@ def test_the_programs_of_the_questions_run():
   for program in programs:
     with tf.Graph().as_default():
       exec(program, {})
+
+
+def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
+  random = np.random.RandomState(0)
+  (tmp_path / 'train.csv').write_text('0.5,1.5,2\n2.5,3.5,4\n')
+  with tf.io.TFRecordWriter(str(tmp_path / 'train-0.tfrecord')) as writer:
+    example = tf.train.Example()
+    example.features.feature['x'].float_list.value.extend([1, 2, 3, 4, 5])
+    example.features.feature['y'].int64_list.value.append(7)
+    writer.write(example.SerializeToString())
+  (tmp_path / 'mnist' / '3.0.1').mkdir(parents=True)
+  write_tfds(tmp_path / 'mnist' / '3.0.1', MNIST, {'train': [digits([3])]})
+  monkeypatch.chdir(tmp_path)
+  names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3))
+  for program, components in zip(python_blocks(os.path.join('docs', 'data.md')), (2, 3, 2, 2)):
+    exec(program, names)
+    assert len(tf.nest.flatten(first_batch(names['examples'], 1))) == components
+  assert {'make', 'parse'} <= set(names) and (tmp_path / 'train.count').exists()
 
 
 @pytest.mark.parametrize('name', DOCS)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
   from towers.data.arrays import from_arrays
   from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
+  from towers.data.folders.tfds_folder import from_tfds
   from towers.data.records import from_tfrecords
   from towers.input.batch import Batch
   from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
@@ -110,6 +111,7 @@ _MODULES = {
     'format_device_table': 'towers.placement.variables',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
+    'from_tfds': 'towers.data.folders.tfds_folder',
     'from_tfrecords': 'towers.data.records',
     'get_examples_seen': 'towers.placement.counters',
     'get_global_step': 'towers.placement.counters',
@@ -172,6 +174,7 @@ __all__ = [
     'format_device_table',
     'from_arrays',
     'from_dataset',
+    'from_tfds',
     'from_tfrecords',
     'get_examples_seen',
     'get_global_step',

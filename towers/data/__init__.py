@@ -23,15 +23,16 @@ from towers.data.folders.cifar import load_cifar
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.folders.image_folder import load_image_folder
 from towers.data.folders.npy import load_npy
+from towers.data.folders.tfds_folder import from_tfds, load_tfds_folder
 from towers.data.folders.tfrecord_folder import load_tfrecord_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 
 __all__ = [
     'DATA_SETS', 'BadRecords', 'DataSet', 'Examples', 'LoadSettings', 'from_arrays',
-    'from_dataset', 'from_tfrecords', 'load',
+    'from_dataset', 'from_tfds', 'from_tfrecords', 'load',
     'load_cifar', 'load_idx_folder', 'load_image_folder', 'load_npy', 'load_synthetic',
-    'load_tfrecord_folder',
+    'load_tfds_folder', 'load_tfrecord_folder',
 ]
 
 _SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
@@ -146,6 +147,13 @@ def _load_tfrecord(settings: LoadSettings) -> DataSet:
       max_image_pixels=settings.max_image_pixels, bad_records=BadRecords(settings.on_bad_record))
 
 
+def _load_tfds(settings: LoadSettings) -> DataSet:
+  return load_tfds_folder(
+      settings.data_dir, image_size=settings.image_size, augment=settings.augment,
+      seed=settings.seed, max_image_pixels=settings.max_image_pixels,
+      bad_records=BadRecords(settings.on_bad_record))
+
+
 def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
   return data_set._replace(
       train=augment_arrays(data_set.train, kind=settings.augment, seed=settings.seed))
@@ -161,11 +169,12 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     'npy': _load_npy,
     'images': _load_images,
     'tfrecord': _load_tfrecord,
+    'tfds': _load_tfds,
 }
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
-    'image_size': ('images', 'tfrecord'),
+    'image_size': ('images', 'tfrecord', 'tfds'),
     'num_classes': ('npy', 'tfrecord'),
     'first_label': ('tfrecord',),
 }

@@ -20,20 +20,22 @@ def encode_labelled(image: bytes, label: int) -> bytes:
   return encode_example({IMAGE_FEATURE: image, LABEL_FEATURE: label})
 
 
-def decode_labelled(record: bytes, *, num_classes: int, first_label: int) -> Tuple[bytes, int]:
+def decode_labelled(record: bytes, *, num_classes: int, first_label: int,
+                    names: Tuple[str, str] = _FEATURES) -> Tuple[bytes, int]:
   """Returns the image of a record, and its label from 0.
 
   Args:
     record: a serialized Example.
     num_classes: labels become 0 … num_classes - 1.
     first_label: the label in the record that becomes 0.
+    names: of the two features.
 
   Raises:
     BadRecordError: it is no Example, lacks a feature, or has a label out of range.
   """
   try:
-    features = decode_example(record, _FEATURES)
-    for name, kind in zip(_FEATURES, (bytes, int)):
+    features = decode_example(record, names)
+    for name, kind in zip(names, (bytes, int)):
       values = features.get(name, [])
       if len(values) != 1 or not isinstance(values[0], kind):
         found = f'{len(values)} times' + (f', of {type(values[0]).__name__}' if values else '')
@@ -44,7 +46,7 @@ def decode_labelled(record: bytes, *, num_classes: int, first_label: int) -> Tup
     raise
   except ValueError as error:
     raise BadRecordError(f'its payload is no tf.train.Example: {error}') from None
-  [image], [label] = features[IMAGE_FEATURE], features[LABEL_FEATURE]
+  [image], [label] = (features[name] for name in names)
   if not first_label <= label < first_label + num_classes:
     raise BadRecordError(f'the label {label} lies outside {first_label} to '
                          f'{first_label + num_classes - 1}, which first_label={first_label} and '

@@ -85,7 +85,7 @@ class Config:
   data_dir: Optional[str] = _setting(
       Path, None, 'folder with the files of the data set, if it has any')
   image_size: Optional[int] = _setting(
-      int, None, 'images, tfrecord: pixels per side; default: the data\'s own, or 224')
+      int, None, 'images, tfrecord, tfds: pixels per side; default: the data\'s own, or 224')
   num_classes: Optional[int] = _setting(
       int, None, 'tfrecord, npy: number of classes; default: the data\'s own, or 1000')
   first_label: Optional[int] = _setting(

@@ -1,0 +1,208 @@
+"""A folder that tensorflow-datasets has prepared is read as it is, or refused by name."""
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.data.pictures import jpegs
+from tests.data.test_encoded_images import take
+from towers import data
+from towers.base.usage_error import UsageError
+from towers.data.formats.png import encode_png
+from towers.data.formats.tfds_features import Feature, read_features
+
+_MODULE = 'tensorflow_datasets.core.features.'
+IMAGE, LABEL = 'image_feature.Image', 'class_label_feature.ClassLabel'
+TENSOR, TEXT = 'tensor_feature.Tensor', 'text_feature.Text'
+
+
+def feature(kind, **content):
+  return {'pythonClassName': _MODULE + kind, **content}
+
+
+def tensor(dtype, *shape, encoding='none'):
+  return feature(TENSOR, tensor=dict(dtype=dtype, encoding=encoding,
+                                     shape={'dimensions': list(map(str, shape))} if shape else {}))
+
+
+def features_dict(**features):
+  return feature('features_dict.FeaturesDict', featuresDict={'features': features})
+
+
+def image(height='28', width='28', channels='1', dtype='uint8'):
+  return feature(IMAGE, image=dict(shape={'dimensions': [height, width, channels]}, dtype=dtype,
+                                   encodingFormat='png'))
+
+
+def classes(num):
+  return feature(LABEL, classLabel=dict(numClasses=str(num)))
+
+
+# As MNIST's is written today, and as versions before 4.5 wrote it.
+MNIST = features_dict(image=image(), label=classes(10))
+OLD_MNIST = {'type': _MODULE + 'features_dict.FeaturesDict', 'content': {
+    'image': {'type': _MODULE + IMAGE, 'content': {
+        'shape': [28, 28, 1], 'dtype': 'uint8', 'encoding_format': 'png'}},
+    'label': {'type': _MODULE + LABEL, 'content': {'num_classes': 10}}}}
+
+
+def write(folder, features, examples_of, **info):
+  """Writes a folder; for each split `examples_of` has a list of files, lists of examples."""
+  described = []
+  for split, files in examples_of.items():
+    for index, examples in enumerate(files):
+      path = folder / f'my_set-{split}.tfrecord-{index:05d}-of-{len(files):05d}'
+      with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+          writer.write(serialize(example))
+    described.append(dict(name=split, numBytes='1', shardLengths=[str(len(file)) for file in files],
+                          filepathTemplate='{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'))
+  (folder / 'features.json').write_text(json.dumps(features))
+  (folder / 'dataset_info.json').write_text(json.dumps(dict(dict(
+      name='my_set', version='3.0.1', fileFormat='tfrecord', splits=described), **info)))
+  return folder
+
+
+def serialize(example):
+  """Returns an Example as tensorflow-datasets does: ints of any size as int64, floats as float."""
+  made = tf.train.Example()
+  for name, values in example.items():
+    stored = made.features.feature[name]
+    values = np.ravel(np.array(values, object) if isinstance(values, bytes) else values)
+    if values.dtype.kind in 'biu':
+      stored.int64_list.value.extend(map(int, values))
+    elif values.dtype.kind == 'f':
+      stored.float_list.value.extend(values)
+    else:
+      stored.bytes_list.value.extend(values)
+  return made.SerializeToString()
+
+
+def pixels(number, size=28):
+  return np.full([size, size, 1], number * 20, np.uint8)
+
+
+def digits(numbers):
+  return [{'image': encode_png(pixels(number)), 'label': number} for number in numbers]
+
+
+def test_labelled_images_are_read_as_they_are(tmp_path):
+  write(tmp_path, MNIST, {'test': [digits(range(4))], 'train': [
+      digits([0, 1, 2]), digits([]), digits([3, 4, 5, 6])]})
+  data_set = data.load('tfds', data_dir=str(tmp_path))
+  assert data_set.image_shape == (28, 28, 1) and data_set.num_classes == 10
+  assert (data_set.train.num_examples, data_set.validation.num_examples) == (7, 4)
+  [taken] = take(data_set.train, batch_size=7, mode='next', num_towers=3)
+  assert sorted(taken) == list(range(7))
+  for number, found in taken.items():
+    np.testing.assert_array_equal(found, pixels(number))
+  assert data.load('tfds', data_dir=tmp_path, image_size=8).image_shape == (8, 8, 1)
+
+
+def test_the_schema_of_old_versions_says_the_same(tmp_path):
+  read = []
+  for features in (MNIST, OLD_MNIST, dict(OLD_MNIST, content=json.dumps(OLD_MNIST['content'])), {
+      'type': OLD_MNIST['type'], 'content': MNIST['featuresDict'], 'proto_cls': 'FeaturesDict'}):
+    (tmp_path / 'features.json').write_text(json.dumps(features))
+    read.append(read_features(str(tmp_path / 'features.json')))
+  assert read == 4 * [{'image': Feature('Image', 'image', 'uint8', (28, 28, 1)),
+                       'label': Feature('ClassLabel', 'label', 'int64', num_classes=10)}]
+
+
+def first_batch(examples, num):
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=num, num_towers=1)
+    inputs = towers.build_inputs(examples, plan=plan)
+    [batch] = inputs.next_batches()
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(0))
+      return session.run(batch.tensors)
+
+
+DTYPES = ('bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64',
+          'float16', 'float32', 'float64')
+
+
+def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
+  numbers = [np.array([[0, 1, 1], [1, 0, number]]) for number in range(3)]
+  kinds = [(f'{dtype}_{encoding}', dtype, encoding) for dtype in DTYPES
+           for encoding in ('none', 'bytes', 'zlib')]
+  features = features_dict(
+      text=feature(TEXT, text={}), photo=image('24', '32', '3'), free=image('-1', '-1', '1'),
+      meta=features_dict(id=feature('scalar.Scalar', tensor=dict(dtype='int32', shape={})),
+                         words=tensor('string', 2), kind=classes(5)),
+      **{name: tensor(dtype, 2, 3, encoding=encoding) for name, dtype, encoding in kinds})
+
+  def encode(dtype, encoding, values):
+    values = values.astype(dtype)
+    stored = values.tobytes()
+    return values if encoding == 'none' else zlib.compress(stored) if encoding == 'zlib' else stored
+
+  examples = [dict({
+      'text': b'text %d' % number, 'photo': jpegs(3)[number], 'free': encode_png(pixels(number, 5)),
+      'meta/id': number, 'meta/kind': number, 'meta/words': np.array([b'a', b'b'], object),
+  }, **{name: encode(dtype, encoding, numbers[number]) for name, dtype, encoding in kinds})
+      for number in range(3)]
+  write(tmp_path, features, {'train': [examples[:1], examples[1:]]})
+  batch = first_batch(towers.from_tfds(tmp_path), 3)
+  assert sorted(batch) == sorted(features['featuresDict']['features'])
+  assert batch['text'].tolist() == [b'text 0', b'text 1', b'text 2']
+  assert batch['meta']['id'].tolist() == batch['meta']['kind'].tolist() == [0, 1, 2]
+  assert batch['meta']['id'].dtype == np.int32 and batch['meta']['kind'].dtype == np.int64
+  assert batch['meta']['words'].tolist() == 3 * [[b'a', b'b']]
+  assert batch['photo'].shape == (3, 24, 32, 3) and batch['photo'].dtype == np.uint8
+  np.testing.assert_array_equal(batch['free'], np.stack([pixels(number, 5) for number in range(3)]))
+  for name, dtype, _ in kinds:
+    assert batch[name].dtype == dtype, name
+    np.testing.assert_array_equal(batch[name], np.stack(numbers).astype(dtype), err_msg=name)
+
+
+def test_what_is_not_read_is_refused_by_name(tmp_path):
+  def refuse(words, features=MNIST, read=towers.from_tfds, **info):
+    files = {'train': [digits([1])]}
+    with pytest.raises(UsageError, match='(?s)' + words):
+      read(write(tmp_path, features, files, **info))
+
+  def load(folder):
+    data.load('tfds', data_dir=folder)
+
+  with pytest.raises(UsageError, match='has no features.json.*version.*holds nothing'):
+    towers.from_tfds(tmp_path)
+  refuse("'boxes' is of the class Sequence.*tfds.load", features_dict(
+      boxes=feature('sequence_feature.Sequence', sequence={'feature': tensor('int64')})))
+  refuse("'meta/sound' is of the class Audio", features_dict(meta=features_dict(
+      sound=feature('audio_feature.Audio', audio={}))))
+  refuse(r"'tokens' is of shape \[None\]", features_dict(tokens=tensor('int64', -1)))
+  refuse("'depth' is an image of float32", features_dict(depth=image(dtype='float32')))
+  refuse("'x' has dtype complex64", features_dict(x=tensor('complex64')))
+  refuse("'text' is text that is encoded", {'type': 'FeaturesDict', 'content': {'text': {
+      'type': _MODULE + TEXT, 'content': {'encoder': 'SubwordTextEncoder'}}}})
+  refuse('class Tensor, and only a FeaturesDict', tensor('int64'))
+  refuse('features.json: cannot be read', [1])
+  refuse('format array_record, and only tfrecord', fileFormat='array_record')
+  refuse('dataset_info.json: cannot be read', splits=None)
+  refuse('2 of 2 files of the split .train. are missing.*train.tfrecord-00000-of-00002', splits=[
+      dict(name='train', shardLengths=['1', '1'])])
+  refuse('has 1 records, and dataset_info.json counts 2', splits=[
+      dict(name='train', shardLengths=['2'])])
+  refuse("no split 'other'; choose one of train", read=lambda folder: towers.from_tfds(
+      folder, 'other'))
+  refuse('no split validation, val, test', read=load)
+  refuse('one feature of the class Image; there are 2: a, b', features_dict(
+      a=image(), b=image(), label=classes(3)), read=load)
+  refuse('one feature of the class ClassLabel; there are 0', features_dict(
+      image=image(), label=tensor('int64')), read=load)
+
+
+def test_supervised_keys_choose_among_several_images(tmp_path):
+  examples = [dict(example, mask=encode_png(pixels(9))) for example in digits([1, 2])]
+  keys = {'tuple': {'items': [{'featureKey': 'image'}, {'featureKey': 'label'}]}}
+  for supervised in (keys, {'input': 'image', 'output': 'label'}):
+    write(tmp_path, features_dict(mask=image(), image=image(), label=classes(10)), {
+        'train': [examples], 'validation': [examples]}, supervisedKeys=supervised)
+    [taken] = take(data.load('tfds', data_dir=tmp_path).train, batch_size=2)
+    np.testing.assert_array_equal(taken[2], pixels(2))
