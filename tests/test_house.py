@@ -134,6 +134,15 @@ def test_cores_are_counted_in_one_place():
           assert name not in text, f'{path}: use cores.count_cores instead of {name}'
 
 
+def test_every_line_goes_through_the_writer_that_cannot_fail():
+  for path in files('towers'):
+    for node in ast.walk(read_tree(path)) if path != 'towers/base/output.py' else ():
+      prints = isinstance(node, ast.Name) and node.id == 'print'
+      writes = (isinstance(node, ast.Attribute) and node.attr in ('write', 'writelines') and
+                "attr='std" in ast.dump(node.value))
+      assert not prints and not writes, f'{path}:{node.lineno}: use towers.base.output.write_line'
+
+
 @pytest.mark.parametrize('folder', PACKAGES)
 def test_public_functions_and_classes_are_documented(folder):
   for path in files(folder):

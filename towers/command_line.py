@@ -100,7 +100,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
   config = config.for_worker(cluster)
   check_outputs(result_file=config.result_file, report=config.report,
                 trace_file=config.trace_file if config.trace_steps else None,
-                summary_dir=config.summary_dir, export_dir=config.export_dir)
+                summary_dir=config.summary_dir, export_dir=config.export_dir,
+                checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
   check_port(cluster)
   with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
     if config.autotune:

@@ -1,6 +1,5 @@
 """One writer for every line: it loses a line that cannot be written, and never fails or waits."""
 
-import ast
 import io
 import os
 import subprocess
@@ -109,17 +108,3 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path):
                           cwd=ROOT)
     assert done.returncode == 0, closed
   assert (tmp_path / 'file').read_text() == ''
-
-
-def test_every_line_goes_through_the_writer():
-  for path, _, names in os.walk(os.path.join(ROOT, 'towers')):
-    for name in names:
-      place = os.path.relpath(os.path.join(path, name), ROOT)
-      if name.endswith('.py') and place != os.path.join('towers', 'base', 'output.py'):
-        with open(os.path.join(ROOT, place), encoding='utf-8') as file:
-          tree = ast.parse(file.read())
-        for node in ast.walk(tree):
-          prints = isinstance(node, ast.Name) and node.id == 'print'
-          writes = (isinstance(node, ast.Attribute) and node.attr in ('write', 'writelines') and
-                    ast.dump(node.value).find("attr='std") >= 0)
-          assert not prints and not writes, f'{place}:{node.lineno}: use output.write_line'

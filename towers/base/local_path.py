@@ -1,7 +1,8 @@
-"""Local paths: a path on another file system is an error, never the name of a folder.
+"""Local paths: a path on another file system is an error, and so is a name that is not UTF-8.
 
 For Python's `open` and `os.makedirs` `hdfs://nn/logs` is a folder `hdfs:` beside the program, and
-for TensorFlow it is on HDFS: one run would write its files in two places.
+for TensorFlow it is on HDFS: one run would write its files in two places. And TensorFlow takes only
+names that are UTF-8: it would refuse others when it first saves.
 """
 
 import os
@@ -17,16 +18,24 @@ _LOCAL_FILE = re.compile(r'file:(?://(?:localhost)?)?(/(?!/).*)', re.IGNORECASE 
 
 
 def check_local_path(name: str, path: Union[str, bytes, 'os.PathLike[str]']) -> None:
-  """Refuses a path with a scheme, such as gs://bucket/run.
+  """Refuses a path with a scheme, such as gs://bucket/run, and one that is not UTF-8.
 
   Args:
     name: of the setting, for the message.
     path: which need not exist.
 
   Raises:
-    UsageError: the path has a scheme; names the setting, the path and the fix.
+    UsageError: names the setting, the path and the fix.
   """
   text = os.fsdecode(path)
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    shown = text.encode(errors='backslashreplace').decode()
+    raise UsageError(f'{name}={shown} is a name that is not UTF-8, which TensorFlow cannot open: '
+                     'rename it.') from None
+  if '\0' in text:
+    raise UsageError(f'{name}={text!r} has a character of code 0, which no path can have.')
   scheme = _SCHEME.match(text)
   if scheme is None:
     return

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Un
 
 from tensorflow_v1 import tf
 from towers import get_global_step
+from towers.base.disk_room import is_about_room
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data import BadRecords
@@ -239,8 +240,11 @@ class _Loop:
       with self._unwatched():
         self._checkpoints.wait()
       if self._checkpoints.error or not self._checkpoints.has_saved(step):
-        fault = self._checkpoints.error or 'that step is not saved'
-        raise RunError(f'The run has come to step {self._steps.step}, but {fault}. Make room, and '
+        fault = (self._checkpoints.error or self._checkpoints.reason or
+                 'that step is not saved')
+        advice = ('Make room' if is_about_room(fault) else
+                  'See to it that the folder can be written')
+        raise RunError(f'The run has come to step {self._steps.step}, but {fault}. {advice}, and '
                        'start it again: it resumes from the checkpoint before.')
 
   def _goes_on(self):

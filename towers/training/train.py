@@ -91,7 +91,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
   settings = {**program.settings, **own}
   check_outputs(result_file=config.result_file, report=config.report,
                 trace_file=config.trace_file if config.trace_steps else None,
-                summary_dir=config.summary_dir)
+                summary_dir=config.summary_dir,
+                checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
   check_port(cluster)
 
   with Signals() as signals, Startup(time.monotonic()) as startup, \

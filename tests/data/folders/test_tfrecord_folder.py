@@ -9,6 +9,7 @@ import pytest
 from tests.data.pictures import damage, write_tfrecords
 from tests.data.test_encoded_images import take
 from towers import data
+from towers.base.sealed import seal
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError
 from towers.data.folders.tfrecord_folder import DESCRIPTION, find_shards
@@ -94,7 +95,9 @@ def test_names_without_numbers_and_files_beside_them(tmp_path):
     '{"format": "towers data set 1", "shards": {}, "num_classes": 1, "first_label": 0, "channels": '
     '3}',
     '{"format": "towers data set 1", "shards": {}, "num_classes": 3, "first_label": 0, "channels": '
-    '7}'])
+    '7}',
+    seal(dict(format='towers data set 1', shards={}, num_classes=13, first_label=0,
+              channels=3)).replace('13', '18')])
 def test_a_damaged_description_is_named(tmp_path, content):
   (write(tmp_path) / DESCRIPTION).write_text(content)
   with pytest.raises(UsageError, match='data_set.json: damaged'):

@@ -142,7 +142,7 @@ def test_compressed_files_are_refused_with_the_reason(tmp_path):
     load_index(tmp_path / 'none')
 
 
-def test_an_index_is_kept_and_made_anew_when_the_file_changed(tmp_path, monkeypatch):
+def test_an_index_is_kept_and_made_anew_when_the_file_changed(tmp_path, monkeypatch, capsys):
   path = write(tmp_path / 'file')
   first = load_index(path)
   kept = tmp_path / '.index' / 'file'
@@ -153,9 +153,11 @@ def test_an_index_is_kept_and_made_anew_when_the_file_changed(tmp_path, monkeypa
   monkeypatch.undo()
   for broken in (b'', b'{}\n', kept.read_bytes()[:-8], kept.read_bytes()[:-1] + b'\x01',
       b'\xff\xfe\n', b'[1]\nabc',
-                 kept.read_bytes().replace(b'"records": 5', b'"records": 4')):
+                 kept.read_bytes().replace(b'"records": 5', b'"records": 4'),
+                 kept.read_bytes().replace(b'"damage": null', b'"damage": true')):
     kept.write_bytes(broken)
     assert load_index(path).lengths.tolist() == first.lengths.tolist()
+    assert 'cannot be read' in capsys.readouterr().err and kept.read_bytes() != broken
   write(path, PAYLOADS[:2])
   assert len(load_index(path).lengths) == 2
 

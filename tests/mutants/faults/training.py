@@ -71,6 +71,28 @@ MUTANTS = [
              'test_no_file_gets_the_number_of_a_closed_stream'),
         ]),
     *mutants_of(
+        'towers/base/sealed.py', tests='tests/base/test_sealed.py', faults=[
+            ('if stated is not None and stated != _sum(content):', 'if False:',
+             'a damaged file passes for data', 'test_no_changed_byte_changes_what_is_read'),
+            ('if not set(content) <= set(members):', 'if False:',
+             'a file whose checksum has lost its name passes for data',
+             'test_no_changed_byte_changes_what_is_read'),
+        ]),
+    *mutants_of(
+        'towers/base/aside.py', tests='tests/base/test_aside.py', faults=[
+            ('fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)', 'pass',
+             'what another process is writing is swept',
+             'test_what_another_process_writes_stays_until_that_is_killed'),
+            ('return os.path.samestat(os.stat(path), os.fstat(handle))', 'return True',
+             'a file that was swept before its lock is written to',
+             'test_a_sweep_just_before_the_lock_only_makes_another_file'),
+        ]),
+    *mutants_of(
+        'towers/base/regular_file.py', tests='tests/base/test_aside.py', faults=[
+            ('os.open(path, os.O_RDONLY | os.O_NONBLOCK)', 'os.open(path, os.O_RDWR)',
+             'a folder has no kind', 'test_what_is_no_file_is_neither_replaced_nor_read'),
+        ]),
+    *mutants_of(
         'towers/training/faults/signals.py', tests='tests/training/faults/test_signals.py', faults=[
             ("  write_at_once(f'\\ntowers: {text}\\n')",
              "  os.write(2, f'\\ntowers: {text}\\n'.encode())",
@@ -124,8 +146,8 @@ MUTANTS = [
             ('if os.path.realpath(os.path.dirname(path)) != here:', 'if False:',
              'a state file leads out of the folder',
              'test_the_state_file_is_not_needed_and_refused_if_it_leads_out_of_the_folder'),
-            ('for suffix in (_DATA, _INDEX):\n        os.replace(',
-             'for suffix in (_INDEX, _DATA):\n        os.replace(',
+            ('for suffix in (_DATA, _INDEX):\n          os.replace(',
+             'for suffix in (_INDEX, _DATA):\n          os.replace(',
              'killed between two renames, a checkpoint has an index and no data',
              'test_killed_between_its_two_files_a_checkpoint_is_not_there'),
         ]),

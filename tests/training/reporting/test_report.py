@@ -14,6 +14,7 @@ from tests import ROOT
 from tests.harness import faults
 from tests.harness.curves import CURVES, List, train
 from tests.harness.small import Run
+from towers.base.usage_error import UsageError
 from towers.training.reporting import report
 from towers.training.reporting.__main__ import main as compare
 from towers.training.reporting.chart import Curve, draw_chart, find_ticks, write_chart
@@ -106,6 +107,10 @@ def test_an_unwritable_page_is_a_warning_and_a_foreign_one_is_replaced(tmp_path)
     shown = train(run, folder=tmp_path / 'saved', report=tmp_path / 'run.html')
   assert 'is not a page that --report wrote, so its curves start at step 6' in shown
   assert [point['step'] for point in read_runs(str(tmp_path / 'run.html'))[0]['samples']] == [9, 12]
+  page = (tmp_path / 'run.html').read_text()
+  (tmp_path / 'run.html').write_text(page.replace('"step": 9', '"step": 8'))
+  with pytest.raises(UsageError, match='its checksum is wrong'):
+    read_runs(str(tmp_path / 'run.html'))
 
 
 def test_many_samples_are_thinned(tmp_path, monkeypatch):

@@ -174,6 +174,29 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       checkpoints.close()
 
 
+def test_any_damage_of_the_newest_index_falls_back(tmp_path):
+  """On 2.21 some of it raises IndexError, and not an error of TensorFlow."""
+  weights = trained(tmp_path, 2)
+  index = tmp_path / 'model.ckpt-2.index'
+  whole = index.read_bytes()
+  random = np.random.RandomState(0)
+  # The end, of 48 bytes, has no checksum.
+  positions = [(-position, flip) for position in range(9, 49) for flip in (1, 72, 201)]
+  positions += [(random.randint(len(whole)), random.randint(1, 256)) for _ in range(30)]
+  fallen = 0
+  with Run(seed=9) as run, run.graph.as_default():
+    checkpoints = Checkpoints(str(tmp_path), keep=5, warn=lambda line: None)
+    for position, flip in positions:
+      damaged = bytearray(whole)
+      damaged[position] ^= flip
+      index.write_bytes(bytes(damaged))
+      path = checkpoints.restore(run.session)
+      step = int(path[-1])
+      fallen += step == 1
+      assert_same_weights(run.weights(), weights[step - 1], tolerance=0)
+  assert fallen > 30
+
+
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
   trained(tmp_path, 3)
   for step in (2, 3):

@@ -60,6 +60,8 @@ def test_what_is_read_is_what_was_known_at_that_step(tmp_path):
                                   '{"validations": [{"step": 1.5, "loss": 2}], "rollbacks": []}',
                                   '{"validations": [{"loss": 2}], "rollbacks": []}',
                                   '{"validations": [], "rollbacks": [{"step": 1}]}',
+                                  # One digit, which would choose another best checkpoint.
+                                  history_of([3, 2])[0].format().replace('loss": 3', 'loss": 0'),
                                   '{"validations": [{"step": 1, "loss": {"run": "os.system"}}], '
                                   '"rollbacks": []}'])
 def test_rubbish_is_a_warning_and_a_new_history(tmp_path, text):

@@ -182,12 +182,14 @@ def test_trials_are_processes_that_may_crash_or_hang_and_are_remembered(
              for line in asked)
   assert '--steps=8' in asked[0]
   assert all('--steps=40' in line and '--xla=off' in line for line in asked[1:])
-  # A damaged file is ignored.
+  # A damaged file is a warning, and one digit is damage.
   [path] = (tmp_path / 'cache' / 'towers' / 'autotune').iterdir()
+  good = path.read_text()
   for damaged in ('{', '{"settings": {"variables": "everywhere"}, "rows": [[{}, 1.0, ""]]}',
-                  '{"settings": {}, "rows": []}'):
+                  '{"settings": {}, "rows": []}', good.replace('3000', '9000')):
     path.write_text(damaged)
     assert autotune._recall(str(path)) is None
+    assert 'the trials are made again' in capsys.readouterr().out
 
 
 def test_trials_do_not_write_to_the_files_of_the_run(tmp_path, monkeypatch):

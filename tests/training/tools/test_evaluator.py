@@ -8,6 +8,7 @@ import pytest
 import main
 from tensorflow_v1 import tf
 from tests.harness import faults
+from towers.base.sealed import seal
 from towers.training.saving.checkpoints import list_steps
 from towers.training.saving.history import HISTORY, History
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
@@ -24,7 +25,7 @@ def run(flags):
 
 
 def rows(folder):
-  return {row['step']: row for row in json.loads((folder / EVALUATIONS).read_text())}
+  return {row['step']: row for row in json.loads((folder / EVALUATIONS).read_text())['evaluations']}
 
 
 @pytest.mark.parametrize('flags', [
@@ -83,7 +84,8 @@ def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_p
   assert not is_over(40) and is_over(60)
 
 
-@pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]'])
+@pytest.mark.parametrize('text', ['', '[', '{}', '[{"loss": 1}]', '[1]', seal(
+    {'evaluations': [{'loss': 0.5, 'step': 60}]}).replace('60', '90')])
 def test_a_damaged_file_of_evaluations_is_replaced(text, tmp_path):
   (tmp_path / EVALUATIONS).write_text(text)
   evaluations = Evaluations(str(tmp_path))

@@ -17,16 +17,16 @@ JPEGs and PNGs are copied unchanged; arrays become PNGs, which lose nothing.
 """
 
 import argparse
-import json
 import os
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
+from towers.base.aside import sweep
 from towers.base.cores import count_cores
 from towers.base.local_path import check_local_path
 from towers.base.output import open_closed_streams, write_line
+from towers.base.sealed import write_sealed
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.data.bad_records import POLICIES, BadRecords
 from towers.data.convert.shards import (
   find_finished,
@@ -75,6 +75,7 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
   planned = plan_shards(sources, to, shards)
   refuse_strangers(to, planned)
   remove_leftovers(to)
+  sweep(to)
   found = ((shard.path, find_finished(shard, on_bad_record)) for shard in planned)
   done = {path: index for path, index in found if index is not None}
   left = [shard for shard in planned if shard.path not in done]
@@ -85,7 +86,7 @@ def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,
   done.update(write_shards(left, bad_records, processes or count_cores(), stream))
 
   description = _describe(kind, sources, [done[shard.path] for shard in planned])
-  write_whole(os.path.join(to, DESCRIPTION), (json.dumps(description, indent=1) + '\n').encode())
+  write_sealed(os.path.join(to, DESCRIPTION), description, indent=1)
   if bad_records.summary():
     write_line(bad_records.summary(), stream)
   return description

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from towers.base.regular_file import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
@@ -35,7 +36,7 @@ class ImageFiles:
     results: List[Any] = []
     for index in indices:
       try:
-        with open(self.paths[index], 'rb') as file:
+        with open_regular(self.paths[index]) as file:
           results.append((file.read(), self.labels[index]))
       except OSError as error:
         results.append(BadRecordError(f'cannot be read: {error.strerror}'))

@@ -19,6 +19,7 @@ from typing import Any, Tuple
 
 import numpy as np
 
+from towers.base.regular_file import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
 from towers.data.augment import augment_arrays
@@ -133,7 +134,7 @@ def map_npy(path: str) -> np.ndarray:
     UsageError: it cannot be read, is not a .npy file, or has another size than its header declares.
   """
   try:
-    with open(path, 'rb') as file:
+    with open_regular(path) as file:
       dtype, shape = _read_header(path, file)
       offset = file.tell()
     size = os.path.getsize(path)

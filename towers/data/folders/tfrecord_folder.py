@@ -9,11 +9,11 @@
 and the number of records of each file.
 """
 
-import json
 import os
 import re
 from typing import Any, Dict, List, Optional
 
+from towers.base.sealed import read_sealed
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
@@ -25,6 +25,8 @@ from towers.data.records import open_records
 
 DESCRIPTION = 'data_set.json'
 DESCRIPTION_FORMAT = 'towers data set 1'
+_MEMBERS = ('format', 'converted_from', 'num_classes', 'first_label', 'classes', 'image_size',
+            'channels', 'shards')
 _IMAGENET_CLASSES, _IMAGENET_FIRST_LABEL = 1000, 1
 _SHARD = re.compile(r'(.*)-(\d{5})-of-(\d{5})(\..*)?\Z')
 _NO_RECORDS = ('.json', '.txt', '.md', '.tmp', '.csv')
@@ -146,8 +148,7 @@ def read_description(folder: str) -> Dict[str, Any]:
   if not os.path.exists(path):
     return {}
   try:
-    with open(path, encoding='utf-8') as file:
-      description = json.load(file)
+    description = read_sealed(path, _MEMBERS)
     if description['format'] != DESCRIPTION_FORMAT:
       raise ValueError(f"its format is {description['format']!r}")
     for shard in description['shards'].values():

@@ -20,15 +20,19 @@ Format: TensorFlow's `record_writer.h`; the checksums are masked crc32c.
 
 import bisect
 import hashlib
-import json
 import os
 import struct
+import sys
 import threading
 import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from towers.base.aside import sweep
+from towers.base.output import write_line
+from towers.base.regular_file import open_regular
+from towers.base.sealed import seal, unseal
 from towers.base.usage_error import UsageError
 from towers.base.user_cache import find_in_cache
 from towers.base.whole_file import write_whole
@@ -38,6 +42,7 @@ from towers.data.formats.crc32c import crc32c_of, mask
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FORMAT = 'towers index 1'
 _INDEX_DIR = '.index'
+_HEADER = ('format', 'size', 'mtime_ns', 'records', 'crc32', 'damage', 'facts')
 _HEADERS_AT_A_TIME = 65536
 _MOST_OPEN_FILES = 256
 
@@ -163,10 +168,11 @@ def keep_index(index: FileIndex, status: Optional[os.stat_result] = None) -> Non
   header = dict(
       format=_FORMAT, size=status.st_size, mtime_ns=status.st_mtime_ns, records=len(index.lengths),
       crc32=zlib.crc32(lengths), damage=index.damage, facts=index.facts)
-  content = json.dumps(header).encode() + b'\n' + lengths
+  content = seal(header).encode() + b'\n' + lengths
   for path in _index_paths(index.path):
     try:
       os.makedirs(os.path.dirname(path), exist_ok=True)
+      sweep(os.path.dirname(path))
       write_whole(path, content)
       return
     except OSError:  # The next place, or none: then the next run scans again.
@@ -182,18 +188,21 @@ def _index_paths(path: str) -> Tuple[str, str]:
 def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIndex]:
   """Returns a kept index, or None if it is missing, damaged or that of another file."""
   try:
-    with open(kept, 'rb') as file:
+    with open_regular(kept) as file:
       header_line, _, content = file.read().partition(b'\n')
-    header = json.loads(header_line.decode())
+    header = unseal(header_line.decode(), _HEADER)
     expected = (_FORMAT, status.st_size, status.st_mtime_ns)
     if (header['format'], header['size'], header['mtime_ns']) != expected:
       return None
     lengths = np.frombuffer(content, '<i8').astype(np.int64)
     if len(lengths) != header['records'] or zlib.crc32(content) != header['crc32']:
-      return None
+      raise ValueError('its lengths are damaged')
     damage = header['damage'] and Damage(*header['damage'])
     return FileIndex(path, lengths, damage, dict(header['facts']))
-  except (OSError, ValueError, KeyError, TypeError):
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    write_line(f'WARNING: {kept} cannot be read ({error}), and is made anew', sys.stderr)
     return None
 
 

@@ -13,13 +13,16 @@ A run is a dict, and the page embeds it as JSON, from which `read_runs` gets it 
 """
 
 import html
-import json
 import re
 from typing import Any, Dict, List, Sequence
 
+from towers.base.regular_file import open_regular
+from towers.base.sealed import seal, unseal
 from towers.base.usage_error import UsageError
 from towers.training.reporting.chart import NUM_COLOURS, Curve, draw_chart
 
+_MEMBERS = ('config', 'description', 'versions', 'warnings', 'seconds', 'samples', 'validations',
+            'result')
 _DATA = re.compile(r'<script type="application/json" id="run-\d+">(.*?)</script>', re.DOTALL)
 _STYLE = '''
 :root { --paper: #ffffff; --ink: #1c2024; --faint: #6a727a; --line: #e2e5e9;
@@ -73,7 +76,7 @@ def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
   body += ['<h2>Versions</h2>', _format_table(names, [run['versions'] for run in runs])]
 
   for index, run in enumerate(runs):
-    content = json.dumps(run).replace('<', '\\u003c')
+    content = seal(run).replace('<', '\\u003c')
     body.append(f'<script type="application/json" id="run-{index}">{content}</script>')
   head = ('<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
           f'<title>{title}</title><style>{_STYLE}</style>')
@@ -88,8 +91,8 @@ def read_runs(path: str) -> List[Dict[str, Any]]:
     UsageError: the file cannot be read, or is no such page.
   """
   try:
-    with open(path, encoding='utf-8') as file:
-      runs = [json.loads(content) for content in _DATA.findall(file.read())]
+    with open_regular(path) as file:
+      runs = [unseal(content, _MEMBERS) for content in _DATA.findall(file.read().decode('utf-8'))]
   except (OSError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UsageError(f'{path} cannot be read: {reason}') from None

@@ -3,12 +3,27 @@
 import json
 from typing import Any, Dict
 
+from towers.base.disk_room import is_about_room
+from towers.base.reason import find_reason
 from towers.base.whole_file import write_whole
+from towers.training.faults.run_error import RunError
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
-  """Writes one JSON object, atomically."""
-  write_whole(path, (json.dumps(result, indent=2) + '\n').encode())
+  """Writes one JSON object, atomically.
+
+  Raises:
+    RunError: the file cannot be written; the message holds the result.
+  """
+  text = json.dumps(result, indent=2)
+  try:
+    write_whole(path, f'{text}\n'.encode())
+  except OSError as error:
+    reason = find_reason(error)
+    advice = 'Make room, and start' if is_about_room(reason) else 'Start'
+    raise RunError(f'result_file={path} cannot be written: {reason}. The run is done, with '
+                   f'this result:\n{text}\n{advice} the same command again to have it in a file: '
+                   'with a checkpoint_dir it repeats no step.') from None
 
 
 def format_result(result: Dict[str, Any], seconds: float) -> str:

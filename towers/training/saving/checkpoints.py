@@ -16,8 +16,6 @@ that is whole.
 
 import os
 import re
-import shutil
-import tempfile
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
@@ -25,6 +23,7 @@ import numpy as np
 
 from tensorflow_v1 import tf
 from towers import get_global_step
+from towers.base.aside import folder_aside, sweep
 from towers.base.local_path import check_local_path
 from towers.base.output import write_line
 from towers.base.reason import find_reason
@@ -36,7 +35,6 @@ from towers.training.saving.history import HISTORY, History
 _PREFIX = 'model.ckpt'
 _INDEX = '.index'
 _DATA = '.data-00000-of-00001'
-_ASIDE = '.writing-'
 _SHOWN = 8
 
 
@@ -52,6 +50,7 @@ class Checkpoints:
   Attributes:
     folder: holds the checkpoints.
     error: why the last write failed, if that must end the run; else ''.
+    reason: why the last write failed; '' after one that did not.
     warn: called with a message for the user, perhaps from another thread.
   """
 
@@ -71,7 +70,7 @@ class Checkpoints:
     """
     check_local_path('checkpoint_dir', folder)
     self.folder = folder
-    self.error = ''
+    self.error = self.reason = ''
     self._keep = keep
     self._stop_on_full_disk = stop_on_full_disk
     self.warn = warn
@@ -104,7 +103,7 @@ class Checkpoints:
         restore_variables(session, self._saver, path, self._variables)
       except UsageError:
         raise
-      except (tf.errors.OpError, ValueError, RuntimeError) as error:
+      except Exception as error:  # A damaged file makes TensorFlow raise anything.
         reasons.append(f'{path} is damaged: {find_reason(error)}')
         continue
       for reason in reasons:
@@ -175,22 +174,23 @@ class Checkpoints:
 
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
-    aside = None
     try:
-      aside = tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder)
       self._writer = self._writer or _Writer(self._variables)
-      self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
-      if notes is not None:
-        write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
-      path = path_of(self.folder, snapshot.step)
-      for suffix in (_DATA, _INDEX):
-        os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
+      with folder_aside(self.folder) as aside:
+        self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
+        if notes is not None:
+          write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
+        path = path_of(self.folder, snapshot.step)
+        for suffix in (_DATA, _INDEX):
+          os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
+      self.reason = ''
       self._forget_oldest(snapshot.step, notes[1] if notes else [])
       _sync(self.folder)
     except (OSError, tf.errors.OpError) as error:
       text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
               f'{find_reason(error)}; those before it stay')
+      self.reason = text
       if self._stop_on_full_disk:
         self.error = text
       else:
@@ -199,8 +199,6 @@ class Checkpoints:
       self._fault = fault
     finally:
       self._writing_step = None
-      if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
 
   def _forget_oldest(self, written, best_first):
     """Writes the state file, then deletes all checkpoints but the newest ones and the best.
@@ -222,15 +220,11 @@ class Checkpoints:
 
   def _clean_up(self):
     """Removes files that a killed run left half written."""
+    sweep(self.folder)
     for name in os.listdir(self.folder):
       path = os.path.join(self.folder, name)
-      if name.startswith(_ASIDE):
-        if os.path.isdir(path) and not os.path.islink(path):
-          shutil.rmtree(path, ignore_errors=True)
-        else:
-          os.remove(path)
-      elif (name.startswith(_PREFIX) and name.endswith(_DATA) and
-            not os.path.exists(path[:-len(_DATA)] + _INDEX)):
+      if (name.startswith(_PREFIX) and name.endswith(_DATA) and
+          not os.path.exists(path[:-len(_DATA)] + _INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')
 
 
@@ -238,11 +232,11 @@ class ChiefsCheckpoints:
   """Stands in for `Checkpoints` on workers other than the chief, which saves for all.
 
   Attributes:
-    folder, error, warn: as in `Checkpoints`.
+    folder, error, reason, warn: as in `Checkpoints`.
   """
 
   folder = None
-  error = ''
+  error = reason = ''
 
   def __init__(self) -> None:
     """Prepares."""
@@ -329,7 +323,7 @@ def find_checkpoints(folder: str) -> List[str]:
   paths = [path_of(folder, step) for step in list_steps(folder)]
   try:
     state = tf.train.get_checkpoint_state(folder)
-  except (ValueError, tf.errors.OpError):
+  except Exception:
     state = None  # Unreadable. Checkpoints of this package are found without it.
   named = []
   if state is not None:

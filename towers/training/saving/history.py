@@ -1,6 +1,6 @@
 """History: what a run remembers besides its variables, as JSON beside the checkpoints.
 
-  {"validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …],
+  {"checksum": 3735928559, "validations": [{"step": 63, "loss": 0.61, "accuracy": 0.78}, …],
    "rollbacks": [{"step": 120, "to": 63}]}
 
 The best step, early stopping and the lowered learning rate all follow from it. It is written before
@@ -8,17 +8,18 @@ the checkpoint that it belongs to. A run that resumes drops what lies after its 
 that will happen again, and so knows exactly what the uninterrupted run knew at that step.
 """
 
-import json
 import math
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from towers.base.output import write_line
+from towers.base.sealed import read_sealed, seal, unseal
 from towers.base.usage_error import UsageError
 
 HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
 _RATE_FACTOR = 0.5
+_MEMBERS = ('validations', 'rollbacks')
 
 
 class History:
@@ -99,7 +100,7 @@ class History:
 
   def format(self) -> str:
     """Returns the text of the file."""
-    return json.dumps(dict(validations=self._validations, rollbacks=self._rollbacks)) + '\n'
+    return seal(dict(validations=self._validations, rollbacks=self._rollbacks)) + '\n'
 
   def check_metric(self, names: Sequence[str]) -> None:
     """Raises a UsageError if validation does not measure the metric of the best."""
@@ -110,11 +111,10 @@ class History:
   def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
     try:
-      with open(os.path.join(folder, HISTORY), encoding='utf-8') as file:
-        self.parse(file.read(), step)
+      self._take(read_sealed(os.path.join(folder, HISTORY), _MEMBERS), step)
     except FileNotFoundError:
       return
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
       warn(f'WARNING: {HISTORY} in {folder} cannot be read ({error}): the best checkpoint and '
            'early stopping start anew')
 
@@ -122,9 +122,11 @@ class History:
     """Reads the history from the text of `format`, as it was after `step` updates.
 
     Raises:
-      ValueError, KeyError, TypeError, AttributeError, RecursionError: `text` is no history.
+      ValueError, KeyError, TypeError, AttributeError: `text` is no history.
     """
-    content = json.loads(text)
+    self._take(unseal(text, _MEMBERS), step)
+
+  def _take(self, content, step):
     validations, rollbacks = content['validations'], content['rollbacks']
     for validation in validations:
       _check(validation, 'step')

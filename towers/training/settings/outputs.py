@@ -1,45 +1,87 @@
-"""Outputs: whether a run can write what it is to write, checked before it starts."""
+"""Outputs: whether a run can write what it is to write, tried before it starts."""
 
+import contextlib
 import os
 from typing import Optional
 
+from towers.base.aside import file_aside, sweep
+from towers.base.disk_room import is_about_room
+from towers.base.regular_file import name_other_kind
 from towers.base.usage_error import UsageError
+
+_PROBE_BYTES = 4096
 
 
 def check_outputs(*, result_file: Optional[str] = None, report: Optional[str] = None,
                   trace_file: Optional[str] = None, summary_dir: Optional[str] = None,
-                  export_dir: Optional[str] = None) -> None:
-  """Makes the folders that a run writes to, other than that of checkpoints, which `lock` makes.
+                  export_dir: Optional[str] = None, checkpoint_dir: Optional[str] = None) -> None:
+  """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
+
+  A full disk under checkpoints is no error here: `--on_full_disk` says what happens.
 
   Raises:
-    UsageError: a file or folder cannot be written; names the flag and the path.
+    UsageError: a file or folder cannot be written; names the flag, the path and the reason.
   """
   for name, path in (('result_file', result_file), ('report', report), ('trace_file', trace_file)):
     if path is not None:
       _check_file(name, path)
-  for name, path in (('summary_dir', summary_dir), ('export_dir', export_dir)):
+  for name, path in (('summary_dir', summary_dir), ('export_dir', export_dir),
+                     ('checkpoint_dir', checkpoint_dir)):
     if path is not None:
-      _make_folder(name, path)
+      _check_folder(name, path)
 
 
 def _check_file(name, path):
+  kind = name_other_kind(path)
+  if kind:
+    raise UsageError(f'{name}={path} cannot be written: it is {kind}, and a file would replace it. '
+                     'Choose the path of a file, or leave the flag out to write none.')
   folder = os.path.dirname(os.path.abspath(path))
-  if os.path.isdir(path):
-    reason = 'it is a folder'
-  elif not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-    reason = f'there is no folder {folder} that can be written'
-  else:
-    return
-  raise UsageError(f'{name}={path} cannot be written: {reason}. Choose a file in a folder that '
-                   'exists and can be written.')
+  reason = _try_folder(folder, os.path.basename(path))
+  if reason:
+    raise UsageError(f'{name}={path} cannot be written to the folder {folder}: {reason}. '
+                     f'{_choose(reason)} a file in a folder that exists and can be written.')
 
 
-def _make_folder(name, path):
+def _check_folder(name, path):
   try:
     os.makedirs(path, exist_ok=True)
-    reason = None if os.access(path, os.W_OK) else 'Permission denied'
+    reason = _try_folder(path) or _find_no_file(path)
   except OSError as error:
-    reason = error.strerror
-  if reason:
-    raise UsageError(f'{name}={path} cannot be made or written to: {reason}. Choose a folder that '
-                     'can be.')
+    reason = error.strerror or str(error)
+  if reason and not (name == 'checkpoint_dir' and is_about_room(reason)):
+    raise UsageError(f'{name}={path} cannot be made or written to: {reason}. {_choose(reason)} a '
+                     'folder that can be.')
+
+
+def _find_no_file(folder):
+  """Returns which entry of a folder is neither a file nor a folder, or ''."""
+  for entry in os.scandir(folder):
+    kind = '' if entry.is_file() or entry.is_dir() else name_other_kind(entry.path)
+    if kind:
+      return f'{entry.name} in it is {kind}, which a run may wait for'
+  return ''
+
+
+def _try_folder(folder: str, name: str = '') -> str:
+  """Writes a file to a folder and removes it; returns why it cannot, or ''.
+
+  Args:
+    folder: swept as well.
+    name: of the file that the run will write.
+  """
+  sweep(folder)
+  try:
+    with contextlib.suppress(FileNotFoundError):
+      os.lstat(os.path.join(folder, name))  # The name may be too long.
+    with file_aside(folder) as (_, file):
+      file.write(bytes(_PROBE_BYTES))
+      file.flush()
+      os.fsync(file.fileno())
+  except OSError as error:
+    return error.strerror or str(error)
+  return ''
+
+
+def _choose(reason):
+  return 'Make room, or choose' if is_about_room(reason) else 'Choose'

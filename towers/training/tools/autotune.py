@@ -11,17 +11,17 @@ all that it depends on. Settings that are not at their default are the user's ch
 """
 
 import dataclasses
-import json
 import os
 import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from towers.base.aside import sweep
 from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.output import write_line
+from towers.base.sealed import read_sealed, write_sealed
 from towers.base.usage_error import UsageError
 from towers.base.user_cache import find_in_cache
-from towers.base.whole_file import write_whole
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
 from towers.training.tools.fingerprint import fingerprint
@@ -187,20 +187,22 @@ def _refuse_broken(trial):
 def _recall(path) -> Optional[Tuned]:
   """Returns the result of earlier trials, or None."""
   try:
-    with open(path, encoding='utf-8') as file:
-      kept = json.load(file)
+    kept = read_sealed(path, ['settings', 'rows'])
     tuned = Tuned(kept['settings'], [TrialRow(*row) for row in kept['rows']])
     Config(**tuned.settings)
     tuned.format()
     return tuned
-  except (OSError, ValueError, KeyError, TypeError, IndexError, ZeroDivisionError, UsageError):
-    return None  # A missing or damaged file.
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, KeyError, TypeError, IndexError, ZeroDivisionError) as error:
+    write_line(f'WARNING: {path} cannot be read ({error}): the trials are made again')
+    return None
 
 
 def _remember(path, tuned):
-  text = json.dumps(dict(settings=tuned.settings, rows=tuned.rows), indent=1)
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_whole(path, f'{text}\n'.encode())
+    sweep(os.path.dirname(path))
+    write_sealed(path, dict(settings=tuned.settings, rows=tuned.rows), indent=1)
   except OSError as error:
     write_line(f'autotune: not remembered, {path} cannot be written: {error.strerror}')

@@ -8,7 +8,6 @@ measures the newest checkpoint and skips those before. Its results are in `evalu
 the checkpoints, so a restarted evaluator continues after them.
 """
 
-import json
 import os
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -16,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
+from towers.base.sealed import read_sealed, write_sealed
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
 from towers.training.saving.history import History
@@ -35,14 +34,17 @@ class Evaluations:
   """The means of each measured step, in a file."""
 
   def __init__(self, folder: str):
-    """Reads what an earlier evaluator left in a folder; ignores a damaged file."""
+    """Reads what an earlier evaluator left in a folder; a damaged file is a warning."""
     self._path = os.path.join(folder, EVALUATIONS)
     self.rows: List[Dict[str, float]] = []
     try:
-      with open(self._path, encoding='utf-8') as file:
-        self.rows = [dict(row, step=int(row['step'])) for row in json.load(file)]
-    except (OSError, ValueError, KeyError, TypeError):
+      rows = read_sealed(self._path, ['evaluations'])['evaluations']
+      self.rows = [dict(row, step=int(row['step'])) for row in rows]
+    except FileNotFoundError:
       pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      write_line(f'WARNING: {self._path} cannot be read ({error}): the checkpoints are measured '
+                 'again')
 
   def last_step(self) -> int:
     """Returns the newest measured step, or -1."""
@@ -51,7 +53,7 @@ class Evaluations:
   def add(self, step: int, means: Dict[str, float]) -> None:
     """Adds the means of a step, and writes the file."""
     self.rows.append(dict(means, step=step))
-    write_whole(self._path, (json.dumps(self.rows, indent=1) + '\n').encode())
+    write_sealed(self._path, dict(evaluations=self.rows), indent=1)
 
 
 def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step: int,
@@ -132,7 +134,9 @@ def _take_newest(session, saver, folder, after) -> Optional[int]:
     try:
       restore_variables(session, saver, path_of(folder, step), tf.global_variables())
       return step
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except UsageError:
+      raise
+    except Exception as error:  # A damaged file makes TensorFlow raise anything.
       # The chief may have deleted it meanwhile.
       if step in list_steps(folder):
         write_line(f'WARNING: {path_of(folder, step)} cannot be read: {find_reason(error)}')

@@ -11,12 +11,12 @@ are those of the best validation that has a checkpoint, otherwise the newest.
 
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 from typing import Any, Iterator, Tuple
 
 from tensorflow_v1 import tf
+from towers.base.aside import folder_aside
+from towers.base.disk_room import is_about_room
 from towers.base.local_path import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -78,9 +78,11 @@ def write_best(export_dir: str, *, checkpoint_dir: str, predict: Predict, exampl
     try:
       return _write(export_dir, session, serving, step)
     except (OSError, tf.errors.OpError) as error:
-      raise RunError(f'The model cannot be exported to {export_dir}: {find_reason(error)}. '
-                     'The checkpoints are whole: make room or choose another export_dir, and '
-                     'start the same command again.') from None
+      reason = find_reason(error)
+      advice = 'make room or choose' if is_about_room(reason) else 'choose'
+      raise RunError(f'The model cannot be exported to {export_dir}: {reason}. '
+                     f'The checkpoints are whole: {advice} another export_dir, and start the same '
+                     'command again.') from None
 
 
 def _write(export_dir, session, serving, step):
@@ -90,8 +92,7 @@ def _write(export_dir, session, serving, step):
   signature = tf.saved_model.predict_signature_def(inputs=serving.inputs, outputs=serving.outputs)
   folder = os.path.join(export_dir, str(step))
   os.makedirs(export_dir, exist_ok=True)
-  aside = tempfile.mkdtemp(prefix='.writing-', dir=export_dir)
-  try:
+  with folder_aside(export_dir) as aside:
     written = os.path.join(aside, 'model')
     builder = tf.saved_model.Builder(written)
     builder.add_meta_graph_and_variables(
@@ -102,8 +103,6 @@ def _write(export_dir, session, serving, step):
     if os.path.isdir(folder):
       os.replace(folder, os.path.join(aside, 'before'))
     os.replace(written, folder)
-  finally:
-    shutil.rmtree(aside, ignore_errors=True)
   return folder
 
 
@@ -190,6 +189,6 @@ def _restore(session, path):
       variable.load(reader.get_tensor(variable.op.name), session)
   except UsageError:
     raise
-  except (tf.errors.OpError, ValueError, RuntimeError) as error:
+  except Exception as error:  # A damaged file makes TensorFlow raise anything.
     raise UsageError(f'{path} is damaged: {find_reason(error)}. Remove it, and the one before it '
                      'is taken.') from None

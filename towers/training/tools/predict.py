@@ -17,12 +17,14 @@ import numpy as np
 
 from tensorflow_v1 import Session, tf
 from towers.base.output import write
+from towers.base.regular_file import name_other_kind
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_folder import EXTENSIONS, ImageFiles
 from towers.data.folders.npy import map_npy
+from towers.training.faults.run_error import RunError
 from towers.training.tools.export import session_config
 from towers.training.tools.serving import Serving
 
@@ -48,6 +50,10 @@ def predict(source: str, opened: ContextManager[Tuple[Session, Serving, int]], *
   Raises:
     UsageError: no such file, folder or model, or inputs that the model does not take.
   """
+  kind = name_other_kind(source)
+  if kind not in ('', 'a folder'):
+    raise UsageError(f'predict={source} is {kind}: give a .npy or .npz file, or a folder of '
+                     'JPEGs and PNGs.')
   if not os.path.exists(source):
     raise UsageError(f'predict={source} does not exist: give a .npy or .npz file, or a folder of '
                      'JPEGs and PNGs.')
@@ -66,7 +72,10 @@ def predict(source: str, opened: ContextManager[Tuple[Session, Serving, int]], *
 
   text = '\n'.join(lines + [''])
   if output is not None:
-    write_whole(output, text.encode())
+    try:
+      write_whole(output, text.encode(errors='surrogateescape'))
+    except OSError as error:
+      raise RunError(f'result_file={output} cannot be written: {error.strerror}.') from None
     return
   write(text, waits=True)
 

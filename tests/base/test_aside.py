@@ -1,0 +1,105 @@
+"""What dead processes left is swept, not what others write; nothing but files is replaced."""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from towers.base import aside
+from towers.base.aside import file_aside, folder_aside, sweep
+from towers.base.regular_file import name_other_kind, open_regular
+from towers.base.whole_file import write_whole
+
+KILLED = '''
+import os, sys
+from towers.base.aside import file_aside, folder_aside
+with file_aside(sys.argv[1]) as (_, file), folder_aside(sys.argv[1]) as folder:
+  open(os.path.join(folder, 'half'), 'w').close()
+  print(len(os.listdir(sys.argv[1])), flush=True)
+  sys.stdin.read(1)
+  os.kill(os.getpid(), 9)
+'''
+
+
+def test_what_another_process_writes_stays_until_that_is_killed(tmp_path):
+  process = subprocess.Popen([sys.executable, '-c', KILLED, str(tmp_path)], cwd=ROOT,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+  assert process.stdout.readline() == b'2\n'
+  sweep(str(tmp_path))
+  assert len(list(tmp_path.iterdir())) == 2
+  process.communicate(b'.')
+  assert process.returncode == -9 and len(list(tmp_path.iterdir())) == 2
+  (tmp_path / 'other').write_text('stays')
+  (tmp_path / '.writing-link').symlink_to(tmp_path / 'other')
+  sweep(str(tmp_path))
+  assert [path.name for path in tmp_path.iterdir()] == ['other']
+  sweep(str(tmp_path / 'nowhere'))
+
+
+def test_a_sweep_just_before_the_lock_only_makes_another_file(tmp_path, monkeypatch):
+  lock, swept = fcntl.flock, []
+
+  def sweep_first(handle, operation):
+    if not swept:
+      swept.append(handle)
+      monkeypatch.setattr(aside.fcntl, 'flock', lock)
+      sweep(str(tmp_path))
+    lock(handle, operation)
+
+  for open_aside in (file_aside, folder_aside):
+    swept.clear()
+    monkeypatch.setattr(aside.fcntl, 'flock', sweep_first)
+    with open_aside(str(tmp_path)):
+      assert len(list(tmp_path.iterdir())) == 1 and swept
+    assert not list(tmp_path.iterdir())
+
+
+def make_fifo(path):
+  os.mkfifo(path)
+
+
+def make_socket(path):
+  socket.socket(socket.AF_UNIX).bind(path)
+
+
+def link_to(target):
+  def link(path):
+    os.symlink(target, path)
+  return link
+
+
+@pytest.mark.parametrize('make, kind', [
+    (make_fifo, 'a FIFO'), (make_socket, 'a socket'), (os.mkdir, 'a folder'),
+    (link_to('/dev/null'), 'a device'), (link_to('/proc/self/fd/1'), 'a stream of a process')])
+def test_what_is_no_file_is_neither_replaced_nor_read(make, kind, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # The path of a socket must be short.
+  make('it')
+  before = os.lstat('it')
+  assert name_other_kind('it') == kind
+  with pytest.raises(OSError, match='it is .*, not a file'):
+    write_whole('it', b'content')
+  assert os.path.samestat(os.lstat('it'), before) and os.listdir() == ['it']
+  if kind not in ('a socket', 'a stream of a process'):
+    with pytest.raises(OSError, match=f'it is {kind}, not a file'):
+      open_regular('it')
+
+
+@pytest.mark.parametrize('path', ['/dev/null', '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1'])
+def test_devices_and_streams_are_told_by_name(path):
+  assert name_other_kind(path) in ('a device', 'a stream of a process')
+
+
+def test_files_links_to_files_and_nothing_are_fine(tmp_path):
+  (tmp_path / 'file').write_text('before')
+  (tmp_path / 'link').symlink_to('file')
+  (tmp_path / 'nowhere').symlink_to('absent')
+  for name in ('file', 'link', 'nowhere', 'absent'):
+    assert name_other_kind(str(tmp_path / name)) == ''
+  write_whole(str(tmp_path / 'link'), b'after')
+  assert (tmp_path / 'file').read_text() == 'before' and not (tmp_path / 'link').is_symlink()
+  with open_regular(str(tmp_path / 'link')) as file:
+    assert file.read() == b'after'

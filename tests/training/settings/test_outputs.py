@@ -1,0 +1,70 @@
+"""Outputs that cannot be written are named before anything starts, with the reason."""
+
+import os
+import pathlib
+
+import pytest
+
+from tests.harness import faults
+from towers.base.usage_error import UsageError
+from towers.training.settings.config import Config
+from towers.training.settings.outputs import check_outputs
+
+FILES = ('result_file', 'report', 'trace_file')
+FOLDERS = ('summary_dir', 'export_dir', 'checkpoint_dir')
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_files_are_refused_where_something_else_is(name, tmp_path):
+  os.mkfifo(str(tmp_path / 'fifo'))
+  for path, kind in ((tmp_path / 'fifo', 'a FIFO'), (tmp_path, 'a folder'),
+                     ('/dev/null', 'a device'), ('/dev/stdout', 'a ')):
+    with pytest.raises(UsageError, match=f'{name}={path} cannot be written: it is {kind}'):
+      check_outputs(**{name: str(path)})
+  assert pathlib.Path('/dev/null').is_char_device()
+
+
+@pytest.mark.parametrize('name', FILES + FOLDERS)
+def test_a_folder_that_cannot_be_written_is_named_and_room_only_if_it_is_full(name, tmp_path):
+  path = '/sys/towers' if name in FOLDERS else '/sys/towers.json'
+  with pytest.raises(UsageError, match=f'^{name}={path} cannot be .*') as error:
+    check_outputs(**{name: path})
+  assert 'room' not in str(error.value)
+  with faults.full_disk():
+    if name == 'checkpoint_dir':  # --on_full_disk decides.
+      check_outputs(checkpoint_dir=str(tmp_path))
+    else:
+      with pytest.raises(UsageError, match=r'File too large. Make room, or choose'):
+        check_outputs(**{name: str(tmp_path / 'it')})
+  check_outputs(**{name: str(tmp_path / 'it')})
+  assert os.listdir(str(tmp_path)) == (['it'] if name in FOLDERS else [])
+
+
+def test_a_folder_with_a_fifo_that_would_be_waited_for_is_refused(tmp_path):
+  os.mkfifo(str(tmp_path / 'checkpoint'))
+  with pytest.raises(UsageError, match='checkpoint in it is a FIFO'):
+    check_outputs(checkpoint_dir=str(tmp_path))
+
+
+def test_a_name_that_is_too_long_is_found_at_the_start(tmp_path):
+  with pytest.raises(UsageError, match='File name too long'):
+    check_outputs(report=str(tmp_path / ('x' * 300)))
+
+
+@pytest.mark.parametrize('name', FILES + FOLDERS + ('data_dir', 'predict'))
+def test_a_name_that_is_not_utf_8_is_refused(name):
+  others = dict(checkpoint_dir='run') if name in ('export_dir', 'predict') else {}
+  with pytest.raises(UsageError, match=rf'{name}=run\\udcff is a name that is not UTF-8'):
+    Config(**{**others, name: os.fsdecode(b'run\xff')})
+  with pytest.raises(UsageError, match='character of code 0'):
+    Config(**{**others, name: 'run\0'})
+
+
+def test_what_a_killed_run_left_is_swept(tmp_path):
+  for folder in ('files', 'served'):
+    (tmp_path / folder / '.writing-abc').mkdir(parents=True)
+    (tmp_path / folder / '.writing-def').write_text('half')
+    (tmp_path / folder / '.other').write_text('stays')
+  check_outputs(report=str(tmp_path / 'files' / 'a.html'), export_dir=str(tmp_path / 'served'))
+  for folder in ('files', 'served'):
+    assert os.listdir(str(tmp_path / folder)) == ['.other']
