@@ -44,6 +44,7 @@ if TYPE_CHECKING:
   )
   from towers.script import main
   from towers.session import Session
+  from towers.tower.losses import Weighted
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
   from towers.training.faults.run_error import RunError
@@ -84,6 +85,7 @@ _MODULES = {
     'Validation': 'towers.validation',
     'VariableStore': 'towers.placement.variables',
     'Votes': 'towers.reduce.all_reduce',
+    'Weighted': 'towers.tower.losses',
     'Workers': 'towers.placement.workers',
     'average_gradients': 'towers.reduce.average',
     'build_batches': 'towers.input.feed',
@@ -147,6 +149,7 @@ __all__ = [
     'Validation',
     'VariableStore',
     'Votes',
+    'Weighted',
     'Workers',
     'average_gradients',
     'build_batches',

@@ -30,10 +30,12 @@ class Validation(NamedTuple):
   Attributes:
     feed: of the validation split.
     names: 'loss', then the model's metrics.
-    sums: `[len(names) + 1]` float32: for each name the sum over the global batch's examples, last
-      their number. A run that needs them also puts the next validation batch of every tower.
+    sums: float32 vector: for each name the sum over the global batch's examples, for each of
+      `weighted` the sum of the weights, last the number of examples. A run that needs them also
+      puts the next validation batch of every tower.
     is_validating: the switch to feed True in such a run; None if a tower of its own validates.
     snapshot_op: copies the variables before a pass begins; None if they are read directly.
+    weighted: the names whose sums their weights divide, and not the number of examples.
     sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
       the split; None for one worker.
   """
@@ -42,6 +44,7 @@ class Validation(NamedTuple):
   sums: Tensor
   is_validating: Optional[Tensor] = None
   snapshot_op: Optional[Operation] = None
+  weighted: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray], np.ndarray]] = None
 
 
@@ -68,18 +71,21 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
   if is_validating is not None:
     check_measuring([tower.sums['loss'] for tower in towers], is_validating)
 
-  names = list(towers[0].sums)
+  names, weighted = list(towers[0].sums), list(towers[0].weights)
   vectors = []
   for index, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
       vector = tf.stack([tower.sums[name] for name in names] +
+                        [tower.weights[name] for name in weighted] +
                         [tf.cast(tower.num_examples, tf.float32)])
       if feed.stage is not None:
         vector = run_beside(vector, feed.stage.put_ops[index])
       vectors.append(vector)
   with tf.device(HOST), tf.name_scope('validation'):
-    sum_workers = build_sum_of_numbers(len(names) + 1, workers) if workers.num_workers > 1 else None
-    return Validation(feed, names, add_all(vectors), is_validating, sum_workers=sum_workers)
+    size = len(names) + len(weighted) + 1
+    sum_workers = build_sum_of_numbers(size, workers) if workers.num_workers > 1 else None
+    return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
+                      sum_workers=sum_workers)
 
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,

@@ -133,8 +133,9 @@ def _explain_loss(evidence, kinds):
 def _explain_mean(trial, op, does):
   return (f'The model gives each example the same values, and {_format(trial, op)}, {does} a '
           'number that is not in proportion to the examples, such as the tokens of a batch: then '
-          'the mean of the towers\' means is not that of one tower. Return one loss per example, '
-          '[batch], or divide by a number that is the same in every batch.')
+          'the mean of the towers\' means is not that of one tower. Return towers.Weighted(losses, '
+          'weights) with a loss and a weight for each token: the sum of all weights of the global '
+          'batch divides. Or return one loss per example, [batch].')
 
 
 def _explain_state(trial, name):

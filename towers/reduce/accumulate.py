@@ -42,6 +42,9 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
     seen = sums.add(tf.ones([]), count, device=HOST, name='num_examples')
     num_examples = tf.maximum(seen, 1.0)  # All examples may be damaged and left out.
     loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples
+    mean_weight = reduced.mean_weight
+    if mean_weight is not None:
+      mean_weight = sums.add(mean_weight, count, device=HOST, name='weights') / num_examples
 
     def accumulate(gradient, variable):
       if isinstance(gradient, tf.IndexedSlices):
@@ -55,7 +58,8 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
         total = sums.add(moments.op.inputs[0], count, device=first.device, name=f'moments_{index}')
         moments.op._update_input(0, total / num_examples)
     add_op = sums.build_add()
-  return accumulated._replace(loss=loss, num_examples=tf.cast(seen, tf.int64), add_op=add_op,
+  return accumulated._replace(loss=loss, mean_weight=mean_weight,
+                              num_examples=tf.cast(seen, tf.int64), add_op=add_op,
                               clear=sums.build_clear)
 
 

@@ -1,7 +1,7 @@
 """Average: a step's mean loss and gradients, over towers, micro-batches and workers.
 
-  towers ──► sum ──► accumulate over micro-batches ──► all-reduce over replicas and workers
-         ──► mean over the global batch
+  towers ──► sum ──► accumulate over micro-batches ──► divide by weights, where losses have any
+         ──► all-reduce over replicas and workers ──► mean over the global batch
 """
 
 from typing import Sequence
@@ -13,6 +13,7 @@ from towers.placement.workers import ALONE, Workers
 from towers.reduce.accumulate import accumulate_gradients
 from towers.reduce.all_reduce import all_reduce_gradients
 from towers.reduce.gradients import ReducedGradients, sum_towers
+from towers.reduce.weights import divide_by_weights
 from towers.tower.tower import Tower
 
 
@@ -38,5 +39,6 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
   reduced = sum_towers(towers)
   if accumulate > 1:
     reduced = accumulate_gradients(reduced)
+  reduced = divide_by_weights(reduced, workers)
   return all_reduce_gradients(reduced, workers=workers, collective=collective,
                               fusion_bytes=fusion_bytes)

@@ -4,7 +4,7 @@
   replicas on every tower           the shares stay there; `all_reduce` adds them up for every tower
 
 Every tower has divided by the number of examples in the global batch already (see `tower`), so that
-nothing is left to divide or weight here.
+nothing is left to divide or weight here. What losses with weights still need is in `weights`.
 """
 
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -16,6 +16,7 @@ from towers.placement.collectives import AllReduce
 from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
+from towers.tower.losses import get_divisor
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 
@@ -27,8 +28,11 @@ class ReducedGradients(NamedTuple):
     towers: of the means.
     num_examples: that the means are over, an int or an integer scalar.
     loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does,
-      also puts the next training batch of every tower.
+      also puts the next training batch of every tower. Until `divide_by_weights`, losses with
+      weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
+    mean_weight: the mean over the examples of their weights, a float32 scalar; None where losses
+      have none.
     without_gradient: the trainable variables that it does not depend on, in any tower.
     partly_without_gradient: those that it does not depend on in some towers, where the gradient
       counts as zero; a model that is the same in every tower has none.
@@ -46,6 +50,7 @@ class ReducedGradients(NamedTuple):
   gradients: List[Tuple[Gradient, Variable]]
   without_gradient: List[Variable]
   partly_without_gradient: List[Variable]
+  mean_weight: Optional[Tensor] = None
   replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
   all_reduce: Optional[AllReduce] = None
   votes: Any = None
@@ -95,19 +100,31 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
         losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
     with tf.device(HOST):
       loss = add_all(losses)
+      mean_weight = None
+      if 'loss' in towers[0].weights:
+        mean_weight = (add_all([tower.weights['loss'] for tower in towers]) /
+                       get_divisor(towers[0].num_global_examples))
 
   without = [variable for index, variable in enumerate(variables) if index not in known]
   return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,
                           without_gradient=without,
                           partly_without_gradient=[variables[index] for index in partly],
-                          replicas=replicas)
+                          mean_weight=mean_weight, replicas=replicas)
 
 
 def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:
   """Divides the averaged gradients by the factor of the towers' losses."""
   with tf.name_scope('unscale'):
-    return reduced.map_gradients(lambda gradient, _: _scale(gradient, loss_scale.inverse))._replace(
-        loss_scale=loss_scale)
+    unscaled = reduced.map_gradients(
+        lambda gradient, _: scale_gradient(gradient, loss_scale.inverse))
+    return unscaled._replace(loss_scale=loss_scale)
+
+
+def scale_gradient(gradient: Gradient, scale: Tensor) -> Gradient:
+  """Returns a gradient times a scalar; sparse ones stay sparse."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+  return gradient * scale
 
 
 def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradients:
@@ -116,7 +133,7 @@ def clip_gradients(reduced: ReducedGradients, max_norm: float) -> ReducedGradien
     merged = _merge_all_rows(reduced)
     with tf.device(HOST), rounding_alike(reduced.all_reduce is not None):
       scale = tf.minimum(max_norm / tf.maximum(_find_norm(merged), 1e-30), 1.0)
-    return merged.map_gradients(lambda gradient, _: _scale(gradient, scale))
+    return merged.map_gradients(lambda gradient, _: scale_gradient(gradient, scale))
 
 
 def build_gradient_norm(reduced: ReducedGradients) -> Tensor:
@@ -195,12 +212,6 @@ def _merge_rows(slices):
   indices, positions = tf.unique(slices.indices)
   values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
   return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def _scale(gradient, scale):
-  if isinstance(gradient, tf.IndexedSlices):
-    return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-  return gradient * scale
 
 
 def _sum_shares(shares):

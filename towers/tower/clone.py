@@ -97,7 +97,8 @@ class Pattern:
     own = {name for name in made if name.startswith(tower.scope)}
     self._collected = _find_collected(recording, own, left_out)
     self._roots: List[Any] = []
-    for value in [tower.loss, list(tower.sums.values()), tower.gradients,
+    for value in [tower.loss, list(tower.sums.values()), list(tower.weights.values()),
+                  tower.gradients,
                   [item for items in self._collected.values() for item in items]]:
       self._roots += _flatten(value)
     roots = [tensor.op.name for tensor in self._roots]
@@ -279,6 +280,7 @@ class Pattern:
                           num_examples=batch.num_examples, update_ops=[], penalties=[],
                           put_op=batch.put_op,
                           sums={name: copy(value) for name, value in tower.sums.items()},
+                          weights={name: copy(value) for name, value in tower.weights.items()},
                           gradients=[copy(gradient) for gradient in tower.gradients])
 
   def _replace_inputs(self, batch, *, index, device, replicas):

@@ -43,11 +43,26 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
 
+    if 'loss' in tower.weights:
+      # The sum of weights divides all other gradients, once those of a whole step are summed.
+      penalties = _differentiate_penalties(tower, 1.0 if loss_scale is None else loss_scale)
+      return _keep_apart(tower, own, penalties), own
     penalties = _differentiate_penalties(tower, scale)
     gradients = [gradient if penalty is None else
                  add_all([part for part in (gradient, penalty) if part is not None])
                  for gradient, penalty in zip(own, penalties)]
   return tower._replace(gradients=gradients), own
+
+
+def _keep_apart(tower, own, penalties):
+  """Returns the tower with dense gradients for all variables that have a penalty, and these."""
+  penalties = [None if penalty is None else tf.convert_to_tensor(penalty) for penalty in penalties]
+  gradients = []
+  for gradient, penalty, variable in zip(own, penalties, tower.variables):
+    if penalty is not None and gradient is None:
+      gradient = tf.zeros(variable.shape, variable.dtype.base_dtype)
+    gradients.append(gradient if penalty is None else tf.convert_to_tensor(gradient))
+  return tower._replace(gradients=gradients, penalty_gradients=penalties)
 
 
 def _keep_stacks(ops):

@@ -4,35 +4,90 @@ A sum over too few values is wrong and looks right: a loss of shape [1], such as
 batch, counts as one example. So the number of values must equal the number of examples. Where
 static shapes are known, that is checked while the graph is built, else in every run, before the
 loss is computed and so before anything is updated.
+
+Values with weights, as of tokens behind a mask, are summed as weight times value. The sums of
+weights go along with them: only the sum over the global batch may divide.
 """
 
 import functools
-from typing import Callable, Dict, Union
+from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 
 
-def sum_values(loss: Tensor, metrics: Dict[str, Tensor], batch: Batch) -> Dict[str, Tensor]:
-  """Returns the sums over a batch's examples, float32 scalars: 'loss' and every metric.
+class Weighted(NamedTuple):
+  """A loss or metric whose values count by weights: sum(weights * values) / sum(weights).
+
+  Both sums are over the global batch: all towers, micro-batches and workers, and in validation the
+  whole split. No gradient goes through the weights. If all weights of a batch are 0, its loss and
+  gradient are 0.
+
+  Attributes:
+    values: `[batch, ...]`, such as one per example or `[batch, time]`, one per token.
+    weights: of the same shape, of any real dtype or bool; none below 0.
+  """
+  values: Any
+  weights: Any
+
+
+class Sums(NamedTuple):
+  """The sums over a tower's examples, float32 scalars by name: 'loss' and every metric.
+
+  Attributes:
+    values: of the values, each times its weight if it has one.
+    weights: of the weights, where there are any; the others divide by the number of examples.
+  """
+  values: Dict[str, Tensor]
+  weights: Dict[str, Tensor]
+
+
+def sum_returned(returned: Any, batch: Batch) -> Sums:
+  """Returns the sums over a batch's examples.
 
   Args:
-    loss: `[batch]`, one value per example, or their mean, a scalar.
-    metrics: by name, each `[batch]`.
+    returned: by a model: the loss, or the loss and a dict of metrics, see `Model`.
     batch: that the model computed them from.
 
   Raises:
-    UsageError: other shapes. Where only a run knows them, it raises InvalidArgumentError.
+    UsageError: other shapes, or another structure. Where only a run knows the shapes, it raises
+      InvalidArgumentError, and for weights below 0.
   """
   @functools.lru_cache(maxsize=None)
   def count_rows():
     return tf.shape(tf.nest.flatten(batch.tensors)[0])[0]
 
-  sums = {'loss': _sum_loss(loss, batch, count_rows)}
+  loss, metrics = _split_returned(returned)
+  sums = Sums({}, {})
+  if isinstance(loss, Weighted):
+    _add_weighted(sums, 'loss', 'The loss of the model', loss, batch, count_rows)
+  else:
+    sums.values['loss'] = _sum_loss(loss, batch, count_rows)
   for name, values in metrics.items():
-    sums[name] = _sum_metric(name, values, batch, count_rows)
+    if name == 'loss':
+      raise UsageError('A metric is called "loss", which is the name of the model\'s loss: choose '
+                       'another name.')
+    if isinstance(values, Weighted):
+      _add_weighted(sums, name, f'The metric {name}', values, batch, count_rows)
+    else:
+      sums.values[name] = _sum_metric(name, values, batch, count_rows)
   return sums
+
+
+def _split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
+  """Returns the loss and the metrics; a pair of tensors is a loss with weights."""
+  loss: Any = returned
+  metrics: Dict[str, Any] = {}
+  if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
+    loss, metrics = returned
+  if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
+    loss = Weighted(*loss)
+  if not isinstance(loss, Weighted) and not tf.is_tensor(loss):
+    what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
+    raise UsageError(f'The model returned {what} for its loss: return losses, or '
+                     'towers.Weighted(losses, weights), or either of them and a dict of metrics.')
+  return loss, metrics
 
 
 def get_divisor(num_examples: Union[int, Tensor]) -> Union[float, Tensor]:
@@ -53,23 +108,72 @@ def _sum_loss(loss, batch, count_rows):
     loss = tf.cast(loss, tf.float32)
     return batch.zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype))
   raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '
-                   '[batch], or the scalar mean over the batch.')
+                   '[batch], or the scalar mean over the batch; or towers.Weighted(losses, '
+                   'weights) for more values, such as one per token.')
 
 
 def _sum_metric(name, values, batch, count_rows):
-  if name == 'loss':
-    raise UsageError('A metric is called "loss", which is the name of the model\'s loss: choose '
-                     'another name.')
   fix = 'return one value per example, [batch]; they are averaged over all towers and steps'
   if values.shape.ndims != 1:
-    raise UsageError(f'The metric {name!r} has the shape {values.shape}: {fix}.')
+    raise UsageError(f'The metric {name!r} has the shape {values.shape}: {fix}. For more values, '
+                     'such as one per token, return towers.Weighted(values, weights).')
   return _sum_examples(f'The metric {name}', values, batch, count_rows, fix)
+
+
+def _add_weighted(sums: Sums, name: str, what: str, weighted: Weighted, batch: Batch,
+                  count_rows: Callable[[], Tensor]) -> None:
+  """Adds the sum of weights times values, and that of the weights, to `sums`."""
+  with tf.name_scope('weigh'):
+    values, weights = [tf.cast(tf.convert_to_tensor(part), tf.float32) for part in weighted]
+    weights = tf.stop_gradient(weights)
+    _check_weights(what, values, weights)
+    if None in values.shape.as_list()[1:] + weights.shape.as_list()[1:]:
+      with tf.control_dependencies([_build_shape_check(what, values, weights)]):
+        weights = tf.identity(weights)
+    fix = 'return a value and a weight for each example, [batch], or for each token, [batch, time]'
+    sums.weights[name] = _sum_examples(what, weights, batch, count_rows, fix)
+    sums.values[name] = _sum_examples(what, weights * values, batch, count_rows, fix)
+    sign = _build_sign_check(what, weights)
+    for total in (sums.values[name], sums.weights[name]):
+      total.op._add_control_input(sign)
+
+
+def _check_weights(what, values, weights):
+  """Refuses static shapes that are not those of one weight for each value."""
+  if values.shape.ndims == 0:
+    raise UsageError(f'{what} has weights of a scalar, whose examples nobody can tell apart: '
+                     'return one value and one weight per example or token.')
+  if values.shape.ndims is None or weights.shape.ndims is None:
+    raise UsageError(f'{what} has weights, and the number of dimensions of the shapes '
+                     f'{values.shape} and {weights.shape} is unknown: set_shape helps.')
+  if not values.shape.is_compatible_with(weights.shape):
+    raise UsageError(f'{what} has weights of the shape {weights.shape} for values of the shape '
+                     f'{values.shape}: return one weight for each value; tf.broadcast_to repeats '
+                     'weights.')
+
+
+def _build_sign_check(what, weights):
+  """Returns the op that fails for a weight below 0; NaN is left to the guard."""
+  smallest = tf.reduce_min(weights)
+  return tf.raw_ops.Assert(condition=tf.logical_not(smallest < 0), data=[
+      f'{what} has a weight below 0: weights count values, so leave them at 0 or above. The '
+      'smallest:', smallest])
+
+
+def _build_shape_check(what, values, weights):
+  """Returns the op that fails where weights would be broadcast to the values, or the reverse."""
+  shapes = tf.shape(values), tf.shape(weights)
+  return tf.raw_ops.Assert(condition=tf.reduce_all(tf.equal(*shapes)), data=[
+      f'{what} does not have one weight for each value. The two shapes:', *shapes])
 
 
 def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[[], Tensor],
                   fix: str) -> Tensor:
-  """Returns the float32 sum of one value per example, without the row that fills an empty batch."""
-  [size] = values.shape.as_list()
+  """Returns the float32 sum of the values of the examples, `[batch, ...]`.
+
+  The row that fills an empty batch is left out.
+  """
+  size = values.shape.as_list()[0]
   rows = batch.num_rows
   if size is not None and rows is None:
     raise UsageError(f'{what} has {size} values for every batch, but only a run knows how many '
@@ -87,7 +191,7 @@ def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[
 
 def _build_check(what, values, rows, fix):
   """Returns the op that fails where there are more or fewer values than rows."""
-  size = tf.size(values)
+  size = tf.size(values) if values.shape.ndims == 1 else tf.shape(values)[0]
   return tf.raw_ops.Assert(condition=tf.equal(size, rows), data=[
       f'{what} does not have one value for each example of its batch: {fix}. The two numbers:',
       size, rows])

@@ -8,6 +8,9 @@ A tower adds up the losses of its examples and divides by the number of examples
 batch (with several workers: in this worker's part of it). Then the towers' losses and gradients sum
 to exactly those of one tower on the whole batch, whatever each tower's share. The mean of the
 towers' means is right only where all shares are equal.
+
+If the losses have weights, the sum of the weights of the global batch divides instead. No tower
+knows it, so it divides what all of them have summed (see `towers.reduce.weights`).
 """
 
 import contextlib
@@ -37,13 +40,15 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
 from towers.tower.clone import record_tower
 from towers.tower.cloner import Cloner
 from towers.tower.differentiate import differentiate
-from towers.tower.losses import get_divisor, sum_values
+from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 
-Model = Callable[[Any, Any], Union[Tensor, Tuple[Tensor, Dict[str, Tensor]]]]
+Values = Union[Tensor, Weighted]
+Model = Callable[[Any, Any], Union[Values, Tuple[Tensor, Tensor], Tuple[Values, Dict[str, Values]]]]
 """A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
 `[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
-one value per example, `[batch]`.
+one value per example, `[batch]`. Loss and metrics may be `Weighted`; a pair of tensors is a loss
+with weights.
 """
 
 
@@ -53,7 +58,8 @@ class Tower(NamedTuple):
   Attributes:
     device: where it stands.
     scope: its name scope, with a slash at the end.
-    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it.
+    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it. With
+      weights, of the mean of weight times loss over the examples.
     sums: scalars, each summed over the tower's examples: 'loss' and every metric.
     num_examples: its examples, an int or a scalar int32 tensor.
     update_ops: what its model added to UPDATE_OPS.
@@ -62,10 +68,14 @@ class Tower(NamedTuple):
     put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor,
       `tf.IndexedSlices` or None. Empty for a tower that only validates.
+    penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
+      `gradients` do not hold it: of a first tower whose loss has weights, which do not divide
+      penalties. Else empty.
     variables: the trainable variables of these gradients: the tower's own replicas, or the
       variables of all towers.
     num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
       scale they are no larger than those of the whole step's batch.
+    weights: for those of `sums` that have weights the sum of these, a scalar.
   """
   device: str
   scope: str
@@ -77,8 +87,10 @@ class Tower(NamedTuple):
   num_global_examples: Union[int, Tensor]
   put_op: Optional[Operation] = None
   gradients: List[Optional[Gradient]] = []
+  penalty_gradients: List[Optional[Tensor]] = []
   variables: List[Variable] = []
   num_micro_batches: int = 1
+  weights: Dict[str, Tensor] = {}
 
 
 class ModelCall(NamedTuple):
@@ -255,20 +267,20 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope:
     returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,
                            instead=instead, reuse=reuse)
-    loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
-    sums = sum_values(loss, metrics, batch)
+    sums, weights = sum_returned(returned, batch)
     share = sums['loss'] / get_divisor(call.num_global_examples)
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
-  named = {'loss' if name == 'loss' else f'metric {name}': [value] for name, value in sums.items()}
+  named = {'loss' if name == 'loss' else f'metric {name}':
+           [value] + ([weights[name]] if name in weights else []) for name, value in sums.items()}
   check_apart(named, ops, index=index, others=store.scopes, batch=batch)
   seed_tower(ops, seed=store.seed, tower=store.first_tower + index, scope=scope,
              read_micro_batch=call.read_micro_batch)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
-               call.num_global_examples, batch.put_op)
+               call.num_global_examples, batch.put_op, weights=weights)
 
 
 def _call_model(call, tensors, *, index, scope, outer, instead, reuse):

@@ -47,8 +47,10 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
   with tf.name_scope('diagnosis'):
     rows = []
     for tower in reduced.towers:
-      of_variable = dict(zip([variable.op.name for variable in trainable], tower.gradients))
-      rows.append([_all_finite([of_variable[variable.op.name]]) for variable in variables])
+      names = [variable.op.name for variable in trainable]
+      parts = [dict(zip(names, part)) for part in (tower.gradients, tower.penalty_gradients)]
+      rows.append([_all_finite([part.get(variable.op.name) for part in parts])
+                   for variable in variables])
     rows.append([_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
       return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]),

@@ -18,7 +18,8 @@ MUTANTS = [
              'test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed'),
             ('loss = add_all(losses)', 'loss = losses[0]', 'the loss is that of one tower',
              'tests/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
-            ('_scale(gradient, loss_scale.inverse)', '_scale(gradient, loss_scale.value)',
+            ('scale_gradient(gradient, loss_scale.inverse)',
+             'scale_gradient(gradient, loss_scale.value)',
              'gradients are multiplied by the loss scale once more',
              'tests/tower/test_precision.py::test_a_scale_changes_nothing_but_what_would_be_'
              'lost[1024.0-None]'),
@@ -65,6 +66,21 @@ MUTANTS = [
              'losses.append(tower.loss if True else', 'who fetches a loss puts no batch',
              'tests/staging/test_area.py::test_a_loss_an_update_and_a_validation_put_by_'
              'themselves'),
+        ]),
+    *mutants_of(
+        'towers/reduce/weights.py', tests='tests/tower/test_weighted.py', faults=[
+            ('tf.stack([reduced.mean_weight * count, count]), workers))',
+             'tf.stack([reduced.mean_weight, count / count]), workers))',
+             'the mean weight of workers is a mean of means',
+             'test_workers_equal_a_batch_by_hand[13-2-settings2]'),
+            ('tf.where(mean_weight > 0, mean_weight, tf.ones_like(mean_weight))',
+             'mean_weight',
+             'a step whose weights are all 0 is NaN',
+             'test_towers_and_micro_batches_equal_a_batch_by_hand[17-3-settings1]'),
+            ('return divided if penalty is None else divided + penalty',
+             'return divided if penalty is None else divided',
+             'penalties are lost where losses have weights',
+             'test_penalties_count_once_and_whole[1-1-settings0]'),
         ]),
     *mutants_of(
         'towers/reduce/average.py', tests='tests/reduce/test_accumulate.py', faults=[
@@ -215,6 +231,11 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/reduce/accumulate.py', tests='tests/reduce/test_accumulate.py', faults=[
+            ("sums.add(mean_weight, count, device=HOST, name='weights') / num_examples",
+             'mean_weight',
+             'the weights of the last micro-batch divide those of all',
+             'tests/tower/test_weighted.py::test_towers_and_micro_batches_equal_a_batch_by_hand[16-'
+             '2-settings2]'),
             ("loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples",
              'loss = reduced.loss',
              'the loss is that of the last micro-batch',

@@ -160,6 +160,10 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/tower/losses.py', tests='tests/tower/test_tower.py', faults=[
+            ('weights = tf.stop_gradient(weights)',
+             'pass',
+             'weights that depend on variables are trained',
+             'tests/tower/test_weighted.py::test_no_gradient_goes_through_weights'),
             ('total = tf.reduce_sum(numbers if batch.is_static else numbers[:batch.num_'
              'examples])',
              'total = tf.reduce_sum(numbers)',

@@ -8,14 +8,13 @@ MUTANTS = [
         [('return self._steps_left == 0', 'return self._steps_left <= 1',
           'the last validation batch is left out',
           'test_validation_is_the_mean_over_all_examples_and_nothing_else[17-False-split]'),
-         ('return {name: float(total / self._sums[-1]) for name, total in zip(self._names, '
-          'self._sums)}', 'return {\n'
-          '        name: float(total / max(self._sums[-1], 16)) for name, total in '
-          'zip(self._names, self._sums)\n'
-          '    }', 'means are over full batches',
+         ('float(total / weights.get(name, self._sums[-1]))',
+          'float(total / weights.get(name, max(self._sums[-1], 16)))',
+          'means are over full batches',
           'test_validation_is_the_mean_over_all_examples_and_nothing_else[11-False-split]'),
-         ('self._sums = np.zeros(len(names) + 1, np.float64)',
-          'self._sums = np.zeros(len(names) + 1, np.float32)', 'counts end at 16,777,216',
+         ('self._sums = np.zeros(len(names) + len(weighted) + 1, np.float64)',
+          'self._sums = np.zeros(len(names) + len(weighted) + 1, np.float32)',
+          'counts end at 16,777,216',
           'tests/training/stepping/test_validation_pass.py::test_more_examples_than_float32_can_count'
          ),]),
     *mutants_of(

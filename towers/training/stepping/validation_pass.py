@@ -1,8 +1,10 @@
 """A pass over the validation split: sums batch by batch, and their means at the end."""
 
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Sequence
 
 import numpy as np
+
+from towers.base.usage_error import UsageError
 
 
 def format_means(means: Dict[str, float], num_examples: int) -> str:
@@ -14,21 +16,24 @@ def format_means(means: Dict[str, float], num_examples: int) -> str:
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
-  def __init__(self, *, names: List[str], num_steps: int, step: int):
+  def __init__(self, *, names: List[str], weighted: Sequence[str] = (), num_steps: int,
+               step: int):
     """Begins a pass.
 
     Args:
       names: of the metrics.
+      weighted: those of them whose weights divide.
       num_steps: session runs that cover the split.
       step: updates of the weights that are measured.
     """
     self.step = step
     self._names = names
+    self._weighted = weighted
     self._steps_left = num_steps
-    self._sums = np.zeros(len(names) + 1, np.float64)
+    self._sums = np.zeros(len(names) + len(weighted) + 1, np.float64)
 
   def add(self, sums: np.ndarray) -> None:
-    """Adds a run's sums, `[len(names) + 1]` with the number of examples last."""
+    """Adds a run's sums: those of names, of the weights, and the number of examples."""
     self._sums += sums
     self._steps_left -= 1
 
@@ -47,5 +52,16 @@ class ValidationPass:
     return int(self._sums[-1])
 
   def means(self) -> Dict[str, float]:
-    """Returns each metric's mean over the examples measured so far."""
-    return {name: float(total / self._sums[-1]) for name, total in zip(self._names, self._sums)}
+    """Returns each metric's mean over the examples measured so far.
+
+    Raises:
+      UsageError: the weights of a metric are all 0.
+    """
+    weights = dict(zip(self._weighted, self._sums[len(self._names):]))
+    for name, weight in weights.items():
+      if weight == 0:
+        raise UsageError(f'The weights of {name!r} are all 0 over the {self.num_examples:,} '
+                         'examples measured, so that it has no mean: give validation examples '
+                         f'for it, or leave {name!r} out.')
+    return {name: float(total / weights.get(name, self._sums[-1]))
+            for name, total in zip(self._names, self._sums)}

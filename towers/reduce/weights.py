@@ -1,0 +1,63 @@
+"""Weights: losses that count by weights, divided by the sum of the weights of the global batch.
+
+  mean over the examples of weight times loss     sum(weights * losses)
+  ─────────────────────────────────────────── =   ─────────────────────
+  mean over the examples of the weights                sum(weights)
+
+The numerator and its gradients come from towers and micro-batches as those of any loss do, and the
+denominator comes beside them. So one division for each gradient makes the mean of a step, whatever
+the weights of a tower, a micro-batch or a worker.
+
+Workers divide before their all-reduce by the mean weight of all workers, one number that they share
+first: weights mostly follow from the batch alone, so that it is there before the gradients are.
+"""
+
+from tensorflow_v1 import tf
+from towers.placement.host import HOST
+from towers.placement.replicas import rounding_alike
+from towers.placement.workers import Workers, sum_over_workers
+from towers.reduce.gradients import ReducedGradients, scale_gradient
+
+
+def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGradients:
+  """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
+
+  Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
+  stay 0.
+
+  Args:
+    reduced: of this worker's whole step, before `all_reduce`.
+    workers: of which this is one.
+  """
+  if reduced.mean_weight is None:
+    return reduced
+  first = reduced.towers[0]
+  penalties = {variable.op.name: penalty
+               for variable, penalty in zip(first.variables, first.penalty_gradients)
+               if penalty is not None}
+
+  with tf.name_scope('weigh'):
+    with tf.device(HOST):
+      mean_weight = _find_mean(reduced, workers)
+      inverse = 1.0 / tf.where(mean_weight > 0, mean_weight, tf.ones_like(mean_weight))
+      loss = reduced.loss * inverse
+
+    def divide(gradient, variable):
+      divided = scale_gradient(gradient, tf.cast(inverse, gradient.dtype))
+      penalty = penalties.get(variable.op.name)
+      return divided if penalty is None else divided + penalty
+
+    # Every replica divides the same rows of a sparse gradient.
+    with rounding_alike(bool(reduced.replicas)):
+      divided = reduced.map_gradients(divide)
+    return divided._replace(loss=loss, mean_weight=mean_weight)
+
+
+def _find_mean(reduced, workers):
+  """Returns the mean over the examples of all workers."""
+  if workers.num_workers == 1:
+    return reduced.mean_weight
+  count = tf.cast(reduced.num_examples, tf.float32)
+  total, examples = tf.unstack(sum_over_workers(
+      tf.stack([reduced.mean_weight * count, count]), workers))
+  return total / tf.maximum(examples, 1.0)
