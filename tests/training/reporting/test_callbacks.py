@@ -1,0 +1,108 @@
+"""The callbacks that docs/seeing.md shows, as they stand there."""
+
+import os
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests import ROOT
+
+FEATURES = np.random.RandomState(0).uniform(size=[40, 4]).astype(np.float32)
+
+
+def read_snippet(package):
+  """Returns the program of docs/seeing.md that imports a package."""
+  with open(os.path.join(ROOT, 'docs', 'seeing.md'), encoding='utf-8') as file:
+    blocks = re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
+  [snippet] = [block for block in blocks if f'import {package}\n' in block]
+  return snippet
+
+
+def train(package):
+  """Runs a snippet on a small program; returns the losses by step and the last validation."""
+  def model(batch, is_training):
+    return tf.reduce_sum(tf.square(tf.matmul(batch[0], tf.get_variable('w', [4, 2]))), 1)
+
+  losses, results = {}, []
+  with tf.Graph().as_default():
+    program = towers.Program(
+        model, train=towers.from_arrays(FEATURES), batch_size=1, num_towers=1, device='cpu',
+        validation=towers.from_arrays(FEATURES[:7], name='validation'),
+        optimizer=tf.train.GradientDescentOptimizer(0.01))
+
+    def spied(program, *, callbacks, **settings):
+      # The same run, with what it computes beside the callbacks of the snippet.
+      callbacks = [*callbacks, lambda step, loss: losses.update({step: loss})]
+      results.append(towers.train(program, quiet=True, callbacks=callbacks, **settings))
+
+    library = types.SimpleNamespace(Callback=towers.Callback, train=spied)
+    exec(read_snippet(package), dict(program=program, towers=library))
+  assert list(losses) == list(range(1, 161))
+  return losses, results[0]['validation_loss']
+
+
+class Recorder(types.ModuleType):
+  """Stands in for a package that logs by step: it keeps what it is called with."""
+
+  def __init__(self, name):
+    super().__init__(name)
+    self.metrics, self.settings, self.is_open = {}, {}, False
+
+  def __enter__(self):
+    self.is_open = True
+
+  def __exit__(self, *error):
+    self.is_open = False
+
+  def start_run(self):
+    return self
+
+  def init(self, project, config):
+    self.log_params(config)
+    return self
+
+  def log_params(self, settings):
+    self.settings.update(settings)
+
+  def log_metric(self, name, value, step):
+    self.log({name: value}, step)
+
+  def log_metrics(self, metrics, step):
+    self.log(metrics, step)
+
+  def log(self, metrics, step):
+    assert self.is_open
+    for name, value in metrics.items():
+      assert isinstance(value, float)
+      self.metrics.setdefault(name, {})[step] = value
+
+
+@pytest.mark.parametrize('package, validation', [
+    ('mlflow', 'validation_loss'), ('wandb', 'validation/loss')])
+def test_what_the_docs_show_keeps_losses_and_validations(package, validation, monkeypatch):
+  recorder = Recorder(package)
+  monkeypatch.setitem(sys.modules, package, recorder)
+  losses, measured = train(package)
+  assert recorder.metrics['loss'] == {100: losses[100]} and not recorder.is_open
+  assert list(recorder.metrics[validation]) == [40, 80, 120, 160]
+  assert recorder.metrics[validation][160] == measured
+  assert recorder.settings['batch_size'] == 1
+
+
+def test_mlflow_itself_keeps_them_in_a_local_store(tmp_path, monkeypatch):
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  mlflow = pytest.importorskip('mlflow')
+  mlflow.set_tracking_uri(f"file://{tmp_path / 'mlruns'}")
+  losses, measured = train('mlflow')
+  client = mlflow.tracking.MlflowClient()
+  [run] = client.search_runs([client.get_experiment_by_name('Default').experiment_id])
+  [loss] = client.get_metric_history(run.info.run_id, 'loss')
+  assert (loss.step, loss.value) == (100, losses[100])
+  history = client.get_metric_history(run.info.run_id, 'validation_loss')
+  assert [metric.step for metric in history] == [40, 80, 120, 160]
+  assert history[-1].value == measured and run.data.params['batch_size'] == '1'
