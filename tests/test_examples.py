@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
 from tests import ROOT
+from towers import data
 
-BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model', 'whole_run']
+BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model', 'whole_run', 'text_classification',
+                 'fine_tuning']
 MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
              'switch_before', 'switch_after', 'estimator_after']
 if hasattr(tf, 'estimator'):
@@ -104,6 +107,58 @@ def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties(by_thems
   found = re.match(r'loss ([\d.]+) in step 200, accuracy ([\d.]+)\n$', stdout)
   loss, accuracy = map(float, found.groups())
   assert loss < 1 and accuracy > 0.8
+
+
+def test_examples_are_short():
+  for name in [*BY_THEMSELVES, 'images']:
+    with open(os.path.join(ROOT, 'examples', f'{name}.py'), encoding='utf-8') as file:
+      assert len(file.readlines()) < 60, name
+
+
+def test_sentences_are_told_apart_by_pairs_of_words(by_themselves):
+  stdout, stderr = by_themselves['examples.text_classification']
+  assert stderr == '' and float(re.match(r'accuracy ([\d.]+): ', stdout)[1]) > 0.95
+
+
+def test_fine_tuning_starts_from_what_was_learned(by_themselves):
+  stdout, stderr = by_themselves['examples.fine_tuning']
+  assert stderr == '' and re.search(r'matched +2 +body/weights_0, body/weights_1', stdout)
+  tuned, scratch = map(float, re.search(r': ([\d.]+) fine-tuned, ([\d.]+) from', stdout).groups())
+  assert tuned > 0.85 and tuned > scratch
+
+
+def test_images_train_are_exported_and_classified_by_one_script(tmp_path):
+  def run(*flags):
+    done = subprocess.run([sys.executable, '-m', 'examples.images', *flags], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+  images, labels = data.load('sample').validation.arrays
+  np.save(str(tmp_path / 'images.npy'), images[:200])
+  run('--steps=60', f"--checkpoint_dir={tmp_path / 'saved'}", '--device=cpu',
+      f"--export_dir={tmp_path / 'served'}", f"--report={tmp_path / 'run.html'}")
+  lines = run(f"--predict={tmp_path / 'images.npy'}",
+              f"--export_dir={tmp_path / 'served'}").splitlines()
+  assert lines[0] == 'example,class,probability' and len(lines) == 201
+  classes = [int(line.split(',')[1]) for line in lines[1:]]
+  assert np.mean(classes == labels[:200]) > 0.6  # 0.1 is chance.
+  assert (tmp_path / 'run.html').exists()
+
+
+def test_several_workers_reach_the_loss_that_they_reached_with_estimator():
+  losses = {}
+  names = ['workers_after'] + ['workers_before'] * (tf.__version__ < '1.15')
+  for name in names:
+    done = subprocess.run(
+        [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+         sys.executable, '-m', f'examples.migrating.{name}'],
+        cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    losses[name] = re.findall(r'validation loss after 60 steps: ([\d.]+)\n', done.stdout)
+    assert len(losses[name]) == 1
+  assert all(loss == losses['workers_after'] for loss in losses.values())
+  assert float(losses['workers_after'][0]) < 1  # ln 10 = 2.3 is chance.
 
 
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
