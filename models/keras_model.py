@@ -9,7 +9,8 @@
   make, one set ────┼─► tower 1 ─ loss per example                                    ├─► average
   of variables      └─► tower 2 ─ loss per example                                   ─┘
 
-Keras's own `compile` and `fit` know no towers; do not call them on a model used here.
+A model that `make` has compiled brings its loss. Metrics are KerasModel's and the optimizer is the
+program's: Keras's own `fit` knows no towers; do not call it on a model used here.
 """
 
 import inspect
@@ -27,7 +28,7 @@ class KerasModel:
   """A model function over batches of (inputs, labels), for `towers.build_towers`."""
 
   def __init__(self, make: Callable[[], Any], *,
-               loss: _Function = 'sparse_categorical_crossentropy',
+               loss: Optional[_Function] = None,
                metrics: Optional[Dict[str, _Function]] = None,
                preprocess: Optional[Callable[[Any], Any]] = None):
     """Makes nothing yet: the first tower of a graph makes the layers.
@@ -37,7 +38,8 @@ class KerasModel:
         it loads or sets (weights='…', load_weights, set_weights, load_model) is what all towers
         start from.
       loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their
-        mean.
+        mean. None for the loss that the model was compiled with, or
+        'sparse_categorical_crossentropy'.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
       preprocess: what is done to a batch's inputs on the tower's device. By default bytes become
         floats in [0, 1], as with all models here, and everything else stays.
@@ -51,7 +53,8 @@ class KerasModel:
                        'variables are to be made where the towers\' are. Use KerasModel(lambda: '
                        '...), or the function you called.')
     self._make = make
-    self._loss = keras.losses.get(loss)
+    self._given_loss = None if loss is None else keras.losses.get(loss)
+    self._loss: Any = self._given_loss
     self._metrics = {name: keras.metrics.get(metric) for name, metric in (metrics or {}).items()}
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
@@ -86,6 +89,8 @@ class KerasModel:
       with tf.name_scope(None):
         self._layers = self._make()
       _check_is_layer(self._layers)
+      if self._given_loss is None:
+        self._loss = _find_loss(self._layers)
       self._graph = graph
     inputs = self._preprocess(inputs)
     takes_training = 'training' in inspect.signature(self._layers.call).parameters
@@ -128,6 +133,17 @@ def _check_is_layer(made):
     raise UsageError(f'The function of KerasModel returned {made!r}, which is no model of '
                      f'{load_keras().layers.Layer.__module__}: make it with tf.keras, where tf '
                      'comes from tensorflow_v1, and return it.')
+
+
+def _find_loss(layers):
+  """Returns the loss that a model was compiled with, or the default."""
+  is_compiled = getattr(layers, 'optimizer', None) is not None  # Any layer may have a `loss`.
+  compiled = layers.loss if is_compiled else None
+  if isinstance(compiled, (list, tuple, dict)):
+    raise UsageError('The model of KerasModel is compiled with a loss for each of its outputs: '
+                     'give their sum as KerasModel(…, loss=…), a function of labels and outputs '
+                     'that returns one loss per example.')
+  return load_keras().losses.get(compiled or 'sparse_categorical_crossentropy')
 
 
 def _set_learning_phase(is_training):

@@ -16,6 +16,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
+from towers.training.tools.export import open_export
 
 keras = load_keras()
 OUTPUTS = 'outputs'
@@ -273,3 +274,52 @@ def test_keras_3_is_refused_by_name():
   done = subprocess.run([sys.executable, '-c', code], env=dict(os.environ, TF_USE_LEGACY_KERAS='0'),
                         timeout=60, stdout=subprocess.PIPE, text=True, check=True)
   assert 'pip install tf-keras, and set TF_USE_LEGACY_KERAS=1 before' in done.stdout
+
+
+def doubled(labels, outputs):
+  return 2 * keras.losses.sparse_categorical_crossentropy(labels, outputs)
+
+
+def make_compiled(loss=doubled):
+  model = make_functional()
+  model.compile(optimizer='adam', loss=loss, metrics=['accuracy'])
+  return model
+
+
+def test_a_compiled_model_brings_its_loss():
+  with Run(model=KerasModel(make_compiled), num_towers=2) as run, \
+      Run(model=KerasModel(make_functional, loss=doubled), num_towers=2) as same, \
+      Run(model=KerasModel(make_compiled, loss='sparse_categorical_crossentropy'),
+          num_towers=2) as given:
+    for _ in range(3):
+      loss = run.steps.train()
+      assert loss == same.steps.train()
+      assert loss != pytest.approx(given.steps.train(), rel=0.1)
+
+
+def test_a_loss_for_each_output_is_refused():
+  with pytest.raises(UsageError, match='compiled with a loss for each of its outputs'):
+    Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
+
+
+def test_a_keras_model_is_exported_as_it_trained(tmp_path):
+  model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, name='hidden'),
+                                     lambda: keras.layers.BatchNormalization(name='norm'),
+                                     lambda: keras.layers.Dropout(0.5)),
+                     metrics={'first': collect_outputs})
+  examples = small.random_examples(13)
+  with tf.Graph().as_default() as graph:
+    program = towers.Program(model, train=examples, validation=examples._replace(name='validation'),
+                             batch_size=13, num_towers=1, device='cpu', shuffle=False,
+                             optimizer=tf.train.GradientDescentOptimizer(0.1))
+  with program.session() as session:
+    for _ in range(4):
+      session.train()
+    session.save(str(tmp_path / 'saved'))
+    expected = session.run(graph.get_collection(OUTPUTS)[0],
+                           {program.validation.is_validating: True})
+  towers.export(program, str(tmp_path / 'served'), predict=model.predict,
+                checkpoint_dir=str(tmp_path / 'saved'))
+  with open_export(str(tmp_path / 'served')) as (session, serving, _):
+    answers = session.run(serving.outputs['output'], {serving.inputs['inputs']: examples.arrays[0]})
+  np.testing.assert_allclose(answers, expected, atol=1e-6)
