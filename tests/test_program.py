@@ -273,3 +273,44 @@ def test_an_optimizer_may_be_a_function_of_the_rate(rate):
   with program.session() as session, same.session() as other:
     assert [session.train() for _ in range(3)] == [other.train() for _ in range(3)]
     assert program.learning_rate == 0.05 or session.run(program.learning_rate) == np.float32(0.05)
+
+
+def test_side_outputs_are_fetched_by_tower_and_a_dict_of_losses_is_refused():
+  def with_side(batch, is_training):
+    losses, metrics = model(batch, is_training)
+    tf.identity(2 * losses, name='doubled')
+    return losses + 1, metrics
+
+  def with_dict(batch, is_training):
+    return dict(a=model(batch, is_training)[0])
+
+  settings = dict(train=examples(37), batch_size=9, num_towers=2, device='cpu',
+                  optimizer=tf.train.AdamOptimizer())
+  with tf.Graph().as_default():
+    program = towers.Program(with_side, **settings)
+  with program.session() as session:
+    values = session.run({'of 1': 'tower_1/doubled:0', 'loss': program.gradients.loss,
+                          'of 0': program.graph.get_tensor_by_name('tower_0/doubled:0')})
+    assert np.mean(np.concatenate([values['of 0'], values['of 1']])) == pytest.approx(
+        2 * (values['loss'] - 1), abs=1e-5)
+    assert session.train() == pytest.approx(values['loss'])
+  with tf.Graph().as_default(), pytest.raises(towers.UsageError, match='returned a dict'):
+    towers.Program(with_dict, **settings)
+
+
+@pytest.mark.skipif(tf.__version__ >= '1.15', reason='TensorFlow 2 has no contrib')
+def test_layers_of_contrib_are_shared_like_all_others():
+  def of_contrib(batch, is_training):
+    from tensorflow import contrib
+    features, labels = batch
+    logits = contrib.layers.fully_connected(features, NUM_CLASSES, None)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+  losses = []
+  for num_towers in (1, 3):
+    with tf.Graph().as_default():
+      program = towers.Program(of_contrib, train=examples(37), batch_size=9, device='cpu',
+                               num_towers=num_towers, optimizer=tf.train.AdamOptimizer())
+    with program.session() as session:
+      losses.append([session.train() for _ in range(3)])
+  np.testing.assert_allclose(*losses, atol=1e-5)
