@@ -15,6 +15,7 @@ import warnings
 from typing import Any, Dict, Iterator, Sequence
 
 from towers.base.collector import uncollected
+from towers.base.default_signals import default_signals
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
 from towers.base.usage_error import UsageError
 
@@ -81,7 +82,7 @@ if IS_1:
 if importlib.util.find_spec('tf_keras') is not None:
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
-with uncollected(), contextlib.ExitStack() as _quiet:
+with uncollected(), default_signals(), contextlib.ExitStack() as _quiet:
   _quiet.enter_context(warnings.catch_warnings())
   warnings.simplefilter('ignore')
   # 1.14 reads the level before it logs anything.

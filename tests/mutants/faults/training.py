@@ -92,6 +92,15 @@ MUTANTS = [
              'a folder has no kind', 'test_what_is_no_file_is_neither_replaced_nor_read'),
         ]),
     *mutants_of(
+        'towers/base/default_signals.py', tests='tests/training/faults/test_signals.py', faults=[
+            ('signal.signal(number, signal.SIG_DFL)', 'pass',
+             'a signal has no effect while TensorFlow loads',
+             'test_a_signal_ends_a_process_that_can_run_no_python'),
+            ('      signal.signal(number, wake)', '      pass',
+             'after the load a signal ends the run without saving',
+             'test_tensorflow_loads_while_signals_end_the_process_by_themselves'),
+        ]),
+    *mutants_of(
         'towers/training/faults/signals.py', tests='tests/training/faults/test_signals.py', faults=[
             ("  write_at_once(f'\\ntowers: {text}\\n')",
              "  os.write(2, f'\\ntowers: {text}\\n'.encode())",

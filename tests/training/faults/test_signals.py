@@ -150,6 +150,58 @@ def fill(reader):
   os.close(writer)
 
 
+# Holds the interpreter's lock, like the load of a library.
+LOAD = '''
+import ctypes
+from towers.base.default_signals import default_signals
+from towers.training.faults.signals import Signals
+with Signals(), default_signals():
+  print('loading', flush=True)
+  ctypes.PyDLL(None).sleep(3600)
+'''
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_process_that_can_run_no_python(number):
+  process = subprocess.Popen([sys.executable, '-c', LOAD], cwd=ROOT, stdout=subprocess.PIPE)
+  try:
+    assert process.stdout.readline() == b'loading\n'
+    process.send_signal(number)
+    assert process.wait(timeout=GONE_SECONDS) == -number
+  finally:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+# Says how SIGTERM is handled when TensorFlow is about to load, and after that.
+FIND = '''
+import os, signal, sys
+from towers.base import default_signals
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    if name == 'tensorflow':
+      print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+      raise ImportError('enough')
+from towers.command_line import main
+from towers.training.faults.signals import Signals
+import importlib.util
+sys.meta_path.insert(0, Finder())
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: True if name == 'tensorflow' else find(name)
+with Signals():
+  try:
+    import tensorflow_v1
+  except ImportError:
+    print(signal.getsignal(signal.SIGTERM) is default_signals.wake)
+'''
+
+
+def test_tensorflow_loads_while_signals_end_the_process_by_themselves():
+  done = subprocess.run([sys.executable, '-c', FIND], cwd=ROOT, stdout=subprocess.PIPE)
+  assert done.stdout == b'True\nTrue\n'
+
+
 def test_under_nohup_a_closed_terminal_ends_nothing():
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:

@@ -6,8 +6,9 @@
 
 Python runs a signal handler between two bytecodes of the main thread, so never while that waits for
 a step that does not end. Here the signal itself wakes a thread (`signal.set_wakeup_fd`), which ends
-the process if the main thread cannot. Exit codes are those of a shell: 130 for SIGINT, 143 for
-SIGTERM, 129 for SIGHUP, which a terminal sends when it is closed.
+the process if the main thread cannot; while TensorFlow loads, `default_signals` does. Exit codes
+are those of a shell: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP, which a terminal sends when
+it is closed.
 """
 
 import os
@@ -17,9 +18,9 @@ import threading
 import time
 from typing import Any, Callable, List, Optional
 
+from towers.base.default_signals import HANDLED, wake
 from towers.base.output import write_at_once
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A run that answers later hangs, unless twice the time of a step is more.
 _SECONDS_TO_ANSWER = 4.0
 _SECONDS_TO_CLOSE = 2.0
@@ -43,7 +44,7 @@ def exit_code(number: int) -> int:
 
 def find_handled() -> List[int]:
   """Returns the signals to handle: not SIGHUP where `nohup` says to ignore it."""
-  return [number for number in _SIGNALS
+  return [number for number in HANDLED
           if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -72,7 +73,7 @@ class Signals:
       os.set_blocking(self._waker, False)
       self._outer_waker = signal.set_wakeup_fd(self._waker)
       # The thread does all the work, but Python writes to the pipe only for signals with a handler.
-      self._outer = {number: signal.signal(number, lambda *_: None) for number in find_handled()}
+      self._outer = {number: signal.signal(number, wake) for number in find_handled()}
       self._thread = threading.Thread(target=self._watch, name='signals', daemon=True)
       self._thread.start()
     return self
@@ -131,7 +132,7 @@ class Signals:
       number = os.read(self._reader, 1)
       if number == _END:
         return
-      if number == _LOOK_AGAIN or number[0] not in _SIGNALS:
+      if number == _LOOK_AGAIN or number[0] not in HANDLED:
         continue
       if self.received is not None or self._step_seconds is None:
         self._end('interrupted', number[0])
