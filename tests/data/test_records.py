@@ -1,12 +1,15 @@
 """TFRecords of any schema: every record once, from any step on, with damage by the policy."""
 
 import gzip
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests import ROOT
 from tests.data.pictures import damage
 from tests.harness import small
 from tests.input.test_pipeline import SIZES
@@ -169,6 +172,51 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path):
   refuse("the component x is a SparseTensor.*to_dense", parse=lambda record:
          tf.io.parse_single_example(record, {'x': tf.io.VarLenFeature(tf.float32)}))
   refuse('parse cannot be built', parse=lambda record: record.no_such_attribute)
+
+
+def test_a_run_that_left_records_out_resumes(tmp_path):
+  path = write(tmp_path / 'file', range(20))
+  damage(path, int(load_index(path).offsets[13]) + 20)
+
+  def train(steps):
+    with tf.Graph().as_default():
+      program = towers.Program(
+          lambda batch, is_training: tf.square(batch['more'][0][:, 0] * tf.get_variable('w', [])),
+          train=towers.from_tfrecords(path, parse, on_bad_record='skip'), batch_size=5,
+          optimizer=tf.train.GradientDescentOptimizer(1e-4), num_towers=2, device='cpu')
+      return towers.train(program, steps=steps, checkpoint_dir=str(tmp_path / 'run'), quiet=True)
+
+  assert train(4)['examples_seen'] == 19
+  assert train(8)['examples_seen'] == 38
+
+
+# Writes records of 6 KB, takes an epoch of them, and prints the peak of its memory in bytes.
+_EPOCH = """
+import resource, sys
+import towers
+from tensorflow_v1 import tf
+from tests.data.test_records import parse, write
+write(sys.argv[1], range(int(sys.argv[2])), size=6000)
+examples = towers.from_tfrecords(sys.argv[1], parse)
+plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
+inputs = towers.build_inputs(examples, plan=plan, shuffle=True)
+batches = [batch.tensors['id'] for batch in inputs.next_batches()]
+with tf.Session() as session:
+  session.run(inputs.initializer, inputs.feed_dict(0))
+  assert sum(len(ids) for _ in range(plan.steps_per_epoch) for ids in session.run(batches)) == int(
+      sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_memory_does_not_grow_with_the_files(tmp_path):
+  peaks = [int(subprocess.check_output(
+      [sys.executable, '-c', _EPOCH, str(tmp_path / str(num)), str(num)], cwd=ROOT))
+      for num in (10000, 100000)]
+  print('60 MB and 600 MB of records:', *[f'{peak / 1e6:.0f} MB' for peak in peaks])
+  assert peaks[1] - peaks[0] < 60e6
 
 
 def test_nothing_of_the_files_stands_in_the_graph(tmp_path):

@@ -1,12 +1,15 @@
 """A batch keeps the structure of its examples up to the tower: tuples of one, dicts, strings."""
 
 import itertools
+import os
+import tempfile
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.data.test_records import parse, write
 from tests.harness import small
 from towers import data
 
@@ -14,6 +17,8 @@ BATCH, NUM_VALIDATION = 8, 11
 SIZES = (13, 16, 17)
 # Wider than what is gathered several batches at a time.
 WIDE = 4000
+# Of files; it is removed with this process.
+FOLDER = tempfile.TemporaryDirectory()
 
 
 def rows(numbers, width=2, dtype=np.float32):
@@ -41,6 +46,25 @@ def dict_of_arrays(numbers, name):
   return data.from_arrays({'id': numbers, 'more': {'rows': rows(numbers),
                                                    'name': np.array([b'%d' % i for i in numbers])}},
                           name=name)
+
+
+def own_dataset(numbers, name):
+  """Of a size that only a pass tells, and of shapes that only an example tells."""
+  def make():
+    dataset = tf.data.Dataset.from_tensor_slices(numbers).filter(lambda _: tf.constant(True))
+    return dataset.map(lambda number: {
+        'id': number, 'more': (tf.as_string(number), tf.fill(tf.where(number < 0, [3], [2]),
+                                                             number))})
+
+  return data.from_dataset(make, name=name)
+
+
+def own_records(numbers, name):
+  """In two files of unequal length."""
+  folder = tempfile.mkdtemp(dir=FOLDER.name)
+  paths = [write(os.path.join(folder, str(file)), part)
+           for file, part in enumerate(np.split(numbers, [3]))]
+  return data.from_tfrecords(paths, parse, name=name)
 
 
 def gathered_dict(numbers, name):
@@ -72,12 +96,13 @@ def by_hand(numbers, name, parse_example):
                          name=name)
 
 
-KINDS = (one_array, one_wide_array, two_arrays, three_arrays, dict_of_arrays, gathered_dict,
-         nested_dict, one_string, string_in_a_tuple)
+KINDS = (one_array, one_wide_array, two_arrays, three_arrays, dict_of_arrays, own_dataset,
+         own_records, gathered_dict, nested_dict, one_string, string_in_a_tuple)
 # What batches look like; a tuple of one tensor is not the tensor.
 STRUCTURES = {
     'one_array': (0,), 'one_wide_array': (0,), 'two_arrays': (0, 0), 'three_arrays': (0, 0, 0),
     'dict_of_arrays': {'id': 0, 'more': {'rows': 0, 'name': 0}},
+    'own_dataset': {'id': 0, 'more': (0, 0)}, 'own_records': {'id': 0, 'more': (0, 0)},
     'gathered_dict': {'one': (0,), 'two': {'deep': 0}},
     'nested_dict': {'id': 0, 'name': 0, 'pair': (0, {'deep': 0})},
     'one_string': 0, 'string_in_a_tuple': (0,)}

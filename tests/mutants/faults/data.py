@@ -69,6 +69,79 @@ MUTANTS = [
                  'test_the_central_window'),
             ]),
     *mutants_of(
+        'towers/data/components.py', tests='tests/data/test_datasets.py', faults=[
+            ('lambda: tf.reduce_all(tf.equal(shape, expected))', 'lambda: tf.constant(True)',
+             'an example of another shape is taken for one of the first shape',
+             'test_unknown_shapes_become_those_of_the_first_element'),
+            ('parts = sorted(structure.items())', 'parts = list(structure.items())',
+             'messages name another component than the one that is wrong',
+             'test_unknown_shapes_become_those_of_the_first_element'),
+        ]),
+    *mutants_of(
+        'towers/data/datasets.py', tests='tests/data/test_datasets.py', faults=[
+            ('is_right = tf.logical_or(index < count, tf.logical_not(is_one))',
+             'is_right = tf.constant(True)',
+             'a data set of more elements than promised loses the rest silently',
+             'test_a_data_set_of_another_size_than_promised_fails[2]'),
+            ('return numbered.apply(scan).skip(1)', 'return numbered.apply(scan)',
+             'each pass begins with an example of zeros',
+             'test_a_data_set_of_another_size_than_promised_fails[2]'),
+            ('count = num_examples or _read_count(count_file, name) or _count(copy, count_file, '
+             'name)', 'count = num_examples or _count(copy, count_file, name)',
+             'a count that was kept is made again', 'test_a_count_is_told_and_kept'),
+            ('last_op.graph is not tf.get_default_graph()', 'last_op.graph is None',
+             'a data set of another graph is taken',
+             'test_a_data_set_belongs_to_its_graph_and_a_function_to_any'),
+        ]),
+    *mutants_of(
+        'towers/data/dataset_ops.py', tests='tests/data/test_datasets.py', faults=[
+            ('_kind(op) in _BATCHES and _keeps_batches(dataset, op)', '_kind(op) in _BATCHES',
+             'examples that are made of batches are refused',
+             'test_what_looks_batched_and_is_not_is_taken'),
+            ('[get_constant(seed) for seed in op.inputs[2:4]] == [0, 0]', 'True',
+             'a fixed order of shuffling is refused',
+             'test_what_looks_batched_and_is_not_is_taken'),
+            ("if 'Shuffle' in op.type):", "if 'Batch' in op.type):",
+             'each shard shuffles anew, so that examples are missed and repeated',
+             'test_what_cannot_be_split_is_refused_with_the_fix'),
+        ]),
+    *mutants_of(
+        'towers/data/records.py', tests='tests/data/test_records.py', faults=[
+            ('return self._mark(self.components.zeros(), self._report(index, record))',
+             'return self._mark(self.components.zeros(), self._report(index, record) | is_read)',
+             'zeros are trained on in place of a record that cannot be parsed',
+             'test_a_bad_record_is_named_or_left_out_alone[split-shape]'),
+            ("matches = [path] if os.path.exists(path) else sorted(", "matches = [path] if "
+             'os.path.exists(path) else list(', 'the order of the files is that of the disk',
+             'test_files_are_found_by_pattern_list_or_name'),
+            ('if len(set(map(os.path.realpath, found))) < len(found):', 'if not found:',
+             'the records of a file that is named twice count twice',
+             'test_what_cannot_be_read_is_refused_at_once'),
+        ]),
+    *mutants_of(
+        'towers/data/formats/tfds_features.py', tests='tests/data/folders/test_tfds_folder.py',
+        faults=[
+            ("if feature.encoding == 'zlib':", 'if False:', 'compressed tensors are not expanded',
+             'test_features_of_every_kind_come_as_nested_dicts'),
+            ("_RAW = {'bool': 'uint8', 'uint32': 'int32', 'uint64': 'int64'}",
+             "_RAW = {'bool': 'uint8', 'uint32': 'int32', 'uint64': 'int32'}",
+             'unsigned tensors are cut into halves',
+             'test_features_of_every_kind_come_as_nested_dicts'),
+            ('feature.path: feature} if isinstance', "feature.path.split('/')[-1]: feature} if "
+             'isinstance', 'nested features are looked for without their path',
+             'test_features_of_every_kind_come_as_nested_dicts'),
+        ]),
+    *mutants_of(
+        'towers/data/folders/tfds_folder.py', tests='tests/data/folders/test_tfds_folder.py',
+        faults=[
+            ('counts = {file: count for file, count in self.splits[split] if count}',
+             'counts = {file: count for file, count in self.splits[split][:1]}',
+             'only the first file of a split is read', 'test_labelled_images_are_read_as_they_are'),
+            ('if feature.path in self.supervised]', 'if feature.path not in self.supervised]',
+             'the image that is not for learning is learned from',
+             'test_supervised_keys_choose_among_several_images'),
+        ]),
+    *mutants_of(
         'towers/data/draws.py', tests='tests/data/test_draws.py', faults=[
             ('state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + indices)',
              'state = _mix(\n'
