@@ -177,7 +177,10 @@ def _explained(name: str) -> Iterator[None]:
   try:
     yield
   except tf.errors.OpError as error:
-    raise UsageError(f'{name}: the data set cannot be read: {find_reason(error)}') from None
+    raise UsageError(
+        f'{name}: a first look at the data set fails: {find_reason(error)}. If it needs tables or '
+        'variables of the program, give num_examples and set all shapes: then nothing is read '
+        'before the program starts.') from None
 
 
 def _count(dataset: Any, count_file: Optional[str], name: str) -> int:
