@@ -1,11 +1,18 @@
 """Untrusted files are safe to read, and every test in the table of faults exists."""
 
 import ast
+import contextlib
+import copy
+import gzip
 import io
+import json
 import os
 import re
 import struct
+import subprocess
+import sys
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -13,6 +20,13 @@ import pytest
 import towers.data.formats.idx
 from tests import ROOT
 from towers.base.usage_error import UsageError
+from towers.data.bad_records import BadRecords
+from towers.data.folders.image_folder import find_image_files
+from towers.data.folders.tfrecord_folder import read_description
+from towers.data.formats.tfrecord import check_damage, load_index, write_record
+from towers.placement.cluster import read_cluster
+from towers.training.reporting.page import format_page, read_runs
+from towers.training.settings.intervals import count_interval, parse_trace_steps
 
 FOLDERS = ('towers', 'staging', 'models', 'tensorflow_v1', 'examples', 'benchmarks')
 SOURCES = [os.path.join(path, name) for folder in FOLDERS
@@ -57,7 +71,6 @@ def test_an_array_of_objects_is_not_loaded():
 
 @pytest.mark.parametrize('zipped', [False, True])
 def test_an_idx_file_that_claims_terabytes_takes_no_memory(tmp_path, zipped):
-  import gzip
   header = struct.pack('>BBBB3I', 0, 0, 0x08, 3, 2 ** 20, 2 ** 20, 2 ** 10)
   path = str(tmp_path / 'images')
   with (gzip.open(path, 'wb') if zipped else open(path, 'wb')) as file:
@@ -69,6 +82,116 @@ def test_an_idx_file_that_claims_terabytes_takes_no_memory(tmp_path, zipped):
     assert tracemalloc.get_traced_memory()[1] < 4 * 2 ** 20
   finally:
     tracemalloc.stop()
+
+
+HOSTILE = ['null', 'true', '-1', '1' + '0' * 30, '9' * 5000, '1e400', '0.5', 'NaN', '-Infinity',
+           '"3"', '"²"', '"a\\u0000\\ud800"', '[]', '[[]]', '{}', '{"a": 1}', '[' * 5000, '']
+
+
+def hostile_texts(document):
+  """Yields JSON texts of a document in which one value, at any depth, is a hostile one."""
+  def paths(value, path=()):
+    yield path
+    for key in (value if isinstance(value, dict) else range(len(value))
+                if isinstance(value, list) else ()):
+      yield from paths(value[key], (*path, key))
+
+  for path in paths(document):
+    marked = {'root': copy.deepcopy(document)}
+    holder, key = marked, 'root'
+    for step in path:
+      holder, key = holder[key], step
+    holder[key] = 'MARK'
+    for text in HOSTILE:
+      yield json.dumps(marked['root']).replace('"MARK"', text)
+
+
+def read_hostile_cluster(text, _):
+  read_cluster({'TF_CONFIG': text})
+
+
+def read_hostile_description(text, folder):
+  (folder / 'data_set.json').write_text(text)
+  read_description(str(folder))
+
+
+def read_hostile_index(text, folder):
+  """Reads a file of two records whose kept index has a hostile header."""
+  path = folder / 'records'
+  if not path.exists():
+    with open(str(path), 'wb') as file:
+      write_record(file, b'one')
+      write_record(file, b'three')
+  kept = folder / '.index' / 'records'
+  kept.parent.mkdir(exist_ok=True)
+  lengths = np.array([3, 5], '<i8').tobytes()
+  status = os.stat(str(path))
+  text = text.replace('777', str(status.st_mtime_ns)).replace('888', str(zlib.crc32(lengths)))
+  kept.write_bytes(text.encode() + b'\n' + lengths)
+  index = load_index(path)
+  assert index.lengths.tolist() == [3, 5]
+  bad_records = BadRecords('skip')
+  check_damage(index, bad_records)
+
+
+def read_hostile_page(text, folder):
+  page = folder / 'run.html'
+  page.write_text(f'<script type="application/json" id="run-0">{text}</script>')
+  format_page(['', ''], read_runs(str(page)) * 2)
+
+
+def read_hostile_steps(text, _):
+  for read in (parse_trace_steps, lambda text: count_interval('validate_every', text, 10)):
+    with contextlib.suppress(UsageError):
+      read(text)
+
+
+@pytest.mark.parametrize('read, document', [
+    (read_hostile_cluster, {'cluster': {'chief': ['a:1'], 'worker': ['b:2', 'c:3']},
+                            'task': {'type': 'worker', 'index': 1}}),
+    (read_hostile_description, {
+        'format': 'towers data set 1', 'num_classes': 20, 'first_label': 1, 'channels': 3,
+        'image_size': 12, 'shards': {'train-00000-of-00001': {'records': 3}}}),
+    (read_hostile_index, {
+        'format': 'towers index 1', 'size': 40, 'mtime_ns': 777, 'records': 2, 'crc32': 888,
+        'damage': [1, 20, 5, 'truncated'], 'facts': {'sha256': 'abc'}}),
+    (read_hostile_page, {
+        'config': {'model': 'a', 'data': 'b'}, 'versions': {'tensorflow': '1'}, 'warnings': ['w'],
+        'description': 'd', 'result': {}, 'samples': [{'step': 1, 'loss': 2.0}],
+        'validations': [{'step': 1, 'loss': 2.0}]}),
+    (read_hostile_steps, ['10:12'])])
+def test_hostile_small_files_are_read_or_refused_in_one_line(read, document, tmp_path):
+  for text in [*hostile_texts(document), *HOSTILE, '9' * 5000, '9' * 400 + 'epochs', '²', '1:²']:
+    try:
+      read(text, tmp_path)
+    except UsageError as error:
+      assert '\n' not in str(error) and len(str(error)) < 1000, (text[:200], error)
+
+
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path):
+  path = tmp_path / 'images.gz'
+  with gzip.open(str(path), 'wb', compresslevel=1) as file:
+    file.write(struct.pack('>BBBB3I', 0, 0, 0x08, 3, 200, 1000, 1000))
+    for _ in range(200):
+      file.write(bytes(1000 * 1000))
+  read = ('import resource, sys; from towers.data.formats.idx import read_idx; '
+          'from towers.base.usage_error import UsageError\n'
+          'resource.setrlimit(resource.RLIMIT_DATA, (150 << 20, 150 << 20))\n'
+          'try:\n  read_idx(sys.argv[1])\nexcept UsageError as error:\n  print(error)')
+  output = subprocess.run([sys.executable, '-c', read, str(path)], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60).stdout
+  assert output.startswith(f'{path}: its elements do not fit into the memory'), output
+
+
+@pytest.mark.parametrize('link, to', [('self', 'self'), ('cat/1.jpg', '1.jpg')])
+def test_a_link_to_itself_in_a_folder_of_images_is_named(link, to, tmp_path):
+  for split in ('train', 'validation'):
+    (tmp_path / split / 'cat').mkdir(parents=True)
+    (tmp_path / split / 'cat' / '0.jpg').write_bytes(b'')
+  (tmp_path / 'train' / link).symlink_to(to)
+  with pytest.raises(UsageError, match=f'{link}: cannot be read: .*; check its permissions and '
+                                       'links'):
+    find_image_files(tmp_path)
 
 
 def test_every_test_in_the_table_of_faults_exists():

@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from towers.base.output import write_line
 from towers.base.reason import find_reason
+from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.arrays import check_name
@@ -216,7 +217,7 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
     return None
   try:
     with open(count_file, encoding='utf-8') as file:
-      return int(json.load(file)['num_examples'])
+      return int(parse_json(file.read())['num_examples'])
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise UsageError(f"{name}: count_file '{count_file}' holds no count ({error}): remove "
                      'it.') from None

@@ -9,13 +9,17 @@ here imports TensorFlow.
 """
 
 import json
+import re
 import socket
 from typing import Any, List, Mapping, NamedTuple
 
+from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 
 VARIABLE = 'TF_CONFIG'
 _JOBS = ('chief', 'worker', 'evaluator')
+_ADDRESS = re.compile(r'[!-~]+:([0-9]{1,5})\Z')
+_MOST_SHOWN = 60
 _EXAMPLE = ('{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", '
             '"index": 0}}')
 
@@ -65,11 +69,11 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
   if not text:
     return ALONE
   try:
-    content = json.loads(text)
+    content = parse_json(text)
   except ValueError as error:
     raise _refusal(f'is no JSON: {error}') from None
   if not isinstance(content, dict):
-    raise _refusal(f'is {json.dumps(content)[:40]}, and must be an object')
+    raise _refusal(f'is {_show(content)}, and must be an object')
   if not content.get('cluster'):
     # As in Estimator, a task or an environment without a cluster is one process.
     return ALONE
@@ -95,14 +99,14 @@ def _check_jobs(cluster: Any) -> Any:
       raise _refusal('names parameter servers (ps), which do not exist here: workers all-reduce '
                      'gradients directly; leave "ps" out')
     if job not in _JOBS:
-      raise _refusal(f"names the job \"{job}\": choose from {', '.join(_JOBS)}")
+      raise _refusal(f"names the job {_show(job)}: choose from {', '.join(_JOBS)}")
     is_list = isinstance(addresses, list) and all(isinstance(text, str) for text in addresses)
     if not is_list:
       raise _refusal(f'has a job "{job}" that is no list of addresses')
     for address in addresses:
-      host, _, port = address.rpartition(':')
-      if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _refusal(f'has the address "{address}" for a {job}: it must be host:port')
+      match = _ADDRESS.match(address)
+      if not match or not 0 < int(match.group(1)) < 65536:
+        raise _refusal(f'has the address {_show(address)} for a {job}: it must be host:port')
   return cluster
 
 
@@ -114,15 +118,15 @@ def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
   if job == 'master':  # The chief's name before TensorFlow 1.12.
     job = 'chief'
   if job not in _JOBS:
-    raise _refusal(f"has a task of type \"{job}\": choose from {', '.join(_JOBS)}")
+    raise _refusal(f"has a task of type {_show(job)}: choose from {', '.join(_JOBS)}")
   if isinstance(index, bool) or not isinstance(index, int):
-    raise _refusal(f'has a task whose index is {json.dumps(index)}, and must be a whole number')
+    raise _refusal(f'has a task whose index is {_show(index)}, and must be a whole number')
   if job == 'evaluator':
     return Cluster(addresses, is_evaluator=True)
   count = len(jobs.get(job, []))
   if not 0 <= index < count:
     valid = f': give an index from 0 to {count - 1}' if count else ''
-    raise _refusal(f'says that this is {job} {index}, but names {count} of them{valid}')
+    raise _refusal(f'says that this is {job} {_show(index)}, but names {count} of them{valid}')
   num_before = len(jobs.get('chief', [])) if job == 'worker' else 0
   return Cluster(addresses, num_before + index)
 
@@ -149,6 +153,12 @@ def check_port(cluster: Cluster) -> None:
           f'{cluster.describe(cluster.rank)} cannot listen on port {port} of this '
           f'machine: {error.strerror}. Is it running already? End what uses the '
           f'port (ss -ltnp shows it), or choose another in {VARIABLE} on all workers.') from None
+
+
+def _show(value: Any) -> str:
+  """Returns the start of a value as JSON, for a message."""
+  text = json.dumps(value, ensure_ascii=False)
+  return text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]} …'
 
 
 def _refusal(what):

@@ -4,6 +4,13 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/data/formats/tfrecord.py', tests='tests/test_faults.py', faults=[
+            ('damage = Damage(int(record), int(offset), int(num_bytes), str(reason))',
+             'damage = Damage(record, offset, num_bytes, reason)',
+             'a kept index may hold texts for numbers',
+             'test_hostile_small_files_are_read_or_refused_in_one_line'),
+        ]),
+    *mutants_of(
         'towers/data/digest.py', tests='tests/data/test_digest.py', faults=[
             ('os.path.basename(path)', 'path', 'copies of files in two folders differ',
              'test_copies_of_files_are_equal_and_other_files_are_not'),

@@ -1,12 +1,25 @@
 """Folder: checks of a data set's folder, and the messages of all loaders."""
 
 import os
-from typing import Any, Optional
+from typing import Any, List, NamedTuple, Optional
 
 from towers.base.usage_error import UsageError
 
 # The most names of a folder that a message lists.
 _MAX_LISTED_NAMES = 20
+
+
+class Entry(NamedTuple):
+  """A file or folder in a folder.
+
+  Attributes:
+    name: in the folder.
+    path: with the folder.
+    is_folder: whether it is one; otherwise it is a file.
+  """
+  name: str
+  path: str
+  is_folder: bool
 
 
 def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
@@ -27,6 +40,21 @@ def check_folder(data_dir: Optional[Any], *, data: str, needs: str) -> str:
     found = 'is a file, not a folder' if os.path.isfile(path) else 'does not exist'
     raise UsageError(f"data_dir '{path}' {found}; data set '{data}' needs a folder with {needs}.")
   return path
+
+
+def scan_folder(folder: str) -> List[Entry]:
+  """Returns what a folder holds, in the order of names, without hidden entries.
+
+  Raises:
+    UsageError: the folder cannot be listed, or an entry is a link that leads to itself.
+  """
+  try:
+    with os.scandir(folder) as entries:
+      return sorted(Entry(entry.name, entry.path, entry.is_dir()) for entry in entries
+                    if not entry.name.startswith('.') and (entry.is_dir() or entry.is_file()))
+  except OSError as error:
+    raise UsageError(f'{error.filename or folder}: cannot be read: {error.strerror}; check its '
+                     'permissions and links.') from None
 
 
 def list_folder(folder: str) -> str:

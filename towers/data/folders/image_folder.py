@@ -15,7 +15,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.examples import DataSet
-from towers.data.folders.folder import check_folder, list_folder
+from towers.data.folders.folder import check_folder, list_folder, scan_folder
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png')
 VALIDATION_NAMES = ('validation', 'val', 'test')
@@ -126,13 +126,11 @@ def _find_images(split_dir, classes) -> ImageFiles:
 
 
 def _subfolders(folder):
-  return sorted(entry.name for entry in os.scandir(folder)
-                if entry.is_dir() and not entry.name.startswith('.'))
+  return [entry.name for entry in scan_folder(folder) if entry.is_folder]
 
 
 def _images(folder):
   if not os.path.isdir(folder):
     return []
-  return sorted(entry.path for entry in os.scandir(folder)
-                if entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith('.') and
-                entry.is_file())
+  return [entry.path for entry in scan_folder(folder)
+          if entry.name.lower().endswith(EXTENSIONS) and not entry.is_folder]

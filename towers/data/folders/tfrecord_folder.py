@@ -18,7 +18,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.examples import DataSet
-from towers.data.folders.folder import check_folder, list_folder
+from towers.data.folders.folder import check_folder, list_folder, scan_folder
 from towers.data.folders.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers.data.formats.labelled_example import decode_labelled
 from towers.data.records import open_records
@@ -30,6 +30,9 @@ _MEMBERS = ('format', 'converted_from', 'num_classes', 'first_label', 'classes',
 _IMAGENET_CLASSES, _IMAGENET_FIRST_LABEL = 1000, 1
 _SHARD = re.compile(r'(.*)-(\d{5})-of-(\d{5})(\..*)?\Z')
 _NO_RECORDS = ('.json', '.txt', '.md', '.tmp', '.csv')
+# Of the numbers in data_set.json: the least and the most.
+_LIMITS = {'first_label': (-1 << 31, (1 << 31) - 1), 'num_classes': (2, (1 << 31) - 1),
+           'channels': (1, 3), 'image_size': (1, 1 << 16)}
 _NEEDS = 'TFRecord files whose names begin with train and validation, as train-00000-of-01024'
 
 
@@ -102,8 +105,8 @@ def find_shards(folder: str) -> Dict[str, List[str]]:
   Raises:
     UsageError: a split without files, or a set of shards that is not whole.
   """
-  names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and
-                 not entry.name.startswith('.') and not entry.name.endswith(_NO_RECORDS))
+  names = [entry.name for entry in scan_folder(folder)
+           if not entry.is_folder and not entry.name.endswith(_NO_RECORDS)]
   found = {}
   for split, prefixes in (('train', ('train',)), ('validation', VALIDATION_NAMES)):
     for prefix in prefixes:
@@ -150,13 +153,17 @@ def read_description(folder: str) -> Dict[str, Any]:
   try:
     description = read_sealed(path, _MEMBERS)
     if description['format'] != DESCRIPTION_FORMAT:
-      raise ValueError(f"its format is {description['format']!r}")
-    for shard in description['shards'].values():
-      int(shard['records'])
-    int(description['first_label'])
-    num_classes, channels = int(description['num_classes']), int(description['channels'])
-    if num_classes < 2 or channels not in (1, 3):
-      raise ValueError(f'it has {num_classes} classes and {channels} channels')
+      raise ValueError(f"its format is {str(description['format'])[:60]!r}")
+    numbers = {name: description.get(name) for name in _LIMITS}
+    numbers.update({f'records of {name}': shard['records']
+                    for name, shard in description['shards'].items()})
+    for name, value in numbers.items():
+      least, most = _LIMITS.get(name, (0, 1 << 62))
+      is_left_out = value is None and name == 'image_size'
+      if not is_left_out and not (type(value) is int and least <= value <= most):
+        raise ValueError(f'{name} is {str(value)[:60]!r}, and must be from {least} to {most:,}')
+    if description['channels'] == 2:
+      raise ValueError('channels is 2, and must be 1 or 3')
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise UsageError(
         f'{path}: damaged: {error}; make it again with python -m towers.data.convert.') from None

@@ -71,6 +71,9 @@ def read_idx(path: Any) -> np.ndarray:
       with gzip.GzipFile(fileobj=file, mode='rb') as unzipped:
         return _read_array(unzipped, path, max_bytes=_MAX_GZIP_RATIO * size,
                            kind='the gzipped file, unpacked,')
+  except MemoryError:
+    raise UsageError(f'{path}: its elements do not fit into the memory that this process may have; '
+                     'see that it is the right file, or run where there is more.') from None
   except (EOFError, zlib.error) as error:
     raise UsageError(_damaged_gzip(path, error)) from error
   except OSError as error:

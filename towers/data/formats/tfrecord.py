@@ -197,11 +197,16 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
     lengths = np.frombuffer(content, '<i8').astype(np.int64)
     if len(lengths) != header['records'] or zlib.crc32(content) != header['crc32']:
       raise ValueError('its lengths are damaged')
-    damage = header['damage'] and Damage(*header['damage'])
+    if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= status.st_size:
+      raise ValueError('its lengths do not fit into the file')
+    damage = None
+    if header['damage'] is not None:
+      record, offset, num_bytes, reason = header['damage']
+      damage = Damage(int(record), int(offset), int(num_bytes), str(reason))
     return FileIndex(path, lengths, damage, dict(header['facts']))
   except FileNotFoundError:
     return None
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
     write_line(f'WARNING: {kept} cannot be read ({error}), and is made anew', sys.stderr)
     return None
 

@@ -98,6 +98,13 @@ def read_runs(path: str) -> List[Dict[str, Any]]:
     raise UsageError(f'{path} cannot be read: {reason}') from None
   if not runs:
     raise UsageError(f'{path} is not a page that --report wrote')
+  try:
+    for run in runs:
+      format_page([''], [run])
+  except Exception as error:
+    # What fails, and how, depends on what another program left out.
+    raise UsageError(f'{path} is no page that --report of this version wrote: '
+                     f'{type(error).__name__}: {str(error)[:100]}') from None
   return runs
 
 

@@ -24,10 +24,10 @@ def parse_interval(name: str, text: str) -> Tuple[float, str]:
   Raises:
     UsageError: `text` is no positive number of steps, epochs or seconds; names the setting.
   """
-  match = re.match(r'^(\d+(?:\.\d+)?) ?(?:(step|epoch|second)s?)?$', text)
+  match = re.match(r'([0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?:(step|epoch|second)s?)?\Z', text)
   unit = match and (match.group(2) or 'step')
   if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
-    raise UsageError(f'{name}={text}: say how many, as 500steps, 2epochs or, for checkpoints, '
+    raise UsageError(f'{name}={text[:60]}: say how many, as 500steps, 2epochs or, for checkpoints, '
                      '600seconds.')
   return float(match.group(1)), f'{unit}s'
 
@@ -44,10 +44,10 @@ def parse_trace_steps(text: str) -> Tuple[int, int]:
   Raises:
     UsageError: `text` is no range of steps, or one of too many.
   """
-  match = re.match(r'^(\d+)(?::(\d+))?$', text)
+  match = re.match(r'([0-9]{1,15})(?::([0-9]{1,15}))?\Z', text)
   first = int(match.group(1)) if match else 0
   last = int(match.group(2) or first) if match else 0
   if not 1 <= first <= last or last - first >= _MOST_TRACED:
-    raise UsageError(f'trace_steps={text}: give the first and the last step to trace, as 10:12, '
-                     f'from 1 on and at most {_MOST_TRACED}.')
+    raise UsageError(f'trace_steps={text[:60]}: give the first and the last step to trace, as '
+                     f'10:12, from 1 on and at most {_MOST_TRACED}.')
   return first, last
