@@ -39,8 +39,8 @@ MODELS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 DATA_FORMATS = ('NHWC', 'NCHW')
 
 
-def build_logits(name: str, *, num_classes: int,
-                 data_format: str = 'NHWC') -> Callable[[Any, Any], Any]:
+def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC',
+                 drop_path: float = 0.0) -> Callable[[Any, Any], Any]:
   """Returns a model's function from images to logits.
 
   Args:
@@ -48,13 +48,15 @@ def build_logits(name: str, *, num_classes: int,
     num_classes: labels are 0 … num_classes - 1.
     data_format: of the layers inside, one of `DATA_FORMATS`; images are NHWC, and weights the same,
       in both.
+    drop_path: for NASNets, the share of the last cell's paths that a training step drops; earlier
+      cells drop proportionally less.
 
   Returns:
     `logits(images, is_training)`: float32 `[batch, num_classes]`, of images `[batch, height, width,
     channels]` uint8 or float32.
 
   Raises:
-    UsageError: an unknown name or data format.
+    UsageError: an unknown name or data format, or paths to drop of a model without them.
   """
   if name not in MODELS:
     raise UsageError(f"There is no model '{name}'; choose one of {', '.join(MODELS)}.")
@@ -62,16 +64,24 @@ def build_logits(name: str, *, num_classes: int,
     raise UsageError(f"There is no data format '{data_format}'; choose one of "
                      f"{', '.join(DATA_FORMATS)}.")
   module, settings = MODELS[name]
+  if drop_path:
+    if module != 'nasnet':
+      raise UsageError(f'drop_path={drop_path:g} has no effect on {name}, which has no paths to '
+                       'drop: use a model of the NASNet family.')
+    settings = dict(settings, drop_path_rate=drop_path)
   build = importlib.import_module(f'{__name__}.{module}').build_logits
   return functools.partial(build, num_classes=num_classes, data_format=data_format, **settings)
 
 
-def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
+def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC',
+                     label_smoothing: float = 0.0, drop_path: float = 0.0
                      ) -> Callable[[Any, Any], Tuple[Any, Dict[str, Any]]]:
   """Returns a model function over batches of (images, labels).
 
   Args:
-    name, num_classes, data_format: as for `build_logits`.
+    name, num_classes, data_format, drop_path: as for `build_logits`.
+    label_smoothing: the share of each training label that is spread evenly over all classes
+      (Szegedy et al. 2016, arXiv:1512.00567). Validation measures the labels as they are.
 
   Returns:
     `model((images, labels), is_training)`: the cross-entropy of every example, `[batch]`, and the
@@ -81,13 +91,19 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC'
   Raises:
     UsageError: an unknown name or data format.
   """
-  build = build_logits(name, num_classes=num_classes, data_format=data_format)
+  build = build_logits(name, num_classes=num_classes, data_format=data_format,
+                       drop_path=drop_path)
 
   def model(batch, is_training):
     from tensorflow_v1 import tf
     images, labels = batch
     logits = tf.cast(build(images, is_training), tf.float32)  # Whatever the layers compute in.
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    if label_smoothing and is_training is not False:
+      share = label_smoothing * tf.cast(is_training, tf.float32)
+      # Minus the mean over all classes of the log of their probabilities.
+      of_all = tf.reduce_logsumexp(logits, 1) - tf.reduce_mean(logits, 1)
+      losses += share * (of_all - losses)
     metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
     if num_classes > 5:
       metrics['top_5'] = tf.nn.in_top_k(logits, labels, 5)

@@ -14,14 +14,14 @@ from towers.program import Program
 from towers.tower.tower import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
-from towers.training.settings.optimizer import build_optimizer
+from towers.training.settings.optimizer import DECAYING, build_optimizer
 from towers.update.groups import Rate
 from towers.warm_start.matching import InitFrom, init_from
 
 _SETTINGS = set(inspect.signature(Program.__init__).parameters) & {
     field.name for field in dataclasses.fields(Config)} - {
         'model', 'optimizer', 'learning_rate', 'validation', 'init_from', 'frozen',
-        'rate_factors'}
+        'rate_factors', 'weight_decay'}
 
 
 def build_init_from(config: Config) -> Optional[InitFrom]:
@@ -53,14 +53,17 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
         examples_seen=towers.get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
         total_examples=total_examples, warmup_epochs=config.warmup_epochs,
         decay_epochs=config.decay_epochs, decay_rate=config.decay_rate,
-        can_fall=config.on_nan == 'rollback')
+        minimum=config.min_rate, can_fall=config.on_nan == 'rollback')
 
+  settings = {name: getattr(config, name) for name in (
+      'momentum', 'beta1', 'beta2', 'epsilon', 'rms_decay', 'weight_decay')}
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
       validation_tower=config.validation == 'tower', num_towers=config.num_gpus,
       learning_rate=learning_rate,
-      optimizer=lambda rate: build_optimizer(config.optimizer, rate, momentum=config.momentum),
+      optimizer=lambda rate: build_optimizer(config.optimizer, rate, **settings),
+      weight_decay=0.0 if config.optimizer in DECAYING else config.weight_decay,
       frozen=config.frozen.split(',') if config.frozen else (),
       rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
       workers=workers,

@@ -231,7 +231,8 @@ def _build_model(config, data_set) -> 'Model':
     return load_function('model', config.model)
   _check_num_classes(config, data_set)
   return load_zoo().build_classifier(
-      config.model, num_classes=data_set.num_classes, data_format=config.data_format)
+      config.model, num_classes=data_set.num_classes, data_format=config.data_format,
+      label_smoothing=config.label_smoothing, drop_path=config.drop_path)
 
 
 def _check_num_classes(config, data_set):

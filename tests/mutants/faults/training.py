@@ -290,7 +290,7 @@ MUTANTS = [
     *mutants_of(
         'towers/training/settings/config.py', tests='tests/training/settings/test_config.py',
         faults=[
-            ("return 0.001 if self.optimizer == 'adam' else 0.05", 'return 0.05',
+            ("return _PEAKS.get(self.optimizer, 0.05)", 'return 0.05',
              'adam starts with the rate of momentum',
              'test_the_rate_follows_the_optimizer_unless_given'),
         ]),

@@ -4,6 +4,24 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/optimizers/adamw.py', tests='tests/optimizers/test_optimizers.py', faults=[
+            ('if not self._weight_decay or var.shape.ndims < 2:',
+             'if not self._weight_decay or var.shape.ndims < 1:', 'biases decay under adamw',
+             'test_they_are_numpys_on_any_towers[adamw-2]'),
+        ]),
+    *mutants_of(
+        'towers/optimizers/lamb.py', tests='tests/optimizers/test_optimizers.py', faults=[
+            ('rate *= tf.where(has_both, ratio, tf.ones_like(ratio))', 'rate *= ratio',
+             'weights of 0 never move under lamb',
+             'test_without_gradient_or_weight_layers_keep_their_rate'),
+        ]),
+    *mutants_of(
+        'towers/training/build.py', tests='tests/optimizers/test_optimizers.py', faults=[
+            ('weight_decay=0.0 if config.optimizer in DECAYING else config.weight_decay,',
+             'weight_decay=config.weight_decay,', 'weights decay twice under adamw, lars and lamb',
+             'test_they_are_numpys_on_any_towers[lars-2]'),
+        ]),
+    *mutants_of(
         'towers/update/groups.py', tests='tests/update/test_groups.py', faults=[
             ('rates[factor] = rates[1.0] * factor', 'rates[factor] = rates[1.0]',
              'all variables have the same rate',

@@ -44,7 +44,7 @@ from towers.training.settings.intervals import count_interval
     (dict(on_bad_record='ignore'), ['on_bad_record=ignore', 'fail, skip']),
     (dict(augment='flip'), ['augment=flip', 'none, cifar, imagenet']),
     (dict(input_mode='splt'), ['input_mode=splt', 'split, next, shard']),
-    (dict(optimizer='lamb'), ['optimizer=lamb', 'momentum']),
+    (dict(optimizer='adamax'), ['optimizer=adamax', 'momentum']),
     (dict(schedule='piecewise'), ['schedule=piecewise', 'decay_epochs']),
     (dict(schedule='exponential', decay_epochs=(1.0, 2.0)), ['one number', '2']),
     (dict(schedule='cosine', decay_epochs=(1.0,)), ['decay_epochs=1', 'cosine']),
@@ -113,8 +113,8 @@ def test_steps_come_from_epochs_unless_given():
 
 def test_the_rate_follows_the_optimizer_unless_given():
   rates = [Config(optimizer=optimizer).peak_learning_rate()
-           for optimizer in ('sgd', 'momentum', 'adam')]
-  assert rates == [0.05, 0.05, 0.001]
+           for optimizer in ('sgd', 'momentum', 'adam', 'lamb', 'rmsprop', 'lars')]
+  assert rates == [0.05, 0.05, 0.001, 0.001, 0.01, 1]
   assert Config(optimizer='adam', learning_rate=0.3).peak_learning_rate() == 0.3
 
 

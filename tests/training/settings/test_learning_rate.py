@@ -30,6 +30,16 @@ def test_constant():
   assert rates([0, 5], schedule='constant') == [0.5, 0.5]
 
 
+def test_no_schedule_falls_below_the_minimum():
+  values = rates([0, 5, 10, 12], schedule='cosine', minimum=0.1)
+  assert values == pytest.approx([0.5, 0.3, 0.1, 0.1])
+  values = rates([0, 3, 9], schedule='piecewise', decay_epochs=(3.0, 6.0), minimum=0.02)
+  assert values == pytest.approx([0.5, 0.05, 0.02])
+  values = rates([0.5, 9], schedule='exponential', decay_epochs=(1.0,), minimum=0.02,
+                 warmup_epochs=1)
+  assert values == pytest.approx([0.25 * 10 ** -0.5, 0.02])
+
+
 def test_piecewise_falls_at_its_epochs():
   values = rates([0, 2.99, 3, 5.99, 6, 9], schedule='piecewise', decay_epochs=(3.0, 6.0))
   assert values == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])

@@ -19,6 +19,8 @@ from towers.training.settings import intervals
 from towers.training.settings.functions import is_function
 from towers.training.settings.zoo import load_zoo
 
+# Peak learning rates of optimizers with others than most.
+_PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
 # Outputs that only the chief writes.
 _CHIEFS = ('result_file', 'summary_dir', 'report', 'trace_steps', 'export_dir')
 # Settings that may differ between workers: paths on their machines, and what changes no result.
@@ -118,6 +120,10 @@ class Config:
       str, 'auto', 'auto: GPUs if there are any, else virtual CPU devices', ('auto', 'gpu', 'cpu'))
   model: str = _setting(
       Function, 'convnet', 'model of every tower, or your module:function', load_zoo().MODELS)
+  label_smoothing: float = _setting(
+      float, 0.0, 'share of each training label that is spread over all classes')
+  drop_path: float = _setting(
+      float, 0.0, 'NASNet: share of paths dropped in the last cell; less in earlier ones')
   data_format: str = _setting(
       str, 'NHWC', 'layout of images in the model; NCHW needs GPUs', load_zoo().DATA_FORMATS)
   tower_build: str = _setting(
@@ -160,10 +166,17 @@ class Config:
       float, 20.0, 'seconds of silence from another worker, after which the run ends')
 
   _group('weight update')
-  optimizer: str = _setting(str, 'momentum', 'optimizer', ('sgd', 'momentum', 'adam'))
+  optimizer: str = _setting(
+      str, 'momentum', 'optimizer',
+      ('sgd', 'momentum', 'nesterov', 'rmsprop', 'adam', 'adamw', 'lars', 'lamb'))
   learning_rate: Optional[float] = _setting(
-      float, None, 'peak learning rate; default: 0.05, or 0.001 for adam')
-  momentum: float = _setting(float, 0.9, 'for optimizer=momentum')
+      float, None, 'peak learning rate; default: by the optimizer')
+  momentum: float = _setting(float, 0.9, 'for momentum, nesterov, rmsprop and lars')
+  beta1: float = _setting(float, 0.9, 'share of the first moment kept, for adam, adamw and lamb')
+  beta2: float = _setting(float, 0.999, 'share of the second moment kept, for the same')
+  rms_decay: float = _setting(float, 0.9, 'share of the mean square kept, for rmsprop')
+  epsilon: Optional[float] = _setting(
+      float, None, 'in the divisor; default: 1e-8 for adam and adamw, 1e-6 for lamb, 1 for rmsprop')
   frozen: Optional[str] = _setting(
       Text, None, 'patterns of variables that stay as they are, as encoder/')
   rate_factors: Optional[str] = _setting(
@@ -171,7 +184,8 @@ class Config:
   clip_norm: Optional[float] = _setting(
       float, None, 'largest global norm of gradients; default: no clipping')
   weight_decay: float = _setting(
-      float, 0.0, 'factor by which each matrix or kernel is added to its gradient')
+      float, 0.0, 'factor by which each matrix or kernel is added to its gradient; adamw: taken '
+      'off the weight')
   schedule: str = _setting(
       str, 'cosine', 'learning rate over the examples seen',
       ('constant', 'piecewise', 'exponential', 'cosine'))
@@ -179,6 +193,7 @@ class Config:
   decay_epochs: Tuple[float, ...] = _setting(
       list, (), 'epochs at which the rate falls, as 30,60; exponential: epochs per fall')
   decay_rate: float = _setting(float, 0.1, 'factor of each fall of the learning rate')
+  min_rate: float = _setting(float, 0.0, 'below which no schedule falls')
 
   _group('loop')
   epochs: Optional[float] = _setting(float, None, 'passes over the training split; default: 5')
@@ -266,14 +281,17 @@ class Config:
         'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
     self._check_at_least(2, 'num_classes')
     self._check_at_least(
-        0, 'fusion_megabytes', 'momentum', 'weight_decay', 'warmup_epochs', 'seed', 'first_label')
+        0, 'fusion_megabytes', 'weight_decay', 'warmup_epochs', 'seed', 'first_label',
+        'min_rate')
     self._check_above_zero(
-        'loss_scale', 'learning_rate', 'epochs', 'decay_rate', 'clip_norm', 'stall_seconds',
-        'start_seconds', 'worker_seconds')
+        'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
+        'stall_seconds', 'start_seconds', 'worker_seconds')
     _refuse(self.staging_depth not in (0, 1, 2),
             f'staging_depth={self.staging_depth}: choose 0, 1 or 2.')
-    _refuse(self.momentum >= 1,
-            f'momentum={self.momentum:g}: it must be below 1, or the weights never settle.')
+    for name in ('momentum', 'beta1', 'beta2', 'rms_decay', 'label_smoothing', 'drop_path'):
+      value = getattr(self, name)
+      why = ', or the weights never settle' if name == 'momentum' else ''
+      _refuse(not 0 <= value < 1, f'{name}={value:g}: it must be at least 0 and below 1{why}.')
 
   def _check_at_least(self, least: int, *names: str) -> None:
     for name in names:
@@ -296,6 +314,12 @@ class Config:
     _refuse(self.schedule in ('constant', 'cosine') and bool(epochs),
             f'decay_epochs={text} has no effect with schedule={self.schedule}: use '
             'schedule=piecewise or exponential.')
+    least = self.min_rate
+    _refuse(least > 0 and self.schedule == 'constant',
+            f'min_rate={least:g} has no effect with schedule=constant: use another one.')
+    _refuse(least > 0 and least >= self.peak_learning_rate(),
+            f'min_rate={least:g} must be below the peak, '
+            f'learning_rate={self.peak_learning_rate():g}.')
     _refuse(any(epoch <= 0 for epoch in epochs) or sorted(set(epochs)) != list(epochs),
             f'decay_epochs={text}: they must be above 0 and rise.')
 
@@ -350,6 +374,13 @@ class Config:
       _refuse(is_function(self.data) and name in changed,
               f'{name}={getattr(self, name)} has no effect on data={self.data}, which reads its '
               'own: leave it out, and let the function decide.')
+    for name in ('label_smoothing', 'drop_path'):
+      _refuse(is_function(self.model) and name in changed,
+              f'{name}={getattr(self, name)} has no effect on model={self.model}, which returns '
+              'its own losses: leave it out.')
+    _refuse('drop_path' in changed and not self.model.startswith('nasnet'),
+            f'drop_path={self.drop_path:g} has no effect on model={self.model}, which has no paths '
+            'to drop: use a model of the NASNet family.')
     _refuse(is_function(self.model) and 'data_format' in changed,
             f'data_format={self.data_format} has no effect on model={self.model}: let the '
             'function choose the format of its layers.')
@@ -401,7 +432,7 @@ class Config:
     """Returns the rate after warm-up and before any decay."""
     if self.learning_rate is not None:
       return self.learning_rate
-    return 0.001 if self.optimizer == 'adam' else 0.05
+    return _PEAKS.get(self.optimizer, 0.05)
 
 
 def _is_finite(value: Any) -> bool:

@@ -40,7 +40,7 @@ COMMON = (
     'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
     'device', 'model', 'batch_norm', 'optimizer', 'learning_rate', 'schedule', 'epochs', 'steps',
     'validation', 'validate_every', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
-    'trace_steps', 'doctor', 'export_dir', 'predict')
+    'doctor', 'export_dir', 'predict')
 
 
 def parse_flags(arguments: Sequence[str],

@@ -14,7 +14,7 @@ from towers.placement.host import HOST
 def build_learning_rate(peak: float, *, schedule: str, examples_seen: Any, examples_per_epoch: int,
                         total_examples: int, warmup_epochs: float = 0.0,
                         decay_epochs: Sequence[float] = (), decay_rate: float = 0.1,
-                        can_fall: bool = False) -> Union[float, Any]:
+                        minimum: float = 0.0, can_fall: bool = False) -> Union[float, Any]:
   """Returns the rate of the next update: a float if it never changes, else a scalar tensor.
 
   The tensor is float32, on the host.
@@ -24,11 +24,12 @@ def build_learning_rate(peak: float, *, schedule: str, examples_seen: Any, examp
     schedule: 'constant', 'piecewise', 'exponential' or 'cosine'.
     examples_seen: the int64 counter.
     examples_per_epoch: the examples that a training epoch takes.
-    total_examples: of the whole run, at which cosine reaches 0.
+    total_examples: of the whole run, at which cosine reaches `minimum`.
     warmup_epochs: epochs in which the rate rises from 0.
     decay_epochs: for piecewise, the epochs at which the rate falls; for exponential, one number,
       the epochs in which it falls by `decay_rate`.
     decay_rate: the factor of each fall.
+    minimum: at which cosine ends, and below which the other schedules do not fall.
     can_fall: whether `get_rate_factor` multiplies the rate, for runs that roll back.
   """
   if schedule == 'constant' and not warmup_epochs and not can_fall:
@@ -48,7 +49,10 @@ def build_learning_rate(peak: float, *, schedule: str, examples_seen: Any, examp
     else:
       factor = tf.ones([], tf.float64)
 
-    rate = peak * factor
+    if schedule == 'cosine':
+      rate = minimum + (peak - minimum) * factor
+    else:
+      rate = tf.maximum(peak * factor, minimum)
     if warmup_epochs:
       rate *= tf.minimum(epochs / warmup_epochs, 1.0)
     if can_fall:
