@@ -321,4 +321,11 @@ MUTANTS = [
              'without staging, training loses the batch that a fetch has looked at',
              'test_no_order_of_calls_blocks_or_changes_what_is_trained[input_mode-staging_depth1]'),
         ]),
+    *mutants_of(
+        'towers/training/tools/timed_trial.py', tests='tests/training/settings/test_functions.py',
+        faults=[
+            ('if is_given(settings[name])', 'if not settings[name]',
+             'trials of a script are refused, because they name its model by a flag',
+             'test_a_trial_runs_a_script_with_its_own_model_and_data'),
+        ]),
 ]

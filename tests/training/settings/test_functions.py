@@ -4,13 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+from absl import flags
 
 from tests import ROOT
+from towers import command_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
 from towers.training.settings.functions import give_function, load_function
+from towers.training.tools.timed_trial import run_trial
 
 NETS = """
 import numpy as np
@@ -107,6 +111,33 @@ def test_a_script_has_its_own_model_and_names_unknown_flags(folder):
 def test_flags_without_effect_are_refused(settings, message):
   with pytest.raises(UsageError, match=message):
     Config(**settings)
+
+
+@pytest.mark.parametrize('spec, start', [
+    (None, [os.path.abspath('train.py')]), ('my_package.train', ['-m', 'my_package.train'])])
+def test_trials_of_a_script_get_its_own_flags(spec, start, monkeypatch):
+  program = types.ModuleType('__main__')
+  program.__spec__ = spec and types.SimpleNamespace(name=spec)
+  monkeypatch.setitem(sys.modules, '__main__', program)
+  own = flags.FlagValues()
+  flags.DEFINE_integer('width', 1, 'of the model', flag_values=own)
+  flags.DEFINE_multi_string('layer', [], 'kinds of layers', flag_values=own)
+  flags.DEFINE_string('unused', 'x', 'at its default', flag_values=own)
+  own(['train.py', '--width=7', '--layer=a b', '--layer=c'])
+  monkeypatch.setattr(command_line.flags, 'FLAGS', own)
+  assert command_line._find_command('train.py') == [
+      sys.executable, *start, '--width=7', '--layer=a b', '--layer=c']
+
+
+def test_a_trial_runs_a_script_with_its_own_model_and_data(folder):
+  def model():
+    raise AssertionError
+
+  config = Config(model=give_function(model), data=give_function(model), batch_size=10,
+                  device='cpu', num_gpus=2)
+  trial = run_trial(config, {}, command=[sys.executable, str(folder / 'train.py'), '--width=3'],
+                    steps=3)
+  assert trial.error == '' and len(trial.losses) == 3
 
 
 def test_a_function_of_this_process_is_found_again():

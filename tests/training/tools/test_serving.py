@@ -59,10 +59,7 @@ STRUCTURES = {
             lambda batch: (batch[0], tf.zeros_like(batch[0][:, 0], tf.int32),
                            tf.cast(batch[0][:, 1] > 0.5, tf.int32)),
             lambda x: net(x, tf.zeros_like(x[:, 0], tf.int32)), dict(x=X)),
-    'dict': (lambda n: towers.Examples(
-        n, lambda *_: tf.data.Dataset.range(n), arrays=(X[:n], IDS[:n], LABELS[:n]),
-        parse_batch=lambda indices, *arrays: {
-            name: tf.gather(array, indices) for name, array in zip(('x', 'ids', 'y'), arrays)}),
+    'dict': (lambda n: towers.from_arrays(dict(x=X[:n], ids=IDS[:n], y=LABELS[:n])),
              lambda batch: (batch['x'], batch['ids'], batch['y']),
              lambda **features: net(features['x'], features['ids']), dict(x=X, ids=IDS)),
     'nested': (lambda n: towers.Examples(

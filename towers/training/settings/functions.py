@@ -49,6 +49,11 @@ def load_function(setting: str, text: str) -> Callable[..., Any]:
   return function
 
 
+def is_given(text: str) -> bool:
+  """Whether a setting names a function that a script gave, and no flag can name."""
+  return text in _GIVEN
+
+
 def give_predict(model_text: str, predict: Optional[Callable[..., Any]]) -> None:
   """Keeps what a model predicts, for `find_predict`; None forgets what an earlier call gave."""
   _PREDICT.pop(model_text, None)

@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
+from towers.training.settings.functions import is_given
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
@@ -51,6 +52,9 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
   """
   settings = dict(dataclasses.asdict(config), **LEFT_OUT)
   settings.update(changes, steps=steps)
+  # A script gives its own model and data again.
+  settings.update({name: getattr(Config, name) for name in ('model', 'data')
+                   if is_given(settings[name])})
   if config.validation == 'tower' and config.num_gpus is not None:
     settings['num_gpus'] = config.num_gpus - 1
   paths = os.pathsep.join(filter(None, [ROOT, os.environ.get('PYTHONPATH')]))
