@@ -78,6 +78,15 @@ MUTANTS = [
              'test_no_changed_byte_changes_what_is_read'),
         ]),
     *mutants_of(
+        'towers/training/settings/outputs.py', tests='tests/training/settings/test_outputs.py',
+        faults=[
+            ('      file.write(bytes(_PROBE_BYTES))', '      pass',
+             'a full disk is found at the end',
+             'test_a_folder_that_cannot_be_written_is_named_and_room_only_if_it_is_full'),
+            ('  kind = name_other_kind(path)', "  kind = ''", 'as root a file replaces /dev/null',
+             'test_files_are_refused_where_something_else_is'),
+        ]),
+    *mutants_of(
         'towers/base/aside.py', tests='tests/base/test_aside.py', faults=[
             ('fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)', 'pass',
              'what another process is writing is swept',
