@@ -7,6 +7,7 @@ read: that shapes are equal, and that it ends where it should.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ _FIX = 'pad, crop or resize it in the data set'
 # What tf.data answers in place of a number.
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
+_CHUNK = 16  # Elements that are read at a time, or a few more.
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -224,27 +226,21 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
 
 
 def _end_after(dataset: Any, count: int, components: Components) -> Any:
-  """Returns a data set that fails at its last element if more would follow.
+  """Returns a data set that fails before its last element if more would follow.
 
-  Each element waits until the next one is known: nobody asks for a further one after the last.
+  Nobody asks for an element after the last one. So elements are read in chunks, of a size with
+  which the last one and the one after it, if there is any, are in the same chunk.
   """
-  from tensorflow_v1 import as_written, tf
+  from tensorflow_v1 import as_written, tf, unbatch
+  size = next(size for size in itertools.count(_CHUNK) if count % size)
+  message = (f'{components.name} promised num_examples={count}, but its data set has more '
+             'elements: correct the number, or remove the count_file.')
 
-  def fail_if_more(previous, following):
-    index, (example, is_one) = following
-    message = (f'{components.name} promised num_examples={count}, but its data set has more '
-               'elements: correct the number, or remove the count_file.')
-    is_right = tf.logical_or(index < count, tf.logical_not(is_one))
-    with tf.control_dependencies([tf.Assert(is_right, [message])]):
-      return example, tf.nest.map_structure(tf.identity, previous)
+  def check(begin, chunk):
+    num_rows = tf.shape(tf.nest.flatten(chunk)[0], out_type=tf.int64)[0]
+    with tf.control_dependencies([tf.Assert(begin + num_rows <= count, [message])]):
+      return tf.nest.map_structure(tf.identity, chunk)
 
-  none = tf.data.Dataset.from_tensors((components.zeros(), False))
-  marked = dataset.map(as_written(lambda *example: (_only(example), True))).concatenate(none)
-  numbered = tf.data.Dataset.zip((tf.data.Dataset.range(count + 1), marked))
-  scan = tf.data.experimental.scan(components.zeros(), as_written(fail_if_more))
-  return numbered.apply(scan).skip(1)
-
-
-def _only(elements: Any) -> Any:
-  """Returns the element that tf.data gave to a function as its arguments."""
-  return elements if len(elements) > 1 else elements[0]
+  begins = tf.data.Dataset.range(0, count + size, size)
+  chunks = tf.data.Dataset.zip((begins, dataset.take(count + 1).batch(size)))
+  return unbatch(chunks.map(as_written(check)))

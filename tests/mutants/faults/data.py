@@ -86,13 +86,13 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/data/datasets.py', tests='tests/data/test_datasets.py', faults=[
-            ('is_right = tf.logical_or(index < count, tf.logical_not(is_one))',
-             'is_right = tf.constant(True)',
+            ('begin + num_rows <= count', 'begin <= count',
              'a data set of more elements than promised loses the rest silently',
              'test_a_data_set_of_another_size_than_promised_fails[2]'),
-            ('return numbered.apply(scan).skip(1)', 'return numbered.apply(scan)',
-             'each pass begins with an example of zeros',
-             'test_a_data_set_of_another_size_than_promised_fails[2]'),
+            ('for size in itertools.count(_CHUNK) if count % size)',
+             'for size in itertools.count(_CHUNK))',
+             'nobody reads the element after a last one that fills its chunk',
+             'test_a_data_set_of_another_size_than_promised_fails[17]'),
             ('count = num_examples or _read_count(count_file, name) or _count(copy, count_file, '
              'name)', 'count = num_examples or _count(copy, count_file, name)',
              'a count that was kept is made again', 'test_a_count_is_told_and_kept'),
