@@ -20,6 +20,7 @@ if TYPE_CHECKING:
   from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
   from towers.data.folders.tfds_folder import from_tfds
+  from towers.data.padding import padded
   from towers.data.records import from_tfrecords
   from towers.input.batch import Batch
   from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
@@ -119,6 +120,7 @@ _MODULES = {
     'get_global_step': 'towers.placement.counters',
     'init_from': 'towers.warm_start.matching',
     'main': 'towers.script',
+    'padded': 'towers.data.padding',
     'train': 'towers.training.train',
     'unscale_gradients': 'towers.reduce.gradients',
 }
@@ -183,6 +185,7 @@ __all__ = [
     'get_global_step',
     'init_from',
     'main',
+    'padded',
     'train',
     'unscale_gradients',
 ]

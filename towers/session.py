@@ -65,9 +65,10 @@ class Session:
       closing.enter_context(self._program.graph.as_default())
       session = closing.enter_context(self._open(closing))
       steps = Steps(session, self._program)
-      steps.start_variables()
-      steps.broadcast()
-      steps.start(0)
+      with self._explained(steps):
+        steps.start_variables()
+        steps.broadcast()
+        steps.start(0)
       self._opened = steps
       self._closing = closing.pop_all()
     return self
@@ -245,12 +246,13 @@ class Session:
     return tf.Session(worker.target, config=worker.session_config)
 
   @contextlib.contextmanager
-  def _explained(self):
+  def _explained(self, steps=None):
     try:
       yield
     except tf.errors.OpError as error:
       others = self._worker and self._worker.peers.explain(error)
-      raise others or _explain_starved(error) or explain(error, self._steps) from None
+      raise (others or _explain_starved(error)
+             or explain(error, steps or self._steps)) from None
 
   def _find_taken(self, fetches):
     """Returns which batches the fetches take."""

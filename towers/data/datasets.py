@@ -25,7 +25,7 @@ from towers.data.dataset_ops import check_ops
 from towers.data.examples import Examples
 
 _AS_FUNCTION = 'as from_dataset(lambda: tf.data.TextLineDataset(path))'
-_FIX = 'pad, crop or resize it in the data set'
+_FIX = 'crop or resize it in the data set, or give the split to towers.padded'
 # What tf.data answers in place of a number.
 _ENDLESS, _UNKNOWN = -1, -2
 _COUNTED_AT_ONCE = 1024
@@ -63,7 +63,8 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     check_ops(copy, name)
     components = find_components(copy, name)
     known = _find_size(copy, name)
-    if not components.are_static:
+    is_static = components.are_static
+    if not is_static:
       components = _learn_shapes(copy, components)
     if known == _UNKNOWN:
       count = num_examples or _read_count(count_file, name) or _count(copy, count_file, name)
@@ -76,13 +77,14 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
       raise UsageError(f'{name}: the data set is empty, so there is nothing to train on.')
 
   def elements() -> Any:
-    from tensorflow_v1 import as_written
     made = _make(dataset, name)
-    if not find_components(made, name).are_static:
-      made = made.map(as_written(lambda *example: components.hold(example, fix=_FIX)))
     return made if known == count else _end_after(made, count, components)
 
-  return Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer, name=name)
+  def hold(*example: Any) -> Any:
+    return components.hold(example, fix=_FIX)
+
+  return Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer, name=name,
+                  hold=None if is_static else hold)
 
 
 @contextlib.contextmanager

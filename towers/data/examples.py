@@ -10,11 +10,24 @@ and every shard reads only its own part.
                                               (in order, in any way)
 """
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from towers.data.bad_records import BadRecords
+
+
+class Padding(NamedTuple):
+  """How batches of examples of unequal sizes are padded.
+
+  Attributes:
+    pad_to: 'batch' for the largest size in the batch, or a number, for each dimension of an example
+      whose size is not known.
+    values: a number or string for each component, in the structure of an example, each may be None;
+      None for 0, False or '' in all.
+  """
+  pad_to: Union[int, str] = 'batch'
+  values: Any = None
 
 
 class Examples(NamedTuple):
@@ -44,6 +57,10 @@ class Examples(NamedTuple):
     is_gathered: a batch is nothing but rows of `arrays`, so that making one is worth no threads.
       parse_batch then takes indices of any shape, and returns rows of that shape. Of no effect
       beside parse_example, read or takes_epoch.
+    padding: how batches of examples of unequal sizes are padded, see `padded`; None for examples of
+      one size.
+    hold: `hold(*element) -> element`, which fails for an element of another shape than the others;
+      of no effect with padding.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
     source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
@@ -59,6 +76,8 @@ class Examples(NamedTuple):
   takes_epoch: bool = False
   is_gathered: bool = False
   marks_bad: bool = False
+  padding: Optional[Padding] = None
+  hold: Optional[Callable[..., Any]] = None
   source: Any = None
 
 

@@ -6,11 +6,13 @@ With several shards, each takes from every global batch the examples that the pl
 Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them.
 """
 
+import functools
 from typing import Any, List, NamedTuple, Optional
 
 from tensorflow_v1 import as_written, tf
 from towers.data.examples import Examples
 from towers.input.plan import Plan, dealt
+from towers.input.rows import batch_rows, check_components, check_ranks, cut_rows
 
 _ENDLESS = 2 ** 62
 
@@ -61,8 +63,11 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
   def build_epoch(epoch):
     first_micro_batch = tf.where(tf.equal(epoch, start.epoch), start.micro_batch,
                                  tf.zeros_like(start.micro_batch))
+    elements = examples.elements(*arrays)
+    if examples.hold and not examples.padding:
+      elements = elements.map(as_written(examples.hold))
     elements = _order_elements(
-        examples.elements(*arrays), plan, name=examples.name, shard=shard,
+        elements, plan, name=examples.name, shard=shard,
         first_micro_batch=first_micro_batch, buffer_size=examples.shuffle_buffer,
         seed=None if seed is None else _epoch_seed(seed, shard, epoch))
     if examples.read:
@@ -70,7 +75,8 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
     elif examples.parse_example:
       elements = elements.map(examples.parse_example, num_parallel_calls=parallel_calls)
 
-    batches = _batch_elements(elements, plan, mode, shard, first_micro_batch)
+    check_components(elements, examples.name)
+    batches = _batch_elements(elements, examples, plan, mode, shard, first_micro_batch)
     if examples.takes_epoch:
       batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(epoch).repeat()))
     return batches
@@ -96,6 +102,8 @@ def _epoch_seed(seed, shard, epoch):
 
 def _order_elements(elements, plan, *, name, shard, first_micro_batch, buffer_size, seed):
   """Returns a shard's elements of an epoch from `first_micro_batch` on: shuffled, then skipped."""
+  check_components(elements, name)
+  check_ranks(elements, name)
   elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
   if shard.num_shards > 1:
     elements = elements.shard(shard.num_shards, shard.position)
@@ -124,39 +132,48 @@ def _missing_elements(elements, plan, name):
 def _zeros(data_set, first_size):
   """Returns zeros in the structure of an element; `first_size` replaces the first dimension."""
   def zeros(dtype, shape):
-    sizes = [size or 0 for size in shape.as_list()]
-    return tf.zeros(sizes if first_size is None else [first_size] + sizes[1:], dtype)
+    if first_size is None:
+      return tf.zeros([size or 0 for size in shape.as_list()], dtype)
+    # A row that fills an empty batch of padded examples has this shape: few kernels take size 0.
+    sizes = [1 if size is None else size for size in shape.as_list()[1:]]
+    return tf.zeros([first_size] + sizes, dtype)
 
   return tf.nest.map_structure(zeros, tf.data.get_output_types(data_set),
                                tf.data.get_output_shapes(data_set))
 
 
-def _batch_elements(elements, plan, mode, shard, first_micro_batch):
+def _batch_elements(elements, examples, plan, mode, shard, first_micro_batch):
   """Returns batches: of a tower in the modes `next` and `shard`, of this worker in `split`."""
-  if (mode == 'next' and shard.num_shards == 1 and plan.is_even and
+  make_batches = functools.partial(batch_rows, padding=examples.padding, name=examples.name)
+  if (mode == 'next' and shard.num_shards == 1 and plan.is_even and examples.padding is None and
       plan.micro_batch_size % plan.num_towers == 0):
-    # Cutting takes a data set for each batch, which costs more than gathering small examples.
+    # Cutting takes a data set for each batch, which costs more than gathering small examples. But
+    # batches that are padded one by one differ in size.
     return elements.batch(plan.micro_batch_size // plan.num_towers, drop_remainder=True)
 
   if shard.num_shards > 1:
-    batches = _deal_batches(elements, plan, shard, first_micro_batch)
+    batches = _deal_batches(elements, examples.padding, make_batches, plan, shard,
+                            first_micro_batch)
   else:
-    batches = elements.batch(plan.micro_batch_size, drop_remainder=plan.is_even)
+    batches = make_batches(elements, plan.micro_batch_size, drop_remainder=plan.is_even)
   return _share_batches(batches, plan.num_towers) if mode == 'next' else batches
 
 
-def _deal_batches(elements, plan, shard, first_micro_batch):
+def _deal_batches(elements, padding, make_batches, plan, shard, first_micro_batch):
   """Batches a shard so that its batch i holds what micro-batch i deals to it, as in all shards."""
   batch_size = plan.micro_batch_size
   if batch_size % shard.num_shards == 0:
-    batches = elements.batch(batch_size // shard.num_shards, drop_remainder=plan.is_even)
+    batches = make_batches(elements, batch_size // shard.num_shards, drop_remainder=plan.is_even)
   else:
     # 8 examples over 3 shards are 3, 3 and 2 in one micro-batch and 3, 2 and 3 in the next. As many
     # micro-batches as there are shards deal 8 to each shard, whichever of them comes first.
     indices = first_micro_batch + tf.range(shard.num_shards + 1, dtype=tf.int64)
     dealt_before = shard.dealt(indices * batch_size)
     edges = dealt_before - dealt_before[0]
-    batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
+    if padding is None:
+      batches = _cut_batches(elements.batch(batch_size), lambda size: tf.minimum(edges, size))
+    else:
+      batches = cut_rows(elements, batch_size, edges, make_batches)
 
   # The last micro-batch may deal nothing to a shard, which must not end before the others.
   batches = batches.concatenate(_empty_batch(batches))

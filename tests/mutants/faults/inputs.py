@@ -4,6 +4,23 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/input/epoch.py', tests='tests/input/test_padding.py', faults=[
+            ('plan.is_even and examples.padding is None and',
+             'plan.is_even and',
+             'towers of one step are padded to sizes of their own',
+             'test_rows_keep_their_values_and_end_with_the_padding[next-2-16-batch]'),
+            ('    if padding is None:\n'
+             '      batches = _cut_batches(',
+             '    if True:\n'
+             '      batches = _cut_batches(',
+             'padded examples that differ in size are cut from a batch without padding',
+             'test_rows_keep_their_values_and_end_with_the_padding[shard-3-17-batch]'),
+            ('sizes = [1 if size is None else size for',
+             'sizes = [0 if size is None else size for',
+             'the row that fills an empty batch of padded examples has no size',
+             'test_rows_keep_their_values_and_end_with_the_padding[shard-3-17-batch]'),
+        ]),
+    *mutants_of(
         'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
             ('return full + (remainder > 0 and not self.drop_remainder)',
              'return full + (remainder > 0)', 'a dropped remainder has a step of its own',
@@ -48,8 +65,8 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/input/epoch.py', tests='tests/input/test_pipeline.py', faults=[
-            ("if (mode == 'next' and shard.num_shards == 1 and plan.is_even and\n"
-             '      plan.micro_batch_size % plan.num_towers == 0):',
+            ("if (mode == 'next' and shard.num_shards == 1 and plan.is_even and examples.padding "
+             'is None and\n      plan.micro_batch_size % plan.num_towers == 0):',
              "if mode == 'next' and plan.micro_batch_size % plan.num_towers == 0:",
              'next drops what does not fill a batch of every tower',
              'test_every_step_takes_the_same_examples_in_every_mode'),

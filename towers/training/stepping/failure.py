@@ -20,6 +20,7 @@ from towers.training_graph import TrainingGraph
 _NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 # Bytes per element, where they are not 4.
 _BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8': 1, 'int8': 1}
+_UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
 _NO_ROOM = re.compile(r'shape ?\[([\d,]*)\] and type (\w+) on (?:\S*?)((?:device:)?[A-Z]+:\d+) ')
 
 
@@ -33,6 +34,9 @@ def explain(error: Exception, steps: Steps) -> RunError:
   cause = find_reason(error)
   for node in _NODE.findall(text):
     feed = find_feed(node, program)
+    if feed and _UNEQUAL.search(cause):
+      return RunError(f'{feed} failed {when}: {cause}. Examples of unequal sizes are padded by '
+                      "towers.padded(examples, pad_to='batch').")
     if feed:
       return RunError(f'{feed} failed {when}: {cause}. Checkpoints from before are whole: correct '
                       'the data, and start the run again to resume from there.')
