@@ -112,8 +112,37 @@ def test_names_labels_and_numbers_of_the_manifest_agree(manifest):
   assert pod['restartPolicy'] == 'Never'  # podFailurePolicy needs it.
   [mistake] = [rule for rule in job['podFailurePolicy']['rules'] if 'onExitCodes' in rule]
   assert mistake['action'] == 'FailJob' and mistake['onExitCodes']['values'] == [2]
-  [volume], [mount] = pod['volumes'], container['volumeMounts']
-  assert volume['name'] == mount['name']
+  volumes = [volume['name'] for volume in pod['volumes']]
+  assert sorted(volumes) == sorted(mount['name'] for mount in container['volumeMounts'])
+
+
+def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
+  pod = manifest['Job']['spec']['template']['spec']
+  [container] = pod['containers']
+  assert pod['securityContext']['runAsNonRoot'] and pod['securityContext']['runAsUser'] > 0
+  assert pod['securityContext']['seccompProfile'] == {'type': 'RuntimeDefault'}
+  assert pod['automountServiceAccountToken'] is False
+  rights = container['securityContext']
+  assert rights == dict(allowPrivilegeEscalation=False, privileged=False,
+                        readOnlyRootFilesystem=True, capabilities={'drop': ['ALL']})
+  # The user has no home; the caches of towers and TensorFlow's temporary files need a place.
+  writable = [mount['mountPath'] for mount in container['volumeMounts']
+              if not mount.get('readOnly')]
+  environment = {one['name']: one['value'] for one in container['env']}
+  assert environment['HOME'] in writable and '/tmp' in writable
+  for mount in container['volumeMounts']:
+    [volume] = [volume for volume in pod['volumes'] if volume['name'] == mount['name']]
+    assert ('emptyDir' in volume) == (mount['mountPath'] != '/checkpoints')
+  assert not any(pod.get(name) for name in ('hostNetwork', 'hostPID', 'hostIPC'))
+
+
+def test_only_workers_reach_the_port_of_a_worker(manifest):
+  policy = manifest['NetworkPolicy']['spec']
+  [container] = manifest['Job']['spec']['template']['spec']['containers']
+  assert policy['policyTypes'] == ['Ingress'] and len(policy['ingress']) == 1
+  [sender] = policy['ingress'][0]['from']
+  assert list(sender) == ['podSelector'] and sender['podSelector']['matchLabels']
+  assert [port['containerPort'] for port in container['ports']] == [2222]
 
 
 def test_every_pod_gets_its_rank(manifest, machine):
@@ -133,7 +162,8 @@ def test_every_pod_gets_its_rank(manifest, machine):
   assert sorted(tf_configs, key=lambda config: config['task']['index']) == [
       tf_config(hosts, index) for index in range(len(hosts))]
   gpus = container['resources']['limits']['nvidia.com/gpu']
-  [folder] = [mount['mountPath'] for mount in container['volumeMounts']]
+  [folder] = [mount['mountPath'] for mount in container['volumeMounts']
+              if mount['name'] == 'checkpoints']
   for line in read_lines(machine, 'flags'):
     assert f';--num_gpus={gpus};' in line and f';--checkpoint_dir={folder}/' in line
 
