@@ -22,6 +22,13 @@ MUTANTS = [
              'test_they_are_numpys_on_any_towers[lars-2]'),
         ]),
     *mutants_of(
+        'towers/update/apply.py', tests='tests/graph/test_state.py', faults=[
+            ('update_ops = list(reduced.towers[0].update_ops)',
+             'update_ops = list(reduced.towers[-1].update_ops)',
+             "the last tower's state counts, which clones do not have",
+             'test_the_first_towers_last_micro_batch_counts_once[next-3-1-settings1]'),
+        ]),
+    *mutants_of(
         'towers/update/groups.py', tests='tests/update/test_groups.py', faults=[
             ('rates[factor] = rates[1.0] * factor', 'rates[factor] = rates[1.0]',
              'all variables have the same rate',
