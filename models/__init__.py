@@ -104,7 +104,8 @@ def build_classifier(name: str, *, num_classes: int, data_format: str = 'NHWC',
       # Minus the mean over all classes of the log of their probabilities.
       of_all = tf.reduce_logsumexp(logits, 1) - tf.reduce_mean(logits, 1)
       losses += share * (of_all - losses)
-    metrics = {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=labels.dtype), labels)}
+    # GPUs compare int64 themselves, and leave int32 to the host.
+    metrics = {'accuracy': tf.equal(tf.argmax(logits, 1), tf.cast(labels, tf.int64))}
     if num_classes > 5:
       metrics['top_5'] = tf.nn.in_top_k(logits, labels, 5)
     return losses, metrics

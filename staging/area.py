@@ -18,6 +18,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence
 
 from tensorflow_v1 import StagingArea, tf
 from towers.base.usage_error import check_same_number
+from towers.placement.host import HOST, is_gpu
 
 
 class Stage(NamedTuple):
@@ -54,17 +55,11 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
   """
   check_same_number(len(batches), f'batches to stage for {name}', len(devices), 'devices',
                     fix='give a device for each tower.')
-  areas, fills, puts, clears = [], [], [], []
+  areas = []
   for tower, (tensors, device) in enumerate(zip(batches, devices)):
     with tf.device(device), tf.name_scope(f'stage_{name}_{tower}'):
-      area = StagingArea([tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors],
-                         capacity=depth + 1)
-      areas.append(area)
-      puts.append(area.put(tensors))
-      fills.append(area.put(tensors))
-      # In the device scope, since a clear does not follow its area: elsewhere it finds another one,
-      # or none.
-      clears.append(area.clear())
+      areas.append(_Area(tensors, device, capacity=depth + 1))
+  puts = [area.put_op for area in areas]
 
   def get(tower):
     size = areas[tower].size()
@@ -81,12 +76,62 @@ def build_stage(batches: Sequence[Sequence[Any]], *, devices: Sequence[str], dep
       # The put waits as well, so that an area out of balance stays so, and every later run fails.
       puts[tower]._add_control_input(check)
     with tf.control_dependencies([check]):
-      taken = areas[tower].get()
-    # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.
-    return list(taken) if isinstance(taken, (list, tuple)) else [taken]
+      return areas[tower].get()
 
-  return Stage(depth=depth, get=get, put_ops=puts, fill_ops=fills,
-               clear_op=tf.group(*clears, name=f'clear_{name}'))
+  return Stage(depth=depth, get=get, put_ops=puts, fill_ops=[area.fill_op for area in areas],
+               clear_op=tf.group(*[area.clear_op for area in areas], name=f'clear_{name}'))
+
+
+class _Area:
+  """A StagingArea on a tower's device and, beside a GPU, one on the host for the host's numbers.
+
+  How many examples of a batch count is an int32 scalar, with which GPUs let the host compute: from
+  a GPU's memory it would come back in every step.
+  """
+
+  def __init__(self, tensors, device, capacity):
+    self._on_host = [is_gpu(device) and tensor.shape.ndims == 0 for tensor in tensors]
+    self._areas = []
+    for on_host, where in ((False, device), (True, HOST)):
+      mine = self._pick(tensors, on_host)
+      if mine:
+        with tf.device(where):
+          area = StagingArea([tensor.dtype for tensor in mine], [tensor.shape for tensor in mine],
+                             capacity=capacity)
+        self._areas.append((area, on_host, where))
+    self.put_op, self.fill_op = self._put(tensors), self._put(tensors)
+    # On the area's device, since a clear does not follow its area: elsewhere it finds another one,
+    # or none.
+    clears = self._of_each(lambda area, _: area.clear())
+    self.clear_op = clears[0] if len(clears) == 1 else tf.group(*clears)
+
+  def _pick(self, values, on_host):
+    return [value for value, is_there in zip(values, self._on_host) if is_there == on_host]
+
+  def _of_each(self, build):
+    results = []
+    for area, on_host, where in self._areas:
+      with tf.device(where):
+        results.append(build(area, on_host))
+    return results
+
+  def _put(self, tensors):
+    """Returns the op that puts a batch; both areas take part, and stay in balance together."""
+    put_op, *others = self._of_each(lambda area, on_host: area.put(self._pick(tensors, on_host)))
+    for other in others:
+      put_op._add_control_input(other)
+    return put_op
+
+  def size(self):
+    """Returns how many batches wait."""
+    return self._areas[0][0].size()
+
+  def get(self):
+    """Returns the next batch as a flat list."""
+    # An area of one tensor gives the tensor itself, on TensorFlow 2.x as on 1.14.
+    taken = [list(values) if isinstance(values, (list, tuple)) else [values]
+             for values in self._of_each(lambda area, _: area.get())]
+    return [taken[on_host].pop(0) for on_host in self._on_host]
 
 
 def run_beside(value: Any, op: Any) -> Any:
@@ -97,7 +142,8 @@ def run_beside(value: Any, op: Any) -> Any:
   one of them into memory that is in use.)
   """
   # Not a constant, which Grappler would remove with all that depends on it.
-  never = tf.placeholder_with_default(False, [], 'never')
+  with tf.device(HOST if is_gpu(value.device) else value.device):
+    never = tf.placeholder_with_default(False, [], 'never')
   _, dead = tf.raw_ops.Switch(data=value, pred=never)
   with tf.control_dependencies([op]):
     late = tf.identity(dead)

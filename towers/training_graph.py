@@ -16,6 +16,7 @@ from towers.data.examples import Examples
 from towers.input.feed import Feed
 from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
+from towers.placement.host import HOST
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
 from towers.update.groups import Optimizers, Rate, build_groups, is_function
@@ -106,8 +107,10 @@ class TrainingGraph:
 
     is_training: Any = True
     if validation_feed and not validation_tower:
-      is_validating = tf.placeholder_with_default(False, [], 'is_validating')
-      is_training = tf.logical_not(is_validating)
+      # Kernels of GPUs take predicates from the host.
+      with tf.device(HOST):
+        is_validating = tf.placeholder_with_default(False, [], 'is_validating')
+        is_training = tf.logical_not(is_validating)
       self.batches = towers.build_switched_batches(self.feed, validation_feed,
                                                    is_validating=is_validating)
     else:
@@ -212,7 +215,8 @@ def _choose_rate(optimizer, learning_rate, plan):
                      'own rate: give optimizer as a function of the rate, as `lambda rate: '
                      'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
   if learning_rate is not None:
-    return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
+    with tf.device(HOST):
+      return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
   # TensorFlow's optimizers keep the rate under one of these names.
   first = optimizers[0]
   rate = getattr(first, '_learning_rate', getattr(first, '_lr', None))

@@ -182,10 +182,16 @@ def test_each_average_is_checked_once_on_its_own_device():
       assert found[checked.name].device == variable.device
     assert set(checks) == set(found.values())
     assert len(found) < len(run.program.gradients.gradients)
-    [total] = [op for op in run.graph.get_operations() if op.type == 'AddN' and op.name.startswith(
-        'apply/guard/')]
+    # Each device adds up its own, and sends one number to the host.
+    *of_devices, total = [op for op in run.graph.get_operations() if op.type == 'AddN'
+                          and op.name.startswith('apply/guard/')]
+    numbers = set(total.inputs)
+    assert total.device == '/device:CPU:0' and len({number.device for number in numbers}) == 3
+    for op in of_devices:
+      assert op.outputs[0] in numbers and {number.device for number in op.inputs} == {op.device}
+      numbers = numbers - {op.outputs[0]} | set(op.inputs)
     finite = {check.outputs[0] for check in checks}
-    assert set(total.inputs) == {run.program.gradients.loss} | finite
+    assert numbers == {run.program.gradients.loss} | finite
 
 
 def test_of_what_was_split_only_the_gradients_are_checked():

@@ -5,7 +5,7 @@ no op on it; otherwise it is a scalar tensor that goes through switch and stagin
 batch.
 """
 
-from typing import Any, List, NamedTuple, Optional, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
 
@@ -39,18 +39,25 @@ class Batch(NamedTuple):
     shape = tf.nest.flatten(self.tensors)[0].shape
     return None if shape.ndims is None else shape.as_list()[0]
 
-  def zero_if_empty(self, value: Any) -> Any:
-    """Returns a tensor, IndexedSlices or None as it is, or zeros if the batch is empty.
+  def zero_if_empty(self, values: Sequence[Any]) -> List[Any]:
+    """Returns tensors, IndexedSlices and None as they are, or zeros if the batch is empty.
 
     The row that fills an empty tower's batch may have led to NaN.
     """
-    if not self.may_be_empty or value is None:
-      return value
-    if isinstance(value, tf.IndexedSlices):
-      # No rows rather than rows of zeros: an optimizer with slots moves every row that it is given.
-      num_rows = tf.where(self.num_examples > 0, tf.size(value.indices), 0)
-      return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows], value.dense_shape)
-    return tf.where(self.num_examples > 0, value, tf.zeros_like(value))
+    if not self.may_be_empty or all(value is None for value in values):
+      return list(values)
+    # One predicate for all: it is on the host, and each would be sent to a GPU.
+    has_examples = self.num_examples > 0
+
+    def zero(value):
+      if isinstance(value, tf.IndexedSlices):
+        # No rows rather than rows of zeros: an optimizer with slots moves every row it is given.
+        num_rows = tf.where(has_examples, tf.size(value.indices), 0)
+        return tf.IndexedSlices(value.values[:num_rows], value.indices[:num_rows],
+                                value.dense_shape)
+      return value if value is None else tf.where(has_examples, value, tf.zeros_like(value))
+
+    return [zero(value) for value in values]
 
   def flatten(self) -> List[Any]:
     """Returns the tensors as a flat list, the number of examples last."""

@@ -9,7 +9,6 @@ branches it would run in both, and lose a batch of the other split. Likewise a r
 split that it takes.
 """
 
-import functools
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from staging import Stage, build_stage
@@ -17,7 +16,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
-from towers.placement.host import HOST
+from towers.placement.host import HOST, is_gpu
 
 
 class Feed(NamedTuple):
@@ -114,8 +113,7 @@ def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any)
   else:
     for tower, device in enumerate(train.devices):
       with tf.device(device), tf.name_scope(f'switch_{tower}'):
-        taken.append(tf.cond(is_validating, functools.partial(_take_staged, validation, tower),
-                             functools.partial(_take_staged, train, tower), strict=True))
+        taken.append(_switch_staged([validation, train], tower, is_validating))
   return _from_flat(taken, [train, validation])
 
 
@@ -133,6 +131,26 @@ def _take(feed):
     with tf.device(device):
       taken.append(_take_staged(feed, tower))
   return taken
+
+
+def _switch_staged(feeds, tower, is_validating):
+  """Takes a tower's next batch out of the area of the first feed, or else of the second."""
+  kept: List[Any] = []
+
+  def take(feed):
+    taken = _take_staged(feed, tower)
+    kept[:] = [value.dtype for value in taken]
+    # GPUs merge all bits of 32 but those of integers, which they would send to the host.
+    return [tf.bitcast(value, tf.float32) if _merges_on_host(value, feed.devices[tower]) else value
+            for value in taken]
+
+  merged = tf.cond(is_validating, lambda: take(feeds[0]), lambda: take(feeds[1]), strict=True)
+  return [value if value.dtype == dtype else tf.bitcast(value, dtype)
+          for value, dtype in zip(merged, kept)]
+
+
+def _merges_on_host(value, device):
+  return is_gpu(device) and value.dtype == tf.int32 and value.shape.ndims != 0
 
 
 def _take_staged(feed, tower):

@@ -1,3 +1,8 @@
 """The host: this process's CPU, which holds the input, the counters and shared variables."""
 
 HOST = '/device:CPU:0'
+
+
+def is_gpu(device: str) -> bool:
+  """Returns whether a device string names a GPU."""
+  return 'GPU' in device

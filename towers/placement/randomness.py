@@ -62,7 +62,9 @@ def get_micro_batch_in_step() -> Variable:
 
 
 def micro_batch_reader(accumulate: int = 1) -> Callable[[], Tensor]:
-  """Returns a function that returns the index of the micro-batch, a scalar int64 on the host.
+  """Returns a function that returns the index of the micro-batch, a scalar int32 on the host.
+
+  Of int32, as seeds are packed on the host even for GPUs, whose kernels take seeds from there.
 
   Args:
     accumulate: micro-batches of a full step; with 1 the index is the step.
@@ -70,8 +72,10 @@ def micro_batch_reader(accumulate: int = 1) -> Callable[[], Tensor]:
   @functools.lru_cache(maxsize=None)
   def read():
     with tf.device(HOST), tf.name_scope('run/'):
-      step = tf.train.get_or_create_global_step().read_value()
-      return step if accumulate == 1 else step * accumulate + get_micro_batch_in_step().read_value()
+      index = tf.train.get_or_create_global_step().read_value()
+      if accumulate > 1:
+        index = index * accumulate + get_micro_batch_in_step().read_value()
+      return tf.cast(index, tf.int32)
 
   return read
 
@@ -146,7 +150,7 @@ def seed_tower(ops: Iterable[Operation], *, seed: int, tower: int, scope: str,
     seed: of the run.
     tower: its index.
     scope: the tower's name scope.
-    read_micro_batch: returns the scalar int64 tensor that counts micro-batches; called only if an
+    read_micro_batch: returns the scalar int32 tensor that counts micro-batches; called only if an
       op needs it.
 
   Raises:
@@ -179,7 +183,7 @@ def _replace_by_stateless(op, key, micro_batch, context):
   graph._set_control_flow_context(context)
   try:
     with tf.colocate_with(op), tf.name_scope(op.name + _TWIN):
-      seed = tf.stack([tf.constant(key, tf.int64, name=_KEY), micro_batch])
+      seed = tf.stack([tf.constant(key, tf.int32, name=_KEY), micro_batch])
       twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
   finally:
     graph._set_control_flow_context(outer)
@@ -204,7 +208,7 @@ def seed_nodes(nodes: Iterable[Any], *, seed: int, tower: int) -> None:
   for node in nodes:
     if node.op == 'Const':
       key, _ = _tower_seeds(seed, tower, node.name[:-len(_TWIN + _KEY)])
-      node.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(key, tf.int64))
+      node.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(key, tf.int32))
     else:
       node.attr['seed'].i, node.attr['seed2'].i = _tower_seeds(seed, tower, node.name)
 

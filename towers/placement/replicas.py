@@ -30,8 +30,9 @@ from towers.placement.host import HOST
 REPLICAS = 'replicas_of_variables'
 _REPLICA_SCOPE = 'copies/tower_{}/'
 _IS_REPLICA = re.compile(r'copies/tower_\d+/')
-# Bits are compared as integers of the same size, since NaN does not equal itself.
-_WHOLE = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
+# Bits are compared as integers, since NaN does not equal itself. Of all integers these are compared
+# on GPUs by both TensorFlows; int32 would be on the host, and all weights would go there.
+_BITS = tf.int16
 
 
 class Replicas(NamedTuple):
@@ -170,6 +171,7 @@ class _Followed:
 
 
 def _bits(value):
-  if value.dtype.is_integer or value.dtype.is_bool:
+  is_whole = value.dtype.is_integer or value.dtype.is_bool
+  if is_whole and value.dtype != tf.int32:
     return value
-  return tf.bitcast(value, _WHOLE[value.dtype.size])
+  return tf.bitcast(value, _BITS)

@@ -21,6 +21,7 @@ from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
+from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
 
@@ -118,7 +119,8 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
 def _join_sums(scopes, devices, counts, workers):
   """Replaces the sums of each layer, and their gradients, by those over all towers."""
   # The gradient of no examples may be NaN, so it is left out like the sums.
-  weights = [tf.minimum(count, 1) for count in counts]
+  with tf.device(HOST):
+    weights = [tf.minimum(count, 1) for count in counts]
   # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
   is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
   examples = None

@@ -48,6 +48,18 @@ def _register_gradient(op, gradient):
   return gradient
 
 
+@tf.RegisterGradient('BatchNormSum')
+def _spread_gradient(op, gradient):
+  """Returns the gradient of a sum over all axes but the channels', for each summand.
+
+  TensorFlow's own computes the shape of an unknown number of examples by an op of GPUs that takes
+  numbers from the host and gives back others: two copies for each sum.
+  """
+  summed = tf.get_static_value(op.inputs[1])
+  kept = [1 if axis in summed else -1 for axis in range(op.inputs[0].shape.ndims)]
+  return tf.broadcast_to(tf.reshape(gradient, kept), tf.shape(op.inputs[0])), None
+
+
 def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, momentum: float = 0.9,
                epsilon: float = 1e-5, scale: bool = True, data_format: str = 'NHWC') -> Tensor:
   """Normalises every channel over the batch and all positions.
@@ -74,8 +86,10 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
   epsilon = max(epsilon, _MIN_EPSILON)
   with tf.variable_scope(name):
     offset = tf.get_variable('offset', [channels], tf.float32, initializer=tf.zeros_initializer())
-    factor = (tf.get_variable('scale', [channels], tf.float32, initializer=tf.ones_initializer())
-              if scale else tf.ones([channels]))
+    # Read here: a read inside of a branch has the device of neither the variable nor the tower.
+    factor = tf.convert_to_tensor(
+        tf.get_variable('scale', [channels], tf.float32, initializer=tf.ones_initializer())
+        if scale else tf.ones([channels]))
     moving_mean = tf.get_variable('moving_mean', [channels], tf.float32,
                                   initializer=tf.zeros_initializer(), trainable=False)
     moving_variance = tf.get_variable('moving_variance', [channels], tf.float32,
@@ -150,8 +164,9 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
   differences = x - per_channel(averages[0])
   count = tf.cast(tf.size(x) // channels, x.dtype)
-  sums = tf.concat([tf.reduce_sum(differences, axes),
-                    tf.reduce_sum(tf.square(differences), axes), [count]], 0)
+  with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
+    sums = [tf.reduce_sum(values, axes) for values in (differences, tf.square(differences))]
+  sums = tf.concat([*sums, [count]], 0)
   with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):
     sums = tf.identity(sums, name='sums')
   tf.add_to_collection(BATCH_SUMS, sums)

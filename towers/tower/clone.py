@@ -24,6 +24,7 @@ from tensorflow_v1 import Operation, Variable, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.fusion import group_alike, join, part
+from towers.placement.host import HOST, is_gpu
 from towers.placement.randomness import find_random_nodes, seed_nodes
 from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
 from towers.tower.clone_names import Names, get_op_name
@@ -62,6 +63,9 @@ def record_tower(device: str) -> Recording:
   def place(op):
     if op.device:
       return op.device
+    if is_gpu(device) and op.name.endswith('/pred_id'):
+      # Switches take a branch's predicate from the host, each with a copy of its own.
+      return HOST
     on_device.add(op.name)
     return device
 
@@ -144,9 +148,11 @@ class Pattern:
     reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
              if nodes[get_op_name(name)].op == 'ReadVariableOp']
     joined = []
-    for group in group_alike(reads, [read.device for read in reads]):
+    # On 2.x a read has no device, but always that of its variable.
+    devices = [read.op.inputs[0].device for read in reads]
+    for group in group_alike(reads, devices):
       alike = [reads[index] for index in group]
-      with tf.device(alike[0].device), tf.name_scope('join_reads'):
+      with tf.device(devices[group[0]]), tf.name_scope('join_reads'):
         joined.append((join(alike), alike))
     return joined
 

@@ -35,7 +35,7 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
     weight = scale / get_divisor(tower.num_global_examples)
     total = tower.sums['loss']
     weights = [tf.convert_to_tensor(weight, total.dtype)]
-    own = [batch.zero_if_empty(gradient) for gradient in tf.gradients(total, variables, weights)]
+    own = batch.zero_if_empty(tf.gradients(total, variables, weights))
 
     made = graph.get_operations()[num_ops:]
     keep_order(made)

@@ -109,7 +109,7 @@ def _sum_loss(loss, batch, count_rows):
     return _sum_examples('The loss of the model', loss, batch, count_rows, fix)
   if loss.shape.ndims == 0:
     loss = tf.cast(loss, tf.float32)
-    return batch.zero_if_empty(loss * tf.cast(batch.num_examples, loss.dtype))
+    return batch.zero_if_empty([loss * tf.cast(batch.num_examples, loss.dtype)])[0]
   raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '
                    '[batch], or the scalar mean over the batch; or towers.Weighted(losses, '
                    'weights) for more values, such as one per token.')

@@ -272,6 +272,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
+  _move_switches(ops, place or (lambda op: device))
   named = {'loss' if name == 'loss' else f'metric {name}':
            [value] + ([weights[name]] if name in weights else []) for name, value in sums.items()}
   check_apart(named, ops, index=index, others=store.scopes, batch=batch)
@@ -281,6 +282,19 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                call.num_global_examples, batch.put_op, weights=weights)
+
+
+def _move_switches(ops, place):
+  """Places the switches of variables' values on the tower's device.
+
+  A branch puts each beside the op that reads the variable, often on the host, from which the value
+  goes on to the tower. A clone gets the value itself, and would send it back to be switched.
+  """
+  for op in ops:
+    if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
+      op._clear_attr('_class')
+      op._set_device('')
+      op._set_device(place(op))
 
 
 def _call_model(call, tensors, *, index, scope, outer, instead, reuse):

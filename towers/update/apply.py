@@ -90,12 +90,13 @@ def _apply_gradients(reduced, groups, weight_decay, before):
   """Returns the op that updates all variables and replicas, once `before` have run."""
   decayed = reduced.map_gradients(
       lambda gradient, variable: _decay(gradient, variable, weight_decay))
+  # Numbers such as momentum are on the host; updates stand with their variables all the same.
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
-      rounding_alike(reduced.all_reduce is not None):
+      rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = [optimizer.apply_gradients([gradients[index]
                                           for gradients in [decayed.gradients, *decayed.replicas]
                                           for index in indices]) for optimizer, indices in groups]
-  return applied[0] if len(applied) == 1 else tf.group(*applied)
+    return applied[0] if len(applied) == 1 else tf.group(*applied)
 
 
 def _find_writes(reduced, update_ops, is_finite):

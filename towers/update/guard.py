@@ -120,8 +120,9 @@ def _all_finite(values):
 
   One pass without a copy: a sum is finite only if all of its terms are, and so is the sum of sums.
   A sum of finite terms overflows only near the largest float, where training has failed anyway.
+  Each device sends a single number to the host.
   """
-  by_dtype: Dict[Any, List[Any]] = {}
+  on_device: Dict[Any, List[Any]] = {}
 
   @functools.lru_cache(maxsize=None)
   def all_axes(rank, device):
@@ -136,7 +137,11 @@ def _all_finite(values):
         tensor = tf.cast(tensor, tf.float32)
       rank = tensor.shape.ndims
       total = tensor if rank == 0 else tf.reduce_sum(tensor, rank and all_axes(rank, tensor.device))
-    by_dtype.setdefault(total.dtype, []).append(total)
+    on_device.setdefault((total.dtype, tensor.device), []).append(total)
+  by_dtype: Dict[Any, List[Any]] = {}
+  for (dtype, device), totals in on_device.items():
+    with tf.device(device):
+      by_dtype.setdefault(dtype, []).append(add_all(totals))
   with tf.device(HOST):
     finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
     if not finite:

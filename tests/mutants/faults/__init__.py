@@ -2,9 +2,9 @@
 
 from typing import List
 
-from tests.mutants.faults import data, inputs, models, reduction, towers, training, updates
+from tests.mutants.faults import data, gpus, inputs, models, reduction, towers, training, updates
 from tests.mutants.mutant import Mutant
 
 MUTANTS: List[Mutant] = [
     *data.MUTANTS, *inputs.MUTANTS, *models.MUTANTS, *towers.MUTANTS, *reduction.MUTANTS,
-    *updates.MUTANTS, *training.MUTANTS]
+    *updates.MUTANTS, *training.MUTANTS, *gpus.MUTANTS]

@@ -187,7 +187,8 @@ MUTANTS = [
             ('capacity=depth + 1)', 'capacity=depth)',
              'an area has no room for the batch that is put before one is taken',
              'tests/input/test_feed.py::test_areas_stand_on_their_towers'),
-            ('clears.append(area.clear())', 'clears.append(tf.no_op())',
+            ('clears = self._of_each(lambda area, _: area.clear())',
+             'clears = self._of_each(lambda area, _: tf.no_op())',
              'a run that starts anew takes batches of before',
              'tests/input/test_feed.py::test_any_pattern_of_switching_and_resetting[1-split-1]'),
             ('is_balanced = tf.equal(size, depth) if is_ordered else size >= depth',
@@ -222,12 +223,12 @@ MUTANTS = [
                      'examples'),]),
     *mutants_of(
         'towers/input/batch.py', tests='tests/tower/test_tower.py', faults=[
-            ('num_rows = tf.where(self.num_examples > 0, tf.size(value.indices), 0)',
+            ('num_rows = tf.where(has_examples, tf.size(value.indices), 0)',
              'num_rows = tf.size(value.indices)',
              'the row that fills an empty batch touches a row of a sparse variable',
              'test_an_empty_tower_touches_no_row_of_a_sparse_variable'),
-            ('return tf.where(self.num_examples > 0, value, tf.zeros_like(value))',
-             'return value * tf.cast(self.num_examples > 0, value.dtype)', 'zero times NaN is NaN',
+            ('tf.where(has_examples, value, tf.zeros_like(value))',
+             'value * tf.cast(has_examples, value.dtype)', 'zero times NaN is NaN',
              'test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step[False-split]'),
         ]),
     *mutants_of(
