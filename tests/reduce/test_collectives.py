@@ -8,7 +8,13 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
-from towers.placement.collectives import choose_collective, plan_fusion, sum_fused
+from towers.graph.walk import find_needed
+from towers.placement.collectives import (
+    choose_collective,
+    plan_fusion,
+    sum_fused,
+    sum_of_workers,
+)
 from towers.training.reporting.describe import describe_all_reduce
 
 # Weights and biases of a net in turn, large and small.
@@ -103,11 +109,41 @@ def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
     assert set(ours).isdisjoint(others)
 
 
+@pytest.mark.parametrize('num_workers', [1, 2])
+def test_keys_fall_in_the_order_in_which_gradients_are_ready(num_workers):
+  with tf.Graph().as_default() as graph:
+    x = tf.ones([2, 6])
+    weights, layer_of = [], {}
+    for layer, size in enumerate((5, 4, 3, 2)):
+      weights += [tf.get_variable(f'w{layer}', [x.shape[1], size]),
+                  tf.get_variable(f'b{layer}', [size])]
+      x = tf.tanh(tf.matmul(x, weights[-2]) + weights[-1])
+    gradients = tf.gradients(x, weights)
+    for index, gradient in enumerate(gradients):
+      layer_of[gradient.op] = index // 2
+    with tf.device('/device:GPU:0'):
+      sums = sum_of_workers(tf.ones([3]), num_workers=2)
+    sum_fused([gradients] * 2, devices=['/device:GPU:0', '/device:GPU:1'], kind='nccl',
+              fusion_bytes=0, num_workers=num_workers)
+    # TensorFlow starts the collectives of a device by falling keys.
+    ops = sorted([op for op in graph.get_operations() if op.type == 'CollectiveReduce'
+                  and op.device == '/device:GPU:0' and op is not sums.op], key=lambda op: -op.get_attr('instance_key'))
+    shares = [op.inputs[0].op.inputs[0].op for op in ops]
+  assert [layer_of[share] for share in shares] == [3, 3, 2, 2, 1, 1, 0, 0]
+  # A gradient needs the gradients of the layers after it.
+  needed = [len(find_needed([share])) for share in shares]
+  of_layers = [min(needed[index:index + 2]) for index in range(0, 8, 2)]
+  assert of_layers == sorted(set(of_layers))
+  # Sums of single values, as of moments, do not hold up the gradients that are ready before them.
+  assert sums.op.get_attr('instance_key') < ops[-1].get_attr('instance_key')
+
+
 def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
   monkeypatch.setattr('zlib.crc32', lambda content: 2 ** 32 - 1)
   with tf.Graph().as_default() as graph:
-    sum_fused([[tf.zeros([3])] * 3] * 2, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring',
-              fusion_bytes=0)
+    for num_gradients in (1, 2):
+      sum_fused([[tf.zeros([3])] * num_gradients] * 2, devices=['/device:CPU:0', '/device:CPU:1'],
+                kind='ring', fusion_bytes=0)
     keys = [op.get_attr('instance_key') for op in graph.get_operations()
             if op.type.startswith('CollectiveReduce')]
   assert len(keys) == 6 and len(set(keys)) == 3 and all(2 ** 30 <= key < 2 ** 31 for key in keys)

@@ -10,7 +10,10 @@ towers get the same bits, and the same in every run.
 
 TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
 have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
-Keys are hashes of these, so that it can train one program after another.
+So keys follow from a hash of these, and a server can train one program after another. With NCCL,
+TensorFlow starts the collectives of a device by falling keys, each after the one before. So the
+keys of gradients fall in the order in which these are ready, and the all-reduce overlaps with the
+backward pass.
 """
 
 import zlib
@@ -24,8 +27,10 @@ FUSION_BYTES = 4000000
 # The keys of two kinds of groups: one device of each worker, and, plus its size, all devices that
 # take part in the all-reduce of gradients.
 _WORKERS, _TOWERS = 1, 2
-# The lowest key of a program; those below are for other graphs.
+# The lowest keys of a program: of single values, and of gradients. Those below are for other graphs.
 _LOWEST_KEY = 1 << 30
+_LOWEST_OF_GRADIENTS = _LOWEST_KEY + (1 << 29)
+_NUM_KEYS = 1 << 29
 _KEYS = 'collective_instance_keys'
 _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no others.
 
@@ -84,14 +89,16 @@ def plan_fusion(sizes: Sequence[Tuple[DType, int]], fusion_bytes: int) -> List[L
   return fused_groups
 
 
-def _make_key(*facts):
-  """Returns a new key of this graph, which another graph gives only to the same facts."""
-  keys = tf.get_collection_ref(_KEYS)
-  key = zlib.crc32(repr((len(keys), facts)).encode())
-  while _LOWEST_KEY + key % _LOWEST_KEY in keys:
-    key += 1
-  keys.append(_LOWEST_KEY + key % _LOWEST_KEY)
-  return keys[-1]
+def _make_keys(count, *facts, lowest=_LOWEST_KEY):
+  """Returns new keys of this graph that fall by one; another graph has them for the same facts."""
+  known = tf.get_collection_ref(_KEYS)
+  last = zlib.crc32(repr((len(known), facts)).encode())
+  while True:
+    keys = [lowest + last % (_NUM_KEYS - count) + index for index in reversed(range(count))]
+    if set(known).isdisjoint(keys):
+      known.extend(keys)
+      return keys
+    last += count
 
 
 def fuse(values: Sequence[Tensor]) -> Tensor:
@@ -139,14 +146,14 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
 
   sizes = sizes_of(shares[0])
   fused_groups = plan_fusion(sizes, fusion_bytes)
+  facts = [[(shares[0][index].dtype, shares[0][index].shape) for index in indices]
+           for indices in fused_groups]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = len(devices) * num_workers
 
-  for count, indices in enumerate(fused_groups, 1):
+  keys = _make_keys(len(fused_groups), 'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)
+  for count, (indices, key) in enumerate(zip(fused_groups, keys), 1):
     shapes = [shares[0][index].shape for index in indices]
-    dtypes = [shares[0][index].dtype for index in indices]
-    key = _make_key('sum', list(zip(dtypes, shapes)), group_size)
-
     fused = []
     for of_device, device in zip(shares, devices):
       with tf.device(device), tf.name_scope(f'all_reduce_{count}'):
@@ -173,7 +180,8 @@ def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None
     num_workers: all of which call it.
     key: below 2 ** 30, for a graph that is not the program's; no other graph has the same.
   """
-  key = key or _make_key('sum of workers', value.shape, value.dtype, num_workers)
+  if key is None:
+    [key] = _make_keys(1, 'sum of workers', value.shape, value.dtype, num_workers)
   return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS,
                     instance_key=key, kind='ring')
 
@@ -186,6 +194,6 @@ def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tens
     num_workers: all of which call it.
     is_source: on one of them.
   """
-  key = _make_key('hand out', value.shape, value.dtype, num_workers)
+  [key] = _make_keys(1, 'hand out', value.shape, value.dtype, num_workers)
   return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS,
                    instance_key=key)

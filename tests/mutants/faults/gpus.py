@@ -6,6 +6,15 @@ _COPIES = 'test_few_tensors_are_copied_between_host_and_device[small]'
 
 MUTANTS = [
     *mutants_of(
+        'towers/placement/collectives.py', tests='tests/reduce/test_collectives.py', faults=[
+            ('+ index for index in reversed(range(count))]', '+ index for index in range(count)]',
+             'the gradients that are known last are summed first',
+             'test_keys_fall_in_the_order_in_which_gradients_are_ready[1]'),
+            ("'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)", "'sum', facts, group_size)",
+             'gradients wait for the moments of layers before them',
+             'test_keys_fall_in_the_order_in_which_gradients_are_ready[1]'),
+        ]),
+    *mutants_of(
         'towers/update/guard.py', tests='tests/update/test_guard.py', faults=[
             ('on_device.setdefault((total.dtype, tensor.device), [])',
              'on_device.setdefault((total.dtype, total.name), [])',
