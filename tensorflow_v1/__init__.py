@@ -31,7 +31,9 @@ from tensorflow_v1.devices import (
     give_sessions_threads,
     keep_memory,
     private_session,
+    set_gpu_memory,
     use_deterministic_kernels,
+    use_tf32,
 )
 from tensorflow_v1.graph_import import import_placed
 from tensorflow_v1.types import (
@@ -52,6 +54,6 @@ __all__ = [
     'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'load_keras',
-    'map_by_reader', 'plain_data_options', 'private_session', 'tf', 'unbatch',
-    'use_deterministic_kernels', 'with_own_thread',
+    'map_by_reader', 'plain_data_options', 'private_session', 'set_gpu_memory', 'tf', 'unbatch',
+    'use_deterministic_kernels', 'use_tf32', 'with_own_thread',
 ]

@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Graph
@@ -43,6 +43,55 @@ def use_deterministic_kernels() -> None:
   os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
   if hasattr(tf.config.experimental, 'enable_op_determinism'):
     tf.config.experimental.enable_op_determinism()
+
+
+def use_tf32(is_allowed: bool) -> None:
+  """Lets GPUs from Ampere on round the factors of float32 products to 10 bits, or not.
+
+  TensorFlow 2.x does by default. The CUDA of 1.14 knows no such products.
+  """
+  if hasattr(tf.config.experimental, 'enable_tensor_float_32_execution'):
+    tf.config.experimental.enable_tensor_float_32_execution(is_allowed)
+
+
+def set_gpu_memory(*, growth: bool, fraction: Optional[float], limits: Sequence[int]) -> None:
+  """Gives eager mode's GPUs on 2.x the memory that a session asks for; call it before the graph.
+
+  There the first function of a data set makes eager mode's devices, and a process shares the
+  memory of a GPU as its first device has taken it: a session's own config would come too late.
+
+  Args:
+    growth: whether to take only what is needed.
+    fraction: of each GPU, or None.
+    limits: the megabytes of each logical device of the first GPU, or none to leave all whole.
+
+  Raises:
+    RuntimeError: the process has made devices with other memory already.
+  """
+  if IS_1:
+    return
+  gpus = tf.config.experimental.list_physical_devices('GPU')
+  if limits:
+    tf.config.experimental.set_visible_devices(gpus[:1], 'GPU')
+    tf.config.experimental.set_virtual_device_configuration(
+        gpus[0], [tf.config.experimental.VirtualDeviceConfiguration(memory_limit=limit)
+                  for limit in limits])
+  elif growth:
+    for gpu in gpus:
+      tf.config.experimental.set_memory_growth(gpu, True)
+  elif fraction is not None:
+    _set_eager_fraction(fraction)
+
+
+def _set_eager_fraction(fraction):
+  """Sets what no public function does."""
+  from tensorflow.python.eager import context
+  config = tf.ConfigProto()
+  config.gpu_options.per_process_gpu_memory_fraction = fraction
+  eager = context.context()
+  if eager._initialized and eager._config != config:
+    raise RuntimeError('eager mode has made its devices')
+  eager._config = config
 
 
 def keep_memory() -> None:

@@ -57,6 +57,9 @@ class Program(TrainingGraph):
     rate_factors: by pattern, what multiplies the learning rate of some variables.
     init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
       variables start from. It is read when a session starts, and never by one that restores.
+    logical_gpus: that one GPU is divided into, one for each tower; None to use whole GPUs.
+    gpu_memory: that this process takes of each GPU: 'growth', a fraction such as '0.4', or
+      megabytes such as '9000', which logical GPUs need; None for all of it.
 
   Raises:
     UsageError: settings that do not go together, a second program in a graph, or a model that

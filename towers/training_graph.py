@@ -27,10 +27,10 @@ _COLLECTION = 'towers/program'
 # What is kept as `settings`.
 _SETTINGS = (
     'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'drop_remainder',
-    'num_towers', 'device', 'input_mode', 'input_threads', 'staging_depth', 'shuffle', 'seed',
-    'validation_tower', 'variables', 'tower_build', 'batch_norm', 'precision', 'loss_scale',
-    'collective', 'fusion_megabytes', 'clip_norm', 'weight_decay', 'frozen',
-    'rate_factors', 'init_from')
+    'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
+    'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
+    'batch_norm', 'precision', 'loss_scale', 'collective', 'fusion_megabytes', 'clip_norm',
+    'weight_decay', 'frozen', 'rate_factors', 'init_from')
 
 
 class TrainingGraph:
@@ -75,7 +75,8 @@ class TrainingGraph:
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
                weight_decay: float = 0.0, frozen: Sequence[str] = (),
                rate_factors: Optional[Mapping[str, float]] = None,
-               init_from: Union[str, InitFrom, None] = None):
+               init_from: Union[str, InitFrom, None] = None,
+               logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
     given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
                  optimizer=_name_optimizer(optimizer),
@@ -85,8 +86,12 @@ class TrainingGraph:
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
-    self.devices = devices = towers.build_devices(num_towers, device)
+    self.devices = devices = towers.build_devices(
+        num_towers, device, logical_gpus=logical_gpus, gpu_memory=gpu_memory)
     self._check(validation, validation_tower, collective, variables)
+    if devices.memory.num_logical and collective == 'auto':
+      # NCCL refuses two ranks on one GPU.
+      collective = 'ring'
     train_devices = devices.names[:-1] if validation_tower else devices.names
 
     def build_feed(examples: Examples, devices: Sequence[str], batch_size: int, *,
@@ -166,6 +171,9 @@ class TrainingGraph:
     if validation_tower and len(self.devices.names) < 2:
       raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to '
                        'train: use num_gpus of at least 2, or validation=switch.')
+    if collective == 'nccl' and self.devices.memory.num_logical:
+      raise UsageError('collective=nccl refuses two towers on one GPU, and logical_gpus='
+                       f'{self.devices.memory.num_logical} puts all there: use collective=ring.')
     if collective != 'auto' and variables != 'replicated' and self.workers.num_workers == 1:
       raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
                        'are shared, and one worker: use variables=replicated.')

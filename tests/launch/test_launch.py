@@ -498,6 +498,17 @@ note('own', '%d %s %s' % (worker, os.environ['CUDA_VISIBLE_DEVICES'], os.sched_g
       f'{worker} {worker + 3} {{{core}}}' for worker, core in enumerate(cores)]
 
 
+@pytest.mark.parametrize('flags, given, expected', [
+    ([], {}, 'true'), ([], {'TF_FORCE_GPU_ALLOW_GROWTH': 'false'}, 'false'),
+    (['--gpus_per_worker=1'], {}, 'None')])
+def test_processes_that_share_gpus_leave_memory_to_the_others(start, flags, given, expected):
+  launcher = start('''
+note('growth', str(os.environ.get('TF_FORCE_GPU_ALLOW_GROWTH')))
+''', '--workers=1', '--evaluator', *flags, environment=given)
+  assert launcher.end() == 0
+  assert launcher.notes('growth') == [expected] * 2
+
+
 COMMAND = ['--', sys.executable, '-c', '']
 
 

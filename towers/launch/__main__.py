@@ -192,6 +192,9 @@ def _start(children, index, member, command, addresses):
   environment.setdefault('PYTHONUNBUFFERED', '1')
   if member.gpus is not None:
     environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
+  else:
+    # The first process would take all memory of the GPUs that it shares with the others.
+    environment.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
   try:
     return children.start(member.name, command, environment=environment, cores=member.cores,
                           index=index)

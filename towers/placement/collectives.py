@@ -27,7 +27,7 @@ FUSION_BYTES = 4000000
 # The keys of two kinds of groups: one device of each worker, and, plus its size, all devices that
 # take part in the all-reduce of gradients.
 _WORKERS, _TOWERS = 1, 2
-# The lowest keys of a program: of single values, and of gradients. Those below are for other graphs.
+# The lowest keys of a program: of single values, and of gradients. Other graphs have lower ones.
 _LOWEST_KEY = 1 << 30
 _LOWEST_OF_GRADIENTS = _LOWEST_KEY + (1 << 29)
 _NUM_KEYS = 1 << 29

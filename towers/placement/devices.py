@@ -7,9 +7,17 @@ never silently: `auto` says so, and fewer GPUs than asked for is an error before
 import os
 from typing import List, NamedTuple, Optional
 
-from tensorflow_v1 import SPINNING_HINDERS, compiles_on_cpus, give_sessions_threads, keep_memory, tf
+from tensorflow_v1 import (
+    SPINNING_HINDERS,
+    compiles_on_cpus,
+    give_sessions_threads,
+    keep_memory,
+    set_gpu_memory,
+    tf,
+)
 from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.usage_error import UsageError
+from towers.placement.gpu_memory import GpuMemory, read_gpu_memory
 from towers.placement.workers import ALONE, Workers
 
 DEVICE_KINDS = ('auto', 'gpu', 'cpu')
@@ -39,10 +47,12 @@ class Devices(NamedTuple):
     kind: 'GPU' or 'CPU'.
     names: for each tower its device.
     notice: a sentence for the user about the choice, or ''.
+    memory: that the process takes of GPUs.
   """
   kind: str
   names: List[str]
   notice: str
+  memory: GpuMemory = GpuMemory()
 
 
 def count_gpus() -> int:
@@ -50,7 +60,9 @@ def count_gpus() -> int:
   return len(tf.config.experimental.list_physical_devices('GPU'))
 
 
-def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devices:
+def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
+                  logical_gpus: Optional[int] = None,
+                  gpu_memory: Optional[str] = None) -> Devices:
   """Chooses the towers' devices; call it before the graph is built.
 
   Virtual CPU devices then get the threads that `build_session_config` counts.
@@ -58,13 +70,23 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
   Args:
     num_towers: one device each. None for the number of GPUs, or for 2 virtual CPU devices.
     kind: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs if there are any.
+    logical_gpus: that the first GPU is divided into, one for each tower; None to use whole GPUs.
+    gpu_memory: 'growth', a fraction or megabytes, see `read_gpu_memory`; None for all memory.
 
   Raises:
-    UsageError: fewer GPUs than towers, none with 'gpu', or an unknown kind.
+    UsageError: fewer GPUs than towers, none with 'gpu' or `logical_gpus`, an unknown kind, or
+      memory that the process has taken otherwise.
   """
   if kind not in DEVICE_KINDS:
     raise UsageError(f"device is {kind!r}: choose one of {', '.join(DEVICE_KINDS)}.")
+  memory = read_gpu_memory(gpu_memory, logical_gpus)
   num_gpus = 0 if kind == 'cpu' else count_gpus()
+  if memory.num_logical:
+    if num_gpus == 0:
+      raise UsageError(f'logical_gpus={logical_gpus} divides a GPU, and TensorFlow '
+                       f'{tf.__version__} sees none: use virtual CPU devices with --device=cpu '
+                       f'--num_gpus={logical_gpus}.')
+    num_gpus = memory.num_logical
   if num_towers is None:
     num_towers = num_gpus or (1 if kind == 'gpu' else _TOWERS_WITHOUT_GPU)
   if num_towers < 1:
@@ -80,12 +102,21 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto') -> Devic
                        f'{num_gpus}: use --num_gpus={num_gpus}, make the others visible '
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
                        '--device=cpu.')
-    return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '')
+    _take_memory(memory)
+    return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '', memory)
 
   give_sessions_threads()
   notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
                                      f'{num_towers} towers stand on virtual CPU devices')
   return Devices('CPU', [f'/device:CPU:{tower}' for tower in range(num_towers)], notice)
+
+
+def _take_memory(memory):
+  try:
+    set_gpu_memory(growth=memory.growth, fraction=memory.fraction, limits=memory.limits)
+  except RuntimeError as error:
+    raise UsageError('gpu_memory and logical_gpus come too late, since this process uses its GPUs '
+                     f'already: {error}. Build this program in a process of its own.') from error
 
 
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
@@ -136,11 +167,16 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   config.inter_op_parallelism_threads = inter_threads or _count_inter_threads(
       devices, is_deep, runs_in_caller=is_small and is_alone and not needs_threads)
   # With it on CPUs the process ends, even if no op asks for it.
-  config.experimental.collective_nccl = on_gpus and collective != 'ring'
+  config.experimental.collective_nccl = (
+      on_gpus and collective != 'ring' and not devices.memory.num_logical)
   # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
   config.allow_soft_placement = on_gpus
 
-  if not on_gpus:
+  if on_gpus:
+    devices.memory.write(config.gpu_options)
+    # Batches are copied to GPUs from memory that need not be pinned first.
+    config.gpu_options.force_gpu_compatible = True
+  else:
     config.device_count['CPU'] = len(devices.names)
     # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
     config.experimental.disable_thread_spinning = (

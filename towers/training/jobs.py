@@ -90,12 +90,14 @@ def check(config: Config, data_set: DataSet) -> bool:
   used with `--device=gpu` alone.
   """
   import towers
-  from tensorflow_v1 import use_deterministic_kernels
+  from tensorflow_v1 import use_deterministic_kernels, use_tf32
   from towers.training.reporting.describe import describe_check
 
   on_gpus = config.device == 'gpu'
   if config.deterministic or on_gpus:
     use_deterministic_kernels()
+  # Towers that differ by the rounding of TF32 would look different for other causes.
+  use_tf32(config.tf32 == 'on' and not on_gpus)
   model = _build_model(config, data_set)
   reports = []
   for is_training in (True, False):
@@ -169,11 +171,13 @@ def predict(config: Config) -> None:
 def _build_devices(config):
   """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
   import towers
-  from tensorflow_v1 import use_deterministic_kernels
+  from tensorflow_v1 import use_deterministic_kernels, use_tf32
 
   if config.deterministic:
     use_deterministic_kernels()
-  devices = towers.build_devices(config.num_gpus, config.device)
+  use_tf32(config.tf32 == 'on')
+  devices = towers.build_devices(config.num_gpus, config.device, logical_gpus=config.logical_gpus,
+                                 gpu_memory=config.gpu_memory)
   if devices.notice:
     write_line(f'towers: {devices.notice}', sys.stderr)
   if config.data_format == 'NCHW' and devices.kind == 'CPU':

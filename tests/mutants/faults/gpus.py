@@ -15,6 +15,14 @@ MUTANTS = [
              'test_keys_fall_in_the_order_in_which_gradients_are_ready[1]'),
         ]),
     *mutants_of(
+        'towers/placement/devices.py', tests='tests/placement/test_gpu_memory.py', faults=[
+            ("on_gpus and collective != 'ring' and not devices.memory.num_logical)",
+             "on_gpus and collective != 'ring')", 'NCCL is asked for two towers on one GPU',
+             'test_logical_gpus_are_towers_on_one_gpu_with_a_ring'),
+            ('    _take_memory(memory)\n', '', 'eager mode takes all memory first',
+             'test_each_text_sets_one_option[growth-expected1]'),
+        ]),
+    *mutants_of(
         'towers/update/guard.py', tests='tests/update/test_guard.py', faults=[
             ('on_device.setdefault((total.dtype, tensor.device), [])',
              'on_device.setdefault((total.dtype, total.name), [])',

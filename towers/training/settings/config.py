@@ -15,6 +15,7 @@ from towers.data import DATA_SETS
 from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
 from towers.placement.cluster import Cluster
+from towers.placement.gpu_memory import read_gpu_memory
 from towers.training.settings import intervals
 from towers.training.settings.functions import is_function
 from towers.training.settings.zoo import load_zoo
@@ -118,6 +119,12 @@ class Config:
       int, None, 'towers, one per GPU; default: all GPUs, or 2 virtual CPU devices')
   device: str = _setting(
       str, 'auto', 'auto: GPUs if there are any, else virtual CPU devices', ('auto', 'gpu', 'cpu'))
+  logical_gpus: Optional[int] = _setting(
+      int, None, 'divide one GPU into this many, a tower on each; needs gpu_memory')
+  gpu_memory: Optional[str] = _setting(
+      Text, None, 'of each GPU: growth, a fraction such as 0.4, or megabytes; default: all')
+  tf32: str = _setting(
+      str, 'on', 'round factors of float32 products on GPUs from Ampere on', ('on', 'off'))
   model: str = _setting(
       Function, 'convnet', 'model of every tower, or your module:function', load_zoo().MODELS)
   label_smoothing: float = _setting(
@@ -341,6 +348,16 @@ class Config:
     _refuse(self.data_format == 'NCHW' and (checks_on_cpus or self.device == 'cpu'),
             f'data_format=NCHW with {cause}: this format needs GPUs; use data_format=NHWC, whose '
             'weights and checkpoints are the same.')
+    logical = self.logical_gpus
+    read_gpu_memory(self.gpu_memory, logical)
+    _refuse(logical is not None and self.device == 'cpu',
+            f'logical_gpus={logical} with device=cpu: virtual CPU devices need no GPU to divide; '
+            'use num_gpus alone.')
+    _refuse(logical is not None and self.check,
+            f'logical_gpus={logical} has no effect on check: leave it out.')
+    _refuse(logical is not None and self.collective == 'nccl',
+            f'collective=nccl with logical_gpus={logical}: it refuses two towers on one GPU; use '
+            'collective=ring.')
     _refuse(self.collective == 'nccl' and self.device == 'cpu',
             'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
     _refuse(self.loss_scale is not None and self.precision != 'mixed',
