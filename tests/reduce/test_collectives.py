@@ -126,8 +126,9 @@ def test_keys_fall_in_the_order_in_which_gradients_are_ready(num_workers):
     sum_fused([gradients] * 2, devices=['/device:GPU:0', '/device:GPU:1'], kind='nccl',
               fusion_bytes=0, num_workers=num_workers)
     # TensorFlow starts the collectives of a device by falling keys.
-    ops = sorted([op for op in graph.get_operations() if op.type == 'CollectiveReduce'
-                  and op.device == '/device:GPU:0' and op is not sums.op], key=lambda op: -op.get_attr('instance_key'))
+    ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce'
+           and op.device == '/device:GPU:0' and op is not sums.op]
+    ops.sort(key=lambda op: -op.get_attr('instance_key'))
     shares = [op.inputs[0].op.inputs[0].op for op in ops]
   assert [layer_of[share] for share in shares] == [3, 3, 2, 2, 1, 1, 0, 0]
   # A gradient needs the gradients of the layers after it.
