@@ -51,7 +51,7 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   Args:
     config: towers.training.settings.config.Config.
     data_set: data.DataSet.
-    num_towers: on virtual CPU devices.
+    num_towers: on virtual CPU devices, unless the config asks for GPUs.
     model: towers.Model, or None for the config's.
     cluster: of which this process is a worker; all workers open it at the same time.
 
@@ -65,11 +65,12 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
   from towers.training.cluster.worker import facts_of_graph
   from towers.training.stepping.steps import Steps
 
-  devices = towers.build_devices(num_towers, 'cpu')
+  kind = 'gpu' if config.device == 'gpu' else 'cpu'
+  devices = towers.build_devices(num_towers, kind)
   with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_configured(
-        dataclasses.replace(config, num_gpus=num_towers, device='cpu'), model, data_set,
+        dataclasses.replace(config, num_gpus=num_towers, device=kind), model, data_set,
         towers.Workers(cluster.num_workers, cluster.rank))
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'Compare the settings of the workers.')

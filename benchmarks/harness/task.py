@@ -40,6 +40,7 @@ NETS: Dict[str, Net] = {
     'lenet': Net((28, 28, 1), 32, False, 'sample'),
     'convnet': Net((32, 32, 3), 32, False, 'synthetic'),
     'resnet20': Net((32, 32, 3), 8, True, 'synthetic'),
+    'resnet50': Net((224, 224, 3), 64, True, 'synthetic'),
 }
 
 
@@ -48,11 +49,12 @@ class Task(NamedTuple):
 
   Attributes:
     net: one of NETS.
-    num_towers: on virtual CPU devices.
+    num_towers: that train.
     batch_size: of each tower.
     data: 'synthetic', or a data set of main.py that needs at most a folder.
     data_dir: its folder, if it needs one.
     intra_threads: threads of one op; None leaves them to TensorFlow.
+    kind: of the towers' devices, 'CPU' for virtual ones or 'GPU'.
   """
   net: str
   num_towers: int
@@ -60,6 +62,12 @@ class Task(NamedTuple):
   data: str = SYNTHETIC
   data_dir: Any = None
   intra_threads: Any = None
+  kind: str = 'CPU'
+
+  @property
+  def devices(self) -> List[str]:
+    """The device of each tower."""
+    return [f'/device:{self.kind}:{tower}' for tower in range(self.num_towers)]
 
   @property
   def global_batch_size(self) -> int:
@@ -115,6 +123,8 @@ class Task(NamedTuple):
   def build_session_config(self) -> Any:
     """Returns a `tf.ConfigProto` with a device for each tower and TensorFlow's other defaults."""
     from tensorflow_v1 import tf
+    if self.kind == 'GPU':
+      return tf.ConfigProto(allow_soft_placement=True)
     return tf.ConfigProto(device_count={'CPU': self.num_towers},
                           intra_op_parallelism_threads=self.intra_threads or 0)
 

@@ -19,8 +19,8 @@ def run_by_hand(turns: Any, task: Task) -> None:
     iterator = tf.data.make_initializable_iterator(dataset)
     parts = zip(*[tf.split(tensor, num_towers) for tensor in iterator.get_next()])
   puts, gradients, losses = [], [], []
-  for tower, part in enumerate(parts):
-    with tf.device(f'/cpu:{tower}'), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
+  for tower, (part, device) in enumerate(zip(parts, task.devices)):
+    with tf.device(device), tf.variable_scope(tf.get_variable_scope(), reuse=tower > 0):
       area = StagingArea([tensor.dtype for tensor in part], [tensor.shape for tensor in part])
       puts.append(area.put(part))
       loss = tf.reduce_mean(model(tuple(area.get()), True)[0])

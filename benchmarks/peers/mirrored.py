@@ -17,7 +17,8 @@ def run_mirrored(turns: Any, task: Task) -> None:
     return dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
 
   with contextlib.ExitStack() as opened:
-    step, session = open_mirrored(opened, task.build_model(), load=load, num_towers=task.num_towers,
+    step, session = open_mirrored(opened, task.build_model(), load=load,
+                                  num_towers=task.num_towers, kind=task.kind,
                                   optimizer=task.build_optimizer,
                                   session_config=task.build_session_config())
     turns.watch(session, tf.trainable_variables())
@@ -25,7 +26,7 @@ def run_mirrored(turns: Any, task: Task) -> None:
       pass
 
 
-def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
+def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, kind: str = 'CPU',
                   optimizer: Callable[[], Any], load: Optional[Callable[[Any], Any]] = None,
                   make_batch: Optional[Callable[[], Any]] = None,
                   session_config: Optional[Any] = None) -> Tuple[Callable[[], Any], Any]:
@@ -34,7 +35,8 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
   Args:
     opened: closes the session.
     model: towers.Model.
-    num_towers: on virtual CPU devices.
+    num_towers: one device each.
+    kind: of these devices, 'CPU' for virtual ones or 'GPU'.
     optimizer: makes the optimizer.
     load: makes the data set of a worker; its elements are batches of one tower.
     make_batch: without `load`, makes each tower's constant batch.
@@ -46,7 +48,8 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int,
   config = session_config or tf.ConfigProto(device_count={'CPU': num_towers},
                                             use_per_session_threads=True)
   session = opened.enter_context(tf.Session(config=config))
-  strategy = tf.distribute.MirroredStrategy([f'/device:CPU:{tower}' for tower in range(num_towers)])
+  strategy = tf.distribute.MirroredStrategy(
+      [f'/device:{kind}:{tower}' for tower in range(num_towers)])
 
   def replica(batch):
     # Outside Estimator the strategy sums gradients; the loss must divide by the global batch.

@@ -18,8 +18,9 @@ _CHECKPOINT_EVERY = '600seconds'
 def build_config(task: Task, settings: Dict[str, Any]) -> Config:
   """Returns the config of a task with the given settings."""
   return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
-                device='cpu', learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
-                validation='none', shuffle=False, checkpoint_every=_CHECKPOINT_EVERY,
+                device=task.kind.lower(), learning_rate=LEARNING_RATE, momentum=MOMENTUM,
+                schedule='constant', validation='none', shuffle=False,
+                checkpoint_every=_CHECKPOINT_EVERY,
                 **dict(dict(intra_threads=task.intra_threads), **settings))
 
 
