@@ -86,6 +86,17 @@ def test_unknown_shapes_become_those_of_the_first_element():
     take(towers.from_dataset(make(7), name='mine'), num_steps=2)
 
 
+def test_examples_of_unequal_shapes_end_where_they_should_and_can_be_padded():
+  def make():
+    return of_unknown_size(9)().map(lambda id: {
+        'id': id, 'row': tf.fill([id % 3], id), 'text': tf.fill([1, id % 2], 'a')})
+
+  examples = towers.padded(towers.from_dataset(make))
+  assert sorted(sum(take(examples, 'next', num_steps=2), [])) == list(range(9))
+  with pytest.raises(tf.errors.OpError, match='promised num_examples=8'):
+    take(towers.padded(towers.from_dataset(make, 8)), num_steps=1)
+
+
 # 17 promises 16, a whole chunk of what is read at a time.
 @pytest.mark.parametrize('num', [1, 2, 17])
 def test_a_data_set_of_another_size_than_promised_fails(num):

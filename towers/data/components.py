@@ -59,6 +59,16 @@ class Components(NamedTuple):
     return tf.nest.pack_sequence_as(
         self.structure, [tf.zeros(part.shape, part.dtype) for part in self.parts])
 
+  def parse(self, *serialized: Any) -> Any:
+    """Returns an example from its tensors, each serialized as a scalar string tensor."""
+    from tensorflow_v1 import tf
+    tensors = []
+    for part, text in zip(self.parts, serialized):
+      tensor = tf.io.parse_tensor(text, part.dtype)
+      tensor.set_shape(part.shape)
+      tensors.append(tensor)
+    return tf.nest.pack_sequence_as(self.structure, tensors)
+
   def hold(self, example: Any, *, fix: str) -> Any:
     """Returns an example as it is, with static shapes; shapes of components are known.
 

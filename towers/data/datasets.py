@@ -243,6 +243,11 @@ def _end_after(dataset: Any, count: int, components: Components) -> Any:
     with tf.control_dependencies([tf.Assert(begin + num_rows <= count, [message])]):
       return tf.nest.map_structure(tf.identity, chunk)
 
+  read = find_components(dataset, components.name)
+  if not read.are_static:  # A chunk takes tensors of different shapes as strings.
+    dataset = dataset.map(as_written(
+        lambda *element: tuple(map(tf.io.serialize_tensor, tf.nest.flatten(element)))))
   begins = tf.data.Dataset.range(0, count + size, size)
   chunks = tf.data.Dataset.zip((begins, dataset.take(count + 1).batch(size)))
-  return unbatch(chunks.map(as_written(check)))
+  checked = unbatch(chunks.map(as_written(check)))
+  return checked if read.are_static else checked.map(as_written(read.parse))

@@ -42,7 +42,7 @@ def classes(num):
   return feature(LABEL, classLabel=dict(numClasses=str(num)))
 
 
-# As MNIST's is written today, and as versions before 4.5 wrote it.
+# As MNIST's is written today, and as older versions wrote it.
 MNIST = features_dict(image=image(), label=classes(10))
 OLD_MNIST = {'type': _MODULE + 'features_dict.FeaturesDict', 'content': {
     'image': {'type': _MODULE + IMAGE, 'content': {
@@ -185,6 +185,8 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
   refuse('features.json: cannot be read', [1])
   refuse('format array_record, and only tfrecord', fileFormat='array_record')
   refuse('dataset_info.json: cannot be read', splits=None)
+  refuse('dataset_info.json: cannot be read', splits=[
+      dict(name='train', shardLengths=['1'], filepathTemplate='{0}')])
   refuse('2 of 2 files of the split .train. are missing.*train.tfrecord-00000-of-00002', splits=[
       dict(name='train', shardLengths=['1', '1'])])
   refuse('has 1 records, and dataset_info.json counts 2', splits=[

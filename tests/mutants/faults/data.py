@@ -93,6 +93,9 @@ MUTANTS = [
              'for size in itertools.count(_CHUNK))',
              'nobody reads the element after a last one that fills its chunk',
              'test_a_data_set_of_another_size_than_promised_fails[17]'),
+            ('if not read.are_static:', 'if False:',
+             'examples of unequal shapes are stacked before they can be padded',
+             'test_examples_of_unequal_shapes_end_where_they_should_and_can_be_padded'),
             ('count = num_examples or _read_count(count_file, name) or _count(copy, count_file, '
              'name)', 'count = num_examples or _count(copy, count_file, name)',
              'a count that was kept is made again', 'test_a_count_is_told_and_kept'),

@@ -8,12 +8,12 @@
   towers.from_tfds('~/tensorflow_datasets/imdb_reviews/plain_text/1.0.0', 'train')     # dicts
 """
 
-import json
 import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from towers.base.local_path import check_local_path
+from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
@@ -185,7 +185,7 @@ def _open(data_dir: Any) -> _Folder:
   path = os.path.join(folder, _INFO)
   try:
     with open(path, encoding='utf-8') as file:
-      info = json.load(file)
+      info = parse_json(file.read())
     file_format = info.get('fileFormat', 'tfrecord')
     if file_format != 'tfrecord':
       raise UsageError(f'{path}: the files are of the format {file_format}, and only tfrecord is '
@@ -194,7 +194,7 @@ def _open(data_dir: Any) -> _Folder:
     return _Folder(folder, info['name'], features, splits, _find_supervised(info))
   except UsageError:
     raise
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise UsageError(f'{path}: cannot be read as what tensorflow-datasets writes: '
                      f'{type(error).__name__}: {error}') from None
 

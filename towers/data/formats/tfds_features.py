@@ -6,15 +6,15 @@
     "label": {"pythonClassName": "….class_label_feature.ClassLabel",
               "classLabel": {"numClasses": "10"}}}}}
 
-Versions before 4.5 wrote `{"type": …, "content": …}` instead, with snake_case names. A record is a
+Older versions wrote `{"type": …, "content": …}` instead, with snake_case names. A record is a
 `tf.train.Example` whose features are named by the paths to them, as `image` or `meta/id`.
 
 Format: `feature.proto`, `example_serializer.py` and `features/` of tensorflow-datasets.
 """
 
-import json
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
+from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 
 # What a tensor is stored as in an Example, by what it is; 'bytes' and 'zlib' store all as strings.
@@ -59,14 +59,14 @@ def read_features(path: str) -> Features:
   """
   try:
     with open(path, encoding='utf-8') as file:
-      kind, content = _open(json.load(file))
+      kind, content = _open(parse_json(file.read()))
     if kind != 'FeaturesDict':
       raise UsageError(f'{path}: examples are of the class {kind}, and only a FeaturesDict is '
                        f'read. {_OTHERWISE}')
     return _read_dict(content, '', path)
   except UsageError:
     raise
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise UsageError(f'{path}: cannot be read as what tensorflow-datasets writes: '
                      f'{type(error).__name__}: {error}') from None
 
@@ -77,10 +77,10 @@ def _open(feature: Dict[str, Any]) -> Tuple[str, Dict[str, Any]]:
     name = feature['pythonClassName']
     [content] = [value for value in feature.values() if isinstance(value, dict)]
     if 'jsonFeature' in feature:
-      content = json.loads(content['json'])
+      content = parse_json(content['json'])
   else:
     name, content = feature['type'], feature['content']
-    content = json.loads(content) if isinstance(content, str) else content
+    content = parse_json(content) if isinstance(content, str) else content
   return name.split('.')[-1], content
 
 
