@@ -213,7 +213,8 @@ virtualenv is there or knows it. On Debian and Ubuntu: apt-get install python3-v
     }
   fi
   : >"$venv/towers.building"
-  install 'pip>=20.3'  # Older ones do not know manylinux2014 wheels, and would compile for an hour.
+  # First, because pip below 20.3 does not know manylinux2014 wheels, and would compile for an hour.
+  install -r pip.txt
   install $(printf -- '-r %s ' $requirements)
   "$venv/bin/python" -m pip check >&2 || {
     say "the packages in $venv do not fit together, see above; remove it, and the next start makes it again"
@@ -234,9 +235,11 @@ size_of_download() {
   esac
 }
 
-# PIP_USER, which some machines set, would install outside the environment.
+# Takes only files whose hashes stand in requirements/: those on PyPI, for every platform. PIP_USER,
+# which some machines set, would install outside the environment.
 install() {
-  (cd "$root/requirements" && PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >&2) || {
+  (cd "$root/requirements" && PIP_USER=0 "$venv/bin/python" -m pip install --disable-pip-version-check \
+    --require-hashes "$@" >&2) || {
     say "pip could not install into $venv; see the reason above. It needs $(size_of_download) from the network, or from \
 your own index or folder (PIP_INDEX_URL, PIP_FIND_LINKS), and room on the disk. The next start tries again."
     exit 1
@@ -256,7 +259,8 @@ make_with_venv() { "$python" -m venv "$venv"; }
 make_with_uv() { uv venv --allow-existing --seed --python "$python" "$venv"; }
 make_with_virtualenv() { virtualenv --python "$python" "$venv"; }
 make_with_downloaded_virtualenv() {
-  "$python" -m pip install --target "$venv/towers.virtualenv" virtualenv &&
+  "$python" -m pip install --target "$venv/towers.virtualenv" --require-hashes \
+    -r "$root/requirements/virtualenv.txt" &&
     PYTHONPATH="$venv/towers.virtualenv" "$python" -m virtualenv "$venv" &&
     rm -rf "$venv/towers.virtualenv"
 }

@@ -14,10 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import tensorflow_v1.load
 from towers.base import installed
 from towers.base.usage_error import UsageError
+
+if sys.version_info >= (3, 8):
+  from importlib import metadata
+else:
+  import importlib_metadata as metadata
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ('sh', 'cat', 'cmp', 'cp', 'dirname', 'grep', 'mkdir', 'mv', 'rm', 'rmdir', 'sleep',
@@ -185,7 +191,8 @@ class TestEnvironmentIsMade:
     assert code == 0
     assert stderr.startswith('towers: TensorFlow 1.14 on Python 3.7 (.venv-tf1)\n')
     assert 'some minutes' in stderr
-    assert '-m pip install --disable-pip-version-check -r tf1.txt' in machine.calls()
+    install = '-m pip install --disable-pip-version-check --require-hashes -r'
+    assert f'{install} pip.txt' in machine.calls() and f'{install} tf1.txt' in machine.calls()
     assert machine.calls()[-1] == f'{machine.checkout}/main.py --steps=3 two words'
 
   def test_tests_take_arguments(self, machine):
@@ -298,19 +305,64 @@ class TestEnvironmentIsMade:
 
 
 def lines_of(path: Path) -> 'list[str]':
-  return [line for line in path.read_text().splitlines() if line and not line.startswith('#')]
+  """Returns the requirements of a file, each on one line with its hashes."""
+  text = path.read_text().replace('\\\n', ' ')
+  return [line for line in text.splitlines() if line and not line.startswith('#')]
 
 
-@pytest.mark.parametrize('name', ['tf1.txt', 'tf2.txt', 'tf2-cuda.txt', 'lint.txt'])
-def test_every_requirement_is_pinned_exactly(name):
-  for line in lines_of(ROOT / 'requirements' / name):
-    assert re.match(r'[\w.-]+==[\w.]+( ; .+)?$', line), line
+def pins_of(path: Path) -> 'list[str]':
+  """Returns the requirements of a file without their hashes: 'name==version ; marker'."""
+  return [line.split(' --hash=')[0].strip() for line in lines_of(path)]
+
+
+@pytest.mark.parametrize('name', sorted(
+    path.name for path in (ROOT / 'requirements').glob('*.txt')))
+def test_every_requirement_is_pinned_exactly_and_has_hashes(name):
+  lines = lines_of(ROOT / 'requirements' / name)
+  assert lines
+  for line in lines:
+    assert re.match(r'[\w.-]+==[\w.]+( ; [^#]+?)?( +--hash=sha256:[0-9a-f]{64})+$', line), line
+
+
+def test_pip_takes_only_files_with_these_hashes():
+  script = (ROOT / 'environment.sh').read_text()
+  commands = re.findall(r'^[^#\n]*-m pip install (?:[^\n]*\\\n)*[^\n]*', script, re.MULTILINE)
+  assert len(commands) == 2 and all('--require-hashes' in command for command in commands)
+  # Every Python that environment.sh looks for finds its pip.
+  assert [re.sub(r'[\w.]+==[\w.]+', '', pin) for pin in pins_of(
+      ROOT / 'requirements' / 'pip.txt')] == [" ; python_full_version < '3.8'",
+                                              " ; python_full_version >= '3.10'"]
+
+
+@pytest.mark.parametrize('name, target', [('tf1.txt', '3.7'), ('tf2.txt', '3')])
+def test_every_installed_package_is_locked(name, target):
+  """A package that is installed and not locked would have come without a hash."""
+  if not f'{sys.version_info[0]}.{sys.version_info[1]}'.startswith(target) or (
+      target == '3' and sys.version_info < (3, 10)):
+    pytest.skip('of the other target')
+  locked = {re.sub('[-_.]+', '-', pin.split('==')[0].lower())
+            for file in (name, 'tf2-cuda.txt', 'pip.txt') for pin in pins_of(
+                ROOT / 'requirements' / file)}
+  needed, known = list(locked - {'pip'}), set()
+  while needed:
+    package = needed.pop()
+    if package in known:
+      continue
+    known.add(package)
+    try:
+      requires = metadata.requires(package) or []
+    except metadata.PackageNotFoundError:  # Of another platform or version of Python.
+      continue
+    for requirement in map(Requirement, requires):
+      if requirement.marker is None or requirement.marker.evaluate({'extra': ''}):
+        needed.append(re.sub('[-_.]+', '-', requirement.name.lower()))
+  assert known <= locked, known - locked
 
 
 def test_the_package_asks_for_the_pinned_versions():
   asked = re.findall(r"\"([\w-]+==[\w.]+); python_version < '3.8'\"",
                      (ROOT / 'pyproject.toml').read_text())
-  assert len(asked) == 5 and set(asked) <= set(lines_of(ROOT / 'requirements' / 'tf1.txt'))
+  assert len(asked) == 5 and set(asked) <= set(pins_of(ROOT / 'requirements' / 'tf1.txt'))
 
 
 def test_only_one_folder_imports_tensorflow():
