@@ -1,4 +1,4 @@
-"""The laws on a GPU, ten minutes on one: `python -m pytest -n 0 tests/gpu`.
+"""The laws on a GPU: `python -m pytest -n 0 -m '' tests/gpu`.
 
 Each run is a process of its own, since a process divides its GPU once. TOWERS_GPU_TESTS=cpu puts
 the same runs on virtual CPU devices, to see that the tests themselves work.
