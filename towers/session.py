@@ -179,7 +179,8 @@ class Session:
     steps.check_replicas()
     if self._program.workers.rank != 0:
       return ''
-    with contextlib.closing(Checkpoints(folder, keep=1 << 30, stop_on_full_disk=True)) as saved:
+    with contextlib.closing(Checkpoints(folder, keep=1 << 30, stop_on_full_disk=True,
+                                        inputs=self._program.feed.inputs)) as saved:
       return saved.save(steps.session)
 
   def restore(self, folder: str) -> str:
@@ -193,7 +194,9 @@ class Session:
     steps, session = self._steps, self._steps.session
     path = None
     if self._program.workers.rank == 0:
-      path = Checkpoints(folder, keep=1 << 30).restore(session) if os.path.isdir(folder) else None
+      if os.path.isdir(folder):
+        inputs = self._program.feed.inputs
+        path = Checkpoints(folder, keep=1 << 30, inputs=inputs).restore(session)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
     with self._explained():

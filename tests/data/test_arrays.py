@@ -19,22 +19,20 @@ _OVER_2_GB = """
 import resource
 import sys
 import numpy as np
-from towers.data.arrays import from_arrays
+import towers
 from tensorflow_v1 import tf
 
 images = np.memmap(sys.argv[1], np.uint8, mode='w+', shape=(2200, 1 << 20))
 images[-1, -1] = 7
 images.flush()
-examples = from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape),
-                       np.arange(2200))
-fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-batches = examples.elements(*fed).skip(2198).batch(2).map(
-    lambda indices: examples.parse_batch(indices, *fed))
-iterator = tf.data.make_initializable_iterator(batches)
-batch = iterator.get_next()
+examples = towers.from_arrays(np.memmap(sys.argv[1], np.uint8, mode='r', shape=images.shape),
+                              np.arange(2200))
+plan = towers.build_plan(num_examples=2200, batch_size=2, num_towers=1)
+inputs = towers.build_inputs(examples, plan=plan)
+[batch] = inputs.next_batches()
 with tf.Session() as session:
-  session.run(iterator.initializer, dict(zip(fed, examples.arrays)))
-  last_images, last_labels = session.run(batch)
+  session.run(inputs.initializer, inputs.feed_dict(1099))
+  last_images, last_labels = session.run(batch.tensors)
 print(last_images[-1, -1], *last_labels)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -43,7 +41,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def _build(examples, *, batch_size, shuffle=False):
   """Builds one epoch; returns the iterator and the feed that starts it."""
   fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-  elements = examples.elements(*fed)
+  elements = tf.data.Dataset.range(examples.num_examples)
   if shuffle:
     elements = elements.shuffle(examples.num_examples, seed=1)
   batches = elements.batch(batch_size).map(lambda indices: examples.parse_batch(indices, *fed))

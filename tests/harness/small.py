@@ -45,8 +45,13 @@ def slow_but(fast, points):
 
 def id_examples(num_examples, name='train'):
   """Examples that are their own indices."""
-  return towers.Examples(num_examples=num_examples,
-                         elements=lambda: tf.data.Dataset.range(num_examples), name=name)
+  return towers.Examples(num_examples=num_examples, name=name)
+
+
+def element_examples(num_examples, name='train', shuffle_buffer=0):
+  """The same of elements without random access."""
+  return towers.Examples(num_examples=num_examples, name=name, shuffle_buffer=shuffle_buffer,
+                         elements=lambda: tf.data.Dataset.range(num_examples))
 
 
 def random_examples(num_examples, name='train', seed=0):
@@ -55,7 +60,7 @@ def random_examples(num_examples, name='train', seed=0):
   features = random.randn(num_examples, NUM_FEATURES).astype(np.float32)
   labels = random.randint(NUM_CLASSES, size=num_examples).astype(np.int32)
   return towers.Examples(
-      num_examples=num_examples, elements=lambda *arrays: tf.data.Dataset.range(num_examples),
+      num_examples=num_examples,
       parse_batch=lambda indices, *arrays: tuple(tf.gather(array, indices) for array in arrays),
       arrays=(features, labels), name=name, is_gathered=True)
 

@@ -11,7 +11,14 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import MODES, diagonal, id_examples, random_examples, slow_but
+from tests.harness.small import (
+  MODES,
+  diagonal,
+  element_examples,
+  id_examples,
+  random_examples,
+  slow_but,
+)
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS
 
@@ -91,7 +98,7 @@ OF_WORKERS = [(mode, size, num_workers, shuffle) for mode in MODES
 @pytest.mark.parametrize('mode, size, num_workers, shuffle', slow_but(
     [point for number, point in enumerate(OF_WORKERS) if (number // 8 + number // 2 + number) % 2],
     OF_WORKERS), ids=str)
-def test_workers_share_every_step_and_each_stays_with_its_own_examples(
+def test_workers_share_every_step_and_each_stays_with_its_own_positions(
     mode, size, num_workers, shuffle):
   num_examples, batch_size, num_towers = size
   steps_per_epoch = -(-num_examples // batch_size)
@@ -101,13 +108,14 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(
         mode, size, [(0, 2 * steps_per_epoch + 1), (steps_per_epoch - 1, 2)], shuffle=shuffle,
         num_workers=num_workers, rank=rank)
     of_worker.append((plan, steps))
-    assert {id for step in steps for ids in step for id in ids
-           } == set(range(rank, num_examples, num_workers))
     assert resumed == steps[steps_per_epoch - 1:steps_per_epoch + 1]
-    if mode == 'shard':
-      for tower in range(num_towers):
-        assert all(id % (num_workers * num_towers) == rank + num_workers * tower
-                   for step in steps for id in step[tower])
+    if not shuffle:
+      assert {id for step in steps for ids in step for id in ids
+             } == set(range(rank, num_examples, num_workers))
+      if mode == 'shard':
+        for tower in range(num_towers):
+          assert all(id % (num_workers * num_towers) == rank + num_workers * tower
+                     for step in steps for id in step[tower])
   for epoch in range(2):
     taken = [
         sorted(id
@@ -119,25 +127,9 @@ def test_workers_share_every_step_and_each_stays_with_its_own_examples(
     assert [len(ids) for ids in taken
            ] == [of_worker[0][0].size_at(step) for step in range(steps_per_epoch)]
     assert sorted(sum(taken, [])) == list(range(num_examples))
-    if not shuffle:
-      assert taken == [list(range(begin, min(begin + batch_size, num_examples)))
-                       for begin in range(0, num_examples, batch_size)]
-
-
-@pytest.mark.parametrize('mode, num_workers, num_towers', [('shard', 1, 4), ('split', 4, 1), (
-    'shard', 2, 2)])
-def test_every_shard_is_shuffled_in_an_order_of_its_own(mode, num_workers, num_towers):
-  num_examples, num_shards = 96, num_workers * num_towers
-  orders = []
-  for rank in range(num_workers):
-    steps = take(mode, (num_examples, 8, num_towers), num_steps=12, shuffle=True,
-                 num_workers=num_workers, rank=rank)[1]
-    # By their places within the shard, which is every fourth example.
-    orders += [
-        [id // num_shards for step in steps for id in step[tower]] for tower in range(num_towers)
-    ]
-  assert all(sorted(order) == list(range(num_examples // num_shards)) for order in orders)
-  assert len(set(map(tuple, orders))) == num_shards
+    assert taken == [
+        sorted(plan.indices_at(epoch * steps_per_epoch + step, seed=0 if shuffle else None))
+        for step in range(steps_per_epoch)]
 
 
 # What is left of 15 by batches of 4 would fill a batch of one of two towers.
@@ -248,8 +240,7 @@ def row_examples(num_examples, *, is_gathered=True, row_size=1):
   """Examples that are their own numbers, in rows of an array."""
   rows = np.repeat(np.arange(num_examples)[:, None], row_size, 1)
   return towers.Examples(num_examples=num_examples,
-                         elements=lambda _: tf.data.Dataset.range(num_examples), arrays=(rows,),
-                         name='train',
+                         arrays=(rows,), name='train',
                          parse_batch=lambda numbers, rows: tf.gather(rows, numbers)[..., 0],
                          is_gathered=is_gathered)
 
@@ -334,8 +325,8 @@ def test_functions_are_called_as_written_on_both_targets(mode):
       return function(*args)
     return call
 
-  examples = id_examples(10)._replace(parse_example=called_in('example', tf.negative),
-                                      parse_batch=called_in('batch', tf.negative))
+  examples = element_examples(10)._replace(parse_example=called_in('example', tf.negative),
+                                           parse_batch=called_in('batch', tf.negative))
   examples = examples._replace(elements=called_in('elements', examples.elements))
   plan = towers.build_plan(num_examples=10, batch_size=4, num_towers=3)
   with tf.Graph().as_default():

@@ -119,6 +119,35 @@ def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp
     np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in last])
 
 
+def test_a_run_goes_on_in_any_shape_and_warns_of_another_order(tmp_path, capsys):
+  def train(steps, folder, **settings):
+    recorder = Recorder()
+    with tf.Graph().as_default():
+      program = towers.Program(
+          model, train=towers.from_arrays(FEATURES, LABELS), batch_size=8, device='cpu',
+          optimizer=tf.train.AdamOptimizer(0.01), **settings)
+    towers.train(program, steps=steps, checkpoint_dir=str(folder), quiet=True, callbacks=[recorder])
+    return recorder.losses
+
+  whole = train(13, tmp_path / 'whole', num_towers=1)
+  losses = train(4, tmp_path / 'parts', num_towers=2)
+  losses += train(8, tmp_path / 'parts', num_towers=4, input_mode='shard', staging_depth=2)
+  losses += train(13, tmp_path / 'parts', num_towers=3, input_mode='next', accumulate=2)
+  assert losses == pytest.approx(whole, abs=2e-6)
+  assert 'WARNING' not in capsys.readouterr().out
+  train(14, tmp_path / 'parts', num_towers=3, seed=1)
+  printed = capsys.readouterr().out
+  assert 'after 6 of its 7 steps, shuffled with seed=0' in printed
+
+  with build(seed=2).session() as session:
+    session.restore(str(tmp_path / 'whole'))
+    assert 'this run is shuffled with seed=2' in capsys.readouterr().out
+    session.train()
+    session.save(str(tmp_path / 'session'))
+    session.restore(str(tmp_path / 'session'))
+    assert capsys.readouterr().out == ''
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):

@@ -1,16 +1,17 @@
 """Arrays: numpy arrays as a split of a data set.
 
-The elements are the indices 0 … n-1, so that sharding, shuffling and skipping move eight bytes an
-example, whatever its size, and a shuffle buffer as long as the split costs next to nothing. One
+The elements are the indices 0 … n-1, so that any position of a shuffled epoch is known at once. One
 `tf.gather` for each array turns a batch of indices into images and labels, on the CPU: it copies an
 example once, into its batch, where `Dataset.from_tensor_slices` copies it twice. The arrays
 themselves are fed when iterators are initialised. As graph constants they would stand in the
-GraphDef once for every dataset made of them, and fail beyond its 2 GB.
+GraphDef once for every dataset made of them, and fail beyond its 2 GB. A pipeline of your own needs
+`tensorflow_v1.plain_data_options` for such arrays: by default tf.data rewrites it when it starts,
+with a copy of the fed arrays in its GraphDef.
 
   # images [n, height, width, channels], labels [n]
   examples = from_arrays(images, labels, name='train')
   fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-  batches = examples.elements(*fed).shuffle(examples.num_examples).batch(64)
+  batches = tf.data.Dataset.range(examples.num_examples).batch(64)
   # ([64, height, width, channels], [64])
   batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))
 """
@@ -61,25 +62,16 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   fed = tuple(_feedable(array, label, name) for label, (_, array) in zip(labels, leaves))
   num_examples = _count_examples(fed, labels, name)
 
-  # TensorFlow is imported only where a graph is built, so that a wrong path or array fails within a
-  # moment, and not after the seconds that importing TensorFlow takes.
-  def elements(*_) -> Any:
-    from tensorflow_v1 import tf
-    # By default tf.data rewrites a pipeline when iterators start, with a copy of the fed arrays in
-    # its GraphDef: TensorFlow 1.14 aborts the process when they exceed 2 GB, 2.x takes as much
-    # memory again.
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    return tf.data.Dataset.range(num_examples).with_options(options)
-
   def gather(indices: Any, *tensors: Any) -> Any:
+    # TensorFlow is imported only where a graph is built, so that a wrong path or array fails within
+    # a moment, and not after the seconds that importing TensorFlow takes.
     from tensorflow_v1 import tf
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
     with tf.device('/cpu:0'):
       return _pack(structure, iter([tf.gather(tensor, indices) for tensor in tensors]))
 
-  return Examples(num_examples=num_examples, elements=elements, parse_batch=gather, arrays=fed,
-                  name=name, is_gathered=True)
+  return Examples(num_examples=num_examples, parse_batch=gather, arrays=fed, name=name,
+                  is_gathered=True)
 
 
 def check_name(name: str) -> None:

@@ -1,9 +1,9 @@
 """Data sets of your own: any tf.data.Dataset of single examples as a split.
 
 A data set has no index, so every shard reads all of it, a resumed run reads what it skips, and
-shuffling holds examples in memory. What its ops tell is checked at once: whether it is batched,
-endless or shuffled anew at each pass, and how many examples it has. The rest is checked while it is
-read: that shapes are equal, and that it ends where it should.
+shuffling holds examples in memory, of all shards in each. What its ops tell is checked at once:
+whether it is batched, endless or shuffled anew at each pass, and how many examples it has. The rest
+is checked while it is read: that shapes are equal, and that it ends where it should.
 """
 
 import contextlib

@@ -78,13 +78,9 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
   Returns:
     Examples of images `[batch, size, size, channels]` uint8 and labels `[batch]` int32.
   """
-  def elements(*_):
-    from tensorflow_v1 import tf
-    return tf.data.Dataset.range(source.num_examples)
-
   reader = _Reader(source, format, augment, seed, bad_records, name)
-  return Examples(num_examples=source.num_examples, elements=elements, read=reader.read,
-                  marks_bad=reader.marks_bad, name=name, source=source)
+  return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
+                  name=name, source=source)
 
 
 class _Reader(NamedTuple):

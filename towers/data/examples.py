@@ -1,13 +1,14 @@
 """Examples: one split of a data set, as the input modes need it.
 
-A pipeline shards, shuffles and skips *elements*, which are cheap (an index, a serialized record),
-and only then turns them into *examples* (a decoded image). So a resumed run skips without decoding,
-and every shard reads only its own part.
+A pipeline orders *elements*, which are cheap (an index, a serialized record), and only then turns
+them into *examples* (a decoded image). So a resumed run skips without decoding, and every shard
+reads only its own part.
 
-  elements ──► shard ──► shuffle ──► skip ──► parse_example ──► batch ──► parse_batch
-  (fixed order)                               (one by one)               (a whole batch)
-                                         or ► read
-                                              (in order, in any way)
+  indices 0 … n-1   ──► permuted ────────────┐
+                                             ├─► parse_example ──► batch ──► parse_batch
+  elements ──► shuffled by a buffer ──► skip ┘   (one by one)               (a whole batch)
+                                              or ► read
+                                                   (in order, in any way)
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
@@ -38,16 +39,18 @@ class Examples(NamedTuple):
 
   Attributes:
     num_examples: elements of one epoch, exactly.
-    elements: `elements(*arrays) -> tf.data.Dataset` of `num_examples` cheap elements in a fixed
-      order.
+    elements: None where the elements are the indices 0 … num_examples - 1, int64: any position of
+      a shuffled epoch is then known at once. Without random access, `elements(*arrays) ->
+      tf.data.Dataset` of `num_examples` cheap elements, each time in the same order.
     parse_example: `parse_example(*element) -> example`, or None where an element is an example
       already. Mapped in parallel over single elements, before they are batched.
     parse_batch: `parse_batch(elements, *arrays) -> batch` of elements `[batch, ...]`, or None.
     arrays: fed once, when iterators are initialised, and shared by all towers. They never become
       constants of the graph, so that arrays beyond the 2 GB limit of a GraphDef train. `elements`
       and `parse_batch` get tensors of the same shapes and dtypes in the same order.
-    shuffle_buffer: elements held while shuffling; 0 for the whole split (or shard), which mixes
-      best and is right wherever elements are small.
+    shuffle_buffer: of `elements` held while shuffling, by every iterator (`shard` has one for each
+      tower); 0 for the whole split, which mixes best and is right wherever elements are small.
+      Indices need no buffer.
     name: of the split in messages and name scopes: letters, digits and underscores.
     read: `read(elements, epoch=..., parallel_calls=...) -> tf.data.Dataset`, instead of
       parse_example: exactly one example for each element, in the same order. `epoch` is a scalar
@@ -66,7 +69,7 @@ class Examples(NamedTuple):
     source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
   """
   num_examples: int
-  elements: Callable[..., Any]
+  elements: Optional[Callable[..., Any]] = None
   parse_example: Optional[Callable[..., Any]] = None
   parse_batch: Optional[Callable[..., Any]] = None
   arrays: Tuple[np.ndarray, ...] = ()

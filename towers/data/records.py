@@ -124,14 +124,10 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
 def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                     bad_records: BadRecords) -> Examples:
   """Makes a split of records; see `from_tfrecords`."""
-  def elements(*_):
-    from tensorflow_v1 import tf
-    return tf.data.Dataset.range(len(records))
-
   trial = _Trial(parse, name)
   payload, components = _parse_first(records, trial, name, bad_records)
   reader = _Reader(records, parse, components, trial, payload, bad_records, name)
-  return Examples(num_examples=len(records), elements=elements, read=reader.read,
+  return Examples(num_examples=len(records), read=reader.read,
                   marks_bad=bad_records.policy == 'skip', name=name)
 
 

@@ -1,6 +1,11 @@
 """Epoch: the elements that one iterator takes in an epoch, in order, and cut into batches.
 
-  all elements ──► shard ──► shuffle ──► skip ──► parse one by one ──► batches of a worker or tower
+  positions ──► those of a shard ──► indices, permuted ──┐
+                                                         ├─► parse one by one ──► batches
+  elements ──► shuffled by a buffer ──► those of a shard ┘
+
+All iterators see the same order of a whole epoch, by (seed, epoch), and take their own positions of
+it. So an epoch has the same global batches whatever the input mode and the number of iterators.
 
 With several shards, each takes from every global batch the examples that the plan deals to it.
 Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them.
@@ -9,11 +14,13 @@ Batches may then differ in size, and data sets are cut where `Dataset.batch` can
 import functools
 from typing import Any, List, NamedTuple, Optional
 
-from tensorflow_v1 import as_written, tf
+from tensorflow_v1 import as_written, tf, unbatch
 from towers.data.examples import Examples
+from towers.input.permutation import permute_in_graph
 from towers.input.plan import Plan, dealt
 from towers.input.rows import batch_rows, check_components, check_ranks, cut_rows
 
+_BLOCK = 4096  # Positions that are permuted at a time: few cost as much as a thousand.
 _ENDLESS = 2 ** 62
 
 
@@ -29,7 +36,7 @@ class Start(NamedTuple):
 
 
 class Shard(NamedTuple):
-  """What one iterator reads: every `num_shards`-th element of an epoch, from `position` on.
+  """What one iterator reads: every `num_shards`-th position of an epoch, from `position` on.
 
   Attributes:
     position: of the shard, from 0.
@@ -63,13 +70,15 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
   def build_epoch(epoch):
     first_micro_batch = tf.where(tf.equal(epoch, start.epoch), start.micro_batch,
                                  tf.zeros_like(start.micro_batch))
-    elements = examples.elements(*arrays)
-    if examples.hold and not examples.padding:
-      elements = elements.map(as_written(examples.hold))
-    elements = _order_elements(
-        elements, plan, name=examples.name, shard=shard,
-        first_micro_batch=first_micro_batch, buffer_size=examples.shuffle_buffer,
-        seed=None if seed is None else _epoch_seed(seed, shard, epoch))
+    first = shard.dealt(first_micro_batch * plan.micro_batch_size)
+    if examples.elements is None:
+      elements = _order_indices(plan, shard, first, seed=seed, epoch=epoch)
+    else:
+      elements = examples.elements(*arrays)
+      if examples.hold and not examples.padding:
+        elements = elements.map(as_written(examples.hold))
+      elements = _order_elements(elements, examples, plan, shard, first,
+                                 seed=None if seed is None else _epoch_seed(seed, epoch))
     if examples.read:
       elements = examples.read(elements, epoch=epoch, parallel_calls=parallel_calls)
     elif examples.parse_example:
@@ -94,24 +103,42 @@ def share_sizes(size: Any, num_towers: int) -> Any:
   return size // num_towers, size % num_towers
 
 
-def _epoch_seed(seed, shard, epoch):
-  """Returns the shuffle seed of a shard's epoch, an int64 tensor; distinct for billions of epochs.
+def _order_indices(plan, shard, first, *, seed, epoch):
+  """Returns the indices that a shard takes in an epoch, from its `first` on, as a data set."""
+  end = shard.dealt(plan.examples_per_epoch)
+  if seed is None:
+    return tf.data.Dataset.range(shard.position + first * shard.num_shards, plan.examples_per_epoch,
+                                 shard.num_shards)
+
+  def permute_block(begin):
+    block = tf.range(begin, tf.minimum(begin + _BLOCK, end))
+    return permute_in_graph(shard.position + block * shard.num_shards, size=plan.num_examples,
+                            seed=seed, epoch=epoch)
+
+  return unbatch(tf.data.Dataset.range(first, end, _BLOCK).map(as_written(permute_block)))
+
+
+def _order_elements(elements, examples, plan, shard, first, *, seed):
+  """Returns the elements that a shard takes in an epoch, from its `first` on.
+
+  Every shard shuffles all elements, and alike: if each shuffled its own, another number of shards
+  would take other elements in the same steps.
   """
-  return (epoch * 1000003 + shard.position * 7919 + seed * 104729 + 1) % (2 ** 31 - 1)
-
-
-def _order_elements(elements, plan, *, name, shard, first_micro_batch, buffer_size, seed):
-  """Returns a shard's elements of an epoch from `first_micro_batch` on: shuffled, then skipped."""
-  check_components(elements, name)
-  check_ranks(elements, name)
-  elements = elements.concatenate(_missing_elements(elements, plan, name)).take(plan.num_examples)
+  check_components(elements, examples.name)
+  check_ranks(elements, examples.name)
+  missing = _missing_elements(elements, plan, examples.name)
+  elements = elements.concatenate(missing).take(plan.num_examples)
+  if seed is not None:
+    elements = elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,
+                                reshuffle_each_iteration=False)
   if shard.num_shards > 1:
     elements = elements.shard(shard.num_shards, shard.position)
-  if seed is not None:
-    elements = elements.shuffle(buffer_size or shard.dealt(plan.num_examples), seed=seed,
-                                reshuffle_each_iteration=False)
-  elements = elements.take(shard.dealt(plan.examples_per_epoch))
-  return elements.skip(shard.dealt(first_micro_batch * plan.micro_batch_size))
+  return elements.take(shard.dealt(plan.examples_per_epoch)).skip(first)
+
+
+def _epoch_seed(seed, epoch):
+  """Returns the seed of an epoch's shuffle buffer, int64; distinct for billions of epochs."""
+  return (epoch * 1000003 + seed * 104729 + 1) % (2 ** 31 - 1)
 
 
 def _missing_elements(elements, plan, name):

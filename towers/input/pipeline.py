@@ -2,15 +2,15 @@
 
   split    one iterator, one get_next of the global batch, tf.split over the towers
   next     one iterator over tower-sized batches, one get_next per tower
-  shard    one iterator per tower over Dataset.shard, sharded before it is shuffled
+  shard    one iterator per tower over its shard: every N-th position of the shuffled epoch
 
-Each of several workers builds the inputs of its own towers over the worker's shard of the examples;
-`shard` divides that further.
+Each of several workers builds the inputs of its own towers over the worker's shard of the
+positions; `shard` divides that further.
 
-In every mode step s of an epoch takes the same global batch (see `plan`), so the modes differ in
-speed alone; only when a split is shuffled, `shard` draws each tower's examples from its own shard.
-Epochs repeat without end, each shuffled by (seed, epoch): a get_next never meets the end of the
-data, and a resumed run enters at any step by skipping elements before they are parsed.
+In every mode step s of an epoch takes the same global batch (see `plan`), shuffled or not, so the
+modes differ in speed alone. Epochs repeat without end, each shuffled by (seed, epoch): a get_next
+never meets the end of the data, and a resumed run enters at any step, in any mode, on any number of
+towers and workers.
 
   examples = data.from_arrays(images, labels)
   inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
@@ -27,6 +27,7 @@ from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.epoch import Shard, Start, build_epochs, leading_size, share_sizes
+from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
 from towers.input.plan import Plan
 from towers.placement.host import HOST
@@ -48,6 +49,7 @@ class Inputs(NamedTuple):
       instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
     feed_dict: `feed_dict(step)` is the feed of `initializer` that makes `step` the next one.
+    order: in which it takes its examples.
     needs_threads: whether a batch is so much work that several threads should share it.
   """
   name: str
@@ -55,6 +57,7 @@ class Inputs(NamedTuple):
   next_batches: Callable[[], List[Batch]]
   initializer: Any
   feed_dict: Callable[..., Dict[Any, Any]]
+  order: Order
   needs_threads: bool = True
 
 
@@ -116,7 +119,15 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
+                order=_choose_order(examples, seed if shuffle else None),
                 needs_threads=not is_gathered(examples))
+
+
+def _choose_order(examples, seed):
+  """Returns the order of a split, shuffled by a seed or, for None, not."""
+  if examples.elements is None or seed is None:
+    return Order(seed)
+  return Order(seed, examples.shuffle_buffer or examples.num_examples)
 
 
 def _choose_shards(plan, mode):

@@ -8,6 +8,9 @@ towers:
   split, next    012 345 67      │ 89 1011 12      cut in parts of 3/3/2, then 2/2/1
   shard          036 147 25      │ 912 10 811      dealt out in turn: tower i reads only its shard
 
+These are positions in an epoch. The example at a position is the one of this number, or, shuffled,
+the one that the epoch's permutation has there: position k goes to global batch k // 8 in any case.
+
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
 nothing.
 
@@ -20,9 +23,12 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 it is one micro-batch.
 """
 
-from typing import List, NamedTuple, Tuple
+from typing import List, NamedTuple, Optional, Tuple
+
+import numpy as np
 
 from towers.base.usage_error import UsageError
+from towers.input.permutation import permute
 
 
 class Plan(NamedTuple):
@@ -93,6 +99,21 @@ class Plan(NamedTuple):
     """Returns the number of examples of all steps before this one, all epochs together."""
     epoch, step_in_epoch = self.position(step)
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
+
+  def indices_at(self, step: int, *, seed: Optional[int] = None) -> np.ndarray:
+    """Returns the examples of a step's global batch, in the order of positions, int64 `[size]`.
+
+    It is the same for any input mode and number of towers, workers and micro-batches.
+
+    Args:
+      step: from 0, all epochs together.
+      seed: of the shuffling; None for the order of the examples.
+    """
+    epoch, step_in_epoch = self.position(step)
+    positions = step_in_epoch * self.batch_size + np.arange(self.size_at(step), dtype=np.int64)
+    if seed is None:
+      return positions
+    return permute(positions, size=self.num_examples, seed=seed, epoch=epoch)
 
   def shares(self, size: int) -> List[int]:
     """Returns the share of each tower of this worker in a micro-batch of `size` examples.

@@ -59,7 +59,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
   if program.validation is not None:
     history.check_metric(program.validation.names)
   schedule = _build_schedule(config, program, worker)
-  checkpoints = _build_checkpoints(config, worker)
+  checkpoints = _build_checkpoints(config, program, worker)
   watchdog = Watchdog(limit_seconds=config.stall_seconds)
   if worker:
     _compare_graphs(worker, startup, watchdog)
@@ -129,13 +129,13 @@ def _build_schedule(config: Config, program: TrainingGraph, worker: Optional[Wor
   return schedule if is_chief else schedule._replace(save_seconds=None)  # The chief's clock counts.
 
 
-def _build_checkpoints(config: Config, worker: Optional[Worker]) -> _Saved:
+def _build_checkpoints(config: Config, program: TrainingGraph, worker: Optional[Worker]) -> _Saved:
   if not config.checkpoint_dir:
     return None
   if worker and not worker.cluster.is_chief:
     return ChiefsCheckpoints()
   return Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
-                     stop_on_full_disk=config.on_full_disk == 'stop')
+                     stop_on_full_disk=config.on_full_disk == 'stop', inputs=program.feed.inputs)
 
 
 def _open_warm_start(program: TrainingGraph, checkpoints: _Saved) -> Optional[WarmStart]:

@@ -37,7 +37,7 @@ def contents(folder):
 def read_all(examples):
   """Returns the images and labels of a split, in any order that is the same for equal ones."""
   with tf.Graph().as_default(), tf.Session() as session:
-    elements = examples.elements().take(examples.num_examples)
+    elements = tf.data.Dataset.range(examples.num_examples)
     batches = examples.read(elements, epoch=tf.constant(0, tf.int64), parallel_calls=2).batch(10**4)
     iterator = tf.data.make_initializable_iterator(batches)
     session.run(iterator.initializer)

@@ -20,10 +20,6 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/data/arrays.py', tests='tests/data/test_arrays.py', faults=[
-            ('return tf.data.Dataset.range(num_examples).with_options(options)',
-             'return tf.data.Dataset.range(num_examples)',
-             "arrays are copied into the pipeline's graph (fatal beyond 2 GB on 1.14)",
-             'test_arrays_over_2_gb_are_fed_without_a_copy'),
             ("with tf.device('/cpu:0'):", 'with tf.name_scope(None):',
              "whole arrays are sent to a tower's GPU",
              'test_gathering_stays_on_the_cpu_in_a_towers_device_scope'),
@@ -152,16 +148,19 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/data/draws.py', tests='tests/data/test_draws.py', faults=[
-            ('state = _mix(_mix(_int64(seed) + epoch * _int64(_GOLDEN)) + indices)',
-             'state = _mix(\n'
-             '      _mix(_int64(seed) + epoch * _int64(_GOLDEN)) + tf.range(tf.size(indices, '
-             'out_type=tf.int64)))', 'draws belong to places in a batch, not to examples',
+            ('* GOLDEN, tf.bitwise) + indices, tf.bitwise)',
+             '* GOLDEN, tf.bitwise) + tf.range(tf.size(indices, out_type=tf.int64)), '
+             'tf.bitwise)', 'draws belong to places in a batch, not to examples',
              'test_an_examples_draws_do_not_depend_on_its_batch'),
             ('positions = tf.range(1, count + 1, dtype=tf.int64)',
              'positions = tf.ones([count], tf.int64)', 'all draws of an example are the same',
              'test_draws_are_splitmix64'),
-            ('return tf.bitwise.bitwise_and(shifted, tf.constant(2 ** (64 - bits) - 1, '
-             'tf.int64))', 'return shifted', 'draws may be negative', 'test_draws_are_splitmix64'),
+        ]),
+    *mutants_of(
+        'towers/base/splitmix.py', tests='tests/data/test_draws.py', faults=[
+            ('return bitwise.bitwise_and(bitwise.right_shift(values, bits), 2 ** (64 - bits) - 1)',
+             'return bitwise.right_shift(values, bits)', 'draws may be negative',
+             'test_draws_are_splitmix64'),
         ]),
     *mutants_of(
         'towers/data/folders/cifar.py', tests='tests/data/folders/test_cifar.py', faults=[

@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import mutants_of
 
+_SHAPES = 'tests/input/test_shapes.py'
+
 MUTANTS = [
     *mutants_of(
         'towers/input/epoch.py', tests='tests/input/test_padding.py', faults=[
@@ -37,7 +39,7 @@ MUTANTS = [
             ('< self.num_workers * self.num_towers', '< self.num_towers',
              'an empty tower of several workers gets no row that fills its batch',
              'tests/input/test_pipeline.py::test_workers_share_every_step_and_each_stays_with_'
-             'its_own_examples'),
+             'its_own_positions'),
             ('return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_'
              'size)',
              'return max(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_'
@@ -74,32 +76,39 @@ MUTANTS = [
              '                                 tf.zeros_like(start.micro_batch))',
              'first_micro_batch = start.micro_batch', 'a resumed run skips in every epoch',
              'test_a_run_may_begin_at_any_step[False-split-(13, 8, 3)]'),
-            ('return (epoch * 1000003 + shard.position * 7919', 'return (epoch * 1000003',
-             'all shards shuffle alike', 'test_every_shard_is_shuffled_in_an_order_of_its_own'),
-            ('seed=None if seed is None else _epoch_seed(seed, shard, epoch))',
-             'seed=None if seed is None else _epoch_seed(seed, shard, 0 * epoch))',
-             'all epochs are shuffled alike',
-             'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
-            ('seed=None if seed is None else _epoch_seed(seed, shard, epoch))',
-             'seed=None if seed is None else _epoch_seed(0, shard, epoch))',
-             'the seed does not decide the order', 'test_the_seed_decides_the_order'),
-            ('elements = elements.take(shard.dealt(plan.examples_per_epoch))', 'pass',
-             'the remainder is not dropped',
+            ('permute_in_graph(shard.position + block * shard.num_shards, ',
+             'permute_in_graph(shard.position * block + block, ',
+             'a shuffled shard takes positions of others',
+             f'{_SHAPES}::test_every_shape_takes_the_same_examples_in_the_same_steps'),
+            ('tf.data.Dataset.range(first, end, _BLOCK)', 'tf.data.Dataset.range(0, end, _BLOCK)',
+             'a resumed run takes its shuffled epoch from the start',
+             'test_a_run_may_begin_at_any_step'),
+            ('seed=None if seed is None else _epoch_seed(seed, epoch))',
+             'seed=None if seed is None else _epoch_seed(seed, 0 * epoch))',
+             'all epochs of a buffer are shuffled alike',
+             f'{_SHAPES}::test_one_tower_takes_each_example_once_an_epoch_in_a_new_order'),
+            ('seed=None if seed is None else _epoch_seed(seed, epoch))',
+             'seed=None if seed is None else _epoch_seed(seed + shard.position, epoch))',
+             'every shard shuffles by a buffer on its own',
+             f'{_SHAPES}::test_every_shape_takes_the_same_examples_in_the_same_steps'),
+            ('end = shard.dealt(plan.examples_per_epoch)', 'end = shard.dealt(plan.num_examples)',
+             'the remainder is not dropped from a shuffled epoch',
              'test_dropping_the_remainder_takes_whole_batches_of_distinct_examples'),
-            ('return elements.skip(shard.dealt(first_micro_batch * plan.micro_batch_size))',
-             'return elements.skip(dealt(first_micro_batch * plan.micro_batch_size, 0, '
-             'shard.num_shards))', 'every shard skips as many examples as the first',
+            ('first = shard.dealt(first_micro_batch * plan.micro_batch_size)',
+             'first = dealt(first_micro_batch * plan.micro_batch_size, 0, shard.num_shards)',
+             'every shard skips as many examples as the first',
              'test_a_run_may_begin_at_any_step[False-shard-(13, 8, 3)]'),
             ('elements = elements.shard(shard.num_shards, shard.position)',
              'elements = elements.shard(shard.num_shards, 0)',
              'all shards hold the same examples',
-             'test_every_step_takes_the_same_examples_in_every_mode'),
-            ('elements.shuffle(buffer_size or shard.dealt(plan.num_examples), seed=seed,',
-             'elements.shuffle(buffer_size or 1, seed=seed,',
-             'nothing is shuffled', 'test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order'),
+             f'{_SHAPES}::test_every_shape_takes_the_same_examples_in_the_same_steps'),
+            ('elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,',
+             'elements.shuffle(examples.shuffle_buffer or 1, seed=seed,',
+             'nothing is shuffled',
+             f'{_SHAPES}::test_one_tower_takes_each_example_once_an_epoch_in_a_new_order'),
             ('reshuffle_each_iteration=False', 'reshuffle_each_iteration=True',
              'the order of an epoch depends on more',
-             'test_a_run_may_begin_at_any_step test_the_seed_decides_the_order',
+             f'{_SHAPES}::test_every_shape_takes_the_same_examples_in_the_same_steps',
              'each epoch makes a data set of its own, which is iterated once'),
             ('return towers * share + tf.minimum(towers, larger)',
              'return towers * share + tf.maximum(towers, larger)',
@@ -129,6 +138,27 @@ MUTANTS = [
              'on_any_towers_and_after_a_resume[imagenet]'),
         ]),
     *mutants_of(
+        'towers/input/permutation.py', tests='tests/input/test_permutation.py', faults=[
+            ('_ROUNDS = 8', '_ROUNDS = 6', 'which examples are neighbours is not left to chance',
+             'test_neighbours_differ_by_all_numbers_equally_often'),
+            ('as_int64(GOLDEN * epoch)', 'as_int64(epoch)',
+             'seeds and epochs may be exchanged', 'test_seeds_and_epochs_are_not_interchangeable '
+             'test_the_order_is_what_checkpoints_count_on'),
+            ('numbers[beyond] = _encipher(numbers[beyond], size, keys)',
+             'numbers[beyond] %= size', 'some examples come twice where no square of a side is',
+             'test_each_number_comes_once'),
+        ]),
+    *mutants_of(
+        'towers/input/order.py', tests='tests/training/saving/test_shapes.py', faults=[
+            ('if done == 0 or is_same:', 'if is_same:',
+             'runs are warned of another order at the start of an epoch',
+             'test_at_the_start_of_an_epoch_any_order_takes_each_example_once'),
+            ('is_same = order.seed is None if saved is None else saved.is_same(order)',
+             'is_same = saved is None or saved.is_same(order)',
+             'checkpoints of earlier versions lose examples silently',
+             'test_a_checkpoint_of_an_earlier_version_is_named_in_the_middle_of_an_epoch'),
+        ]),
+    *mutants_of(
         'towers/input/parse.py', tests='tests/input/test_pipeline.py', faults=[
             ('return min(_MOST_AT_ONCE, _SMALL_BYTES // max(1, _count_bytes(arrays, size))) if '
              'size else 1', 'return min(_MOST_AT_ONCE, _SMALL_BYTES //\n'
@@ -142,7 +172,7 @@ MUTANTS = [
             ('for position in range(plan.rank, num_shards, plan.num_workers)]',
              'for position in range(num_iterators)]',
              'every worker takes the shards of the first',
-             'test_workers_share_every_step_and_each_stays_with_its_own_examples'),
+             'test_workers_share_every_step_and_each_stays_with_its_own_positions'),
             ('start.micro_batch: step_in_epoch * plan.accumulate,',
              'start.micro_batch: step_in_epoch,',
              'a resumed run with accumulation enters too early',

@@ -122,9 +122,8 @@ def _only_good(examples, good):
     from tensorflow_v1 import tf
     return examples.parse_batch(tf.gather(tensors[-1], indices), *tensors[:-1])
 
-  return examples._replace(num_examples=len(good),
-                           elements=from_arrays(good, name=examples.name).elements,
-                           parse_batch=parse_batch, arrays=examples.arrays + (good,))
+  return examples._replace(num_examples=len(good), parse_batch=parse_batch,
+                           arrays=examples.arrays + (good,))
 
 
 def map_npy(path: str) -> np.ndarray:

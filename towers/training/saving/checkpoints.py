@@ -29,6 +29,8 @@ from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
+from towers.input.order import ORDER_TENSOR, Order, explain_order
+from towers.input.pipeline import Inputs
 from towers.training.faults.run_error import RunError
 from towers.training.saving.history import HISTORY, History
 
@@ -55,7 +57,7 @@ class Checkpoints:
   """
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
-               warn: Callable[[str], None] = write_line):
+               inputs: Optional[Inputs] = None, warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables.
 
     Args:
@@ -63,6 +65,7 @@ class Checkpoints:
       keep: how many of the newest checkpoints stay, besides the best one.
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run; if not, it is a
         warning.
+      inputs: of the training split, whose order checkpoints record, and a resumed run compares.
       warn: as the attribute.
 
     Raises:
@@ -71,6 +74,7 @@ class Checkpoints:
     check_local_path('checkpoint_dir', folder)
     self.folder = folder
     self.error = self.reason = ''
+    self._inputs = inputs
     self._keep = keep
     self._stop_on_full_disk = stop_on_full_disk
     self.warn = warn
@@ -108,7 +112,9 @@ class Checkpoints:
         continue
       for reason in reasons:
         self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
-      self._saved_step = int(session.run(self._global_step))
+      step = int(session.run(self._global_step))
+      self._saved_step = step
+      self._warn_of_order(path, step)
       return path
     if reasons:
       shown = '\n  '.join(reasons[:_SHOWN])
@@ -172,10 +178,23 @@ class Checkpoints:
       self._writer.session.close()
       self._writer = None
 
+  def _warn_of_order(self, path, step):
+    """Warns if the rest of an epoch comes in another order than the checkpoint's."""
+    if self._inputs is not None:
+      reader = tf.train.load_checkpoint(path)
+      saved = None
+      if reader.has_tensor(ORDER_TENSOR):
+        saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
+      text = explain_order(path, step=step, plan=self._inputs.plan,
+                           order=self._inputs.order, saved=saved)
+      if text:
+        self.warn(f'WARNING: {text}')
+
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
-      self._writer = self._writer or _Writer(self._variables)
+      self._writer = self._writer or _Writer(
+          self._variables, self._inputs and self._inputs.order)
       with folder_aside(self.folder) as aside:
         self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
         if notes is not None:
@@ -275,13 +294,15 @@ class ChiefsCheckpoints:
 class _Writer:
   """Writes values of the host, in a small graph and session of its own."""
 
-  def __init__(self, variables):
+  def __init__(self, variables, order):
+    self._constants = {} if order is None else {ORDER_TENSOR: order.to_array()}
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
-      op = tf.raw_ops.SaveV2(prefix=prefix,
-                             tensor_names=[variable.op.name for variable in variables],
-                             shape_and_slices=[''] * len(values), tensors=values)
+      names = [variable.op.name for variable in variables] + list(self._constants)
+      constants = [tf.constant(value) for value in self._constants.values()]
+      op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names),
+                             tensors=values + constants)
     # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(
         graph=graph,
@@ -292,7 +313,7 @@ class _Writer:
   def write(self, path, values):
     """Writes data and index, down to the disk."""
     self._save(path, *values)
-    expected = sum(np.asarray(value).nbytes for value in values)
+    expected = sum(np.asarray(value).nbytes for value in [*values, *self._constants.values()])
     written = os.path.getsize(path + _DATA)
     if written != expected:
       raise OSError(None, f'{written} of {expected} bytes were written')
@@ -360,7 +381,8 @@ def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[A
   """
   reader = tf.train.load_checkpoint(path)
   shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-  saved = {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()}
+  saved = {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()
+           if name != ORDER_TENSOR}
   expected = {
       variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
       for variable in variables}

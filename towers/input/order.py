@@ -1,0 +1,84 @@
+"""Order: in which order a run takes the examples of an epoch, as its checkpoints record it.
+
+A run that resumes in the middle of an epoch takes each example once if the rest of the epoch comes
+in the order in which it began. Modes, towers, workers and micro-batches do not change that order;
+the seed does, and so would another permutation in another version of towers.
+"""
+
+from typing import NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from towers.base.splitmix import as_int64
+from towers.input.plan import Plan
+
+# The only tensor of a checkpoint that is no variable.
+ORDER_TENSOR = 'towers/order'
+# Raise it with every change of `permutation`.
+_VERSION = 1
+
+
+class Order(NamedTuple):
+  """The order of all epochs.
+
+  Attributes:
+    seed: of the shuffling; None for the order of the examples.
+    shuffle_buffer: elements that shuffle in a buffer; 0 where positions are permuted.
+    version: of the way in which positions are permuted.
+  """
+  seed: Optional[int]
+  shuffle_buffer: int = 0
+  version: int = _VERSION
+
+  def to_array(self) -> np.ndarray:
+    """Returns what a checkpoint holds, int64 `[4]`."""
+    is_shuffled = self.seed is not None
+    return np.array([self.version, is_shuffled, as_int64(self.seed or 0), self.shuffle_buffer],
+                    np.int64)
+
+  @staticmethod
+  def from_array(values: Sequence[int]) -> 'Order':
+    """Returns the order from the values of `to_array`."""
+    version, is_shuffled, seed, shuffle_buffer = (int(value) for value in values)
+    return Order(seed if is_shuffled else None, shuffle_buffer, version)
+
+  def is_same(self, other: 'Order') -> bool:
+    """Whether epochs come in the same order, whatever version permutes what is not shuffled."""
+    if self.seed is None or other.seed is None:
+      return self.seed is other.seed
+    return self.to_array().tolist() == other.to_array().tolist()
+
+  def describe(self) -> str:
+    """Returns the order in words."""
+    if self.seed is None:
+      return 'not shuffled'
+    by = f' by a buffer of {self.shuffle_buffer:,}' if self.shuffle_buffer else ''
+    return f'shuffled{by} with seed={self.seed}'
+
+
+def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Optional[Order]) -> str:
+  """Returns why a resumed epoch would miss examples, or '' where it takes each once.
+
+  Args:
+    path: of the checkpoint.
+    step: that the run resumes at.
+    plan: of the training split.
+    order: of this run.
+    saved: of the run that wrote the checkpoint; None if it records none, as from versions that
+      shuffled every shard on its own.
+  """
+  _, done = plan.position(step)
+  is_same = order.seed is None if saved is None else saved.is_same(order)
+  if done == 0 or is_same:
+    return ''
+  if saved is None:
+    was = 'in an order that it does not record, as those of earlier versions of towers'
+    fix = 'resume with the version that wrote it until the epoch ends'
+  else:
+    was, fix = saved.describe(), 'resume with the settings that it was written with'
+    if saved.version != order.version:
+      was, fix = f'{was}, by another version of towers', 'resume with that version'
+  return (f'{path} was written in the middle of an epoch, after {done} of its '
+          f'{plan.steps_per_epoch} steps, {was}; this run is {order.describe()}. The rest of the '
+          'epoch takes some examples twice and misses others; later epochs take each once. To lose '
+          f'none, {fix}.')
