@@ -1,5 +1,6 @@
 """Program and its session: one object, every part visible, and no order of calls that blocks."""
 
+import importlib
 import random
 import re
 
@@ -301,7 +302,7 @@ def test_side_outputs_are_fetched_by_tower_and_a_dict_of_losses_is_refused():
 @pytest.mark.skipif(tf.__version__ >= '1.15', reason='TensorFlow 2 has no contrib')
 def test_layers_of_contrib_are_shared_like_all_others():
   def of_contrib(batch, is_training):
-    from tensorflow import contrib
+    contrib = importlib.import_module('tensorflow.contrib')
     features, labels = batch
     logits = contrib.layers.fully_connected(features, NUM_CLASSES, None)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
