@@ -8,8 +8,7 @@ angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
 points = np.stack(
     [angles * np.cos(angles + np.pi * labels), angles * np.sin(angles + np.pi * labels)], 1)
-examples = towers.Examples(3000, lambda: tf.data.Dataset.from_tensor_slices(
-    (np.float32(points), labels)))
+examples = towers.from_arrays(np.float32(points), labels)
 
 def model(batch, is_training):
   x, labels = batch

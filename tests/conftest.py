@@ -1,11 +1,16 @@
-"""Sets how many tests run at a time, and shares out the widest grids between both TensorFlows."""
+"""Sets how many tests run at a time, and which; lets their processes answer signals."""
 
 import itertools
+import signal
 import sys
 
 import pytest
 
 from towers.base.cores import count_cores
+
+# Under nohup all processes of the tests would ignore it, and tests of it fail.
+if hasattr(signal, 'SIGHUP'):
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Of a test with so many slow points, each TensorFlow takes every other one.
 _WIDE = 4

@@ -87,7 +87,7 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
   expected, found = read_weights(uninterrupted, 45), read_weights(tmp_path, 45)
   assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
   # The evaluator, a process of its own, has measured the last weights on the whole split.
-  evaluations = json.loads((tmp_path / 'evaluations.json').read_text())
+  evaluations = json.loads((tmp_path / 'evaluations.json').read_text())['evaluations']
   validations = json.loads((tmp_path / 'history.json').read_text())['validations']
   [evaluated] = [row for row in evaluations if row['step'] == 45]
   [validated] = [row for row in validations if row['step'] == 45]

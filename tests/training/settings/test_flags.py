@@ -11,7 +11,7 @@ from towers.training.settings.flags import find_meant, parse_flags
 
 @pytest.mark.parametrize('typed, message', [
     ('--lr=0.1', 'There is no flag --lr: did you mean --learning_rate?'),
-    ('--gpus=2', 'There is no flag --gpus: did you mean --num_gpus?'),
+    ('--gpus=2', 'There is no flag --gpus: did you mean --num_gpus or --logical_gpus?'),
     ('--learning-rate=1', 'There is no flag --learning-rate: did you mean --learning_rate?'),
     ('--noshuffel', 'There is no flag --noshuffel: did you mean --shuffle?'),
     ('--epoch=3', 'There is no flag --epoch: did you mean --epochs'),

@@ -38,7 +38,7 @@ np.savez(sys.argv[3], **answers)
 """
 
 
-def build_logits(name, *, num_classes, data_format='NHWC'):
+def build_logits(name, *, num_classes, data_format='NHWC', drop_path=0.0):
   """Stands in for the zoo's: few ops, with all that differs between training and validation."""
   def logits(images, is_training):
     layers = Layers(is_training)
