@@ -181,3 +181,80 @@ def test_flags_give_patterns():
     Run(rate_factors='logits')
   with pytest.raises(UsageError, match='rate_factors=logits=x: could not convert'):
     Run(rate_factors='logits=x')
+
+
+def network(x, size, name):
+  with tf.variable_scope(name):
+    return small.dense(tf.tanh(small.dense(x, 4, 'hidden')), size, 'out')
+
+
+def adversaries(features, labels):
+  """Returns the losses of a generator and of a discriminator, one per example."""
+  noise = tf.one_hot(labels, small.NUM_CLASSES)
+  fake = network(noise, small.NUM_FEATURES, 'generator')
+  real_scores = network(features, 1, 'discriminator')[:, 0]
+
+  def constant(getter, *args, **kwargs):
+    return tf.stop_gradient(getter(*args, **kwargs))
+
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    fake_scores = network(tf.stop_gradient(fake), 1, 'discriminator')[:, 0]
+  with tf.variable_scope(tf.get_variable_scope(), reuse=True, custom_getter=constant):
+    seen_scores = network(fake, 1, 'discriminator')[:, 0]
+  return tf.nn.softplus(-seen_scores), tf.nn.softplus(-real_scores) + tf.nn.softplus(fake_scores)
+
+
+def two_losses(batch, is_training):
+  """Their sum, in which each loss reads the other network's variables as constants."""
+  del is_training
+  generator, discriminator = adversaries(*batch)
+  return generator + discriminator, {'generator': generator}
+
+
+def train_adversaries(num_towers, **settings):
+  return train(num_towers, model=two_losses, **settings, optimizer={
+      'generator/': tf.train.AdamOptimizer, 'discriminator/': sgd})
+
+
+@functools.lru_cache(maxsize=None)
+def adversaries_by_hand():
+  """The same steps on whole batches, each network by its own loss."""
+  initial, _ = train_adversaries(1)
+  features, labels = small.random_examples(13).arrays
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32, [None])
+    pairs = []
+    for loss, scope in zip(adversaries(*batch), ('generator', 'discriminator')):
+      variables = tf.trainable_variables(scope)
+      pairs.append(list(zip(tf.gradients(tf.reduce_mean(loss), variables), variables)))
+    with tf.control_dependencies([gradient for gradient, _ in pairs[0] + pairs[1]]):
+      step = tf.group(tf.train.AdamOptimizer(RATE).apply_gradients(pairs[0]),
+                      sgd(RATE).apply_gradients(pairs[1]))
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables():
+      variable.load(initial[variable.op.name], session)
+    for index in range(NUM_STEPS):
+      chosen = slice(0, 8) if index % 2 == 0 else slice(8, 13)
+      session.run(step, dict(zip(batch, (features[chosen], labels[chosen]))))
+    return {variable.op.name: session.run(variable) for variable in tf.trainable_variables()}
+
+
+@pytest.mark.parametrize('num_towers, settings', [
+    (2, dict(variables='replicated')), (3, {}),
+    pytest.param(8, {}, marks=pytest.mark.slow)])
+def test_adversaries_train_each_by_its_own_loss(num_towers, settings):
+  _, trained = train_adversaries(num_towers, **settings)
+  expected = adversaries_by_hand()
+  assert len(expected) == 8 and trained['global_step'] == NUM_STEPS
+  for name, value in expected.items():
+    np.testing.assert_allclose(trained[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_a_dict_of_losses_is_refused_with_the_way_to_write_them():
+  def model(batch, is_training):
+    del is_training
+    generator, discriminator = adversaries(*batch)
+    return {'generator/': generator, 'discriminator/': discriminator}
+
+  with pytest.raises(UsageError, match='returned a dict for its loss: .* return their sum'):
+    build(1, model=model, optimizer=sgd)

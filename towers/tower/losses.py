@@ -85,8 +85,11 @@ def _split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
     loss = Weighted(*loss)
   if not isinstance(loss, Weighted) and not tf.is_tensor(loss):
     what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
+    several = (' For several losses, return their sum, in which each reads what it shall not '
+               'change through tf.stop_gradient.' if isinstance(loss, dict) else '')
     raise UsageError(f'The model returned {what} for its loss: return losses, or '
-                     'towers.Weighted(losses, weights), or either of them and a dict of metrics.')
+                     'towers.Weighted(losses, weights), or either of them and a dict of metrics.'
+                     f'{several}')
   return loss, metrics
 
 
