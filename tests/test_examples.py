@@ -13,7 +13,7 @@ from tests import ROOT
 from towers import data
 
 BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model', 'whole_run', 'text_classification',
-                 'fine_tuning']
+                 'fine_tuning', 'gan']
 MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
              'switch_before', 'switch_after', 'estimator_after']
 if hasattr(tf, 'estimator'):
@@ -118,6 +118,12 @@ def test_examples_are_short():
 def test_sentences_are_told_apart_by_pairs_of_words(by_themselves):
   stdout, stderr = by_themselves['examples.text_classification']
   assert stderr == '' and float(re.match(r'accuracy ([\d.]+): ', stdout)[1]) > 0.95
+
+
+def test_networks_train_against_each_other(by_themselves):
+  stdout, stderr = by_themselves['examples.gan']
+  before, after = map(float, re.search(r': ([\d.]+), after 1000 steps ([\d.]+);', stdout).groups())
+  assert stderr == '' and abs(after - 2) < 0.25 < abs(before - 2)
 
 
 def test_fine_tuning_starts_from_what_was_learned(by_themselves):
