@@ -182,7 +182,9 @@ def _replace_by_stateless(op, key, micro_batch, context):
   outer = graph._get_control_flow_context()
   graph._set_control_flow_context(context)
   try:
-    with tf.colocate_with(op), tf.name_scope(op.name + _TWIN):
+    # XLA would draw other numbers from the same seeds.
+    with tf.colocate_with(op), tf.name_scope(op.name + _TWIN), \
+        tf.xla.experimental.jit_scope(compile_ops=False):
       seed = tf.stack([tf.constant(key, tf.int32, name=_KEY), micro_batch])
       twin = _STATELESS[op.type](shape=op.inputs[0], seed=seed, dtype=drawn.dtype)
   finally:
