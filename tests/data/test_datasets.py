@@ -5,7 +5,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_records import take
+from tests.data.test_records import assert_epochs_are_whole, take
 from tests.harness import small
 from tests.input.test_pipeline import SIZES
 from towers.base.usage_error import UsageError
@@ -28,18 +28,10 @@ GRID = small.diagonal(small.MODES, SIZES, (True, False), (False, True, True))
     [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
 def test_an_epoch_has_every_element_once_and_resumes_at_any_step(
     mode, size, is_known, shuffle):
-  num_examples, batch_size, num_towers = size
+  num_examples = size[0]
   examples = towers.from_dataset((ids if is_known else of_unknown_size)(num_examples))
   assert examples.num_examples == num_examples
-  steps_per_epoch = -(-num_examples // batch_size)
-  steps = take(examples, mode, num_towers, batch_size, num_steps=2 * steps_per_epoch + 1,
-               shuffle=shuffle)
-  for epoch in (steps[:steps_per_epoch], steps[steps_per_epoch:-1]):
-    assert sorted(sum(epoch, [])) == list(range(num_examples))
-  if not shuffle:
-    assert sorted(steps[0]) == list(range(min(batch_size, num_examples)))
-  assert take(examples, mode, num_towers, batch_size, num_steps=2, first_step=1,
-              shuffle=shuffle) == steps[1:3]
+  assert_epochs_are_whole(examples, mode, size, shuffle)
 
 
 def test_a_data_set_belongs_to_its_graph_and_a_function_to_any():
