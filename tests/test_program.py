@@ -141,7 +141,7 @@ def test_a_raw_run_that_would_starve_a_tower_fails_by_name(settings, tmp_path):
     assert any(re.search(r'staging area of tower \d .*must hold', text) for text in errors)
     session.restore(str(tmp_path))
     session.tf_session.run(program.towers[0].loss)
-    with pytest.raises(RunError, match='staging area of tower 0 .*session.restore'):
+    with pytest.raises(RunError, match=r'staging area of tower \d .*session.restore'):
       session.train()
     session.restore(str(tmp_path))
     assert np.isfinite(session.train()) and session.step == 1
