@@ -189,7 +189,7 @@ def _build_devices(config):
 
 def _check_warm_start(config, cluster):
   """Examines the file of initial weights, before anything is built that needs it."""
-  from towers.training.saving.checkpoints import find_checkpoints
+  from towers.training.saving.files import find_checkpoints
   from towers.warm_start.weights_file import check_weights
 
   if config.init_from is None or not cluster.is_chief or cluster.is_evaluator:

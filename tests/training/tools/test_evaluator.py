@@ -9,7 +9,7 @@ import main
 from tensorflow_v1 import tf
 from tests.harness import faults
 from towers.base.sealed import seal
-from towers.training.saving.checkpoints import list_steps
+from towers.training.saving.files import list_steps
 from towers.training.saving.history import HISTORY, History
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 

@@ -15,9 +15,8 @@ that is whole.
 """
 
 import os
-import re
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -32,11 +31,19 @@ from towers.base.whole_file import write_whole
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
 from towers.training.faults.run_error import RunError
+from towers.training.saving.files import (
+  DATA,
+  INDEX,
+  PREFIX,
+  find_checkpoints,
+  list_steps,
+  path_of,
+  sync,
+)
 from towers.training.saving.history import HISTORY, History
+from towers.training.saving.restore import restore_variables
+from towers.training.saving.writer import Writer
 
-_PREFIX = 'model.ckpt'
-_INDEX = '.index'
-_DATA = '.data-00000-of-00001'
 _SHOWN = 8
 
 
@@ -81,7 +88,7 @@ class Checkpoints:
     self._variables = tf.global_variables()
     self._global_step = get_global_step()
     self._saver = tf.train.Saver(self._variables)
-    self._writer: Optional[_Writer] = None
+    self._writer: Optional[Writer] = None
     self._thread: Optional[threading.Thread] = None
     self._fault: Optional[BaseException] = None
     self._saved_step: Optional[int] = None
@@ -193,19 +200,19 @@ class Checkpoints:
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
-      self._writer = self._writer or _Writer(
+      self._writer = self._writer or Writer(
           self._variables, self._inputs and self._inputs.order)
       with folder_aside(self.folder) as aside:
-        self._writer.write(os.path.join(aside, _PREFIX), snapshot.values)
+        self._writer.write(os.path.join(aside, PREFIX), snapshot.values)
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
         path = path_of(self.folder, snapshot.step)
-        for suffix in (_DATA, _INDEX):
-          os.replace(os.path.join(aside, _PREFIX) + suffix, path + suffix)
+        for suffix in (DATA, INDEX):
+          os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
       self.reason = ''
       self._forget_oldest(snapshot.step, notes[1] if notes else [])
-      _sync(self.folder)
+      sync(self.folder)
     except (OSError, tf.errors.OpError) as error:
       text = (f'the checkpoint of step {snapshot.step} cannot be written to {self.folder}: '
               f'{find_reason(error)}; those before it stay')
@@ -228,13 +235,13 @@ class Checkpoints:
     steps = [step for step in list_steps(self.folder) if step <= written]
     kept = steps[:self._keep]
     kept += [step for step in best_first if step in steps][:1]
-    names = [f'{_PREFIX}-{step}' for step in sorted(set(kept))]
-    newest = f'{_PREFIX}-{written}'
+    names = [f'{PREFIX}-{step}' for step in sorted(set(kept))]
+    newest = f'{PREFIX}-{written}'
     state = f'model_checkpoint_path: "{newest}"\n' + ''.join(
         f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
-      for suffix in (_INDEX, _DATA):
+      for suffix in (INDEX, DATA):
         os.remove(path_of(self.folder, step) + suffix)
 
   def _clean_up(self):
@@ -242,8 +249,8 @@ class Checkpoints:
     sweep(self.folder)
     for name in os.listdir(self.folder):
       path = os.path.join(self.folder, name)
-      if (name.startswith(_PREFIX) and name.endswith(_DATA) and
-          not os.path.exists(path[:-len(_DATA)] + _INDEX)):
+      if (name.startswith(PREFIX) and name.endswith(DATA) and
+          not os.path.exists(path[:-len(DATA)] + INDEX)):
         self.warn(f'WARNING: {path} has no index, and cannot be used')
 
 
@@ -289,132 +296,3 @@ class ChiefsCheckpoints:
 
   def close(self) -> None:
     """Does nothing: there is nothing to free."""
-
-
-class _Writer:
-  """Writes values of the host, in a small graph and session of its own."""
-
-  def __init__(self, variables, order):
-    self._constants = {} if order is None else {ORDER_TENSOR: order.to_array()}
-    with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
-      prefix = tf.placeholder(tf.string, [])
-      values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
-      names = [variable.op.name for variable in variables] + list(self._constants)
-      constants = [tf.constant(value) for value in self._constants.values()]
-      op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names),
-                             tensors=values + constants)
-    # One thread of its own, so that writing takes none from the towers.
-    self.session = tf.Session(
-        graph=graph,
-        config=tf.ConfigProto(device_count={'CPU': 1, 'GPU': 0}, use_per_session_threads=True,
-                              inter_op_parallelism_threads=1, intra_op_parallelism_threads=1))
-    self._save = self.session.make_callable(op, feed_list=[prefix] + values)
-
-  def write(self, path, values):
-    """Writes data and index, down to the disk."""
-    self._save(path, *values)
-    expected = sum(np.asarray(value).nbytes for value in [*values, *self._constants.values()])
-    written = os.path.getsize(path + _DATA)
-    if written != expected:
-      raise OSError(None, f'{written} of {expected} bytes were written')
-    for suffix in (_DATA, _INDEX):
-      _sync(path + suffix)
-
-
-def path_of(folder: str, step: int) -> str:
-  """Returns the path of a step's checkpoint as TensorFlow takes it, without file suffixes."""
-  return os.path.join(folder, f'{_PREFIX}-{step}')
-
-
-def list_steps(folder: str) -> List[int]:
-  """Returns the steps of all checkpoints in a folder that have an index, the newest first."""
-  pattern = re.compile(rf'{re.escape(_PREFIX)}-(\d+){re.escape(_INDEX)}$')
-  matches = [pattern.match(name) for name in os.listdir(folder)]
-  return sorted((int(match.group(1)) for match in matches if match), reverse=True)
-
-
-def find_checkpoints(folder: str) -> List[str]:
-  """Returns the paths of all checkpoints, the newest first, those of other tools included.
-
-  Raises:
-    UsageError: the state file points outside of the folder.
-  """
-  if not os.path.isdir(folder):
-    return []
-  paths = [path_of(folder, step) for step in list_steps(folder)]
-  try:
-    state = tf.train.get_checkpoint_state(folder)
-  except Exception:
-    state = None  # Unreadable. Checkpoints of this package are found without it.
-  named = []
-  if state is not None:
-    named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
-    named = [path for path in named if path]
-
-  here = os.path.realpath(folder)
-  for path in named:
-    if os.path.realpath(os.path.dirname(path)) != here:
-      raise UsageError(f"The state file {os.path.join(folder, 'checkpoint')} names {path}, "
-                       "which is outside of the folder: move the checkpoint that you want to "
-                       "resume from there, and remove the state file.")
-  paths += [os.path.join(folder, os.path.basename(path)) for path in named]
-  paths = list(dict.fromkeys(paths))
-  # Paths without a step stay behind those with one, in their order.
-  paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
-  return paths
-
-
-def _sync(path):
-  handle = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(handle)
-  finally:
-    os.close(handle)
-
-
-def restore_variables(session: Any, saver: Any, path: str, variables: Sequence[Any]) -> None:
-  """Restores the checkpoint at a path.
-
-  Raises:
-    UsageError: it holds other variables.
-    tf.errors.OpError, ValueError, RuntimeError: it is damaged.
-  """
-  reader = tf.train.load_checkpoint(path)
-  shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-  saved = {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()
-           if name != ORDER_TENSOR}
-  expected = {
-      variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-      for variable in variables}
-  # Before any tensor is read, so that a strange file never makes TensorFlow allocate its claims.
-  check_same_variables(path, saved, expected)
-  saver.restore(session, path)
-
-
-def check_same_variables(path: str, saved: Dict[str, Any], expected: Dict[str, Any]) -> None:
-  """Raises if a checkpoint and the program have different variables.
-
-  Args:
-    path: of the checkpoint.
-    saved: (shape, dtype) of the variables in the checkpoint, by name.
-    expected: the same of those in the program.
-
-  Raises:
-    UsageError: lists the differences.
-  """
-  lines = []
-  for name in sorted(set(saved) & set(expected)):
-    (shape, dtype), (other_shape, other_dtype) = saved[name], expected[name]
-    if saved[name] != expected[name]:
-      names = ('', '') if dtype == other_dtype else (f' {dtype.name}', f' {other_dtype.name}')
-      lines.append(f'  {name}: {list(shape)}{names[0]} in the checkpoint, '
-                   f'{list(other_shape)}{names[1]} in the program')
-  lines += [f'  only in the checkpoint: {name} {list(saved[name][0])}'
-            for name in sorted(set(saved) - set(expected))]
-  lines += [f'  only in the program: {name} {list(expected[name][0])}'
-            for name in sorted(set(expected) - set(saved))]
-  if lines:
-    more = [f'  … and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
-    text = '\n'.join(lines[:_SHOWN] + more)
-    raise UsageError(f'The checkpoint {path} belongs to another model or optimizer:\n{text}\nGive '
-                     'the flags that it was written with, or another checkpoint_dir.')

@@ -18,8 +18,9 @@ from towers.base.reason import find_reason
 from towers.base.sealed import read_sealed, write_sealed
 from towers.base.usage_error import UsageError
 from towers.training.faults.signals import Interrupted, Signals
-from towers.training.saving.checkpoints import list_steps, path_of, restore_variables
+from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
+from towers.training.saving.restore import restore_variables
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means

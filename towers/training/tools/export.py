@@ -23,8 +23,9 @@ from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.placement.cluster import read_cluster
 from towers.training.faults.run_error import RunError
-from towers.training.saving.checkpoints import check_same_variables, list_steps, path_of
+from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
+from towers.training.saving.restore import check_same_variables
 from towers.training.tools.serving import Predict, Serving, build_serving
 from towers.training_graph import TrainingGraph
 
