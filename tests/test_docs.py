@@ -181,7 +181,7 @@ def test_prose_is_wrapped(name):
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.tf_config',
     'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.mnist',
-    'benchmarks.endurance', 'benchmarks.permutation', 'tests.mutants')]
+    'benchmarks.endurance', 'benchmarks.permutation', 'tests.mutants', 'tests.chaos')]
 
 
 def help_of(program):
