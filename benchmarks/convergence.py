@@ -54,7 +54,7 @@ def measure(data_set: Any, *, num_towers: int, model: str, batch_size: int, epoc
   from towers.training.settings.config import Config
 
   config = Config(model=model, batch_size=batch_size, batch_norm='sync', learning_rate=0.05,
-                  weight_decay=1e-4, warmup_epochs=1, epochs=epochs, drop_remainder=True, seed=seed)
+                  weight_decay=1e-4, warmup_epochs=1, epochs=epochs, last_batch='drop', seed=seed)
   curve: Dict[str, Any] = dict(name=f"{num_towers}{' + noise' if noise else ''}", steps=[], loss=[],
                                accuracy=[])
   with open_program(config, data_set, num_towers=num_towers) as steps:

@@ -189,7 +189,7 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
       ours = opened.enter_context(_open_input(kind, data_dir, mode, num_towers, batch_size))
     else:
       config = Config(batch_size=batch_size, validation='none', input_mode=mode, learning_rate=1e-9,
-                      drop_remainder=True)
+                      last_batch='drop')
       steps = opened.enter_context(open_program(config, load(kind, data_dir), num_towers=num_towers,
                                                 model=build_nothing_model()))
       steps.start(0)
@@ -221,7 +221,7 @@ def _open_input(kind, data_dir, mode, num_towers, batch_size):
   train = load(kind, data_dir).train
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=train.num_examples, batch_size=batch_size,
-                             num_towers=num_towers, drop_remainder=True)
+                             num_towers=num_towers, last_batch='drop')
     inputs = towers.build_inputs(train, plan=plan, mode=mode, shuffle=True)
     step = tf.group(*[tensor for batch in inputs.next_batches() for tensor in batch.tensors])
     with tf.Session(

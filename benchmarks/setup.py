@@ -96,7 +96,7 @@ def _start_towers(opened, model, num_towers, build):
 
   config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers,
                   tower_build=build, optimizer='sgd', learning_rate=LEARNING_RATE,
-                  schedule='constant', validation='none', drop_remainder=True)
+                  schedule='constant', validation='none', last_batch='drop')
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
                                  num_train=8 * config.batch_size, num_validation=config.batch_size)
   steps = opened.enter_context(open_program(config, data_set, num_towers=num_towers))

@@ -75,7 +75,7 @@ def test_towers_train_as_one_does(mode, num_towers, depth):
 KINDS = [
     dict(), dict(input_mode='next', staging_depth=2), dict(input_mode='shard', staging_depth=0),
     dict(validation_tower=True, num_towers=3), dict(validation=False), dict(accumulate=2),
-    dict(variables='replicated', drop_remainder=True)]
+    dict(variables='replicated', last_batch='drop')]
 
 
 @pytest.mark.timeout(120)

@@ -31,7 +31,8 @@ class Program(TrainingGraph):
       training split to a scalar tensor, which may read `towers.get_examples_seen()`.
     batch_size: the global batch, over all towers of all workers.
     accumulate: micro-batches that a step is taken in.
-    drop_remainder: whether the incomplete last batch of an epoch is left out.
+    last_batch: of an epoch, if it is smaller: 'keep' takes it as it is; 'pad' fills it up with rows
+      that do not count, so that a tower's batches have one shape; 'drop' leaves it out.
     num_towers: None for as many as there are GPUs, or 2 on virtual CPU devices.
     device: 'gpu', 'cpu' for virtual CPU devices, or 'auto': GPUs when there is any.
     workers: of which this process is one; None for what TF_CONFIG says.

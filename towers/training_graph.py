@@ -26,7 +26,7 @@ from towers.warm_start.warm_start import build_warm_start
 _COLLECTION = 'towers/program'
 # What is kept as `settings`.
 _SETTINGS = (
-    'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'drop_remainder',
+    'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'last_batch',
     'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
     'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
     'batch_norm', 'precision', 'loss_scale', 'collective', 'fusion_megabytes', 'clip_norm',
@@ -65,7 +65,7 @@ class TrainingGraph:
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
                optimizer: Optimizers,
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
-               batch_size: int, accumulate: int = 1, drop_remainder: bool = False,
+               batch_size: int, accumulate: int = 1, last_batch: str = 'keep',
                num_towers: Optional[int] = None, device: str = 'auto',
                workers: Optional[Workers] = None, input_mode: str = 'split',
                input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
@@ -104,11 +104,11 @@ class TrainingGraph:
       return towers.build_feed(inputs, devices=devices, staging_depth=staging_depth)
 
     self.feed = build_feed(train, train_devices, batch_size, shuffle=shuffle,
-                           drop_remainder=drop_remainder, accumulate=accumulate)
+                           last_batch=last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
     validation_feed = validation and build_feed(
         validation, devices.names[-1:] if validation_tower else devices.names,
-        self.plan.micro_batch_size)
+        self.plan.micro_batch_size, last_batch='pad' if last_batch == 'pad' else 'keep')
 
     is_training: Any = True
     if validation_feed and not validation_tower:

@@ -137,7 +137,7 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
   cluster = read_cluster(os.environ)
   config = Config(model='linear', batch_size=batch_size * len(cluster.addresses),
                   learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
-                  validation='none', shuffle=False, drop_remainder=True)
+                  validation='none', shuffle=False, last_batch='drop')
   with open_program(config, load_examples(), num_towers=1, model=build_model(net),
                     cluster=cluster) as steps:
     steps.start(0)

@@ -35,13 +35,13 @@ def take(mode, size, *, num_steps, first_step=0, **settings):
   return plan, steps
 
 
-def take_runs(mode, size, runs, *, shuffle=False, drop_remainder=False, seed=0, num_workers=1,
+def take_runs(mode, size, runs, *, shuffle=False, last_batch='keep', seed=0, num_workers=1,
               rank=0, make_examples=id_examples, num_threads=0):
   """Returns the same of several runs, (first step, number of steps), of one program."""
   num_examples, batch_size, num_towers = size
   with tf.Graph().as_default():
     plan = towers.build_plan(num_examples=num_examples, batch_size=batch_size,
-                             num_towers=num_towers, drop_remainder=drop_remainder,
+                             num_towers=num_towers, last_batch=last_batch,
                              num_workers=num_workers, rank=rank)
     inputs = towers.build_inputs(make_examples(num_examples), mode=mode, plan=plan, shuffle=shuffle,
                                  seed=seed)
@@ -137,7 +137,7 @@ def test_workers_share_every_step_and_each_stays_with_its_own_positions(
 @pytest.mark.parametrize('size', [(13, 4, 3), (15, 4, 2)], ids=str)
 @pytest.mark.parametrize('mode', MODES)
 def test_dropping_the_remainder_takes_whole_batches_of_distinct_examples(mode, size, shuffle):
-  plan, steps = take(mode, size, num_steps=6, shuffle=shuffle, drop_remainder=True)
+  plan, steps = take(mode, size, num_steps=6, shuffle=shuffle, last_batch='drop')
   assert plan.steps_per_epoch == 3
   for epoch in (steps[:3], steps[3:]):
     ids = sum(sum(epoch, []), [])

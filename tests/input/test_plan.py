@@ -7,12 +7,13 @@ import hypothesis.strategies as st
 import pytest
 
 from towers.base.usage_error import UsageError
-from towers.input.plan import build_plan, dealt
+from towers.input.plan import LAST_BATCHES, build_plan, dealt
 
-# Examples, examples of a run, towers, whether to drop the remainder, runs of a step.
-sizes = st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.booleans(),
-                  st.integers(1, 4)).filter(lambda size: size[2] <= min(size[0], size[1]) and
-                                            (not size[3] or size[1] * size[4] <= size[0]))
+# Examples, examples of a run, towers, the last batch, runs of a step.
+sizes = st.tuples(
+    st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.sampled_from(LAST_BATCHES),
+    st.integers(1, 4)).filter(lambda size: size[2] <= min(size[0], size[1]) and
+                              (size[3] != 'drop' or size[1] * size[4] <= size[0]))
 
 
 def cut(numbers, size):
@@ -21,12 +22,12 @@ def cut(numbers, size):
 
 @hypothesis.given(sizes)
 def test_steps_cover_an_epoch_once(size):
-  num_examples, micro_batch_size, num_towers, drop_remainder, accumulate = size
+  num_examples, micro_batch_size, num_towers, last_batch, accumulate = size
   batch_size = micro_batch_size * accumulate
   plan = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
-                    drop_remainder=drop_remainder, accumulate=accumulate)
+                    last_batch=last_batch, accumulate=accumulate)
   steps = cut(list(range(num_examples)), batch_size)
-  if drop_remainder:
+  if last_batch == 'drop':
     steps = [step for step in steps if len(step) == batch_size]
   runs = [cut(step, micro_batch_size) for step in steps]
   last_micro_batch = runs[-1][-1]
@@ -70,9 +71,10 @@ def test_eight_over_three():
     (dict(num_examples=10, batch_size=2, num_towers=3), ['2 examples', '3 towers']),
     (dict(num_examples=2, batch_size=8, num_towers=3), ['2 examples', '3 towers']),
     (dict(num_examples=0, batch_size=8, num_towers=1), ['0 examples', '1 tower']),
-    (dict(num_examples=5, batch_size=8, num_towers=2, drop_remainder=True), ['5 examples',
+    (dict(num_examples=5, batch_size=8, num_towers=2, last_batch='drop'), ['5 examples',
         'batch of 8']),
     (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
+    (dict(num_examples=9, batch_size=8, num_towers=1, last_batch='cut'), ['cut', 'pad, drop']),
     (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
      ['2 examples', '4 towers of 2 workers', 'at least 16']),
 ])

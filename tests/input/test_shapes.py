@@ -13,7 +13,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from towers.input.plan import build_plan
+from towers.input.plan import LAST_BATCHES, build_plan
 
 WORKERS = (1, 2, 3, 5)
 SEED = 4
@@ -43,20 +43,20 @@ def deal(plan, mode, step):
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.integers(40, 130), st.integers(40, 70), st.booleans(),
+@hypothesis.given(st.integers(40, 130), st.integers(40, 70), st.sampled_from(LAST_BATCHES),
                   st.lists(parts, min_size=1, max_size=5), st.booleans())
 def test_any_chain_of_shapes_takes_each_example_once_an_epoch(num_examples, batch_size,
-                                                              drop_remainder, chain, shuffle):
+                                                              last_batch, chain, shuffle):
   batch_size = min(batch_size, num_examples) // 4 * 4
   seed = SEED if shuffle else None
   one = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=1,
-                   drop_remainder=drop_remainder)
+                   last_batch=last_batch)
   taken, step = [], 0
   for mode, num_towers, num_workers, accumulate, num_steps in chain:
     if num_towers * num_workers * accumulate > batch_size:
       continue
     plans = [build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=num_towers,
-                        drop_remainder=drop_remainder, accumulate=accumulate,
+                        last_batch=last_batch, accumulate=accumulate,
                         num_workers=num_workers, rank=rank) for rank in range(num_workers)]
     for _ in range(num_steps):
       first = one.position(step)[1] * batch_size

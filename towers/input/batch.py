@@ -19,11 +19,13 @@ class Batch(NamedTuple):
       without an example holds one row of zeros, since many kernels do not take an empty batch, and
       counts 0.
     may_be_empty: whether the number of examples can be 0.
+    is_padded: whether rows that are not real may follow, so that all batches have one shape.
     put_op: puts the tower's next training batch into its staging area; None without staging.
   """
   tensors: Any
   num_examples: Union[int, Any]
   may_be_empty: bool = False
+  is_padded: bool = False
   put_op: Any = None
 
   @property

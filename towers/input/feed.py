@@ -168,7 +168,8 @@ def _from_flat(taken, feeds):
     if is_static and len({template.num_examples for template in templates}) == 1:
       flat = list(flat[:-1]) + [templates[0].num_examples]
     may_be_empty = any(template.may_be_empty for template in templates)
+    is_padded = any(template.is_padded for template in templates)
     put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
-    batches.append(templates[0].replace(list(flat))._replace(may_be_empty=may_be_empty,
-                                                             put_op=put_op))
+    batches.append(templates[0].replace(list(flat))._replace(
+        may_be_empty=may_be_empty, is_padded=is_padded, put_op=put_op))
   return batches

@@ -178,7 +178,10 @@ _TAKE = {
 
 
 def _count_examples(tensors, plan, mode, tower, marks_bad):
-  """Returns a tower's `Batch`: of static shape where sizes are even, never without a row."""
+  """Returns a tower's `Batch`, never without a row.
+
+  It is of static shape where sizes are even, or where its last row is repeated to fill it up.
+  """
   num_shards = plan.num_workers * (plan.num_towers if mode == 'shard' else 1)
   if marks_bad:
     tensors, is_good = tensors
@@ -194,7 +197,12 @@ def _count_examples(tensors, plan, mode, tower, marks_bad):
   if may_be_empty:
     num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)
     tensors = tf.nest.map_structure(lambda tensor: _add_zeros(tensor, num_missing), tensors)
-  return Batch(tensors, num_examples, may_be_empty=may_be_empty)
+  is_padded = plan.last_batch == 'pad'
+  if is_padded:
+    rows = tf.minimum(tf.range(plan.num_rows), tf.maximum(num_examples, 1) - 1)
+    # What a real row leads to is finite if a step is, and its rows of sparse gradients move anyway.
+    tensors = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tensors)
+  return Batch(tensors, num_examples, may_be_empty=may_be_empty, is_padded=is_padded)
 
 
 def _add_zeros(tensor, num_rows):

@@ -12,7 +12,7 @@ These are positions in an epoch. The example at a position is the one of this nu
 the one that the epoch's permutation has there: position k goes to global batch k // 8 in any case.
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
-nothing.
+nothing. `last_batch` says whether it is taken as it is, filled up, or left out.
 
 Several workers, processes with towers of their own, share every global batch as the towers of
 `shard` do: example i of an epoch goes to worker i modulo their number, and there to a tower by the
@@ -30,6 +30,9 @@ import numpy as np
 from towers.base.usage_error import UsageError
 from towers.input.permutation import permute
 
+# As it is; filled up with rows that do not count, so that shapes are static; left out.
+LAST_BATCHES = ('keep', 'pad', 'drop')
+
 
 class Plan(NamedTuple):
   """How the examples of one split are dealt out to steps and towers.
@@ -38,7 +41,7 @@ class Plan(NamedTuple):
     num_examples: examples in an epoch.
     batch_size: the global batch, over all towers of all workers.
     num_towers: towers of this worker.
-    drop_remainder: leave out the last, smaller batch of every epoch.
+    last_batch: of an epoch, if it is smaller, one of `LAST_BATCHES`.
     accumulate: micro-batches of a full global batch.
     num_workers: workers that share each global batch, each with as many towers.
     rank: of this worker, from 0.
@@ -46,7 +49,7 @@ class Plan(NamedTuple):
   num_examples: int
   batch_size: int
   num_towers: int
-  drop_remainder: bool = False
+  last_batch: str = 'keep'
   accumulate: int = 1
   num_workers: int = 1
   rank: int = 0
@@ -60,11 +63,11 @@ class Plan(NamedTuple):
   def steps_per_epoch(self) -> int:
     """Steps that cover an epoch once."""
     full, remainder = divmod(self.num_examples, self.batch_size)
-    return full + (remainder > 0 and not self.drop_remainder)
+    return full + (remainder > 0 and self.last_batch != 'drop')
 
   @property
   def examples_per_epoch(self) -> int:
-    """Examples that the steps of an epoch take: all, unless the remainder is dropped."""
+    """Examples that the steps of an epoch take: all, unless the last batch is dropped."""
     return min(self.num_examples, self.steps_per_epoch * self.batch_size)
 
   @property
@@ -76,6 +79,11 @@ class Plan(NamedTuple):
   def is_even(self) -> bool:
     """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
     return self.examples_per_epoch % self.micro_batch_size == 0
+
+  @property
+  def num_rows(self) -> int:
+    """Rows of a tower's batch that is filled up: the largest share of a micro-batch."""
+    return -(-self.micro_batch_size // (self.num_workers * self.num_towers))
 
   @property
   def may_leave_a_tower_empty(self) -> bool:
@@ -132,15 +140,18 @@ def dealt(count, shard: int, num_shards: int):
   return (count - shard + num_shards - 1) // num_shards
 
 
-def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_remainder: bool = False,
+def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batch: str = 'keep',
                accumulate: int = 1, num_workers: int = 1, rank: int = 0,
                name: str = 'examples') -> Plan:
   """Returns the plan of a split.
 
   Raises:
     UsageError: fewer examples than towers, a global batch that the towers cannot share or that
-      cannot be cut into micro-batches, or nothing left when the remainder is dropped.
+      cannot be cut into micro-batches, or nothing left when the last one is dropped, or an
+      unknown `last_batch`.
   """
+  if last_batch not in LAST_BATCHES:
+    raise UsageError(f"last_batch is {last_batch!r}: choose one of {', '.join(LAST_BATCHES)}.")
   if num_towers < 1:
     raise UsageError(f'num_towers is {num_towers}: at least 1 tower is needed.')
   if not 0 <= rank < num_workers:
@@ -163,9 +174,9 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, drop_rema
   if num_examples < all_towers:
     raise UsageError(f'{name} has {num_examples} examples for {towers}: every tower needs at least '
                      f'one; use at most {max(num_examples, 1)} towers, or more data.')
-  plan = Plan(num_examples, batch_size, num_towers, drop_remainder, accumulate, num_workers, rank)
+  plan = Plan(num_examples, batch_size, num_towers, last_batch, accumulate, num_workers, rank)
   if plan.steps_per_epoch == 0:
     raise UsageError(f'{name} has {num_examples} examples, fewer than one global batch of '
-                     f'{batch_size}, and drop_remainder leaves out the rest: use a batch_size of '
-                     f'at most {num_examples}, or keep the remainder.')
+                     f'{batch_size}, and last_batch=drop leaves out the rest: use a batch_size of '
+                     f'at most {num_examples}, or last_batch=keep.')
   return plan

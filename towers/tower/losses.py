@@ -108,6 +108,10 @@ def _sum_loss(loss, batch, count_rows):
       fix += ', as tf.reshape(loss, [])'
     return _sum_examples('The loss of the model', loss, batch, count_rows, fix)
   if loss.shape.ndims == 0:
+    if batch.is_padded:
+      raise UsageError('The model\'s loss is a scalar, the mean over a batch, and last_batch=pad '
+                       'fills batches up with rows that must not count: return one loss per '
+                       'example, [batch], or use last_batch=keep or drop.')
     loss = tf.cast(loss, tf.float32)
     return batch.zero_if_empty([loss * tf.cast(batch.num_examples, loss.dtype)])[0]
   raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '

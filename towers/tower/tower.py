@@ -41,6 +41,7 @@ from towers.tower.clone import record_tower
 from towers.tower.cloner import Cloner
 from towers.tower.differentiate import differentiate
 from towers.tower.losses import Weighted, get_divisor, sum_returned
+from towers.tower.padded_rows import check_padded_rows
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 
 Values = Union[Tensor, Weighted]
@@ -203,6 +204,7 @@ def _build_tower(call, batch, *, index, device, recording):
                           instead=replicas, reuse=index > 0)
   if index == 0:
     _check_trained(call)
+    check_padded_rows(batch, tower.sums['loss'], tower.update_ops)
     seed_made_before(store, tf.trainable_variables())
     freeze_variables(call.frozen)
   else:

@@ -109,7 +109,8 @@ def check(config: Config, data_set: DataSet) -> bool:
     if reports[-1].agrees or not reports[-1].draws:
       break
   write_line(describe_check(tower_build=config.tower_build, variables=config.variables,
-                            accumulate=config.accumulate, precision=config.precision))
+                            accumulate=config.accumulate, precision=config.precision,
+                            last_batch=config.last_batch))
   return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 
@@ -121,7 +122,7 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   devices = towers.build_devices(config.num_gpus, config.device)
   speeds = measure_input.measure_input(
       data_set.train, devices, batch_size=config.batch_size, accumulate=config.accumulate,
-      drop_remainder=config.drop_remainder, shuffle=config.shuffle, seed=config.seed,
+      last_batch=config.last_batch, shuffle=config.shuffle, seed=config.seed,
       input_threads=config.input_threads)
   write_line(measure_input.format_speeds(speeds, num_towers=len(devices.names),
                                          batch_size=config.batch_size,

@@ -24,7 +24,7 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
-            ('return full + (remainder > 0 and not self.drop_remainder)',
+            ("return full + (remainder > 0 and self.last_batch != 'drop')",
              'return full + (remainder > 0)', 'a dropped remainder has a step of its own',
              'test_steps_cover_an_epoch_once'),
             ('return min(self.num_examples, self.steps_per_epoch * self.batch_size)',
@@ -64,6 +64,34 @@ MUTANTS = [
             ('return divmod(step, self.steps_per_epoch)',
              'return divmod(step, self.micro_batches_per_epoch)',
              'a step is found by micro-batches', 'test_steps_cover_an_epoch_once'),
+        ]),
+    *mutants_of(
+        'towers/input/pipeline.py', tests='tests/input/test_last_batch.py', faults=[
+            ('tf.maximum(num_examples, 1) - 1)', 'tf.constant(0))',
+             'a batch that is filled up is one example',
+             'test_filled_up_is_as_kept_to_rounding_in_one_shape[split-2-2-2-tower]'),
+        ]),
+    *mutants_of(
+        'towers/training_graph.py', tests='tests/input/test_last_batch.py', faults=[
+            ("last_batch='pad' if last_batch == 'pad' else 'keep')", 'last_batch=last_batch)',
+             'validation leaves its last batch out',
+             'test_only_training_leaves_the_last_batch_out'),
+        ]),
+    *mutants_of(
+        'towers/tower/padded_rows.py', tests='tests/input/test_last_batch.py', faults=[
+            ('of_rows & (updates | normalise)', 'of_rows & updates',
+             'rows that do not count move the moments of a kernel',
+             'test_batch_normalisation_over_rows_that_do_not_count_is_refused'
+             '[by_kernel-FusedBatchNorm]'),
+            ('of_rows & (updates | normalise)', 'updates | normalise',
+             'a counter of steps is refused for reading rows',
+             'test_updates_that_read_no_row_are_welcome'),
+        ]),
+    *mutants_of(
+        'towers/tower/losses.py', tests='tests/input/test_last_batch.py', faults=[
+            ('    if batch.is_padded:', '    if batch.may_be_empty:',
+             'a mean over rows that do not count is trained',
+             'test_a_mean_over_rows_that_do_not_count_is_refused'),
         ]),
     *mutants_of(
         'towers/input/epoch.py', tests='tests/input/test_pipeline.py', faults=[

@@ -75,7 +75,7 @@ def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp
   """A run ends when a copy differs, and when the constants of a tower's dropout land on another
   device.
   """
-  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--drop_remainder',
+  flags = ['--model=lenet', '--num_gpus=2', '--steps=3', '--validation=none', '--last_batch=drop',
   '--noshuffle',
            '--clip_norm=1', '--weight_decay=0.01']
   off = result_here(tmp_path, '--xla=off', *flags)

@@ -93,7 +93,11 @@ def describe_batch(plan: Plan) -> str:
   sentence = (f"batch: {shares} = {plan.batch_size:,} global, "
               f"{_count(plan.steps_per_epoch, 'step')} per epoch")
   if plan.examples_per_epoch % plan.batch_size:
-    sentence += f' (the last of {plan.size_at(plan.steps_per_epoch - 1):,})'
+    filled = ', filled up' if plan.last_batch == 'pad' else ''
+    sentence += f' (the last of {plan.size_at(plan.steps_per_epoch - 1):,}{filled})'
+  left_out = plan.num_examples - plan.examples_per_epoch
+  if left_out:
+    sentence += f' ({_count(left_out, "example")} of each epoch left out)'
   return sentence
 
 
@@ -104,11 +108,13 @@ def describe_ops(graph: tf.Graph, num_towers: int) -> str:
   return f"{_count(num_towers, 'tower')} of {in_towers // num_towers:,} ops, {len(ops):,} in all"
 
 
-def describe_check(*, tower_build: str, variables: str, accumulate: int, precision: str) -> str:
+def describe_check(*, tower_build: str, variables: str, accumulate: int, precision: str,
+                   last_batch: str) -> str:
   """Returns a line on what `--check` compares, and which of these settings it leaves out."""
-  compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32')
+  compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32',
+                  last_batch='keep')
   given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
-               precision=precision)
+               precision=precision, last_batch=last_batch)
   line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
   others = {name: value for name, value in given.items() if value not in (compared[name], 'auto')}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line

@@ -102,7 +102,9 @@ class Config:
   shuffle: bool = _setting(
       bool, True, 'reshuffle the training split in every epoch; --noshuffle keeps its order')
   accumulate: int = _setting(int, 1, 'micro-batches per step: more of them take less memory')
-  drop_remainder: bool = _setting(bool, False, 'drop the last, smaller batch of each epoch')
+  last_batch: str = _setting(
+      str, 'keep', 'of an epoch, if it is smaller: as it is; filled up, for one shape; left out',
+      ('keep', 'pad', 'drop'))
 
   _group('inputs')
   input_mode: str = _setting(

@@ -73,7 +73,7 @@ def check_resume(path: str, *, step: int, examples_seen: int, plan: Plan,
     return
   message = (f'The checkpoint {path} has seen {examples_seen} examples in {step} steps, but with '
              f'this data and batch_size={plan.batch_size} they would be {planned}: resume with the '
-             'data, batch_size and drop_remainder that it was written with, or give another '
+             'data, batch_size and last_batch that it was written with, or give another '
              'checkpoint_dir.')
   if examples_seen < planned and not may_skip:
     message += ' If it skipped damaged records, resume with on_bad_record=skip.'

@@ -22,7 +22,7 @@ _ADVISE_FROM = 0.1
 
 
 def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: int,
-                  accumulate: int = 1, drop_remainder: bool = False, shuffle: bool = True,
+                  accumulate: int = 1, last_batch: str = 'keep', shuffle: bool = True,
                   seed: int = 0, input_threads: Optional[int] = None,
                   seconds: float = _SECONDS) -> Dict[str, float]:
   """Takes batches in each mode, and does nothing with them.
@@ -32,7 +32,7 @@ def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: in
     devices: of the towers.
     batch_size: of the global batch.
     accumulate: micro-batches in a global batch.
-    drop_remainder: leaves out the smaller last batch of an epoch.
+    last_batch: of an epoch, as for `build_plan`.
     shuffle: whether to shuffle each epoch.
     seed: of the shuffling.
     input_threads: examples parsed at a time; None for one on each core.
@@ -43,7 +43,7 @@ def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: in
   """
   plan = towers.build_plan(
       num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices.names),
-      name=examples.name, drop_remainder=drop_remainder, accumulate=accumulate)
+      name=examples.name, last_batch=last_batch, accumulate=accumulate)
   speeds = {}
   for mode in INPUT_MODES:
     with tf.Graph().as_default():
