@@ -5,10 +5,13 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.data.pictures import damage
+from tests.data.test_records import parse_any_rows, write
 from tests.harness import small
 from tests.harness.small import Run
 from tests.tower import test_weighted as weighted
 from towers.base.usage_error import UsageError
+from towers.data.formats.tfrecord import load_index
 
 
 def ragged_examples(text, *, name='train', **padding):
@@ -192,3 +195,38 @@ def test_a_data_set_of_examples_of_unequal_sizes_is_padded(num_examples):
       lambda: tf.data.Dataset.from_generator(lambda: iter(rows), tf.int64, [None]), num_examples))
   [[[batch, _]]] = take(examples, mode='split', num_towers=1, num_steps=1)
   assert batch.tolist() == [row + [0] * (5 - len(row)) for row in rows]
+
+
+@pytest.mark.parametrize('policy', ['fail', 'skip'])
+@pytest.mark.parametrize('mode, num_towers, pad_to', [
+    ('split', 3, 'batch'), ('next', 2, 5), ('shard', 4, 'batch')])
+def test_records_of_unequal_sizes_are_padded(tmp_path, mode, num_towers, pad_to, policy):
+  path = write(tmp_path / 'file', range(1, 18), rows=lambda number: number % 5)
+  if policy == 'skip':
+    damage(path, int(load_index(path).offsets[8]) + 20)
+    damage(path, int(load_index(path).offsets[16]) + 20)
+  examples = towers.padded(towers.from_tfrecords(path, parse_any_rows, on_bad_record=policy),
+                           pad_to, values=(None, -1))
+  steps = take(examples, mode=mode, num_towers=num_towers, num_steps=3)
+  assert str(take(examples, mode=mode, num_towers=num_towers, num_steps=1, first_step=2)) == str(
+      steps[2:])
+  for step, by_tower in enumerate(steps):
+    ids = [number for number in range(1, 18)[8 * step:8 * step + 8]
+           if policy == 'fail' or number not in (9, 17)]
+    assert sorted(id for (taken, _), count in by_tower for id in taken[:count]) == ids
+    for (taken, rows), count in by_tower:
+      assert rows.shape[1] == pad_to or pad_to == 'batch'
+      for id, row in zip(taken[:count], rows):
+        assert row.tolist() == [id] * (id % 5) + [-1] * (rows.shape[1] - id % 5)
+
+
+def test_a_record_of_another_rank_is_named(tmp_path):
+  def parse(record):
+    id, rows = parse_any_rows(record)
+    return id, tf.py_func(lambda rows: rows[:, None] if len(rows) == 3 else rows, [rows],
+                          tf.float32)
+
+  path = write(tmp_path / 'file', range(9), rows=lambda number: 3 if number == 7 else 2)
+  examples = towers.padded(towers.from_tfrecords(path, parse))
+  with pytest.raises(tf.errors.OpError, match=r'record 7 .*component 1 has shape \[3, 1\]'):
+    take(examples, mode='split', num_towers=2, num_steps=1)

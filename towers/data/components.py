@@ -53,11 +53,19 @@ class Components(NamedTuple):
     return self._replace(parts=tuple(
         part._replace(shape=shape) for part, shape in zip(self.parts, shapes)))
 
-  def zeros(self) -> Any:
-    """Returns an example of zeros; shapes are known."""
+  def with_ranks_of(self, example: Any) -> 'Components':
+    """Returns the same with the numbers of dimensions of an example, and of any sizes there."""
     from tensorflow_v1 import tf
-    return tf.nest.pack_sequence_as(
-        self.structure, [tf.zeros(part.shape, part.dtype) for part in self.parts])
+    return self._replace(parts=tuple(
+        part._replace(shape=part.shape.merge_with([None] * np.ndim(value)))
+        for part, value in zip(self.parts, tf.nest.flatten(example))))
+
+  def zeros(self) -> Any:
+    """Returns an example of zeros; numbers of dimensions are known, and unknown sizes are 1."""
+    from tensorflow_v1 import tf
+    return tf.nest.pack_sequence_as(self.structure, [
+        tf.zeros([1 if size is None else size for size in part.shape.as_list()], part.dtype)
+        for part in self.parts])
 
   def parse(self, *serialized: Any) -> Any:
     """Returns an example from its tensors, each serialized as a scalar string tensor."""
@@ -70,7 +78,7 @@ class Components(NamedTuple):
     return tf.nest.pack_sequence_as(self.structure, tensors)
 
   def hold(self, example: Any, *, fix: str) -> Any:
-    """Returns an example as it is, with static shapes; shapes of components are known.
+    """Returns an example as it is, with the shapes of the components.
 
     Where TensorFlow does not know the shape of a tensor, it fails if the shape is another.
 
@@ -85,11 +93,15 @@ class Components(NamedTuple):
 
   def _hold(self, part, tensor, fix):
     from tensorflow_v1 import tf
-    if tensor.shape.is_fully_defined():
-      return tensor
     expected, shape = part.shape.as_list(), tf.shape(tensor)
-    is_equal = tf.cond(tf.equal(tf.size(shape), len(expected)),
-                       lambda: tf.reduce_all(tf.equal(shape, expected)), lambda: tf.constant(False))
+    if tensor.shape.is_fully_defined() or (
+        tensor.shape.ndims is not None and tensor.shape.as_list() == expected):
+      return tensor
+    sizes = [-1 if size is None else size for size in expected]
+    is_equal = tf.cond(
+        tf.equal(tf.size(shape), len(expected)),
+        lambda: tf.reduce_all(tf.equal(shape, tf.where(tf.less(sizes, 0), shape, sizes))),
+        lambda: tf.constant(False))
     message = tf.strings.format(self.name + ': ' + describe_shapes(part, '{}', fix), shape)
     with tf.control_dependencies([tf.Assert(is_equal, [message])]):
       tensor = tf.identity(tensor)

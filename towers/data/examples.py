@@ -62,8 +62,9 @@ class Examples(NamedTuple):
       beside parse_example, read or takes_epoch.
     padding: how batches of examples of unequal sizes are padded, see `padded`; None for examples of
       one size.
-    hold: `hold(*element) -> element`, which fails for an element of another shape than the others;
-      of no effect with padding.
+    hold: `hold(*element) -> element`, which fails for an element of another shape than the others.
+    read_unequal: the `read` of examples that need not have one shape, in place of `read` and `hold`
+      where the split is padded; None if these are the same.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
     source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
@@ -81,6 +82,7 @@ class Examples(NamedTuple):
   marks_bad: bool = False
   padding: Optional[Padding] = None
   hold: Optional[Callable[..., Any]] = None
+  read_unequal: Optional[Callable[..., Any]] = None
   source: Any = None
 
 

@@ -24,4 +24,5 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
   """
   if pad_to != 'batch' and (not isinstance(pad_to, int) or isinstance(pad_to, bool) or pad_to < 1):
     raise UsageError(f"pad_to is {pad_to!r}: choose 'batch', or a number from 1 on.")
-  return examples._replace(padding=Padding(pad_to, values))
+  return examples._replace(padding=Padding(pad_to, values), hold=None,
+                           read=examples.read_unequal or examples.read)

@@ -30,7 +30,7 @@ _PARALLEL_CHUNKS = 2
 _THREADS = 16
 # Records in a row that cannot be parsed, at the start of a split.
 _MOST_TRIED = 20
-_FIX = 'pad, crop or resize it in parse'
+_FIX = 'pad, crop or resize it in parse, or give the split to towers.padded'
 
 
 def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
@@ -49,7 +49,8 @@ def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
     paths: a file, a pattern as 'data/train-*', or a list of these. Records are numbered in the
       order of the list, and of the names that a pattern finds.
     parse: a function from a record, a scalar string tensor, to an example: a tensor, or tensors in
-      a tuple or dict, nested in any way, of the same shapes for all records. It runs in parallel.
+      a tuple or dict, nested in any way, of the same shapes for all records unless the split is
+      `padded`. It runs in parallel.
     name: of the split in messages and name scopes: letters, digits and underscores.
     on_bad_record: 'fail' ends a run at a record that is damaged or that `parse` fails on, with
       file, offset and index; 'skip' leaves it out and logs these.
@@ -125,10 +126,17 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                     bad_records: BadRecords) -> Examples:
   """Makes a split of records; see `from_tfrecords`."""
   trial = _Trial(parse, name)
-  payload, components = _parse_first(records, trial, name, bad_records)
-  reader = _Reader(records, parse, components, trial, payload, bad_records, name)
+  payload, first = _parse_first(records, trial, name, bad_records)
+  reader = _Reader(records, parse, first.one_shape, trial, payload, bad_records, name)
   return Examples(num_examples=len(records), read=reader.read,
+                  read_unequal=reader._replace(components=first.any_sizes).read,
                   marks_bad=bad_records.policy == 'skip', name=name)
+
+
+class _Parsed(NamedTuple):
+  """The components of a record's example: with its shapes, and with sizes that may differ."""
+  one_shape: Components
+  any_sizes: Components
 
 
 class _Trial:
@@ -138,8 +146,8 @@ class _Trial:
     """Prepares; `run` builds the graph."""
     self._parse, self._name = parse, name
 
-  def run(self, payload: bytes) -> Components:
-    """Returns the components of a record's example, with its shapes.
+  def run(self, payload: bytes) -> _Parsed:
+    """Returns the components of a record's example.
 
     Raises:
       BadRecordError: `parse` fails on this record.
@@ -154,17 +162,18 @@ class _Trial:
         raise UsageError(f'{self._name}: parse cannot be built: {error}') from error
       components = find_components(dataset, self._name)
       iterator = tf.data.make_initializable_iterator(dataset)
-      example = iterator.get_next()
+      get_next = iterator.get_next()
       with private_session(graph) as session:
         try:
           session.run(iterator.initializer, {record: payload})
-          return components.with_shapes_of(session.run(example))
+          example = session.run(get_next)
+          return _Parsed(components.with_shapes_of(example), components.with_ranks_of(example))
         except tf.errors.OpError as error:
           raise BadRecordError(f'parse fails: {find_reason(error)}') from None
 
 
-def _parse_first(records, trial, name, bad_records) -> Tuple[bytes, Components]:
-  """Returns the first record that can be parsed, and its components; reports those before it."""
+def _parse_first(records, trial, name, bad_records) -> Tuple[bytes, _Parsed]:
+  """Returns the first record that can be parsed, and its example; reports those before it."""
   for index in range(min(len(records), _MOST_TRIED)):
     [payload] = records.read([index])
     try:
@@ -184,7 +193,7 @@ class _Reader(NamedTuple):
   Attributes:
     records: of all files.
     parse: from a record to an example.
-    components: of every example, with known shapes.
+    components: of every example, with the shapes to which it is held.
     trial: finds out why a record cannot be parsed.
     substitute: a record that can be parsed, in place of those that cannot be read.
     bad_records: the policy, and the log.
@@ -251,11 +260,11 @@ class _Reader(NamedTuple):
 
   def _find_reason(self, record: bytes) -> str:
     try:
-      components = self.trial.run(record)
+      components = self.trial.run(record).one_shape
     except BadRecordError as error:
       return str(error)
     for part, found in zip(self.components.parts, components.parts):
-      if found.shape.as_list() != part.shape.as_list():
+      if not found.shape.is_compatible_with(part.shape):
         return describe_shapes(part, found.shape.as_list(), _FIX)
     return 'parse fails, and then does not: it must do the same each time'
 

@@ -75,7 +75,7 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
       elements = _order_indices(plan, shard, first, seed=seed, epoch=epoch)
     else:
       elements = examples.elements(*arrays)
-      if examples.hold and not examples.padding:
+      if examples.hold:
         elements = elements.map(as_written(examples.hold))
       elements = _order_elements(elements, examples, plan, shard, first,
                                  seed=None if seed is None else _epoch_seed(seed, epoch))
@@ -171,7 +171,8 @@ def _zeros(data_set, first_size):
 
 def _batch_elements(elements, examples, plan, mode, shard, first_micro_batch):
   """Returns batches: of a tower in the modes `next` and `shard`, of this worker in `split`."""
-  make_batches = functools.partial(batch_rows, padding=examples.padding, name=examples.name)
+  make_batches = functools.partial(batch_rows, padding=examples.padding, name=examples.name,
+                                   marks_bad=examples.marks_bad)
   if (mode == 'next' and shard.num_shards == 1 and plan.is_even and examples.padding is None and
       plan.micro_batch_size % plan.num_towers == 0):
     # Cutting takes a data set for each batch, which costs more than gathering small examples. But

@@ -15,8 +15,9 @@ def check_components(data_set: Any, name: str) -> None:
   Raises:
     UsageError: names the component and the fix.
   """
+  types = tf.data.get_output_types(data_set)
   classes = tf.nest.flatten(tf.data.get_output_classes(data_set))
-  for component, kind in zip(_name_components(data_set), classes):
+  for component, kind in zip(_name_components(types), classes):
     if kind is not tf.Tensor:
       what = getattr(kind, '__name__', type(kind).__name__)
       raise UsageError(f'{name}: {component} of an example is a {what}, which cannot be cut over '
@@ -31,15 +32,16 @@ def check_ranks(data_set: Any, name: str) -> None:
   Raises:
     UsageError: names the component and the fix.
   """
+  types = tf.data.get_output_types(data_set)
   shapes = tf.nest.flatten(tf.data.get_output_shapes(data_set))
-  for component, shape in zip(_name_components(data_set), shapes):
+  for component, shape in zip(_name_components(types), shapes):
     if shape.ndims is None:
       raise UsageError(f'{name}: the number of dimensions of {component} of an example is unknown: '
                        'call set_shape on it, with [None] for one dimension of any size.')
 
 
 def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: str,
-               drop_remainder: bool = False) -> Any:
+               marks_bad: bool = False, drop_remainder: bool = False) -> Any:
   """Returns the data set in batches of `size`.
 
   Args:
@@ -47,6 +49,7 @@ def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: st
     size: examples in a batch.
     padding: of the split, or None.
     name: of the split.
+    marks_bad: whether elements are `(example, is_good)`.
     drop_remainder: whether to leave out a last batch that is smaller.
 
   Raises:
@@ -65,9 +68,12 @@ def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: st
       lambda shape: tf.TensorShape([most if size is None else size for size in shape.as_list()]),
       shapes)
   if most is not None:
-    data_set = data_set.map(as_written(_size_check(data_set, most, name)))
+    data_set = data_set.map(as_written(_size_check(data_set, most, name, marks_bad)))
+  types = tf.data.get_output_types(data_set)
+  values = (_find_values(types[0], padding.values, name), tf.constant(False)) if marks_bad else (
+      _find_values(types, padding.values, name))
   return data_set.padded_batch(size, padded_shapes, drop_remainder=drop_remainder,
-                               padding_values=_find_values(data_set, padding.values, name))
+                               padding_values=values)
 
 
 def cut_rows(data_set: Any, size: int, edges: Any, make_batches: Any) -> Any:
@@ -92,9 +98,8 @@ def cut_rows(data_set: Any, size: int, edges: Any, make_batches: Any) -> Any:
   return data_set.window(size).flat_map(as_written(cut))
 
 
-def _find_values(data_set, values, name):
+def _find_values(types, values, name):
   """Returns a padding value for each component, in the structure of an example."""
-  types = tf.data.get_output_types(data_set)
   flat: List[Any] = [None] * len(tf.nest.flatten(types))
   if values is not None:
     try:
@@ -105,7 +110,7 @@ def _find_values(data_set, values, name):
                        f'example, {structure}: give one for each component, or None.') from None
     flat = tf.nest.flatten(values)
   found = [_find_value(value, dtype, component, name) for value, dtype, component in zip(
-      flat, tf.nest.flatten(types), _name_components(data_set))]
+      flat, tf.nest.flatten(types), _name_components(types))]
   return tf.nest.pack_sequence_as(types, found)
 
 
@@ -125,10 +130,11 @@ def _find_value(value: Optional[Any], dtype: Any, component: str, name: str) -> 
   return tf.constant(value if dtype == tf.string else np.array(value, kind), dtype)
 
 
-def _size_check(data_set, most, name):
+def _size_check(data_set, most, name, marks_bad):
   """Returns the function that passes on an example unless it is larger than `most`."""
-  is_tuple = isinstance(tf.data.get_output_types(data_set), tuple)
-  names = _name_components(data_set)
+  types = tf.data.get_output_types(data_set)
+  is_tuple = isinstance(types, tuple)
+  names = _name_components(types[0] if marks_bad else types)
 
   def check(*example):
     example = example if is_tuple else example[0]
@@ -146,9 +152,8 @@ def _size_check(data_set, most, name):
   return check
 
 
-def _name_components(data_set) -> List[str]:
+def _name_components(types) -> List[str]:
   """Returns in words which component of an example each tensor is."""
-  types = tf.data.get_output_types(data_set)
   if isinstance(types, dict) and all(not tf.nest.is_nested(types[key]) for key in types):
     return [f'component {key!r}' for key in sorted(types)]
   return [f'component {position}' for position in range(len(tf.nest.flatten(types)))]

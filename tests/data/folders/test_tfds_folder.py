@@ -161,6 +161,29 @@ def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
     np.testing.assert_array_equal(batch[name], np.stack(numbers).astype(dtype), err_msg=name)
 
 
+def test_sequences_are_padded(tmp_path):
+  def sequence(inner, length='-1'):
+    return feature('sequence_feature.Sequence', sequence={'feature': inner, 'length': length})
+
+  write(tmp_path, features_dict(
+      tokens=tensor('int32', -1), tags=sequence(classes(5)), words=sequence(feature(TEXT, text={})),
+      boxes=sequence(tensor('float32', 4)), pair=sequence(tensor('int64'), '2'),
+      raw=tensor('int16', -1, encoding='bytes')), {'train': [[dict(
+          tokens=np.arange(size), tags=np.full(size, 4), words=np.array([b'a'] * size, object),
+          boxes=np.ones([size, 4]), pair=np.array([7, 8]), raw=np.full(size, 3, np.int16).tobytes(),
+      ) for size in (2, 0, 3)]]})
+  batch = first_batch(towers.padded(towers.from_tfds(tmp_path)), 3)
+  assert batch['tokens'].tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 2]]
+  assert batch['tags'].tolist() == [[4, 4, 0], [0, 0, 0], [4, 4, 4]]
+  assert batch['words'].tolist() == [[b'a', b'a', b''], [b''] * 3, [b'a'] * 3]
+  assert batch['boxes'].shape == (3, 3, 4) and batch['boxes'].sum() == 20
+  assert batch['pair'].tolist() == [[7, 8]] * 3
+  assert batch['raw'].tolist() == [[3, 3, 0], [0] * 3, [3] * 3]
+  assert batch['tokens'].dtype == np.int32 and batch['raw'].dtype == np.int16
+  with pytest.raises(tf.errors.OpError, match=r'shape \[0, 4\].*towers.padded'):
+    first_batch(towers.from_tfds(tmp_path), 3)
+
+
 def test_what_is_not_read_is_refused_by_name(tmp_path):
   def refuse(words, features=MNIST, read=towers.from_tfds, **info):
     files = {'train': [digits([1])]}
@@ -172,11 +195,11 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
 
   with pytest.raises(UsageError, match='has no features.json.*version.*holds nothing'):
     towers.from_tfds(tmp_path)
-  refuse("'boxes' is of the class Sequence.*tfds.load", features_dict(
-      boxes=feature('sequence_feature.Sequence', sequence={'feature': tensor('int64')})))
+  refuse("'boxes' is a Sequence of images.*tfds.load", features_dict(
+      boxes=feature('sequence_feature.Sequence', sequence={'feature': tensor('int64', -1)})))
   refuse("'meta/sound' is of the class Audio", features_dict(meta=features_dict(
       sound=feature('audio_feature.Audio', audio={}))))
-  refuse(r"'tokens' is of shape \[None\]", features_dict(tokens=tensor('int64', -1)))
+  refuse(r"'tokens' is of shape \[2, None\]", features_dict(tokens=tensor('int64', 2, -1)))
   refuse("'depth' is an image of float32", features_dict(depth=image(dtype='float32')))
   refuse("'x' has dtype complex64", features_dict(x=tensor('complex64')))
   refuse("'text' is text that is encoded", {'type': 'FeaturesDict', 'content': {'text': {

@@ -52,7 +52,7 @@ def from_tfds(folder: Any, split: str = 'train', *, on_bad_record: str = 'fail',
 
   Raises:
     UsageError: files that are missing or damaged, a split that the folder does not have, or a
-      feature of another class, dtype or of no fixed shape.
+      feature of another class, dtype or shape.
   """
   opened = _open(folder)
   bad_records = BadRecords(on_bad_record)

@@ -32,10 +32,11 @@ class Feature(NamedTuple):
   """One tensor of an example.
 
   Attributes:
-    kind: 'Image', 'ClassLabel', 'Text' or 'Tensor'.
+    kind: 'Image', 'ClassLabel', 'Text' or 'Tensor', which a Sequence of others than images also is.
     path: to it in the example, and its name in a record.
     dtype: as numpy names it, or 'string'.
-    shape: sizes, None where they differ between examples, which only those of images do.
+    shape: sizes, None where they differ between examples: of an image, or the first one of a Tensor
+      or Sequence.
     encoding: of a Tensor: 'none', 'bytes' or 'zlib'.
     num_classes: of a ClassLabel.
   """
@@ -99,9 +100,15 @@ def _read_feature(kind, content, name, path) -> Feature:
   def refuse(what):
     raise UsageError(f"{path}: the feature '{name}' {what}. {_OTHERWISE}")
 
+  if kind == 'Sequence':
+    inner = _read_feature(*_open(content['feature']), name, path)
+    length = _read_shape([content.get('length') or -1])
+    if inner.kind == 'Image' or None in inner.shape or inner.encoding != 'none':
+      refuse('is a Sequence of images, of sizes that differ or of encoded tensors')
+    return Feature('Tensor', name, inner.dtype, length + inner.shape)
   if kind not in ('Image', 'ClassLabel', 'Text', 'Tensor', 'Scalar'):
     refuse(f'is of the class {kind}, and those that are read are Image, ClassLabel, Text, Tensor, '
-           'Scalar and FeaturesDict')
+           'Scalar, Sequence of one of these, and FeaturesDict')
   if kind == 'ClassLabel':
     num_classes = content.get('numClasses', content.get('num_classes'))
     return Feature(kind, name, 'int64', num_classes=int(num_classes or 0))
@@ -120,9 +127,8 @@ def _read_feature(kind, content, name, path) -> Feature:
   encoding = content.get('encoding') or 'none'
   if dtype not in _INTS + _FLOATS + _STRINGS or encoding not in ('none', 'bytes', 'zlib'):
     refuse(f"has dtype {dtype} and encoding '{encoding}', which are not read")
-  if None in shape or content.get('optional'):
-    refuse(f'is of shape {list(shape)}, which may differ between examples, and a batch needs one '
-           'shape')
+  if None in shape[1:] or content.get('optional'):
+    refuse(f'is of shape {list(shape)}, and only its first size may differ between examples')
   return Feature('Tensor', name, 'string' if dtype in _STRINGS else dtype, shape, encoding)
 
 
@@ -150,7 +156,7 @@ def parse_record(record: Any, features: Features) -> Dict[str, Any]:
   from tensorflow_v1 import tf
   flat = flatten_features(features)
   stored = tf.io.parse_single_example(
-      record, {path: tf.io.FixedLenFeature(*_stored_as(feature)) for path, feature in flat.items()})
+      record, {path: _stored_as(feature) for path, feature in flat.items()})
 
   def pack(part):
     return {name: _decode(feature, stored[feature.path]) if isinstance(feature, Feature) else
@@ -160,13 +166,15 @@ def parse_record(record: Any, features: Features) -> Dict[str, Any]:
 
 
 def _stored_as(feature):
-  """Returns the shape and dtype of a feature in a record."""
+  """Returns how a feature is parsed from a record."""
   from tensorflow_v1 import tf
   if feature.kind in ('Image', 'Text') or feature.encoding != 'none':
-    return [], tf.string
-  if feature.dtype in _INTS:
-    return feature.shape, tf.int64
-  return feature.shape, tf.float32 if feature.dtype in _FLOATS else tf.string
+    return tf.io.FixedLenFeature([], tf.string)
+  dtype = tf.int64 if feature.dtype in _INTS else (
+      tf.float32 if feature.dtype in _FLOATS else tf.string)
+  if feature.shape[:1] == (None,):
+    return tf.io.FixedLenSequenceFeature(feature.shape[1:], dtype, allow_missing=True)
+  return tf.io.FixedLenFeature(feature.shape, dtype)
 
 
 def _decode(feature, stored):
@@ -179,7 +187,8 @@ def _decode(feature, stored):
   if feature.encoding == 'zlib':
     stored = tf.io.decode_compressed(stored, 'ZLIB')
   raw = tf.as_dtype(_RAW.get(feature.dtype, feature.dtype))
-  tensor = tf.reshape(tf.io.decode_raw(stored, raw), feature.shape)
+  tensor = tf.reshape(tf.io.decode_raw(stored, raw),
+                      [-1 if size is None else size for size in feature.shape])
   if raw == dtype:
     return tensor
   return tf.cast(tensor, dtype) if dtype == tf.bool else tf.bitcast(tensor, dtype)
