@@ -166,7 +166,7 @@ def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   write_tfds(tmp_path / 'mnist' / '3.0.1', MNIST, {'train': [digits([3])]})
   monkeypatch.chdir(tmp_path)
   names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3))
-  for program, components in zip(python_blocks(os.path.join('docs', 'data.md')), (2, 3, 2, 2)):
+  for program, components in zip(python_blocks(os.path.join('docs', 'data.md')), (2, 3, 2, 2, 2)):
     exec(program, names)
     assert len(tf.nest.flatten(first_batch(names['examples'], 1))) == components
   assert {'make', 'parse'} <= set(names) and (tmp_path / 'train.count').exists()
@@ -181,7 +181,8 @@ def test_prose_is_wrapped(name):
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.tf_config',
     'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.mnist',
-    'benchmarks.endurance', 'benchmarks.permutation', 'tests.mutants', 'tests.chaos')]
+    'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation', 'tests.mutants',
+    'tests.chaos')]
 
 
 def help_of(program):

@@ -1,4 +1,4 @@
-"""The permutation of an epoch: each number once, uniform, the same in numpy and TensorFlow."""
+"""The permutation of an epoch: each number once, uniform, as checkpoints count on."""
 
 import itertools
 import math
@@ -6,18 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from tensorflow_v1 import tf
-from towers.input.permutation import permute, permute_in_graph
+from towers.input.permutation import permute
 
 EPOCHS = 1000
-
-
-def by_tensorflow(positions, *, size, seed, epoch):
-  with tf.Graph().as_default(), tf.Session() as session:
-    indices = permute_in_graph(tf.constant(positions, tf.int64), size=size, seed=seed,
-                               epoch=tf.constant(epoch, tf.int64))
-    assert indices.shape.as_list() == [len(positions)]
-    return session.run(indices)
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 100, 1000, 60000, 1281167])
@@ -28,13 +19,11 @@ def test_each_number_comes_once(size):
 
 
 @pytest.mark.parametrize('size', [7, 10 ** 9, 2 ** 61])
-def test_a_graph_gives_the_same_numbers(size):
+def test_numbers_are_below_any_size(size):
   positions = np.unique(np.linspace(0, size - 1, 500).astype(np.int64))
   for seed, epoch in ((3, 0), (-2 ** 63, 12)):
-    expected = permute(positions, size=size, seed=seed, epoch=epoch)
-    assert expected.min() >= 0 and expected.max() < size
-    np.testing.assert_array_equal(
-        by_tensorflow(positions, size=size, seed=seed, epoch=epoch), expected)
+    numbers = permute(positions, size=size, seed=seed, epoch=epoch)
+    assert numbers.min() >= 0 and numbers.max() < size and len(set(numbers)) == len(positions)
 
 
 def test_the_order_is_what_checkpoints_count_on():

@@ -13,6 +13,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from towers.data.examples import Buckets
 from towers.input.plan import LAST_BATCHES, build_plan
 
 WORKERS = (1, 2, 3, 5)
@@ -81,8 +82,15 @@ def gathered_examples(num_examples):
   return examples._replace(parse_batch=lambda indices, rows: tf.gather(rows, indices))
 
 
+def bucketed_examples(num_examples):
+  """Examples in buckets of some lengths."""
+  lengths = np.arange(num_examples) * 7 % 10
+  return small.id_examples(num_examples)._replace(buckets=Buckets(lengths, 2))
+
+
 KINDS = {
     'indices': small.id_examples,
+    'bucketed': bucketed_examples,
     'rows': gathered_examples,
     'elements': small.element_examples,
     'buffered': functools.partial(small.element_examples, shuffle_buffer=5),
@@ -124,13 +132,15 @@ def test_one_tower_takes_each_example_once_an_epoch_in_a_new_order(kind):
     assert sorted(sum(epoch, [])) == list(range(NUM))
     assert epoch[0] != list(range(BATCH))
   assert steps[:STEPS] != steps[STEPS:2 * STEPS]
-  if kind in ('indices', 'rows'):
+  if kind in ('indices', 'rows', 'bucketed'):
     plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=1)
-    assert steps == [sorted(plan.indices_at(step, seed=SEED)) for step in range(2 * STEPS + 1)]
+    buckets = KINDS[kind](NUM).buckets
+    assert steps == [sorted(plan.indices_at(step, seed=SEED, buckets=buckets))
+                     for step in range(2 * STEPS + 1)]
 
 
 # The kinds, the first steps and the micro-batches in turn.
-SHAPES = [(list(KINDS)[(number + number // 4) % 4],) + point + (number % 5,
+SHAPES = [(list(KINDS)[(number + number // 5) % 5],) + point + (number % 5,
           1 + (point[1] * point[2] <= BATCH // 2 and number % 3 == 0))
           for number, point in enumerate(POINTS)]
 

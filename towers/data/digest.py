@@ -28,6 +28,8 @@ def digest_examples(examples: Examples) -> str:
       rows = array[_choose(len(array))]
       # An array of objects, such as strings, holds their addresses.
       digest.update(repr(rows.tolist()).encode() if array.dtype.hasobject else rows.tobytes())
+  if examples.buckets is not None:
+    digest.update(f'{examples.buckets.window} {examples.buckets.checksum}\n'.encode())
   if examples.source is not None:
     _add_images(digest, examples.source, _choose(examples.num_examples))
   return f'{examples.num_examples:,} examples, {digest.hexdigest()[:8]}'

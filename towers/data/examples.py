@@ -11,6 +11,7 @@ reads only its own part.
                                                    (in order, in any way)
 """
 
+import zlib
 from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -29,6 +30,22 @@ class Padding(NamedTuple):
   """
   pad_to: Union[int, str] = 'batch'
   values: Any = None
+
+
+class Buckets(NamedTuple):
+  """Which examples share a batch, by their lengths.
+
+  Attributes:
+    lengths: of each example, in any unit, `[num_examples]`.
+    window: global batches of a shuffled epoch among which examples are sorted.
+  """
+  lengths: np.ndarray
+  window: int
+
+  @property
+  def checksum(self) -> int:
+    """Of the lengths, below 2^32."""
+    return zlib.crc32(np.ascontiguousarray(self.lengths, np.float64))
 
 
 class Examples(NamedTuple):
@@ -65,6 +82,9 @@ class Examples(NamedTuple):
     hold: `hold(*element) -> element`, which fails for an element of another shape than the others.
     read_unequal: the `read` of examples that need not have one shape, in place of `read` and `hold`
       where the split is padded; None if these are the same.
+    buckets: which examples share a batch, see `padded`; None for any. Only where the elements are
+      indices.
+    num_bytes: of each example in its file, `[num_examples]`; None where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
     source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.
@@ -81,6 +101,8 @@ class Examples(NamedTuple):
   is_gathered: bool = False
   marks_bad: bool = False
   padding: Optional[Padding] = None
+  buckets: Optional[Buckets] = None
+  num_bytes: Optional[np.ndarray] = None
   hold: Optional[Callable[..., Any]] = None
   read_unequal: Optional[Callable[..., Any]] = None
   source: Any = None

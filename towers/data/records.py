@@ -130,7 +130,7 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
   reader = _Reader(records, parse, first.one_shape, trial, payload, bad_records, name)
   return Examples(num_examples=len(records), read=reader.read,
                   read_unequal=reader._replace(components=first.any_sizes).read,
-                  marks_bad=bad_records.policy == 'skip', name=name)
+                  marks_bad=bad_records.policy == 'skip', num_bytes=records.lengths, name=name)
 
 
 class _Parsed(NamedTuple):

@@ -25,35 +25,41 @@ class Order(NamedTuple):
     seed: of the shuffling; None for the order of the examples.
     shuffle_buffer: elements that shuffle in a buffer; 0 where positions are permuted.
     version: of the way in which positions are permuted.
+    window: examples that are sorted by length together; 0 without buckets.
+    lengths: the checksum of their lengths.
   """
   seed: Optional[int]
   shuffle_buffer: int = 0
   version: int = _VERSION
+  window: int = 0
+  lengths: int = 0
 
   def to_array(self) -> np.ndarray:
-    """Returns what a checkpoint holds, int64 `[4]`."""
+    """Returns what a checkpoint holds, int64 `[4]`, or `[6]` with buckets."""
     is_shuffled = self.seed is not None
-    return np.array([self.version, is_shuffled, as_int64(self.seed or 0), self.shuffle_buffer],
-                    np.int64)
+    values = [self.version, is_shuffled, as_int64(self.seed or 0), self.shuffle_buffer]
+    return np.array(values + ([self.window, self.lengths] if self.window else []), np.int64)
 
   @staticmethod
   def from_array(values: Sequence[int]) -> 'Order':
     """Returns the order from the values of `to_array`."""
-    version, is_shuffled, seed, shuffle_buffer = (int(value) for value in values)
-    return Order(seed if is_shuffled else None, shuffle_buffer, version)
+    version, is_shuffled, seed, shuffle_buffer, *buckets = (int(value) for value in values)
+    return Order(seed if is_shuffled else None, shuffle_buffer, version, *buckets)
 
   def is_same(self, other: 'Order') -> bool:
     """Whether epochs come in the same order, whatever version permutes what is not shuffled."""
-    if self.seed is None or other.seed is None:
+    if self.window == other.window == 0 and None in (self.seed, other.seed):
       return self.seed is other.seed
     return self.to_array().tolist() == other.to_array().tolist()
 
   def describe(self) -> str:
     """Returns the order in words."""
+    sorted_in = (f', in windows of {self.window:,} examples by length (checksum {self.lengths})'
+                 if self.window else '')
     if self.seed is None:
-      return 'not shuffled'
+      return 'not shuffled' + sorted_in
     by = f' by a buffer of {self.shuffle_buffer:,}' if self.shuffle_buffer else ''
-    return f'shuffled{by} with seed={self.seed}'
+    return f'shuffled{by} with seed={self.seed}{sorted_in}'
 
 
 def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Optional[Order]) -> str:
@@ -68,7 +74,7 @@ def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Opti
       shuffled every shard on its own.
   """
   _, done = plan.position(step)
-  is_same = order.seed is None if saved is None else saved.is_same(order)
+  is_same = (saved or Order(None)).is_same(order)
   if done == 0 or is_same:
     return ''
   if saved is None:

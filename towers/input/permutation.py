@@ -44,22 +44,6 @@ def permute(positions: Any, *, size: int, seed: int, epoch: Any) -> np.ndarray:
     numbers[beyond] = _encipher(numbers[beyond], size, keys)
 
 
-def permute_in_graph(positions: Any, *, size: int, seed: int, epoch: Any) -> Any:
-  """Returns the same as an int64 tensor `[positions]`, from int64 tensors.
-
-  A thread of the input runs Python for it. The network's ops would run as fast, but take eight
-  iterators two seconds to build and as long to start.
-  """
-  from tensorflow_v1 import tf
-
-  def permute_now(positions, epoch):
-    return permute(positions, size=size, seed=seed, epoch=epoch)
-
-  indices = tf.numpy_function(permute_now, [positions, epoch], tf.int64)
-  indices.set_shape(positions.shape)
-  return indices
-
-
 def _build_keys(seed, epoch):
   """Returns a key for each round, int64 `[8, 1]`."""
   state = mix(np.array([as_int64(seed)]) + as_int64(GOLDEN * epoch), np)

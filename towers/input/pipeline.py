@@ -119,12 +119,15 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
-                order=_choose_order(examples, seed if shuffle else None),
+                order=_choose_order(examples, plan, seed if shuffle else None),
                 needs_threads=not is_gathered(examples))
 
 
-def _choose_order(examples, seed):
+def _choose_order(examples, plan, seed):
   """Returns the order of a split, shuffled by a seed or, for None, not."""
+  if examples.buckets is not None:
+    return Order(seed, window=examples.buckets.window * plan.batch_size,
+                 lengths=examples.buckets.checksum)
   if examples.elements is None or seed is None:
     return Order(seed)
   return Order(seed, examples.shuffle_buffer or examples.num_examples)

@@ -23,11 +23,14 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 it is one micro-batch.
 """
 
-from typing import List, NamedTuple, Optional, Tuple
+import functools
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
+from towers.data.examples import Buckets
+from towers.input.buckets import order_by_length
 from towers.input.permutation import permute
 
 # As it is; filled up with rows that do not count, so that shapes are static; left out.
@@ -108,7 +111,23 @@ class Plan(NamedTuple):
     epoch, step_in_epoch = self.position(step)
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
 
-  def indices_at(self, step: int, *, seed: Optional[int] = None) -> np.ndarray:
+  def order(self, *, seed: Optional[int] = None, buckets: Optional[Buckets] = None
+           ) -> Callable[[Any, int], np.ndarray]:
+    """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
+
+    Args:
+      seed: of the shuffling; None for the order of the examples.
+      buckets: of the split, or None.
+    """
+    if buckets is not None:
+      return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
+                             examples_per_epoch=self.examples_per_epoch, batch_size=self.batch_size)
+    if seed is None:
+      return lambda positions, epoch: positions
+    return functools.partial(permute, size=self.num_examples, seed=seed)
+
+  def indices_at(self, step: int, *, seed: Optional[int] = None,
+                 buckets: Optional[Buckets] = None) -> np.ndarray:
     """Returns the examples of a step's global batch, in the order of positions, int64 `[size]`.
 
     It is the same for any input mode and number of towers, workers and micro-batches.
@@ -116,12 +135,11 @@ class Plan(NamedTuple):
     Args:
       step: from 0, all epochs together.
       seed: of the shuffling; None for the order of the examples.
+      buckets: of the split, or None.
     """
     epoch, step_in_epoch = self.position(step)
     positions = step_in_epoch * self.batch_size + np.arange(self.size_at(step), dtype=np.int64)
-    if seed is None:
-      return positions
-    return permute(positions, size=self.num_examples, seed=seed, epoch=epoch)
+    return self.order(seed=seed, buckets=buckets)(positions, epoch=epoch)
 
   def shares(self, size: int) -> List[int]:
     """Returns the share of each tower of this worker in a micro-batch of `size` examples.

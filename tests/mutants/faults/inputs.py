@@ -6,6 +6,34 @@ _SHAPES = 'tests/input/test_shapes.py'
 
 MUTANTS = [
     *mutants_of(
+        'towers/input/buckets.py', tests='tests/input/test_buckets.py', faults=[
+            ('np.argsort(buckets.lengths[indices]', 'np.argsort(indices',
+             'buckets are sorted by index',
+             'test_a_window_keeps_its_examples_and_sorts_them_into_batches'),
+            ('sizes[batches[-1]] -=', 'sizes[-1] -=',
+             'the small batch of buckets stands among others',
+             'test_a_window_keeps_its_examples_and_sorts_them_into_batches'),
+            ('(window + 1) * window_size, examples_per_epoch', '(window + 1) * window_size, '
+             'num_examples', 'buckets take what the plan drops',
+             'test_a_window_keeps_its_examples_and_sorts_them_into_batches'),
+            ('    if seed is not None:\n      batches = permute(',
+             '    if seed is None:\n      batches = permute(',
+             'buckets come from short to long',
+             'test_batches_come_in_an_order_of_their_own_and_the_small_one_is_of_any_length'),
+        ]),
+    *mutants_of(
+        'towers/input/order.py', tests='tests/input/test_buckets.py', faults=[
+            ('if self.window == other.window == 0 and None in', 'if None in',
+             'other buckets of an epoch in order count as the same order',
+             'test_checkpoints_record_the_windows'),
+        ]),
+    *mutants_of(
+        'towers/data/records.py', tests='tests/input/test_padding.py', faults=[
+            ('read_unequal=reader._replace(components=first.any_sizes).read',
+             'read_unequal=reader.read', 'padded records are held to the shape of the first one',
+             'test_records_of_unequal_sizes_are_padded'),
+        ]),
+    *mutants_of(
         'towers/input/epoch.py', tests='tests/input/test_padding.py', faults=[
             ('plan.is_even and examples.padding is None and',
              'plan.is_even and',
@@ -104,8 +132,8 @@ MUTANTS = [
              '                                 tf.zeros_like(start.micro_batch))',
              'first_micro_batch = start.micro_batch', 'a resumed run skips in every epoch',
              'test_a_run_may_begin_at_any_step[False-split-(13, 8, 3)]'),
-            ('permute_in_graph(shard.position + block * shard.num_shards, ',
-             'permute_in_graph(shard.position * block + block, ',
+            ('[shard.position + block * shard.num_shards, epoch]',
+             '[shard.position * block + block, epoch]',
              'a shuffled shard takes positions of others',
              f'{_SHAPES}::test_every_shape_takes_the_same_examples_in_the_same_steps'),
             ('tf.data.Dataset.range(first, end, _BLOCK)', 'tf.data.Dataset.range(0, end, _BLOCK)',

@@ -229,6 +229,11 @@ class Records:
   def __len__(self) -> int:
     return len(self._lengths)
 
+  @property
+  def lengths(self) -> np.ndarray:
+    """Of all payloads in bytes, `[records]` int64."""
+    return self._lengths
+
   def __del__(self) -> None:
     for descriptor in self._descriptors.values():
       os.close(descriptor)

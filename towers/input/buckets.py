@@ -1,0 +1,69 @@
+"""Buckets: examples of similar lengths come in the same global batches, which need less padding.
+
+  a window of the epoch, some global batches ──► sorted by length ──► cut into global batches again
+                                                                  ──► these in a shuffled order
+
+A window is positions of the permuted epoch, so the examples of any step still follow from (seed,
+epoch, step): nothing is buffered, and no mode, number of towers or workers changes them. Sorting
+only moves examples within their window, so that an epoch has each of them once.
+
+A last batch that is smaller stays last. Its examples are those at a random place of the sorted
+window, since at its end they would always be the longest.
+"""
+
+import functools
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from towers.base.splitmix import GOLDEN, as_int64, mix
+from towers.data.examples import Buckets
+from towers.input.permutation import permute
+
+_KEPT = 2  # Windows, of which blocks of positions take one after another.
+
+
+def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: int,
+                    batch_size: int, seed: Optional[int]) -> Callable[[Any, int], np.ndarray]:
+  """Returns a function from positions of an epoch, int64 `[n]`, and the epoch to the examples there.
+
+  Args:
+    buckets: of the split.
+    num_examples: of the split.
+    examples_per_epoch: positions from there on are not taken.
+    batch_size: the global batch.
+    seed: of the shuffling; None for windows in the order of the examples, and batches in that of
+      their lengths.
+  """
+  window_size = buckets.window * batch_size
+
+  @functools.lru_cache(maxsize=_KEPT)
+  def order(window, epoch):
+    indices = np.arange(window * window_size, min((window + 1) * window_size, examples_per_epoch))
+    if seed is not None:
+      indices = permute(indices, size=num_examples, seed=seed, epoch=epoch)
+    indices = indices[np.argsort(buckets.lengths[indices], kind='stable')]
+
+    num_batches = -(-len(indices) // batch_size)
+    batches = np.arange(num_batches)
+    if seed is not None:
+      batches = permute(batches, size=num_batches, seed=_seed_of(seed, window), epoch=epoch)
+    sizes = np.full(num_batches, batch_size)
+    sizes[batches[-1]] -= num_batches * batch_size - len(indices)
+    parts = np.split(indices, np.cumsum(sizes)[:-1])
+    return np.concatenate([parts[batch] for batch in batches])
+
+  def take(positions, epoch):
+    windows = positions // window_size
+    indices = np.empty_like(positions)
+    for window in np.unique(windows).tolist():
+      is_there = windows == window
+      indices[is_there] = order(window, int(epoch))[positions[is_there] - window * window_size]
+    return indices
+
+  return take
+
+
+def _seed_of(seed, window):
+  """Returns the seed of the order of a window's batches."""
+  return int(mix(np.array([as_int64(seed)]) + as_int64(GOLDEN * (window + 1)), np)[0])
