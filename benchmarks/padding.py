@@ -27,7 +27,7 @@ def measure(lengths: np.ndarray, *, batch_size: int, window: int) -> float:
   from towers.input.plan import build_plan
   plan = build_plan(num_examples=len(lengths), batch_size=batch_size, num_towers=1)
   order = plan.order(seed=0, buckets=Buckets(lengths, window) if window else None)
-  taken = lengths[order(np.arange(len(lengths)), epoch=0)]
+  taken = lengths[order(np.arange(len(lengths)), 0)]
   batches = np.split(taken, np.arange(batch_size, len(taken), batch_size))
   return 1 - taken.sum() / sum(batch.max() * len(batch) for batch in batches)
 

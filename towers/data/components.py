@@ -97,11 +97,11 @@ class Components(NamedTuple):
     if tensor.shape.is_fully_defined() or (
         tensor.shape.ndims is not None and tensor.shape.as_list() == expected):
       return tensor
-    sizes = [-1 if size is None else size for size in expected]
-    is_equal = tf.cond(
-        tf.equal(tf.size(shape), len(expected)),
-        lambda: tf.reduce_all(tf.equal(shape, tf.where(tf.less(sizes, 0), shape, sizes))),
-        lambda: tf.constant(False))
+    known = np.array([axis for axis, size in enumerate(expected) if size is not None], np.int32)
+    sizes = np.array([size for size in expected if size is not None], np.int32)
+    is_equal = tf.cond(tf.equal(tf.size(shape), len(expected)),
+                       lambda: tf.reduce_all(tf.equal(tf.gather(shape, known), sizes)),
+                       lambda: tf.constant(False))
     message = tf.strings.format(self.name + ': ' + describe_shapes(part, '{}', fix), shape)
     with tf.control_dependencies([tf.Assert(is_equal, [message])]):
       tensor = tf.identity(tensor)

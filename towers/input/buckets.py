@@ -25,7 +25,7 @@ _KEPT = 2  # Windows, of which blocks of positions take one after another.
 
 def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: int,
                     batch_size: int, seed: Optional[int]) -> Callable[[Any, int], np.ndarray]:
-  """Returns a function from positions of an epoch, int64 `[n]`, and the epoch to the examples there.
+  """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
   Args:
     buckets: of the split.

@@ -117,8 +117,7 @@ def _order_indices(buckets, plan, shard, first, *, seed, epoch):
 
   def order_block(begin):
     block = tf.range(begin, tf.minimum(begin + _BLOCK, end))
-    indices = tf.numpy_function(lambda positions, epoch: order(positions, epoch=epoch),
-                                [shard.position + block * shard.num_shards, epoch], tf.int64)
+    indices = tf.numpy_function(order, [shard.position + block * shard.num_shards, epoch], tf.int64)
     indices.set_shape(block.shape)
     return indices
 

@@ -23,7 +23,6 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 it is one micro-batch.
 """
 
-import functools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -122,9 +121,13 @@ class Plan(NamedTuple):
     if buckets is not None:
       return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
                              examples_per_epoch=self.examples_per_epoch, batch_size=self.batch_size)
-    if seed is None:
-      return lambda positions, epoch: positions
-    return functools.partial(permute, size=self.num_examples, seed=seed)
+
+    def take(positions, epoch):
+      if seed is None:
+        return positions
+      return permute(positions, size=self.num_examples, seed=seed, epoch=epoch)
+
+    return take
 
   def indices_at(self, step: int, *, seed: Optional[int] = None,
                  buckets: Optional[Buckets] = None) -> np.ndarray:
@@ -139,7 +142,7 @@ class Plan(NamedTuple):
     """
     epoch, step_in_epoch = self.position(step)
     positions = step_in_epoch * self.batch_size + np.arange(self.size_at(step), dtype=np.int64)
-    return self.order(seed=seed, buckets=buckets)(positions, epoch=epoch)
+    return self.order(seed=seed, buckets=buckets)(positions, epoch)
 
   def shares(self, size: int) -> List[int]:
     """Returns the share of each tower of this worker in a micro-batch of `size` examples.

@@ -209,7 +209,7 @@ MUTANTS = [
             ('if done == 0 or is_same:', 'if is_same:',
              'runs are warned of another order at the start of an epoch',
              'test_at_the_start_of_an_epoch_any_order_takes_each_example_once'),
-            ('is_same = order.seed is None if saved is None else saved.is_same(order)',
+            ('is_same = (saved or Order(None)).is_same(order)',
              'is_same = saved is None or saved.is_same(order)',
              'checkpoints of earlier versions lose examples silently',
              'test_a_checkpoint_of_an_earlier_version_is_named_in_the_middle_of_an_epoch'),
