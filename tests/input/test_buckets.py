@@ -17,7 +17,7 @@ from tests.tower import test_weighted as weighted
 from towers.base.usage_error import UsageError
 from towers.data.examples import Buckets
 from towers.input.order import Order, explain_order
-from towers.input.plan import build_plan
+from towers.input.plan import LAST_BATCHES, build_plan
 
 
 def epoch_of(plan, epoch, *, seed, buckets):
@@ -26,15 +26,15 @@ def epoch_of(plan, epoch, *, seed, buckets):
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.integers(5, 130), st.integers(1, 30), st.integers(1, 9), st.booleans(),
-                  st.booleans(), st.integers(0, 5))
+@hypothesis.given(st.integers(5, 130), st.integers(1, 30), st.integers(1, 9),
+                  st.sampled_from(LAST_BATCHES), st.booleans(), st.integers(0, 5))
 def test_a_window_keeps_its_examples_and_sorts_them_into_batches(
-    num_examples, batch_size, window, drop_remainder, shuffle, epoch):
+    num_examples, batch_size, window, last_batch, shuffle, epoch):
   batch_size = min(batch_size, num_examples)
   lengths = np.random.RandomState(num_examples).randint(20, size=num_examples)
   seed = 7 if shuffle else None
   plan = build_plan(num_examples=num_examples, batch_size=batch_size, num_towers=1,
-                    drop_remainder=drop_remainder)
+                    last_batch=last_batch)
   plain = epoch_of(plan, epoch, seed=seed, buckets=None)
   sorted_ = epoch_of(plan, epoch, seed=seed, buckets=Buckets(lengths, window))
   assert list(map(len, sorted_)) == list(map(len, plain))
