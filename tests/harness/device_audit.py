@@ -47,11 +47,11 @@ class DeviceAudit:
     copies: a tensor once for each memory that it is copied to.
   """
 
-  def __init__(self, fetches: Sequence[Any]):
-    """Walks the graph from what a run fetches."""
+  def __init__(self, fetches: Sequence[Any], fed_true: Sequence[Tensor] = ()):
+    """Walks the graph from what a run fetches; it feeds True to some of the predicates."""
     needed = sorted(find_needed([getattr(fetch, 'op', fetch) for fetch in fetches]),
                     key=lambda op: op._id)
-    dead_ops, dead_tensors = _find_dead(needed)
+    dead_ops, dead_tensors = _find_dead(needed, {tensor.op for tensor in fed_true})
     self.ops = [op for op in needed if op not in dead_ops]
     self.without_device = [op for op in self.ops if not _device_of(op)]
     self.without_kernel = [op for op in self.ops
@@ -76,10 +76,11 @@ class DeviceAudit:
     return [copy for copy in self.copies if copy.source == HOST]
 
 
-def _find_dead(ops: Iterable[Operation]) -> Tuple[Set[Operation], Set[str]]:
+def _find_dead(ops: Iterable[Operation],
+               fed_true: Set[Operation]) -> Tuple[Set[Operation], Set[str]]:
   """Returns the ops that are not executed, and the names of tensors that have no value.
 
-  A predicate is what its placeholder is by default; one that is computed counts as true.
+  A predicate is what its placeholder is fed, or is by default; one that is computed counts as true.
   """
   dead_ops: Set[Operation] = set()
   dead_tensors: Set[str] = set()
@@ -93,16 +94,18 @@ def _find_dead(ops: Iterable[Operation]) -> Tuple[Set[Operation], Set[str]]:
       if (inputs and merges(inputs)) or any(other in dead_ops for other in op.control_inputs):
         dead_ops.add(op)
       elif op.type == 'Switch':
-        dead_tensors.add(op.outputs[0 if _is_true(op.inputs[1]) else 1].name)
+        dead_tensors.add(op.outputs[0 if _is_true(op.inputs[1], fed_true) else 1].name)
   return dead_ops, dead_tensors
 
 
-def _is_true(predicate: Tensor) -> bool:
+def _is_true(predicate: Tensor, fed_true: Set[Operation]) -> bool:
   op = predicate.op
+  if op in fed_true:
+    return True
   if op.type == 'LogicalNot':
-    return not _is_true(op.inputs[0])
+    return not _is_true(op.inputs[0], fed_true)
   if op.type in ('Identity', 'PlaceholderWithDefault'):
-    return _is_true(op.inputs[0])
+    return _is_true(op.inputs[0], fed_true)
   return op.type != 'Const' or bool(tf.get_static_value(predicate))
 
 

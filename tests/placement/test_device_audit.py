@@ -1,4 +1,6 @@
-"""What steps would do on GPUs: a kernel for each op, and few copies between host and device."""
+"""What steps would do on GPUs, of training and of validation: a kernel for each op, and few copies
+between host and device.
+"""
 
 import functools
 
@@ -22,6 +24,7 @@ CASES = {
                      batch_norm='sync'),
     'resnet50': dict(model='resnet50', num_gpus=2, precision='mixed'),
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
+    'tower': dict(model='convnet', num_gpus=2, validation='tower'),
 }
 SLOW = ('resnet50', 'nasnet')
 
@@ -40,9 +43,12 @@ def build(name):
 
 @functools.lru_cache(maxsize=None)
 def audit(name):
-  """Returns what a training step of a case does, and its program."""
+  """Returns what a training step of a case does, what one of validation does, and its program."""
   program = build(name)
-  return DeviceAudit([program.train_op, program.gradients.loss]), program
+  validation = program.validation
+  fed = [] if validation.is_validating is None else [validation.is_validating]
+  return (DeviceAudit([program.train_op, program.gradients.loss]),
+          DeviceAudit([validation.sums], fed_true=fed), program)
 
 
 each_case = pytest.mark.parametrize('name', [
@@ -51,17 +57,19 @@ each_case = pytest.mark.parametrize('name', [
 
 @each_case
 def test_each_op_on_a_gpu_has_a_kernel_there(name):
-  found, program = audit(name)
-  assert {op.device for op in found.ops} >= set(program.devices.names)
-  assert not [op.name for op in found.without_device]
-  # Texts are on the host, wherever they are asked for.
-  assert all(op.type == 'Const' and op.outputs[0].dtype == tf.string
-             for op in found.without_kernel)
+  training, validation, program = audit(name)
+  assert {op.device for op in training.ops} >= {tower.device for tower in program.towers}
+  assert {op.device for op in validation.ops} >= set(program.validation.feed.devices)
+  for found in (training, validation):
+    assert not [op.name for op in found.without_device]
+    # Texts are on the host, wherever they are asked for.
+    assert all(op.type == 'Const' and op.outputs[0].dtype == tf.string
+               for op in found.without_kernel)
 
 
 @each_case
 def test_few_tensors_are_copied_between_host_and_device(name):
-  found, program = audit(name)
+  found, _, program = audit(name)
   num_towers = len(program.towers)
   variables = len(program.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES))
   to_host = [copy for copy in found.to_host() if copy.tensor.dtype.is_floating]
@@ -81,8 +89,36 @@ def test_few_tensors_are_copied_between_host_and_device(name):
   assert len(sent) <= 12 * num_towers
 
 
+@each_case
+def test_a_validation_step_sends_one_vector_from_each_tower(name):
+  _, found, program = audit(name)
+  devices = program.validation.feed.devices
+  # That of a single tower is fetched from where it is.
+  assert [copy.source for copy in found.to_host()] == (devices if len(devices) > 1 else [])
+  assert all(copy.tensor.op.name.startswith('measure') for copy in found.to_host())
+  # Nothing is trained, and no batch of the training split is taken.
+  assert not [op.name for op in found.ops if op.type.startswith('ResourceApply')
+              or ('IteratorGetNext' in op.type and '_train' in op.name)]
+
+  # To each tower go its batch, predicates, and weights that are elsewhere, each once.
+  weights = [copy for copy in found.from_host() if copy.tensor.op.type == 'ReadVariableOp']
+  alone = program.replicas or program.validation.snapshot_op is not None
+  variables = program.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+  assert len(weights) <= (0 if alone else len(devices) * len(variables))
+  norms = [copy for copy in found.from_host() if 'norm/Cast' in copy.consumers[0].name]
+  assert len(found.from_host()) - len(weights) - len(norms) <= 8 * len(devices)
+
+
+def test_a_snapshot_sends_each_weight_once():
+  _, _, program = audit('tower')
+  found = DeviceAudit([program.validation.snapshot_op])
+  assert not found.without_device and not found.without_kernel and not found.to_host()
+  assert len(found.from_host()) == len(
+      program.graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES))
+
+
 def test_replicas_are_compared_where_they_are():
-  _, program = audit('resnet20')
+  _, _, program = audit('resnet20')
   found = DeviceAudit([program.replicas.same])
   assert not found.without_kernel
   # One bit comes back for each replica.

@@ -37,6 +37,13 @@ MUTANTS = [
              'test_each_op_on_a_gpu_has_a_kernel_there[small]'),
         ]),
     *mutants_of(
+        'towers/validation.py', tests='tests/placement/test_device_audit.py', faults=[
+            ("with tf.device(tower.device), tf.name_scope('measure'):",
+             "with tf.device(HOST), tf.name_scope('measure'):",
+             'each metric of each tower comes back from its GPU',
+             'test_a_validation_step_sends_one_vector_from_each_tower[small]'),
+        ]),
+    *mutants_of(
         'towers/input/feed.py', tests='tests/placement/test_device_audit.py', faults=[
             ('return is_gpu(device) and value.dtype == tf.int32', 'return value.dtype == tf.bool',
              'labels come back from a GPU to be switched', _COPIES),
