@@ -40,12 +40,15 @@ CASES: Dict[str, Dict[str, Any]] = {
     'no staging': dict(staging_depth=0),
     'staging 2': dict(staging_depth=2),
 }
-_MODELS = 'resnet50,resnet20,convnet'
+_MODELS = 'resnet50,resnet20'
 _PEERS = [step_table.OURS, 'by hand', 'mirrored']
 _COMMAND = [sys.executable, '-m', 'towers']
+_PEER_ROUNDS, _PEER_SECONDS = 3, 1.0
 _PHOTOS = 512
 # A trial needs this long to start, so that none begins that cannot end.
 _LEAST_SECONDS = 10
+# Of a model's time; the rest is for peers.
+_SHARE_OF_CASES = 0.6
 _LEFT_OUT = 'left out: no time'
 
 
@@ -89,7 +92,7 @@ def measure(model: str, cases: Sequence[str], *, steps: int, deadline: float,
 def format_lines(model: str, lines: Sequence[Dict[str, Any]]) -> str:
   """Returns the table of one model: examples per second, and how many times those of the first."""
   first = lines[0]['examples_per_second'] if lines else None
-  rows = [f'{model:14} {"examples/s":>12} {"times host":>11}']
+  rows = [f'{model:14} {"examples/s":>12} {"times first":>11}']
   for line in lines:
     speed = line['examples_per_second']
     ratio = f'{speed / first:11.2f}' if speed and first else f'{"":11}'
@@ -127,17 +130,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   print(step_table.format_machine(content['machine']), flush=True)
   for model in flags.models:
     # Each model gets its part of the time.
-    share = (deadline - time.monotonic()) / (len(flags.models) - len(content['models']))
+    now = time.monotonic()
+    share = (deadline - now) / (len(flags.models) - len(content['models']))
+    # A peer knows no logical GPUs.
+    has_peers = not flags.no_peers and not flags.logical_gpus
     lines = measure(model, flags.cases, steps=flags.steps, command=_COMMAND,
-                    deadline=time.monotonic() + share * (1 if flags.no_peers else 0.7), **settings)
+                    deadline=now + share * (_SHARE_OF_CASES if has_peers else 1), **settings)
     content['models'][model] = lines
     print('\n' + format_lines(model, lines), flush=True)
-    left = deadline - time.monotonic()
-    # A peer knows no logical GPUs.
-    if not flags.no_peers and not flags.logical_gpus and left > _LEAST_SECONDS:
+    left = now + share - time.monotonic()
+    if has_peers and left > _LEAST_SECONDS:
       task = Task(model, num_towers, max(1, flags.batch_size // num_towers),
                   kind=flags.device.upper())
-      line = step.measure(task, _PEERS, rounds=3, seconds=1, limit_seconds=left / len(_PEERS))
+      line = step.measure(task, _PEERS, rounds=_PEER_ROUNDS, seconds=_PEER_SECONDS,
+                          limit_seconds=left / len(_PEERS))
       content['peers'][model] = line
       print('\n' + step_table.format_line(line), flush=True)
     if flags.json:

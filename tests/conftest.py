@@ -32,8 +32,10 @@ def pytest_collection_modifyitems(config, items):
   is_named = any('::' in argument for argument in config.args)
   if config.getoption('--whole_grids') or is_named:
     return
+  # A machine with GPUs has one TensorFlow.
   slow_points = [item for item in items
-                 if hasattr(item, 'callspec') and item.get_closest_marker('slow')]
+                 if hasattr(item, 'callspec') and item.get_closest_marker('slow')
+                 and not item.get_closest_marker('gpu')]
   left_out = set()
   for _, points in itertools.groupby(slow_points, key=lambda item: item.function):
     points = list(points)

@@ -62,7 +62,11 @@ class BenchmarkProcess:
         os.sched_setaffinity(0, cores)
 
     command = [python, '-m', module, kind, json.dumps(task._asdict()), repr(time.time())]
-    self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE,
+    environment = dict(os.environ)
+    if task.kind == 'GPU':
+      # All processes are there at once, and the first would take all memory of the GPU.
+      environment.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
+    self._process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdin=subprocess.PIPE,
                                      stdout=subprocess.PIPE, stderr=errors, text=True,
                                      preexec_fn=keep_to_cores)
     os.close(errors)

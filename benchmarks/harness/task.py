@@ -15,6 +15,8 @@ MOMENTUM = 0.9
 NUM_CLASSES = 10
 SYNTHETIC = 'synthetic'
 _MIN_EXAMPLES = 4096
+# Of large images there are fewer, for graphs of others hold them as constants.
+_MOST_BYTES = 64 * 1024 ** 2
 # Prefixes of the names of replicas.
 _REPLICA = re.compile(r'^(copies/tower_\d+|tower\d+)/')
 
@@ -83,8 +85,10 @@ class Task(NamedTuple):
     from towers import data
     step = self.global_batch_size
     if self.data == SYNTHETIC:
-      return data.load_synthetic(image_shape=NETS[self.net].image_shape, num_classes=NUM_CLASSES,
-                                 num_train=-(-_MIN_EXAMPLES // step) * step)
+      image_shape = NETS[self.net].image_shape
+      least = min(_MIN_EXAMPLES, _MOST_BYTES // int(np.prod(image_shape)))
+      return data.load_synthetic(image_shape=image_shape, num_classes=NUM_CLASSES,
+                                 num_train=-(-least // step) * step)
     data_set = data.load(self.data,
                          **({} if self.data_dir is None else dict(data_dir=self.data_dir)))
     if data_set.train.num_examples % step:

@@ -3,23 +3,58 @@
 import json
 import time
 
+import pytest
+
 from benchmarks import gpu
 from benchmarks.gpu import CASES, format_lines, main, measure
+from benchmarks.harness.benchmark_process import BenchmarkProcess
+from benchmarks.harness.task import Task
 from towers.training.settings.config import Config
 
 
-def test_it_measures_on_cpu_devices(tmp_path, capsys):
+def run(tmp_path, *flags):
+  """Measures LeNet on two CPU devices; returns the content of the JSON file."""
   path = str(tmp_path / 'gpu.json')
-  assert main(['--device=cpu', '--num_gpus=2', '--models=lenet', '--cases=host,NCHW,shard',
-               '--batch_size=8', '--steps=3', '--no_peers', f'--json={path}']) == 0
+  assert main(['--device=cpu', '--num_gpus=2', '--models=lenet', '--batch_size=8', '--steps=3',
+               f'--json={path}', *flags]) == 0
   with open(path, encoding='utf-8') as file:
-    content = json.load(file)
+    return json.load(file)
+
+
+def test_it_measures_on_cpu_devices(tmp_path, capsys):
+  content = run(tmp_path, '--cases=shard,NCHW', '--no_peers')
   assert content['num_towers'] == 2 and not content['peers']
-  host, nchw, shard = content['models']['lenet']
-  assert host['examples_per_second'] > 0 and shard['examples_per_second'] > 0
-  assert 'needs GPUs' in nchw['error'] and shard['settings'] == dict(input_mode='shard')
+  shard, nchw = content['models']['lenet']
+  assert shard['examples_per_second'] > 0 and shard['settings'] == dict(input_mode='shard')
+  assert 'needs GPUs' in nchw['error']
   output = capsys.readouterr().out
-  assert 'times host' in output and '1.00' in output
+  assert 'times first' in output and '1.00' in output
+
+
+@pytest.mark.slow
+def test_peers_take_turns_with_towers_and_compute_the_same(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(gpu, '_PEER_SECONDS', 0.01)
+  content = run(tmp_path, '--cases=host')
+  line = content['peers']['lenet']
+  assert list(line['kinds']) == ['towers', 'by hand', 'mirrored'] and not line['failed']
+  assert not line['disagreements']
+  assert (line['num_towers'], line['batch_size']) == (2, 4)
+  assert 'agree' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('kind, given, expected', [
+    ('GPU', None, 'true'), ('GPU', 'false', 'false'), ('CPU', None, '')])
+def test_processes_that_are_there_at_once_share_a_gpu(kind, given, expected, tmp_path, monkeypatch):
+  monkeypatch.delenv('TF_FORCE_GPU_ALLOW_GROWTH', raising=False)
+  if given:
+    monkeypatch.setenv('TF_FORCE_GPU_ALLOW_GROWTH', given)
+  python = tmp_path / 'python'
+  python.write_text('#!/bin/sh\necho "{\\"seconds\\": 1, '
+                    '\\"mean_loss\\": \\"$TF_FORCE_GPU_ALLOW_GROWTH\\"}"\n')
+  python.chmod(0o755)
+  process = BenchmarkProcess('towers', Task('linear', 1, 1, kind=kind), python=str(python))
+  process.end()
+  assert process.mean_losses == [expected]
 
 
 def test_what_there_is_no_time_for_is_said():

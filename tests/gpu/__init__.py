@@ -1,1 +1,1 @@
-"""What only a GPU shows; skipped where TensorFlow sees none."""
+"""What only a GPU shows, and tests of these tests that need none."""

@@ -13,16 +13,26 @@ from tests.harness import small
 
 STEPS = 10
 
-if __name__ == '__main__':
-  use_deterministic_kernels()
-  use_tf32(False)
-  program = towers.Program(
+
+def build_program(settings):
+  """Builds the program in the default graph."""
+  return towers.Program(
       small.model, train=small.random_examples(13), batch_size=8, shuffle=False,
       validation=small.random_examples(11, 'validation', seed=1),
-      optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **json.loads(sys.argv[1]))
+      optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+
+
+def train(program):
+  """Returns what the process prints."""
   with program.session() as session:
     losses = [float(session.train()) for _ in range(STEPS)]
     means = {name: float(mean) for name, mean in session.validate().items()}
     weights = {variable.op.name: session.run(variable).tolist()
                for variable in tf.trainable_variables()}
-  print(json.dumps(dict(losses=losses, means=means, weights=weights)))
+  return dict(losses=losses, means=means, weights=weights)
+
+
+if __name__ == '__main__':
+  use_deterministic_kernels()
+  use_tf32(False)
+  print(json.dumps(train(build_program(json.loads(sys.argv[1])))))

@@ -37,6 +37,18 @@ MUTANTS = [
              'test_each_op_on_a_gpu_has_a_kernel_there[small]'),
         ]),
     *mutants_of(
+        'towers/training/tools/autotune.py', tests='tests/training/tools/test_autotune.py', faults=[
+            ("placements = ('first',) if on_gpu else ()", 'placements = ()',
+             'weights of one tower on a GPU stay on the host',
+             'test_weights_beside_a_tower_are_tried_on_a_gpu[gpu-gpus0-1-expected0]'),
+        ]),
+    *mutants_of(
+        'benchmarks/harness/benchmark_process.py', tests='tests/benchmarks/test_gpu.py', faults=[
+            ("if task.kind == 'GPU':", "if task.kind == 'gpu':",
+             'the first of several processes takes all memory of a GPU',
+             'test_processes_that_are_there_at_once_share_a_gpu[GPU-None-true]'),
+        ]),
+    *mutants_of(
         'towers/validation.py', tests='tests/placement/test_device_audit.py', faults=[
             ("with tf.device(tower.device), tf.name_scope('measure'):",
              "with tf.device(HOST), tf.name_scope('measure'):",

@@ -93,7 +93,17 @@ def test_what_the_user_chose_is_not_tried():
   assert tried(graph_rewriter='on') == names - {'graph_rewriter'}
   assert tried(inter_threads=2) == names - {'inter_threads', 'intra_threads'}
   assert tried(staging_depth=2) == names - {'staging_depth'}
-  assert tried(variables='first') == tried(num_towers=1) == names - {'variables'}
+  assert tried(variables='first') == tried(num_towers=1, device='cpu') == names - {'variables'}
+
+
+@pytest.mark.parametrize('device, gpus, num_towers, expected', [
+    ('gpu', ['one'], 1, ['first']), ('auto', ['one'], 1, ['first']), ('auto', [], 1, []),
+    ('cpu', ['one'], 1, []), ('auto', ['one'], 2, ['first', 'balanced', 'replicated'])])
+def test_weights_beside_a_tower_are_tried_on_a_gpu(device, gpus, num_towers, expected, monkeypatch):
+  monkeypatch.setattr(autotune, 'list_gpus', lambda: gpus)
+  assert [settings['variables']
+          for alternatives in list_alternatives(Config(device=device), num_towers)
+          for settings in alternatives if 'variables' in settings] == expected
 
 
 def test_plain_settings_that_do_not_run_are_an_error():

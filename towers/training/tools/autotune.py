@@ -24,7 +24,7 @@ from towers.base.usage_error import UsageError
 from towers.base.user_cache import find_in_cache
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
-from towers.training.tools.fingerprint import fingerprint
+from towers.training.tools.fingerprint import fingerprint, list_gpus
 from towers.training.tools.timed_trial import TimedTrial, run_trial
 
 _COMMAND = (sys.executable, '-m', 'towers')
@@ -154,7 +154,11 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Settings]]:
   """
   cores = count_cores()
   threads = {(cores, 1), (1, cores), (cores, count_cores_of_each(num_towers)), (2 * cores, 1)}
-  placements = ('first', 'balanced', 'replicated') if num_towers > 1 else ()
+  placements: Sequence[str] = ('first', 'balanced', 'replicated')
+  if num_towers == 1:
+    # On virtual CPU devices a single tower's weights are beside it in any case.
+    on_gpu = config.device == 'gpu' or (config.device == 'auto' and list_gpus())
+    placements = ('first',) if on_gpu else ()
   found: List[List[Settings]] = [
       [dict(xla='on')],
       [dict(graph_rewriter='on'), dict(graph_rewriter='off')],

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from typing import Sequence
+from typing import List, Sequence
 
 from towers.base.cores import count_cores
 from towers.training.settings.config import Config
@@ -33,7 +33,7 @@ def fingerprint(config: Config, command: Sequence[str] = ()) -> str:
   parts = {name: value for name, value in dataclasses.asdict(config).items()
            if name not in _IRRELEVANT}
   parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(),
-                      _list_gpus()]
+                      list_gpus()]
   parts['tensorflow'] = [sys.version] + _find_tensorflow()
   parts['source'] = _digest_source(ROOT)
   parts['command'] = list(command)
@@ -68,7 +68,8 @@ def _digest_files(paths):
   return digest.hexdigest()
 
 
-def _list_gpus():
+def list_gpus() -> List[str]:
+  """Returns the lines in which NVIDIA's driver names each GPU, without TensorFlow."""
   folder = '/proc/driver/nvidia/gpus'
   names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
   return [_read(os.path.join(folder, name, 'information'), 'Model') for name in names]
