@@ -29,6 +29,7 @@ from towers.base.usage_error import UsageError
 from towers.launch.child_process import ChildProcess
 from towers.launch.children import Children, say
 from towers.launch.members import EVALUATOR, Member, plan_members
+from towers.launch.network import CHOICES, OPEN, choose_network
 from towers.launch.ports import find_free_ports
 from towers.launch.tf_config import Parser, format_tf_config
 from towers.training.faults.signals import exit_code
@@ -69,6 +70,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
                       help='to pin each worker to; the evaluator comes last')
   words = [*arguments, '--']
   end_of_flags = words.index('--')
+  parser.add_argument('--network', choices=CHOICES, default=OPEN,
+                      help='loopback: one of their own, which no other machine or user reaches, '
+                           'and which reaches nothing outside; auto: that if the kernel allows it; '
+                           "open: this machine's (default)")
   given, unknown = parser.parse_known_args(words[:end_of_flags])
   if unknown:
     raise UsageError(f'{unknown[0]} is no flag of launch: the command and its flags stand after '
@@ -210,6 +215,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     members = plan_members(given.workers, has_evaluator=given.evaluator,
                            gpus_per_worker=given.gpus_per_worker,
                            cores_per_worker=given.cores_per_worker)
+    choose_network(given.network, say)
     return run(given.command, members, restarts=given.restarts, grace_seconds=given.grace_seconds)
   except UsageError as error:
     say(f'error: {error}')

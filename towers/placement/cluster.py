@@ -51,12 +51,28 @@ class Cluster(NamedTuple):
     """Whether this process is one of several workers that train."""
     return self.num_workers > 1
 
+  @property
+  def port(self) -> int:
+    """On which this worker listens."""
+    return int(self.addresses[self.rank].rpartition(':')[2])
+
+  @property
+  def is_on_loopback(self) -> bool:
+    """Whether all workers are on this machine, and their addresses say so."""
+    return all(is_loopback(address) for address in self.addresses)
+
   def describe(self, rank: int) -> str:
     """Returns a worker in words: 'worker 1 (10.0.0.2:2222)'."""
     return f'worker {rank} ({self.addresses[rank]})'
 
 
 ALONE = Cluster([''])
+
+
+def is_loopback(address: str) -> bool:
+  """Whether a 'host:port' says that it is on this machine, and only there."""
+  host = address.rpartition(':')[0].strip('[]')
+  return host in ('localhost', '::1') or re.fullmatch(r'127(\.\d{1,3}){3}', host) is not None
 
 
 def read_cluster(environ: Mapping[str, str]) -> Cluster:
@@ -142,7 +158,7 @@ def check_port(cluster: Cluster) -> None:
   """
   if not cluster.trains_together:
     return
-  port = int(cluster.addresses[cluster.rank].rpartition(':')[2])
+  port = cluster.port
   with socket.socket() as probe:
     # Ignores connections that an ended run has left in TIME_WAIT.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

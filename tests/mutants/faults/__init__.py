@@ -2,9 +2,19 @@
 
 from typing import List
 
-from tests.mutants.faults import data, gpus, inputs, models, reduction, towers, training, updates
+from tests.mutants.faults import (
+  data,
+  exposure,
+  gpus,
+  inputs,
+  models,
+  reduction,
+  towers,
+  training,
+  updates,
+)
 from tests.mutants.mutant import Mutant
 
 MUTANTS: List[Mutant] = [
     *data.MUTANTS, *inputs.MUTANTS, *models.MUTANTS, *towers.MUTANTS, *reduction.MUTANTS,
-    *updates.MUTANTS, *training.MUTANTS, *gpus.MUTANTS]
+    *updates.MUTANTS, *training.MUTANTS, *gpus.MUTANTS, *exposure.MUTANTS]

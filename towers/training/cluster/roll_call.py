@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from towers.base.output import write_line
 from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
-from towers.placement.cluster import Cluster
+from towers.placement.cluster import Cluster, is_loopback
 from towers.training.faults.run_error import RunError
 
 _MOST_BYTES = 1 << 24
@@ -230,12 +230,11 @@ def _listen(cluster: Cluster) -> socket.socket:
   """Returns a socket on the chief's port: of this machine alone if its address is."""
   host, _, port = cluster.addresses[0].rpartition(':')
   host = host.strip('[]')
-  is_local = host == 'localhost' or host.startswith('127.') or host == '::1'
   family = socket.AF_INET6 if ':' in host else socket.AF_INET
   listener = socket.socket(family)
   listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
   try:
-    listener.bind((host if is_local else '', int(port)))
+    listener.bind((host if is_loopback(cluster.addresses[0]) else '', int(port)))
     listener.listen(len(cluster.addresses))
   except OSError as error:
     listener.close()

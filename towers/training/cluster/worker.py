@@ -25,6 +25,7 @@ from towers.data.digest import digest_examples
 from towers.data.examples import Examples
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
+from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError
@@ -63,10 +64,21 @@ class Worker:
       raise UsageError(f'The server of {cluster.describe(cluster.rank)} cannot start: '
                        f'{find_reason(error)}. See what listens on its port (ss -ltnp), or choose '
                        'another in TF_CONFIG on all workers.') from None
+    if cluster.is_on_loopback:
+      self._keep_others_away()
     self.target = self._server.target
     self.peers = Peers(cluster, limit_seconds=worker_seconds)
     self.missing: List[int] = [
         rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
+
+  def _keep_others_away(self):
+    try:
+      refuse_other_machines(self.cluster.port)
+    except OSError as error:
+      write_line(f'WARNING: other machines can reach the server of '
+                 f'{self.cluster.describe(self.cluster.rank)}, which asks nobody who they are: '
+                 f'{error.strerror}. Close its port to them by a firewall, or start the workers '
+                 'by python -m towers.launch --network=loopback.')
 
   def close(self) -> None:
     """Frees the server: that of TensorFlow 1.14 complains if the interpreter ends first."""

@@ -1,0 +1,80 @@
+"""A launcher whose children train nothing, for tests of what it starts, shows and ends."""
+
+import os
+import subprocess
+import sys
+import time
+
+from tests import ROOT
+
+# Every child knows its rank as `worker`, and notes lines in files of the test's folder.
+PRELUDE = '''
+import json, os, signal, subprocess, sys, time
+task = json.loads(os.environ['TF_CONFIG'])['task']
+worker = task['index'] if task['type'] == 'worker' else task['type']
+def note(name, text=''):
+  with open(os.path.join(os.environ['NOTES'], name), 'a') as file:
+    file.write('%s\\n' % text)
+def wait_for(name):
+  while not os.path.exists(os.path.join(os.environ['NOTES'], name)):
+    time.sleep(0.01)
+def wait_for_all(count):
+  while len(open(os.path.join(os.environ['NOTES'], 'starts')).read().split('\\n')[:-1]) % count:
+    time.sleep(0.01)
+note('starts', worker)
+'''
+# An hour, as far as tests are concerned.
+SLEEP = 'time.sleep(3600)\n'
+
+
+class Launcher:
+  """`python -m towers.launch` with a child's program, its output and its children's notes."""
+
+  def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
+               stderr=subprocess.PIPE):
+    self.folder = folder
+    (folder / 'child.py').write_text(PRELUDE + child)
+    self.process = subprocess.Popen(
+        [sys.executable, '-m', 'towers.launch'] + list(flags) +
+        ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
+        env=clean_environment(NOTES=str(folder), **(environment or {})))
+
+  def end(self):
+    """Waits for it; returns its exit code."""
+    stdout, stderr = self.process.communicate(timeout=60)
+    self.stdout, self.stderr = ((text or b'').decode() for text in (stdout, stderr))
+    assert 'Traceback' not in self.stderr, self.stderr
+    return self.process.returncode
+
+  def notes(self, name):
+    path = self.folder / name
+    return path.read_text().split('\n')[:-1] if path.exists() else []
+
+  def wait_for(self, name, count=1):
+    """Waits until children have noted so many lines."""
+    wait_until(lambda: len(self.notes(name)) >= count or self.process.poll() is not None)
+    assert len(self.notes(name)) >= count, self.end() and self.stderr
+
+  def said(self):
+    return [line for line in self.stderr.split('\n') if line.startswith('launch: ')]
+
+
+def clean_environment(**more):
+  kept = {name: value for name, value in os.environ.items()
+          if name not in ('TF_CONFIG', 'CUDA_VISIBLE_DEVICES')}
+  return dict(kept, **more)
+
+
+def wait_until(holds):
+  deadline = time.monotonic() + 30
+  while not holds():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def is_alive(number):
+  try:
+    with open(f'/proc/{number}/stat') as file:
+      return file.read().rsplit(')', 1)[1].split()[0] != 'Z'
+  except (FileNotFoundError, ProcessLookupError):  # The latter if it ends between open and read.
+    return False

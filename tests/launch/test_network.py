@@ -1,0 +1,135 @@
+"""The launcher's own network: nobody outside reaches it, and all else is as without it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from tests.launch.launcher import SLEEP, clean_environment, is_alive, wait_until
+from tests.training.cluster.test_worker_faults import read_weights
+from towers.launch import network
+
+has_namespaces = pytest.mark.skipif(network._try_in_a_child() is not None,
+                                    reason='needs namespaces of users or networks')
+# Listens, and connects to the other worker.
+MEET = '''
+import socket
+port = int(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'][worker].split(':')[1])
+listener = socket.socket()
+listener.bind(('', port))
+listener.listen()
+note('ports', port)
+wait_for('ports')
+while len(open(os.path.join(os.environ['NOTES'], 'ports')).read().split()) < 2:
+  time.sleep(0.01)
+for line in open(os.path.join(os.environ['NOTES'], 'ports')):
+  socket.create_connection(('127.0.0.1', int(line)), 10).close()
+note('facts', '%s %s %s' % (socket.if_nameindex(), os.geteuid(), os.getegid()))
+'''
+
+
+def can_connect(port):
+  try:
+    socket.create_connection(('127.0.0.1', port), 5).close()
+  except OSError:
+    return False
+  return True
+
+
+@pytest.mark.parametrize('name', [
+    'open', *(pytest.param(name, marks=has_namespaces) for name in ('auto', 'loopback'))])
+def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start):
+  launcher = start(MEET + SLEEP, '--workers=2', f'--network={name}')
+  launcher.wait_for('facts', 2)
+  assert [can_connect(int(port)) for port in launcher.notes('ports')] == [name == 'open'] * 2
+  for facts in launcher.notes('facts'):
+    assert facts.endswith(f' {os.geteuid()} {os.getegid()}')
+    assert name == 'open' or facts.startswith("[(1, 'lo')]")
+  note = os.stat(str(launcher.folder / 'facts'))
+  assert (note.st_uid, note.st_gid) == (os.geteuid(), os.getegid())
+  launcher.process.send_signal(signal.SIGTERM)
+  assert launcher.end() == 143 and 'launch: worker 0 was killed by SIGTERM' in launcher.said()
+  told = [line for line in launcher.said() if 'a network of their own' in line]
+  assert len(told) == (name != 'open')
+  assert name == 'open' or 'reach nothing outside (--network=open)' in told[0]
+
+
+@has_namespaces
+def test_it_outlives_a_restart_and_leaves_no_process_behind(start):
+  launcher = start("""
+note('interfaces', len(os.listdir('/proc/sys/net/ipv4/conf')))
+note('pid', os.getpid())
+wait_for_all(2)
+if worker == 1 and len(open(os.path.join(os.environ['NOTES'], 'starts')).readlines()) < 3:
+  sys.exit(3)
+note('is up')
+""" + SLEEP, '--workers=2', '--restarts=1', '--network=loopback')
+  launcher.wait_for('pid', 4)
+  assert len(set(launcher.notes('interfaces'))) == 1
+  pids = [int(line) for line in launcher.notes('pid')][2:]
+  assert all(map(is_alive, pids))
+  launcher.process.kill()
+  wait_until(lambda: not any(map(is_alive, pids)))
+
+
+# A kernel that refuses at one of the steps, each as another one does.
+REFUSED = '''
+import sys
+from towers.launch import __main__, network
+def refuse(*_):
+  raise OSError(1, 'Operation not permitted', 'unshare')
+network.%s = refuse
+sys.exit(__main__.main(sys.argv[1:]))
+'''
+
+
+@pytest.mark.parametrize('step', ['_unshare', '_bring_loopback_up'])
+@pytest.mark.parametrize('name, code', [('auto', 0), ('loopback', 2), ('open', 0)])
+def test_a_kernel_that_refuses_is_named_and_auto_goes_on(step, name, code):
+  done = subprocess.run(
+      [sys.executable, '-c', REFUSED % step, '--workers=1', f'--network={name}', '--',
+       sys.executable, '-c', 'import socket; print(len(socket.if_nameindex()))'],
+      cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=60)
+  assert done.returncode == code
+  assert done.stdout == ('' if code else f'worker 0 │ {len(socket.if_nameindex())}\n')
+  said = done.stderr.splitlines()
+  assert len(said) == (name != 'open')
+  if said:
+    assert f'--network={name}: ' in said[0] and 'unshare: Operation not permitted' in said[0]
+    assert 'Start as root' in said[0] and 'user.max_user_namespaces' in said[0]
+    assert said[0].startswith('launch: error: ') == bool(code)
+    assert ('can connect to their servers' in said[0]) == (name == 'auto')
+
+
+def train(name, folder):
+  """Trains two workers; returns whether a connection to either came about while they did."""
+  told = ['sh', '-c', 'echo "$TF_CONFIG"; exec "$0" "$@"', sys.executable]
+  launched = subprocess.Popen(
+      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', f'--network={name}',
+       '--', *told, '-m', 'tests.harness.faulty_run', 'steps are marked', '--steps=20', '--shuffle',
+       '--num_gpus=2', f'--checkpoint_dir={folder}'],
+      cwd=ROOT, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      text=True)
+  said, ports, connected = [], set(), set()
+  for line in launched.stdout:
+    said.append(line)
+    ports.update(map(int, re.findall(r'127\.0\.0\.1:(\d+)', line)))
+    if '<training>' in line:
+      connected.update(map(can_connect, ports))
+  assert launched.wait() == 0 and len(ports) == 2, ''.join(said)
+  return connected
+
+
+@pytest.mark.slow
+@has_namespaces
+def test_workers_in_it_train_to_the_same_bits_and_nobody_outside_reaches_them(tmp_path):
+  assert train('open', tmp_path / 'open') == {True}
+  assert train('loopback', tmp_path / 'loopback') == {False}
+  left, right = (read_weights(tmp_path / name, 20) for name in ('loopback', 'open'))
+  assert sorted(left) == sorted(right)
+  assert all(left[name].tobytes() == right[name].tobytes() for name in left)

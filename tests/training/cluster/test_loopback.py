@@ -1,0 +1,133 @@
+"""Workers with addresses of loopback take connections from this machine alone."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tensorflow_v1 import tf
+from tests.harness.in_process_cluster import find_ports
+from tests.training.cluster.test_worker_faults import has_namespaces
+from towers.placement.cluster import Cluster, is_loopback
+from towers.training.cluster import loopback
+from towers.training.cluster.worker import Worker
+
+SO_GET_FILTER = 26
+
+
+def count_filters(port):
+  """Returns how many listening sockets of this process on a port have a filter, and none."""
+  lengths = [len(found.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 64))
+             for found in loopback._find_sockets(port)
+             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
+  return len([length for length in lengths if length]), lengths.count(0)
+
+
+def worker_on(hosts, capsys):
+  """Starts a worker's server; returns its filtered and open sockets, and what it said."""
+  ports = find_ports(len(hosts))
+  cluster = Cluster([f'{host}:{port}' for host, port in zip(hosts, ports)])
+  worker = Worker(cluster, tf.ConfigProto(), worker_seconds=10)
+  counts = count_filters(ports[0])
+  socket.create_connection(('127.0.0.1', ports[0]), 10).close()
+  worker.close()
+  return counts, capsys.readouterr().out
+
+
+def test_a_server_takes_other_machines_only_if_there_are_some(capsys, monkeypatch):
+  (filtered, unfiltered), said = worker_on(['127.0.0.1', 'localhost'], capsys)
+  assert filtered and not unfiltered and said == ''
+  (filtered, unfiltered), said = worker_on(['127.0.0.1', 'another-host'], capsys)
+  assert unfiltered and not filtered and said == ''
+
+  def find_no_interface(_):
+    raise OSError(19, 'No such device')
+
+  monkeypatch.setattr(socket, 'if_nametoindex', find_no_interface)
+  (filtered, unfiltered), said = worker_on(['127.0.0.1', '127.0.0.1'], capsys)
+  assert unfiltered and not filtered
+  assert said.startswith('WARNING: other machines can reach the server of worker 0 (127.0.0.1:')
+  assert 'No such device. Close its port to them by a firewall' in said
+
+
+@pytest.mark.parametrize('address, expected', [
+    ('127.0.0.1:1', True), ('127.8.0.1:1', True), ('localhost:1', True), ('[::1]:1', True),
+    ('127.example.org:1', False), ('10.0.0.1:1', False), ('[::2]:1', False)])
+def test_an_address_is_of_loopback_or_not(address, expected):
+  assert is_loopback(address) == expected
+
+
+def test_a_port_without_a_server_is_refused():
+  [port] = find_ports(1)
+  with pytest.raises(OSError, match='nothing of this process listens'):
+    loopback.refuse_other_machines(port)
+
+
+CONNECT = '''
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])) as connection:
+  print(connection.recv(5).decode(), flush=True)
+  connection.settimeout(10)
+  print(repr(connection.recv(1)), flush=True)
+'''
+
+
+@pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')
+@pytest.mark.parametrize('family, address', [(socket.AF_INET6, '::'), (socket.AF_INET, '0.0.0.0')])
+def test_another_machine_gets_no_connection_and_loses_one_that_it_had(family, address):
+  name, ours = f'towers-lo-{os.getpid()}', f'lo{os.getpid()}'
+  network = f'10.78.{os.getpid() % 256}'  # Another process may run this test too.
+
+  def ip(*words):
+    subprocess.run((shutil.which('ip'), *words), check=True)
+
+  def connect(seconds):
+    return subprocess.Popen(
+        ['ip', 'netns', 'exec', name, sys.executable, '-c', CONNECT, f'{network}.1', str(port),
+         str(seconds)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+  accepted = []
+  with socket.socket(family) as listener:
+    if family == socket.AF_INET6:
+      listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.bind((address, 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+
+    def greet():
+      while True:
+        try:
+          accepted.append(listener.accept()[0])
+          accepted[-1].send(b'hello')
+        except OSError:
+          return
+
+    threading.Thread(target=greet, daemon=True).start()
+    try:
+      ip('netns', 'add', name)
+      ip('link', 'add', ours, 'type', 'veth', 'peer', 'name', 'veth', 'netns', name)
+      for words in (['address', 'add', f'{network}.1/24', 'dev', ours], ['link', 'set', ours, 'up'],
+                    ['-n', name, 'address', 'add', f'{network}.2/24', 'dev', 'veth'],
+                    ['-n', name, 'link', 'set', 'veth', 'up']):
+        ip(*words)
+      early = connect(10)
+      assert early.stdout.readline() == 'hello\n'
+      loopback.refuse_other_machines(port)
+      assert early.communicate(timeout=20)[0] == "b''\n"
+      late = connect(1)
+      said, error = late.communicate(timeout=20)
+      assert said == '' and 'create_connection' in error and 'timed out' in error
+      for own in ('127.0.0.1', f'{network}.1'):
+        with socket.create_connection((own, port), 5) as connection:
+          assert connection.recv(5) == b'hello'
+    finally:
+      subprocess.run(['ip', 'link', 'delete', ours])
+      subprocess.run(['ip', 'netns', 'delete', name])
+      listener.shutdown(socket.SHUT_RDWR)
+      for connection in accepted:
+        connection.close()
