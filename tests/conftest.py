@@ -1,8 +1,10 @@
 """Sets how many tests run at a time, and which; lets their processes answer signals."""
 
+import gc
 import itertools
 import signal
 import sys
+import zlib
 
 import pytest
 
@@ -12,8 +14,9 @@ from towers.base.cores import count_cores
 if hasattr(signal, 'SIGHUP'):
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Of a test with so many slow points, each TensorFlow takes every other one.
-_WIDE = 4
+# A test's garbage is graphs in cycles, and the survivors are TensorFlow: looked at less often, they
+# cost a twentieth of the time less.
+gc.set_threshold(50000, 20, 100)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -24,22 +27,24 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_addoption(parser):
   parser.addoption('--whole_grids', action='store_true',
-                   help='run all slow points of the widest grids, which 1.14 and 2.x share')
+                   help='run all slow tests, which 1.14 and 2.x deal out between them')
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves the slow points that the other TensorFlow takes out; both take all fast ones."""
+  """Deals the slow tests out to both TensorFlows, each test and point once; both take fast ones.
+
+  Those marked `both`, and those that are skipped under some condition, both take.
+  """
   is_named = any('::' in argument for argument in config.args)
   if config.getoption('--whole_grids') or is_named:
     return
   # A machine with GPUs has one TensorFlow.
-  slow_points = [item for item in items
-                 if hasattr(item, 'callspec') and item.get_closest_marker('slow')
-                 and not item.get_closest_marker('gpu')]
+  dealt = [item for item in items if item.get_closest_marker('slow') and not any(
+      map(item.get_closest_marker, ('both', 'skipif', 'gpu')))]
+  is_1 = sys.version_info[:2] == (3, 7)
   left_out = set()
-  for _, points in itertools.groupby(slow_points, key=lambda item: item.function):
-    points = list(points)
-    if len(points) >= _WIDE:
-      left_out.update(points[sys.version_info[:2] == (3, 7)::2])
+  for test, points in itertools.groupby(dealt, key=lambda item: item.nodeid.split('[')[0]):
+    # The points of a grid take turns, and a hash says who begins.
+    left_out.update(list(points)[(zlib.crc32(test.encode()) + is_1) % 2::2])
   config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
   items[:] = [item for item in items if item not in left_out]

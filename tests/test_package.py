@@ -52,12 +52,14 @@ def python(installed, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.both
 def test_few_names_are_installed(installed):
   names = {path.name for path in installed.iterdir() if not path.name.endswith('.dist-info')}
   assert names == {'towers', 'staging', 'models', 'tensorflow_v1'}
 
 
 @pytest.mark.slow
+@pytest.mark.both
 def test_every_module_is_imported_beside_a_users_own(python, installed):
   modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
                    for folder in ('towers', 'staging')
@@ -73,6 +75,7 @@ def test_every_module_is_imported_beside_a_users_own(python, installed):
 
 
 @pytest.mark.slow
+@pytest.mark.both
 def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
   done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
   assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
@@ -82,6 +85,7 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.both
 def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'data.py').write_text('MINE = 7\n')
   (tmp_path / 'models' / '__init__.py').write_text('MINE = 8\n')

@@ -161,7 +161,9 @@ def check_refused_step(**settings):
 
 
 @pytest.mark.parametrize('name, num_towers', [
-    pytest.param(name, num_towers, marks=() if number % 6 == num_towers else pytest.mark.slow)
+    pytest.param(name, num_towers, marks=[
+        *([] if number % 6 == num_towers else [pytest.mark.slow]),
+        *([pytest.mark.both] if name == 'slim' else [])])  # 2.x has none.
     for number, name in enumerate(sorted(MODELS)) for num_towers in (1, 3)])
 def test_a_refused_step_changes_no_variable(name, num_towers):
   changed = check_refused_step(model=MODELS[name], num_towers=num_towers)

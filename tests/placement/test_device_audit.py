@@ -52,7 +52,8 @@ def audit(name):
 
 
 each_case = pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
+    pytest.param(name, marks=[pytest.mark.slow, pytest.mark.both] if name in SLOW else ())
+    for name in CASES])
 
 
 @each_case

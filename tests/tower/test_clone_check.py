@@ -123,10 +123,9 @@ def stateless_python(features, labels):
   return small.dense(twice, UNITS, 'hidden')
 
 
+OF_TENSORFLOW_1 = [lstm, both_ways] if tf.__version__.startswith('1.') else []
 CLONED = [gated, of_lengths, time_major, array, branches, within_a_loop, functions,
-          reading_function, strings, unknown_rank, stateless_python]
-if tf.__version__.startswith('1.'):
-  CLONED += [lstm, both_ways]
+          reading_function, strings, unknown_rank, stateless_python] + OF_TENSORFLOW_1
 
 
 def python(features, labels):
@@ -191,8 +190,10 @@ def kinds(layers):
   for index, layer in enumerate(layers):
     for number, placement in enumerate(('host', 'replicated')):
       is_quick = layer in QUICK and (index + number) % 2
-      yield pytest.param(layer, placement, id=f'{layer.__name__}-{placement}',
-                         marks=[] if is_quick else [pytest.mark.slow])
+      marks = [] if is_quick else [pytest.mark.slow]
+      if layer in OF_TENSORFLOW_1:
+        marks.append(pytest.mark.both)  # Nothing deals them to 2.x.
+      yield pytest.param(layer, placement, id=f'{layer.__name__}-{placement}', marks=marks)
 
 
 @pytest.mark.parametrize('layer, placement', kinds(CLONED))
