@@ -28,7 +28,7 @@ DOCS = sorted(
     for name in os.listdir(os.path.join(ROOT, folder))
     if name.endswith('.md'))
 # Pages whose commands take at least ten seconds.
-LONG = {os.path.join('docs', name) for name in ('seeing.md', 'speed.md', 'workers.md')}
+LONG = {name for name in DOCS if name != 'README.md'}
 
 
 def read(name):
