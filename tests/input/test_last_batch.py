@@ -5,6 +5,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.data.test_skipped_steps import examples_without
 from tests.harness import small
 from tests.harness.small import Run, assert_moved, assert_same_weights
 from tests.input.test_shapes import BATCH, KINDS, NUM, POINTS, SEED, STEPS
@@ -17,8 +18,8 @@ from towers.training.reporting.describe import describe_batch
 EPOCHS = 2
 
 
-def take(kind, mode, num_towers, num_workers, last_batch):
-  """Returns what each tower of each worker takes, and of how many rows, step by step."""
+def take(kind, mode, num_towers, num_workers, first_step, last_batch):
+  """Returns what each tower of each worker takes, step by step, to the end of two epochs."""
   taken = []
   for rank in range(num_workers):
     with tf.Graph().as_default():
@@ -29,8 +30,8 @@ def take(kind, mode, num_towers, num_workers, last_batch):
       if last_batch == 'pad':
         assert {batch.num_rows for batch in batches} == {plan.num_rows}
       with tf.Session() as session:
-        session.run(inputs.initializer, inputs.feed_dict(0))
-        for _ in range(EPOCHS * STEPS):
+        session.run(inputs.initializer, inputs.feed_dict(first_step))
+        for _ in range(first_step, EPOCHS * STEPS):
           for rows, count in session.run([(batch.tensors, batch.num_examples)
                                           for batch in batches]):
             # What fills a batch up repeats its last example.
@@ -39,14 +40,16 @@ def take(kind, mode, num_towers, num_workers, last_batch):
   return taken
 
 
-PLACES = [(list(KINDS)[number % 4],) + point for number, point in enumerate(POINTS[::5])]
+PLACES = [(list(KINDS)[number % 4],) + point + (number % 5,)
+          for number, point in enumerate(POINTS[::5])]
 
 
-@pytest.mark.parametrize('kind, mode, num_towers, num_workers',
+@pytest.mark.parametrize('kind, mode, num_towers, num_workers, first_step',
                          small.slow_but(PLACES[2::6], PLACES))
-def test_a_batch_that_is_filled_up_has_the_same_examples(kind, mode, num_towers, num_workers):
-  assert take(kind, mode, num_towers, num_workers, 'pad') == take(
-      kind, mode, num_towers, num_workers, 'keep')
+def test_a_batch_that_is_filled_up_has_the_same_examples(kind, mode, num_towers, num_workers,
+                                                         first_step):
+  place = kind, mode, num_towers, num_workers, first_step
+  assert take(*place, last_batch='pad') == take(*place, last_batch='keep')
 
 
 class Recorder:
@@ -105,6 +108,17 @@ def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, 
   assert_same_weights(found[2], weights)
   assert num_towers == 8 or max(map(len, shapes)) > 1
   assert set(map(len, found[3])) == {1}
+
+
+def test_batches_without_damaged_records_are_filled_up():
+  train_split = examples_without([1, 2, 3, 9, 12])
+  with Run(num_towers=3, mode='shard', train=train_split, last_batch='pad') as run, \
+      Run(num_towers=1, train=train_split, depth=0) as one:
+    assert {batch.num_rows for batch in run.program.batches} == {3}
+    for _ in range(4):
+      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert_same_weights(run.weights(), one.weights())
+    assert run.counters() == one.counters() == [4, 22]
 
 
 def test_workers_fill_up_their_own_batches():
