@@ -161,6 +161,16 @@ def test_a_finished_run_only_validates(tmp_path):
   assert recorder.losses == [] and outcome == expected._replace(train_loss=None)
 
 
+@pytest.mark.parametrize('metric', ['loss', 'accuracy'])
+def test_a_last_validation_that_a_signal_put_off_is_in_the_history(tmp_path, metric):
+  for name, interruptions in (('whole', [None]), ('parts', [9, None])):
+    for interrupt_after in interruptions:
+      with Run(learning_rate=0.01) as run:
+        loop(run, folder=tmp_path / name, metric=metric, interrupt_after=interrupt_after)
+  whole, parts = ((tmp_path / name / 'history.json').read_text() for name in ('whole', 'parts'))
+  assert parts == whole and [row['step'] for row in json.loads(whole)['validations']] == [4, 8, 9]
+
+
 def test_checkpoints_are_when_due_and_at_the_end(tmp_path):
   with Run() as run:
     loop(run, folder=tmp_path, save_every=4)

@@ -109,6 +109,7 @@ class _Loop:
     self._running: Optional[ValidationPass] = None
     self._measured: Optional[Snapshot] = None  # The weights that a validation tower measures.
     self._finished: Optional[ValidationPass] = None
+    self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._loss = None
     self._skipped: List[int] = []
     self._leaves = False
@@ -177,7 +178,8 @@ class _Loop:
     if is_over and not is_last:
       self._progress.write('stopped early: no validation was better than '
                            f'{self._history.describe_best()}')
-    if (saves or is_over) and not self._has_saved():
+    # A run that resumes at its last step has saved that, but not the validation that it missed.
+    if (saves or is_over) and (self._has_news or not self._has_saved()):
       self._save()
     if is_over:
       self._steps.check_replicas()
@@ -211,6 +213,7 @@ class _Loop:
     measured, self._measured = self._measured, None
     if not self._history.has_validated(running.step):
       self._history.add(running.step, running.means())
+      self._has_news = True
       if self._checkpoints is not None and self._history.is_best:
         if measured is None or measured.step == steps.step:
           self._save()
@@ -233,6 +236,7 @@ class _Loop:
       if self._checkpoints.error:
         self._check_saved(self._steps.step)
       self._checkpoints.write(snapshot, self._history)
+      self._has_news = False
 
   def _check_saved(self, step):
     """Waits for the last checkpoint, and raises if that of `step` is not written."""
