@@ -138,7 +138,7 @@ class Session:
     Where they need a batch, every tower takes its next one, and puts another. They only look at it:
     the next `train` takes the batch that it would have taken, at the cost of starting the input
     again. Where `feed_dict` feeds the program's `is_validating` True, the batch is of the
-    validation split.
+    validation split, and the weights are their averages if the program has any.
 
     Raises:
       UsageError: the fetches update the weights of a program that accumulates micro-batches.
@@ -160,7 +160,8 @@ class Session:
       self._move_back()
     self._training_moved |= taken.by_towers and not is_validating and not taken.updates
     self._validation_moved |= is_validating or taken.by_validation
-    with self._explained():
+    measures = is_validating and not taken.updates
+    with self._explained(), steps.averaged() if measures else contextlib.nullcontext():
       result = session.run([fetches, extra], feed_dict)[0]
       if taken.updates:
         steps.step = int(session.run(towers.get_global_step()))
@@ -180,7 +181,8 @@ class Session:
     if self._program.workers.rank != 0:
       return ''
     with contextlib.closing(Checkpoints(folder, keep=1 << 30, stop_on_full_disk=True,
-                                        inputs=self._program.feed.inputs)) as saved:
+                                        inputs=self._program.feed.inputs,
+                                        averages=self._program.averages)) as saved:
       return saved.save(steps.session)
 
   def restore(self, folder: str) -> str:
@@ -195,8 +197,8 @@ class Session:
     path = None
     if self._program.workers.rank == 0:
       if os.path.isdir(folder):
-        inputs = self._program.feed.inputs
-        path = Checkpoints(folder, keep=1 << 30, inputs=inputs).restore(session)
+        path = Checkpoints(folder, keep=1 << 30, inputs=self._program.feed.inputs,
+                           averages=self._program.averages).restore(session)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
     with self._explained():

@@ -19,6 +19,7 @@ from towers.placement.cluster import read_cluster
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
+from towers.update.averages import build_averages, check_decay
 from towers.update.groups import Optimizers, Rate, build_groups, is_function
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
@@ -30,7 +31,7 @@ _SETTINGS = (
     'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
     'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
     'batch_norm', 'precision', 'loss_scale', 'collective', 'fusion_megabytes', 'clip_norm',
-    'weight_decay', 'frozen', 'rate_factors', 'init_from')
+    'weight_decay', 'average_weights', 'frozen', 'rate_factors', 'init_from')
 
 
 class TrainingGraph:
@@ -51,6 +52,7 @@ class TrainingGraph:
     learning_rate: of the next step, a scalar tensor or a float; NaN where the optimizer hides it.
     gradient_norm: of the mean gradients before they are clipped, a scalar tensor; None until
       `build_gradient_norm`.
+    averages: moving averages of the weights, or None.
     train_op: updates all weights once. Its value is a scalar bool, False for a step that was
       refused because its loss or gradients were not finite.
     validation: what a run on validation batches fetches, or None.
@@ -73,7 +75,8 @@ class TrainingGraph:
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
                loss_scale: Optional[float] = None, collective: str = 'auto',
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
-               weight_decay: float = 0.0, frozen: Sequence[str] = (),
+               weight_decay: float = 0.0, average_weights: Optional[float] = None,
+               frozen: Sequence[str] = (),
                rate_factors: Optional[Mapping[str, float]] = None,
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
@@ -89,6 +92,8 @@ class TrainingGraph:
     self.devices = devices = towers.build_devices(
         num_towers, device, logical_gpus=logical_gpus, gpu_memory=gpu_memory)
     self._check(validation, validation_tower, collective, variables)
+    if average_weights is not None:
+      check_decay(average_weights)
     if devices.memory.num_logical and collective == 'auto':
       # NCCL refuses two ranks on one GPU.
       collective = 'ring'
@@ -142,8 +147,9 @@ class TrainingGraph:
     groups = build_groups(
         optimizer, self.learning_rate, [variable.op.name for variable in tf.trainable_variables()],
         rate_factors=rate_factors)
+    self.averages = None if average_weights is None else build_averages(average_weights)
     self.train_op = towers.build_train_op(self.gradients, optimizer=groups,
-                                          weight_decay=weight_decay)
+                                          weight_decay=weight_decay, averages=self.averages)
     self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
     self.add_wait = add_op and towers.build_input_wait(self.feed, self.batches, after=add_op)
@@ -152,7 +158,7 @@ class TrainingGraph:
     if validation_feed and validation_tower:
       self.validation = towers.build_validation_tower(
           model, validation_feed, index=len(train_devices), store=store,
-          precision=self.precision, workers=workers)
+          precision=self.precision, workers=workers, averages=self.averages)
     elif validation_feed:
       self.validation = towers.build_validation(
           self.towers, feed=validation_feed, is_validating=is_validating, workers=workers)

@@ -3,7 +3,9 @@
 With the switch, the training towers measure while `is_validating` is fed True. With a tower of its
 own, the last tower measures in the same run in which the others train, on a snapshot of all
 variables from the beginning of the pass over the validation split. So both ways measure the same
-weights on the same examples, with the same result.
+weights on the same examples, with the same result. These weights are the averages, if there are any
+(see `towers.update.averages`); variables that are not trained, such as moving moments, are
+as they are.
 """
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
@@ -22,6 +24,7 @@ from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward
+from towers.update.averages import Averages
 
 
 class Validation(NamedTuple):
@@ -89,8 +92,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
 
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,
-                           precision: Optional[Precision] = None,
-                           workers: Workers = ALONE) -> Validation:
+                           precision: Optional[Precision] = None, workers: Workers = ALONE,
+                           averages: Optional[Averages] = None) -> Validation:
   """Builds a tower that only validates, on a snapshot of the variables that `store` has made.
 
   Args:
@@ -100,6 +103,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     store: has made the variables of the training towers.
     precision: of the training towers.
     workers: as for `build_validation`.
+    averages: to measure in place of their weights; or None.
 
   Raises:
     UsageError: the feed is for several towers, or the tower reads a variable instead of its
@@ -116,8 +120,9 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
       zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
       snapshots[name] = tf.Variable(zeros, name=name, trainable=False, use_resource=True,
                                     collections=[tf.GraphKeys.LOCAL_VARIABLES])
-    snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_value=False)
-                             for name, variable in store.made.items()], name='take')
+    measured = {**store.made, **(averages.variables if averages else {})}
+    snapshot_op = tf.group(*[snapshots[name].assign(measured[name].read_value(), read_value=False)
+                             for name in snapshots], name='take')
 
   call = ModelCall(model, store, batch.num_examples, is_training=False, precision=precision,
                    num_micro_batches=1, read_micro_batch=micro_batch_reader())

@@ -144,6 +144,11 @@ class Run:
       return dict(zip([variable.op.name for variable in tf.trainable_variables()],
                       self.session.run(tf.trainable_variables())))
 
+  def averages(self):
+    """Returns the averages of a run with `average_weights`, by the names of the weights."""
+    variables = self.program.averages.variables
+    return dict(zip(variables, self.session.run(list(variables.values()))))
+
   def counters(self):
     with self.graph.as_default():
       return self.session.run([towers.get_global_step(), towers.get_examples_seen()])

@@ -21,7 +21,7 @@ CASES = {
     'small': dict(model='convnet', num_gpus=2),
     'next': dict(model='convnet', num_gpus=3, input_mode='next', staging_depth=0),
     'resnet20': dict(model='resnet20', num_gpus=2, variables='replicated', precision='mixed',
-                     batch_norm='sync'),
+                     batch_norm='sync', average_weights=0.999),
     'resnet50': dict(model='resnet50', num_gpus=2, precision='mixed'),
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
     'tower': dict(model='convnet', num_gpus=2, validation='tower'),

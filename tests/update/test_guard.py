@@ -53,7 +53,7 @@ def assert_unchanged(left, right):
 CASES = {
     'momentum':
         dict(), 'adam, batch norm':
-            dict(optimizer='adam', model=normed), 'synchronous batch norm':
+            dict(optimizer='adam', model=normed, average_weights=0.9), 'synchronous batch norm':
                 dict(model=normed, batch_norm='sync', depth=0), 'mean batch norm':
                     dict(model=normed, batch_norm='mean', mode='next', depth=2), 'accumulated':
                         dict(accumulate=2, model=normed), 'sparse':
@@ -61,7 +61,7 @@ CASES = {
     'sparse, accumulated, clipped':
         dict(model=looked_up, accumulate=2, clip_norm=0.1, optimizer='adam'), 'clipped, decayed':
             dict(clip_norm=0.1, weight_decay=0.01,
-                 placement='balanced'), 'beside a validation tower':
+                 placement='balanced', average_weights=0.9), 'beside a validation tower':
                      dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
 }
 SLOW = ('clipped, decayed', 'mean batch norm', 'sparse')

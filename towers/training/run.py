@@ -135,7 +135,8 @@ def _build_checkpoints(config: Config, program: TrainingGraph, worker: Optional[
   if worker and not worker.cluster.is_chief:
     return ChiefsCheckpoints()
   return Checkpoints(config.checkpoint_dir, keep=config.keep_checkpoints,
-                     stop_on_full_disk=config.on_full_disk == 'stop', inputs=program.feed.inputs)
+                     stop_on_full_disk=config.on_full_disk == 'stop', inputs=program.feed.inputs,
+                     averages=program.averages)
 
 
 def _open_warm_start(program: TrainingGraph, checkpoints: _Saved) -> Optional[WarmStart]:

@@ -1,6 +1,6 @@
 """Apply: one optimizer step with the averaged gradients."""
 
-from typing import Sequence, Union
+from typing import Optional, Sequence, Union
 
 from tensorflow_v1 import Operation, Optimizer, Tensor, tf
 from towers.base.collector import uncollected
@@ -10,6 +10,7 @@ from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike, slot_creator
 from towers.reduce.gradients import ReducedGradients
 from towers.tower.precision import build_growth
+from towers.update.averages import Averages
 from towers.update.groups import Group
 from towers.update.guard import build_is_finite, run_guarded
 from towers.update.slots import make_slots
@@ -17,7 +18,8 @@ from towers.update.slots import make_slots
 
 @uncollected()
 def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Sequence[Group]],
-                   weight_decay: float = 0.0, guard: bool = True) -> Union[Operation, Tensor]:
+                   weight_decay: float = 0.0, guard: bool = True,
+                   averages: Optional[Averages] = None) -> Union[Operation, Tensor]:
   """Returns what to run to update all weights, and both counters, once.
 
   Args:
@@ -27,6 +29,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
       dimensions, once, whatever the number of towers: weights decay, biases and norms do not.
     guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
       the result is a scalar bool, whether the step was done; else an op.
+    averages: of the weights, which the step moves too; or None.
 
   Raises:
     UsageError: the model changes a variable in a way that every tower, micro-batch or worker would
@@ -34,7 +37,8 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
   """
   num_ops = len(tf.get_default_graph().get_operations())
   with tf.name_scope('apply'):
-    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard)
+    done = _build_step(reduced, _list_groups(optimizer, reduced), weight_decay, guard,
+                       averages)
     if reduced.replicas:
       step_ops = set(tf.get_default_graph().get_operations()[num_ops:])
       follow_writes(step_ops - {variable.initializer for variable in tf.global_variables()})
@@ -54,7 +58,7 @@ def _list_groups(optimizer, reduced):
   return [(optimizer, indices) for optimizer, indices in by_group if indices]
 
 
-def _build_step(reduced, groups, weight_decay, guard):
+def _build_step(reduced, groups, weight_decay, guard, averages):
   """Returns the op that does the step, or the bool whether the guard has let it."""
   update_ops = list(reduced.towers[0].update_ops)
   is_finite = build_is_finite(reduced) if guard else None
@@ -65,6 +69,7 @@ def _build_step(reduced, groups, weight_decay, guard):
     # Not under the guard: every op there waits for it, even constants, and the counters for these.
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
     seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
+  shares = averages.build_shares(get_global_step()) if averages else {}
 
   def update():
     # A tower may read a variable for more than its own gradient. Its forward pass ends with its
@@ -72,11 +77,14 @@ def _build_step(reduced, groups, weight_decay, guard):
     before = update_ops if guard else [reduced.loss] + update_ops
     applied = _apply_gradients(reduced, groups, weight_decay, before)
     # After the update, since the learning rate may read the counters.
-    with tf.control_dependencies([applied]), tf.device(HOST):
+    with tf.control_dependencies([applied, *shares.values()]), tf.device(HOST):
       ends = [get_global_step().assign_add(one, read_value=False),
               get_examples_seen().assign_add(seen, read_value=False)]
       if reduced.loss_scale is not None:
         ends.append(build_growth(reduced.loss_scale))
+    if averages is not None:
+      with rounding_alike(reduced.all_reduce is not None):
+        ends += averages.build_update(shares, after=applied)
     return ends
 
   if is_finite is not None:

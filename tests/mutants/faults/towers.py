@@ -22,12 +22,14 @@ MUTANTS = [
              'if workers.num_workers > 2 else None',
              'two workers each tell the mean of their own half',
              'tests/reduce/test_workers.py::test_they_are_one_tower[(2, 2)-next-0-(13, 8)-host]'),
-            ('snapshot_op = tf.group(*[snapshots[name].assign(variable.read_value(), read_'
-             'value=False)',
-             'snapshot_op = tf.group(*[snapshots[name].assign(variable.initial_value, read_'
-             'value=False)',
+            ('snapshots[name].assign(measured[name].read_value(), read_value=False)',
+             'snapshots[name].assign(measured[name].initial_value, read_value=False)',
              'a validation tower measures initial weights',
              'test_a_validation_tower_measures_what_the_switch_measures[2-split]'),
+            ('**(averages.variables if averages else {})}', '}',
+             'a validation tower measures the weights, and not their averages',
+             'tests/update/test_averages.py::test_validation_measures_them_with_the_moments_as_'
+             'they_are[validation tower]'),
         ]),
     *mutants_of(
         'towers/placement/devices.py', tests='tests/placement/test_placement.py', faults=[

@@ -2,6 +2,9 @@
 
 from tests.mutants.mutant import mutants_of
 
+_NUMPYS = 'test_averages_are_numpys_to_the_bit_and_training_never_sees_them'
+_INTERRUPTED = 'test_a_pass_that_is_interrupted_leaves_weights_and_averages_in_place'
+
 MUTANTS = [
     *mutants_of(
         'towers/optimizers/adamw.py', tests='tests/optimizers/test_optimizers.py', faults=[
@@ -68,6 +71,31 @@ MUTANTS = [
              'test_a_run_resumes_without_the_file'),
         ]),
     *mutants_of(
+        'towers/update/averages.py', tests='tests/update/test_averages.py', faults=[
+            ('tf.maximum(9 / (11 +', 'tf.maximum(9 / (10 +', 'averages count steps from 0',
+             f'{_NUMPYS}[split-3-1-host, clone]'),
+            ('with tf.control_dependencies([after]):', 'with tf.name_scope(None):',
+             'weights may be read before they are updated', f'{_NUMPYS}[split-3-1-host, clone]'),
+            ('      if session.run(self.is_exchanged):\n        session.run(self.exchange_op)',
+             '      session.run(self.exchange_op)',
+             'Ctrl-C before a pass leaves the averages in training', _INTERRUPTED),
+            ('    try:\n      session.run(self.exchange_op)\n      yield\n    finally:\n',
+             '    session.run(self.exchange_op)\n    yield\n    if True:\n',
+             'a pass that ends early leaves the averages in training', _INTERRUPTED),
+        ]),
+    *mutants_of(
+        'towers/training/saving/restore.py', tests='tests/update/test_averages.py', faults=[
+            ('      session.run(self._averages.start_op)\n', '',
+             'averages that are turned on start from initial weights',
+             'test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/export.py', tests='tests/update/test_averages.py', faults=[
+            ('name_average(name) if name_average(name) in shapes else name', 'name',
+             'what is exported is not what was validated',
+             'test_a_program_validates_exports_and_starts_again_from_them'),
+        ]),
+    *mutants_of(
         'towers/update/slots.py', tests='tests/update/test_slots.py', faults=[
             ('device=variable.device)',
              "device='/device:CPU:0')",
@@ -97,7 +125,7 @@ MUTANTS = [
              'copies of variables are not updated',
              'tests/placement/test_replicas.py::test_they_train_as_shared_variables_'
              'do[momentum-reuse]'),
-            ('with tf.control_dependencies([applied]), tf.device(HOST):',
+            ('with tf.control_dependencies([applied, *shares.values()]), tf.device(HOST):',
              'with tf.device(HOST):',
              'the counters may move before the rate is read',
              'tests/tower/test_tower.py::test_counters_move_behind_the_update'),

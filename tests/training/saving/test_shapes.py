@@ -21,11 +21,12 @@ CHAIN = [dict(mode='split', num_towers=2), dict(mode='shard', num_towers=4, dept
 
 def settings_of(**settings):
   return dict(dict(train=small.random_examples(NUM), batch_size=BATCH, shuffle=True,
-                   validation_kind='none', seed=3), **settings)
+                   validation_kind='none', seed=3, average_weights=0.9), **settings)
 
 
 def checkpoints_of(run, folder, warn=pytest.fail):
-  return Checkpoints(str(folder), keep=5, inputs=run.program.feed.inputs, warn=warn)
+  return Checkpoints(str(folder), keep=5, inputs=run.program.feed.inputs, warn=warn,
+                     averages=run.program.averages)
 
 
 def restore(run, folder):
@@ -54,7 +55,12 @@ def train_part(shape, folder, is_first):
 def save(run, folder):
   with run.graph.as_default():
     checkpoints_of(run, folder).save(run.session)
-  return run.weights()
+  return all_weights(run)
+
+
+def all_weights(run):
+  """Returns weights, and their averages."""
+  return {**run.weights(), **{name + '/average': value for name, value in run.averages().items()}}
 
 
 @pytest.mark.parametrize('chain', [CHAIN[:4], pytest.param(CHAIN[::-1], marks=pytest.mark.slow)],
@@ -66,8 +72,8 @@ def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
     losses += of_part
   with Run(**settings_of(num_towers=1)) as one:
     assert losses == pytest.approx([one.steps.train() for _ in losses], abs=2e-6)
-    assert_same_weights(weights, one.weights(), 2e-6)
-    small.assert_moved(one.initial_weights, weights)
+    assert_same_weights(weights, all_weights(one), 2e-6)
+    small.assert_moved(one.initial_weights, one.weights())
 
 
 def write_checkpoint(folder, *, steps, recorded=True, **settings):

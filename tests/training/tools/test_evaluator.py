@@ -11,6 +11,7 @@ from tests.harness import faults
 from towers.base.sealed import seal
 from towers.training.saving.files import list_steps
 from towers.training.saving.history import HISTORY, History
+from towers.training.saving.restore import Restorer
 from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
@@ -32,7 +33,8 @@ def rows(folder):
     [],
     pytest.param(['--variables=replicated', '--validation=none', '--optimizer=adam'],
                  marks=pytest.mark.slow),
-    ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0']])
+    ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0',
+     '--average_weights=0.5']])
 def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):
   assert run([f'--checkpoint_dir={tmp_path}'] + flags) == 0
   saved = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != 'lock'}
@@ -56,18 +58,20 @@ def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, caps
 def test_the_newest_that_can_be_read_is_taken(tmp_path, capsys):
   with tf.Graph().as_default():
     value = tf.get_variable('value', [], tf.float32)
-    saver = tf.train.Saver()
+    saver, restorer = tf.train.Saver(), Restorer()
     with tf.Session() as session:
       for step in (2, 4, 10):
         value.load(step, session)
         saver.save(session, str(tmp_path / 'model.ckpt'), global_step=step)
-      assert _take_newest(session, saver, str(tmp_path), after=4) == 10 and session.run(value) == 10
-      assert _take_newest(session, saver, str(tmp_path), after=10) is None
+      assert _take_newest(session, restorer, str(tmp_path), after=4) == 10
+      assert session.run(value) == 10
+      assert _take_newest(session, restorer, str(tmp_path), after=10) is None
       faults.truncate(tmp_path / 'model.ckpt-10.data-00000-of-00001', 1)
-      assert _take_newest(session, saver, str(tmp_path), after=2) == 4 and session.run(value) == 4
+      assert _take_newest(session, restorer, str(tmp_path), after=2) == 4
+      assert session.run(value) == 4
       assert 'WARNING: ' in capsys.readouterr().out
-      assert _take_newest(session, saver, str(tmp_path), after=4) is None
-      assert _take_newest(session, saver, str(tmp_path / 'none'), after=-1) is None
+      assert _take_newest(session, restorer, str(tmp_path), after=4) is None
+      assert _take_newest(session, restorer, str(tmp_path / 'none'), after=-1) is None
 
 
 def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_path):

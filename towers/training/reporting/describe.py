@@ -38,6 +38,9 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
       '; '.join(filter(None, [_join('model: ', name, f'{num_weights:,} weights'), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
+  if program.averages is not None:
+    lines.append(f'averages of the weights: decay {program.averages.decay:g}, for validation and '
+                 'export')
 
   if reduced.without_gradient:
     lines.append(f'without a gradient, so never trained: {_names(reduced.without_gradient)}')

@@ -41,8 +41,9 @@ from towers.training.saving.files import (
   sync,
 )
 from towers.training.saving.history import HISTORY, History
-from towers.training.saving.restore import restore_variables
+from towers.training.saving.restore import Restorer
 from towers.training.saving.writer import Writer
+from towers.update.averages import Averages
 
 _SHOWN = 8
 
@@ -64,7 +65,8 @@ class Checkpoints:
   """
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
-               inputs: Optional[Inputs] = None, warn: Callable[[str], None] = write_line):
+               inputs: Optional[Inputs] = None, averages: Optional[Averages] = None,
+               warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables.
 
     Args:
@@ -73,6 +75,7 @@ class Checkpoints:
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run; if not, it is a
         warning.
       inputs: of the training split, whose order checkpoints record, and a resumed run compares.
+      averages: of the program's weights, or None.
       warn: as the attribute.
 
     Raises:
@@ -87,7 +90,7 @@ class Checkpoints:
     self.warn = warn
     self._variables = tf.global_variables()
     self._global_step = get_global_step()
-    self._saver = tf.train.Saver(self._variables)
+    self._restorer = Restorer(averages)
     self._writer: Optional[Writer] = None
     self._thread: Optional[threading.Thread] = None
     self._fault: Optional[BaseException] = None
@@ -111,7 +114,7 @@ class Checkpoints:
     reasons: List[str] = []
     for path in find_checkpoints(self.folder):
       try:
-        restore_variables(session, self._saver, path, self._variables)
+        notice = self._restorer.restore(session, path)
       except UsageError:
         raise
       except Exception as error:  # A damaged file makes TensorFlow raise anything.
@@ -119,6 +122,8 @@ class Checkpoints:
         continue
       for reason in reasons:
         self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
+      if notice:
+        self.warn(notice)
       step = int(session.run(self._global_step))
       self._saved_step = step
       self._warn_of_order(path, step)

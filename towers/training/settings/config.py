@@ -195,6 +195,8 @@ class Config:
   weight_decay: float = _setting(
       float, 0.0, 'factor by which each matrix or kernel is added to its gradient; adamw: taken '
       'off the weight')
+  average_weights: Optional[float] = _setting(
+      float, None, 'decay of moving averages of the weights, to validate and export; as 0.9999')
   schedule: str = _setting(
       str, 'cosine', 'learning rate over the examples seen',
       ('constant', 'piecewise', 'exponential', 'cosine'))
@@ -301,6 +303,10 @@ class Config:
       value = getattr(self, name)
       why = ', or the weights never settle' if name == 'momentum' else ''
       _refuse(not 0 <= value < 1, f'{name}={value:g}: it must be at least 0 and below 1{why}.')
+    decay = self.average_weights
+    _refuse(decay is not None and not 0 < decay < 1,
+            f'average_weights={decay}: it must be above 0 and below 1, such as 0.9999; leave it '
+            'out for no averages.')
 
   def _check_at_least(self, least: int, *names: str) -> None:
     for name in names:

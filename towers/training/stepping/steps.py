@@ -11,8 +11,9 @@ Three callables cover a run. Each takes batches out of the staging areas and put
 Their fetches are resolved once; a plain `Session.run` would resolve them again in every step.
 """
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -338,13 +339,21 @@ class Steps:
 
     Several workers always measure the whole pass, since they end it together.
     """
-    while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
-      validation_pass.add(self._measure()[0])
-      self.runs += 1
+    with self.averaged():
+      while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
+        validation_pass.add(self._measure()[0])
+        self.runs += 1
     sum_workers = self._validation and self._validation.sum_workers
     if validation_pass.is_complete and sum_workers:
       validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
       self.runs += 1
+
+  def averaged(self) -> ContextManager[None]:
+    """Opens a context in which validation by the switch measures the averages of the weights."""
+    averages = self._program.averages
+    if averages is None or self.has_validation_tower:
+      return contextlib.nullcontext()
+    return averages.in_place(self._session)
 
   def check_replicas(self) -> None:
     """Makes sure that all towers have the same weights.

@@ -20,7 +20,7 @@ from towers.base.usage_error import UsageError
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
-from towers.training.saving.restore import restore_variables
+from towers.training.saving.restore import Restorer
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
@@ -85,6 +85,8 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
   evaluations = Evaluations(checkpoint_dir)
   summaries = _build_summaries(summary_dir)
 
+  restorer = Restorer(program.averages)
+
   def is_over(measured_step):
     return _is_over(checkpoint_dir, measured_step, last_step, best_metric=best_metric,
                     early_stopping=early_stopping)
@@ -96,7 +98,8 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    for step in _restore_each(session, checkpoint_dir, evaluations, is_over, signals, sleep):
+    for step in _restore_each(session, restorer, checkpoint_dir, evaluations, is_over, signals,
+                              sleep):
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)
@@ -110,12 +113,12 @@ def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step
     summaries.close()
 
 
-def _restore_each(session, folder, evaluations, is_over, signals, sleep) -> Iterator[int]:
+def _restore_each(session, restorer, folder, evaluations, is_over, signals,
+                  sleep) -> Iterator[int]:
   """Restores each new checkpoint, except those that a newer one overtook, and yields its step."""
-  saver = tf.train.Saver(tf.global_variables())
   printed_at = float('-inf')
   while not is_over(evaluations.last_step()):
-    step = _take_newest(session, saver, folder, after=evaluations.last_step())
+    step = _take_newest(session, restorer, folder, after=evaluations.last_step())
     if step is not None:
       yield step
       continue
@@ -127,13 +130,15 @@ def _restore_each(session, folder, evaluations, is_over, signals, sleep) -> Iter
     sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _take_newest(session, saver, folder, after) -> Optional[int]:
+def _take_newest(session, restorer, folder, after) -> Optional[int]:
   """Restores the newest readable checkpoint after a step; returns its step, or None."""
   for step in list_steps(folder) if os.path.isdir(folder) else []:
     if step <= after:
       return None
     try:
-      restore_variables(session, saver, path_of(folder, step), tf.global_variables())
+      notice = restorer.restore(session, path_of(folder, step))
+      if notice:
+        write_line(notice)
       return step
     except UsageError:
       raise

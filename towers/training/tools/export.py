@@ -6,7 +6,8 @@
 
 The folder is named after the step of the weights: TensorFlow Serving reads it as a version. Without
 iterators, staging areas, devices and towers the model loads anywhere, also on one CPU. The weights
-are those of the best validation that has a checkpoint, otherwise the newest.
+are those of the best validation that has a checkpoint, otherwise the newest; the averages of the
+weights where the checkpoint has them.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from towers.training.saving.history import History
 from towers.training.saving.restore import check_same_variables
 from towers.training.tools.serving import Predict, Serving, build_serving
 from towers.training_graph import TrainingGraph
+from towers.update.averages import name_average
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _TAG = tf.saved_model.tag_constants.SERVING
@@ -177,17 +179,19 @@ def session_config() -> Any:
 
 
 def _restore(session, path):
-  """Reads the weights; leaves what else the checkpoint holds, such as the optimizer's slots."""
+  """Reads the weights, or their averages; leaves what else there is, such as slots."""
   variables = tf.global_variables()
   expected = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
               for variable in variables}
   try:
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    saved = {name: (tuple(shapes[name]), dtypes[name]) for name in shapes if name in expected}
+    sources = {name: name_average(name) if name_average(name) in shapes else name
+               for name in expected if name in shapes}
+    saved = {name: (tuple(shapes[source]), dtypes[source]) for name, source in sources.items()}
     check_same_variables(path, saved, expected)
     for variable in variables:
-      variable.load(reader.get_tensor(variable.op.name), session)
+      variable.load(reader.get_tensor(sources[variable.op.name]), session)
   except UsageError:
     raise
   except Exception as error:  # A damaged file makes TensorFlow raise anything.
