@@ -10,6 +10,7 @@ from towers.training.saving.files import find_checkpoints
 from towers.training.saving.history import HISTORY
 
 _STATE = 'checkpoint'
+_NAMES = {HISTORY: HISTORY, _STATE: 'state file'}
 
 
 def _flip(path, dice):
@@ -46,11 +47,11 @@ class Damage:
     whole = [path for path in find_checkpoints(self._folder) if path not in self._damaged]
     kind = dice.choice(sorted(_KINDS))
     harm = _KINDS[kind]
-    what = dice.choice(['checkpoint', 'checkpoint', HISTORY, _STATE, 'leftovers'])
+    what = dice.choice(['newest', 'newest', HISTORY, _STATE, 'leftovers'])
     if what == 'leftovers':
       self._leave()
       return 'half-written files of a dead process'
-    if what == 'checkpoint':
+    if what == 'newest':
       if len(whole) < 2:
         return None
       self._damaged.append(whole[0])
@@ -58,11 +59,11 @@ class Damage:
       harm(whole[0] + suffix, dice)
       return f'file of the newest checkpoint: {kind}'
     path = os.path.join(self._folder, what)
-    if not os.path.exists(path):
-      return None
+    if not os.path.exists(path) or not os.path.getsize(path):
+      return None  # It is damaged already.
     self.history = self.history or what == HISTORY
     harm(path, dice)
-    return f'{what}: {kind}'
+    return f'{_NAMES[what]}: {kind}'
 
   def _leave(self):
     os.makedirs(self._folder, exist_ok=True)
