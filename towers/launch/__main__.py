@@ -15,7 +15,7 @@
 
 The exit code is that of the first worker that failed by itself; 129, 130 and 143 after SIGHUP,
 Ctrl-C and SIGTERM. `towers/launch/child_process.py` is one child, `towers/launch/children.py` waits
-for all.
+for all, and `towers/launch/network.py` keeps others away from them.
 """
 
 import argparse
