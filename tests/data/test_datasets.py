@@ -142,8 +142,8 @@ def test_what_cannot_be_split_is_refused_with_the_fix():
   refuse('num_examples is 0', ids(3), 0)
   refuse('not a list', [1, 2])
   refuse('returns a int', lambda: 3)
-  refuse('SparseTensor', lambda: ids(3)().map(lambda id: tf.sparse.SparseTensor(
-      [[0]], [id], [5])))
+  refuse('the example is a SparseTensor of the dense shape.*to_dense',
+         lambda: ids(3)().map(lambda id: tf.sparse.SparseTensor([[0]], [id], id[None] + 1)))
   refuse('no/such/file.*give num_examples', lambda: tf.data.TextLineDataset('/no/such/file'))
   with tf.Graph().as_default():
     array = tf.placeholder(tf.int64, [3], 'fed')

@@ -151,23 +151,6 @@ def test_a_component_of_unknown_rank_is_named():
     take(towers.padded(of_length(make)), mode='split', num_towers=1, num_steps=1)
 
 
-@pytest.mark.parametrize('mode', small.MODES)
-def test_sparse_components_are_refused_by_name(mode):
-  def make(number):
-    return dict(number=number, words=tf.SparseTensor([[number]], [1], [10]))
-
-  with pytest.raises(UsageError, match="component 'words' of an example is a Sparse.*to_dense"):
-    take(of_length(make), mode=mode, num_towers=2, num_steps=1)
-
-
-def test_ragged_components_are_refused_by_name():
-  def make(number):
-    return number, tf.RaggedTensor.from_row_lengths(tf.range(number), tf.stack([number]))
-
-  with pytest.raises(UsageError, match='component 1 of an example is a Ragged.*to_tensor'):
-    take(of_length(make), mode='split', num_towers=2, num_steps=1)
-
-
 def test_an_example_that_is_too_large_is_named():
   examples = ragged_examples(weighted.Text(16), pad_to=2)
   with pytest.raises(tf.errors.InvalidArgumentError, match='component 0 of an example is larger '

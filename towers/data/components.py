@@ -5,11 +5,12 @@ know it beforehand, the first example decides, and all others are held to it: Te
 message would name neither the split nor the component.
 """
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
+from towers.data.composite import find_paths, find_rows
 
 
 class Component(NamedTuple):
@@ -19,10 +20,12 @@ class Component(NamedTuple):
     path: to it in the example, as `image` or `pair/0`; '' where the example is a single tensor.
     dtype: a tf.DType.
     shape: a tf.TensorShape, known or not.
+    is_of_rows: whether it is part of a sparse or ragged component, whose sizes may always differ.
   """
   path: str
   dtype: Any
   shape: Any
+  is_of_rows: bool = False
 
   def __str__(self) -> str:
     # Without quotes: TensorFlow would escape them in the message of an assertion.
@@ -46,12 +49,18 @@ class Components(NamedTuple):
     """Whether all shapes are known."""
     return all(part.shape.is_fully_defined() for part in self.parts)
 
+  @property
+  def need_no_example(self) -> bool:
+    """Whether all shapes that must be equal are known."""
+    return all(part.shape.is_fully_defined() or part.is_of_rows for part in self.parts)
+
   def with_shapes_of(self, example: Any) -> 'Components':
     """Returns the same with the shapes of an example, which is a structure of arrays."""
     from tensorflow_v1 import tf
     shapes = [tf.TensorShape(np.shape(value)) for value in tf.nest.flatten(example)]
     return self._replace(parts=tuple(
-        part._replace(shape=shape) for part, shape in zip(self.parts, shapes)))
+        part if part.is_of_rows else part._replace(shape=shape)
+        for part, shape in zip(self.parts, shapes)))
 
   def with_ranks_of(self, example: Any) -> 'Components':
     """Returns the same with the numbers of dimensions of an example, and of any sizes there."""
@@ -128,8 +137,8 @@ def find_components(dataset: Any, name: str) -> Components:
   from tensorflow_v1 import tf
   types = tf.data.get_output_types(dataset)
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))
-  parts = tuple(Component(*facts)
-                for facts in zip(_find_paths(types), tf.nest.flatten(types), shapes))
+  parts = tuple(Component(*facts) for facts in zip(
+      find_paths(types), tf.nest.flatten(types), shapes, find_rows(types)))
   for part, kind in zip(parts, tf.nest.flatten(tf.data.get_output_classes(dataset))):
     if not issubclass(kind, tf.Tensor):
       raise UsageError(f'{name}: {part} is a {kind.__name__}, and towers take dense tensors of one '
@@ -137,14 +146,3 @@ def find_components(dataset: Any, name: str) -> Components:
   if not parts:
     raise UsageError(f'{name}: an example has no tensor, so there is nothing to train on.')
   return Components(name, types, parts)
-
-
-def _find_paths(structure: Any, path: str = '') -> List[str]:
-  """Returns the path to each leaf, in the order of `tf.nest.flatten`, which sorts keys."""
-  if isinstance(structure, dict):
-    parts = sorted(structure.items())
-  elif isinstance(structure, (tuple, list)):
-    parts = list(enumerate(structure))
-  else:
-    return [path]
-  return [leaf for key, part in parts for leaf in _find_paths(part, f'{path}/{key}'.lstrip('/'))]

@@ -21,6 +21,7 @@ from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_whole
 from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
+from towers.data.composite import encode_dataset
 from towers.data.dataset_ops import check_ops
 from towers.data.examples import Examples
 
@@ -49,7 +50,8 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     name: of the split in messages and name scopes: letters, digits and underscores.
 
   Returns:
-    Examples. Its batches have the structure of an element, each tensor `[batch, ...]`.
+    Examples. Its batches have the structure of an element, each tensor `[batch, ...]`, sparse and
+    ragged ones too.
 
   Raises:
     UsageError: a data set that is batched, endless, shuffled anew at each pass, empty, of another
@@ -61,9 +63,10 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
       raise UsageError(f'{name}: {setting} is {value}; give at least 1.')
   with _copied(dataset, name) as copy:
     check_ops(copy, name)
+    copy = encode_dataset(copy, name)
     components = find_components(copy, name)
     known = _find_size(copy, name)
-    is_static = components.are_static
+    is_static = components.need_no_example
     if not is_static:
       components = _learn_shapes(copy, components)
     if known == _UNKNOWN:
@@ -77,7 +80,7 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
       raise UsageError(f'{name}: the data set is empty, so there is nothing to train on.')
 
   def elements() -> Any:
-    made = _make(dataset, name)
+    made = encode_dataset(_make(dataset, name), name)
     return made if known == count else _end_after(made, count, components)
 
   def hold(*example: Any) -> Any:

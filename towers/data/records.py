@@ -21,6 +21,7 @@ from towers.base.usage_error import UsageError
 from towers.data.arrays import check_name
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.components import Components, describe_shapes, find_components
+from towers.data.composite import encode_example
 from towers.data.examples import Examples
 from towers.data.formats.tfrecord import Records, check_damage, load_index
 from towers.data.stand_ins import map_with_stand_ins
@@ -56,7 +57,8 @@ def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
       file, offset and index; 'skip' leaves it out and logs these.
 
   Returns:
-    Examples. Its batches have the structure of what `parse` returns, each tensor `[batch, ...]`.
+    Examples. Its batches have the structure of what `parse` returns, each tensor `[batch, ...]`,
+    sparse and ragged ones too.
 
   Raises:
     UsageError: no such files, compressed files, damage by the policy, or a function that fails on
@@ -125,9 +127,12 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
 def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                     bad_records: BadRecords) -> Examples:
   """Makes a split of records; see `from_tfrecords`."""
-  trial = _Trial(parse, name)
+  def parse_to_dense(record):
+    return encode_example(parse(record), name)
+
+  trial = _Trial(parse_to_dense, name)
   payload, first = _parse_first(records, trial, name, bad_records)
-  reader = _Reader(records, parse, first.one_shape, trial, payload, bad_records, name)
+  reader = _Reader(records, parse_to_dense, first.one_shape, trial, payload, bad_records, name)
   return Examples(num_examples=len(records), read=reader.read,
                   read_unequal=reader._replace(components=first.any_sizes).read,
                   marks_bad=bad_records.policy == 'skip', num_bytes=records.lengths, name=name)

@@ -15,6 +15,7 @@ class Batch(NamedTuple):
 
   Attributes:
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
+      Sparse and ragged components are `composite.ROWS`; the model gets `decode_batch(tensors)`.
     num_examples: the number of leading rows that are real, an int or a scalar int32 tensor. A tower
       without an example holds one row of zeros, since many kernels do not take an empty batch, and
       counts 0.

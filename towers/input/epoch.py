@@ -15,9 +15,10 @@ import functools
 from typing import Any, List, NamedTuple, Optional
 
 from tensorflow_v1 import as_written, tf, unbatch
+from towers.data.composite import encode_dataset
 from towers.data.examples import Examples
 from towers.input.plan import Plan, dealt
-from towers.input.rows import batch_rows, check_components, check_ranks, cut_rows
+from towers.input.rows import batch_rows, check_components, check_ranks, choose_padding, cut_rows
 
 _BLOCK = 4096  # Positions that are ordered at a time: few cost as much as a thousand.
 _ENDLESS = 2 ** 62
@@ -74,6 +75,8 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
       elements = _order_indices(examples.buckets, plan, shard, first, seed=seed, epoch=epoch)
     else:
       elements = examples.elements(*arrays)
+      if not (examples.read or examples.parse_example):
+        elements = _encode_examples(elements, examples)
       if examples.hold:
         elements = elements.map(as_written(examples.hold))
       elements = _order_elements(elements, examples, plan, shard, first,
@@ -83,13 +86,21 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
     elif examples.parse_example:
       elements = elements.map(examples.parse_example, num_parallel_calls=parallel_calls)
 
+    elements = _encode_examples(elements, examples)
     check_components(elements, examples.name)
-    batches = _batch_elements(elements, examples, plan, mode, shard, first_micro_batch)
+    padding = choose_padding(elements, examples.padding, examples.name)
+    batches = _batch_elements(elements, examples._replace(padding=padding), plan, mode, shard,
+                              first_micro_batch)
     if examples.takes_epoch:
       batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(epoch).repeat()))
     return batches
 
   return tf.data.Dataset.range(start.epoch, _ENDLESS).flat_map(as_written(build_epoch))
+
+
+def _encode_examples(elements, examples):
+  """Returns examples with `composite.ROWS`, unless a function takes batches of them."""
+  return elements if examples.parse_batch else encode_dataset(elements, examples.name)
 
 
 def leading_size(batch: Any, dtype: Any) -> Any:

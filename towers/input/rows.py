@@ -6,6 +6,7 @@ import numpy as np
 
 from tensorflow_v1 import as_written, tf
 from towers.base.usage_error import UsageError
+from towers.data.composite import find_paths, find_rows, map_rows
 from towers.data.examples import Padding
 
 
@@ -40,6 +41,25 @@ def check_ranks(data_set: Any, name: str) -> None:
                        'call set_shape on it, with [None] for one dimension of any size.')
 
 
+def choose_padding(data_set: Any, padding: Optional[Padding], name: str) -> Optional[Padding]:
+  """Returns how batches are padded: as the split is, or for `composite.ROWS` alone.
+
+  Raises:
+    UsageError: beside them, a component of any size in a split that is not padded.
+  """
+  types = tf.data.get_output_types(data_set)
+  are_of_rows = find_rows(types)
+  if padding is not None or not any(are_of_rows):
+    return padding
+  shapes = tf.nest.flatten(tf.data.get_output_shapes(data_set))
+  for component, shape, is_of_rows in zip(_name_components(types), shapes, are_of_rows):
+    if not is_of_rows and not shape.is_fully_defined():
+      raise UsageError(f'{name}: {component} of an example has the shape {shape}, and stands '
+                       'beside a sparse or ragged one: call set_shape on it, or, for sizes that '
+                       'differ, give the split to towers.padded.')
+  return Padding()
+
+
 def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: str,
                marks_bad: bool = False, drop_remainder: bool = False) -> Any:
   """Returns the data set in batches of `size`.
@@ -64,9 +84,11 @@ def batch_rows(data_set: Any, size: int, *, padding: Optional[Padding], name: st
                      f'{", ".join(map(str, tf.nest.flatten(shapes)))}: leave it out.')
 
   most = None if padding.pad_to == 'batch' else padding.pad_to
-  padded_shapes = tf.nest.map_structure(
-      lambda shape: tf.TensorShape([most if size is None else size for size in shape.as_list()]),
-      shapes)
+  padded_shapes = tf.nest.pack_sequence_as(shapes, [
+      shape if is_of_rows else
+      tf.TensorShape([most if size is None else size for size in shape.as_list()])
+      for shape, is_of_rows in zip(tf.nest.flatten(shapes), find_rows(tf.data.get_output_types(
+          data_set)))])
   if most is not None:
     data_set = data_set.map(as_written(_size_check(data_set, most, name, marks_bad)))
   types = tf.data.get_output_types(data_set)
@@ -99,18 +121,28 @@ def cut_rows(data_set: Any, size: int, edges: Any, make_batches: Any) -> Any:
 
 
 def _find_values(types, values, name):
-  """Returns a padding value for each component, in the structure of an example."""
+  """Returns a padding value for each tensor, in the structure of an example."""
   flat: List[Any] = [None] * len(tf.nest.flatten(types))
   if values is not None:
+    # A component of several tensors has one value.
+    sizes = map_rows(lambda rows: len(tf.nest.flatten(rows)),
+                     tf.nest.map_structure(lambda dtype: 1, types))
     try:
-      tf.nest.assert_same_structure(types, values)
+      tf.nest.assert_same_structure(sizes, values)
     except (TypeError, ValueError):
-      structure = tf.nest.map_structure(lambda dtype: dtype.name, types)
+      structure = map_rows(lambda rows: None,
+                           tf.nest.map_structure(lambda dtype: dtype.name, types))
       raise UsageError(f'{name}: the padding values {values!r} do not have the structure of an '
                        f'example, {structure}: give one for each component, or None.') from None
-    flat = tf.nest.flatten(values)
-  found = [_find_value(value, dtype, component, name) for value, dtype, component in zip(
-      flat, tf.nest.flatten(types), _name_components(types))]
+    flat = [value for size, value in zip(tf.nest.flatten(sizes), tf.nest.flatten(values))
+            for _ in range(size)]
+  components = zip(flat, find_rows(types), tf.nest.flatten(types), _name_components(types))
+  found = []
+  for value, is_of_rows, dtype, component in components:
+    if is_of_rows and value is not None:
+      raise UsageError(f'{name}: {component} of an example is sparse or ragged and is not padded, '
+                       f'but its padding value is {value!r}: give None.')
+    found.append(_find_value(value, dtype, component, name))
   return tf.nest.pack_sequence_as(types, found)
 
 
@@ -135,13 +167,14 @@ def _size_check(data_set, most, name, marks_bad):
   types = tf.data.get_output_types(data_set)
   is_tuple = isinstance(types, tuple)
   names = _name_components(types[0] if marks_bad else types)
+  are_of_rows = find_rows(types)
 
   def check(*example):
     example = example if is_tuple else example[0]
     checks = []
-    for component, tensor in zip(names, tf.nest.flatten(example)):
+    for component, tensor, is_of_rows in zip(names, tf.nest.flatten(example), are_of_rows):
       unknown = [axis for axis, size in enumerate(tensor.shape.as_list()) if size is None]
-      if unknown:
+      if unknown and not is_of_rows:
         sizes = tf.gather(tf.shape(tensor), unknown)
         checks.append(tf.Assert(tf.reduce_all(sizes <= most), [
             f'{name}: {component} of an example is larger than pad_to={most}. Raise pad_to, or cut '
@@ -154,6 +187,9 @@ def _size_check(data_set, most, name, marks_bad):
 
 def _name_components(types) -> List[str]:
   """Returns in words which component of an example each tensor is."""
-  if isinstance(types, dict) and all(not tf.nest.is_nested(types[key]) for key in types):
-    return [f'component {key!r}' for key in sorted(types)]
-  return [f'component {position}' for position in range(len(tf.nest.flatten(types)))]
+  paths = find_paths(types)
+  if isinstance(types, dict) and not any('/' in path for path in paths):
+    return [f'component {path!r}' for path in paths]
+  if any(find_rows(types)):
+    return [f'component {path}' for path in paths]
+  return [f'component {position}' for position in range(len(paths))]

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.base.collector import collect_former, uncollected
 from towers.base.usage_error import UsageError, check_same_number
+from towers.data.composite import decode_batch
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.placement.frozen import freeze_variables
@@ -316,7 +317,7 @@ def _call_model(call, tensors, *, index, scope, outer, instead, reuse):
                                              **half))
     contexts.enter_context(tf.variable_creator_scope(creator))
     contexts.enter_context(naming_missing(tower=index))
-    return call.model(tensors, call.is_training)
+    return call.model(decode_batch(tensors), call.is_training)
 
 
 def _count_examples(batches: Sequence[Batch]) -> Union[int, Tensor]:

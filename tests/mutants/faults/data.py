@@ -4,6 +4,27 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/data/composite.py', tests='tests/input/test_composite.py', faults=[
+            ('parts = sorted(structure.items())', 'parts = list(structure.items())',
+             'messages name another component than the one that is wrong',
+             'tests/data/test_datasets.py::test_unknown_shapes_become_those_of_the_first_element'),
+            ('indices = tf.concat([places[:, :1],', 'indices = tf.concat([places[:, 1:],',
+             'values of a sparse batch stand in other examples',
+             'test_towers_get_the_ragged_and_sparse_tensors_of_their_examples'),
+            ('counts = tf.reduce_sum(of_rows, 1)', 'counts = tf.size(of_rows, out_type=tf.int64) '
+             '+ 0 * counts', 'the padding of a ragged batch reaches the model',
+             'test_towers_get_the_ragged_and_sparse_tensors_of_their_examples'),
+            ('if not shape.is_fully_defined():', 'if shape.ndims is None:',
+             'a sparse component of any size is batched',
+             'test_records_may_be_sparse_or_ragged'),
+        ]),
+    *mutants_of(
+        'towers/input/rows.py', tests='tests/input/test_composite.py', faults=[
+            ('if not is_of_rows and not shape.is_fully_defined():', 'if False:',
+             'a dense component beside a sparse one is padded unasked',
+             'test_what_cannot_stand_beside_them_is_refused'),
+        ]),
+    *mutants_of(
         'towers/data/formats/tfrecord.py', tests='tests/test_faults.py', faults=[
             ('damage = Damage(int(record), int(offset), int(num_bytes), str(reason))',
              'damage = Damage(record, offset, num_bytes, reason)',
@@ -76,9 +97,6 @@ MUTANTS = [
             ('lambda: tf.reduce_all(tf.equal(tf.gather(shape, known), sizes))',
              'lambda: tf.constant(True)',
              'an example of another shape is taken for one of the first shape',
-             'test_unknown_shapes_become_those_of_the_first_element'),
-            ('parts = sorted(structure.items())', 'parts = list(structure.items())',
-             'messages name another component than the one that is wrong',
              'test_unknown_shapes_become_those_of_the_first_element'),
         ]),
     *mutants_of(

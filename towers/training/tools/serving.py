@@ -16,6 +16,7 @@ import towers
 from tensorflow_v1 import DType, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.data import Examples
+from towers.data.composite import find_rows
 from towers.graph.walk import find_needed
 
 # A function of parts of a batch, which returns a tensor, or a dict of tensors by name.
@@ -92,6 +93,11 @@ def read_types(examples: Examples) -> Any:
     plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
                              name=examples.name)
     [batch] = towers.build_inputs(examples, plan=plan, mode='split').next_batches()
+
+  if any(find_rows(batch.tensors)):
+    raise UsageError(f'{examples.name}: an example has a sparse or ragged component, and inputs of '
+                     'predict are dense tensors: return dense ones from the split, as '
+                     'tf.sparse.to_dense(value) and value.to_tensor() do, and see towers.padded.')
 
   def describe(value) -> Any:
     if isinstance(value, dict):

@@ -1,0 +1,236 @@
+"""Sparse and ragged components: each model gets those of its part of the batch, in every mode."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.data.test_records import write
+from tests.harness import small
+from tests.harness.small import Run, assert_same_weights
+from towers.base.usage_error import UsageError
+from towers.data.composite import decode_batch
+from towers.training.tools.serving import read_types
+
+WORDS = 9
+
+
+def sentences_of(number):
+  """Returns for an example some rows of words, some of which are empty."""
+  random = np.random.RandomState(number)
+  return [random.randint(WORDS, size=size).tolist()
+          for size in random.randint(4, size=number % 4)]
+
+
+def counts_of(number):
+  """Returns words and how often each is there, for a sparse vector."""
+  random = np.random.RandomState(100 + number)
+  words = np.sort(random.permutation(WORDS)[:number % 5])
+  return words, (words + 0.5).astype(np.float32)
+
+
+def make(numbers):
+  """Returns a data set of examples with a number, a RaggedTensor and a SparseTensor."""
+  def generate():
+    for number in numbers:
+      rows, (words, counts) = sentences_of(number), counts_of(number)
+      yield (number, np.array(sum(rows, []), np.int64), np.array([len(row) for row in rows],
+                                                                 np.int64), words, counts)
+
+  def assemble(number, values, lengths, words, counts):
+    return {'id': number, 'more': (tf.RaggedTensor.from_row_lengths(values, lengths),
+                                   tf.SparseTensor(words[:, None], counts, [WORDS]))}
+
+  flat = tf.data.Dataset.from_generator(
+      generate, (tf.int64, tf.int64, tf.int64, tf.int64, tf.float32),
+      ([], [None], [None], [None], [None]))
+  return flat.map(assemble)
+
+
+def from_parse(numbers, name):
+  """The same of examples by index."""
+  rows = [sentences_of(number) for number in numbers]
+  counts = [counts_of(number) for number in numbers]
+
+  def parse(index):
+    def look_up(index):
+      number = int(index)
+      return (np.array(sum(rows[number], []), np.int64),
+              np.array([len(row) for row in rows[number]], np.int64), *counts[number])
+
+    values, lengths, words, many = tf.numpy_function(
+        look_up, [index], (tf.int64, tf.int64, tf.int64, tf.float32))
+    for tensor in (values, lengths, words, many):
+      tensor.set_shape([None])
+    return {'id': tf.gather(tf.constant(list(numbers), tf.int64), index), 'more': (
+        tf.RaggedTensor.from_row_lengths(values, lengths),
+        tf.SparseTensor(words[:, None], many, [WORDS]))}
+
+  return towers.Examples(len(numbers), parse_example=parse, name=name)
+
+
+def from_dataset(numbers, name):
+  return towers.from_dataset(lambda: make(numbers), name=name)
+
+
+def from_elements(numbers, name):
+  return towers.Examples(len(numbers), lambda: make(numbers), name=name)
+
+
+SOURCES = {'dataset': from_dataset, 'elements': from_elements, 'parse_example': from_parse}
+
+
+@functools.lru_cache(maxsize=None)
+def words_of(number):
+  """Returns an example by hand: rows of words, and a dense vector of counts."""
+  words, counts = counts_of(number)
+  dense = np.zeros(WORDS, np.float32)
+  dense[words] = counts
+  return sentences_of(number), dense.tolist()
+
+
+GRID = [('dataset', 'split', 3, 17, 'keep'), ('parse_example', 'next', 8, 19, 'keep'),
+        ('elements', 'shard', 3, 13, 'keep'), ('dataset', 'next', 2, 16, 'keep'),
+        ('elements', 'split', 1, 13, 'keep'), ('parse_example', 'shard', 4, 17, 'pad')]
+
+
+@pytest.mark.parametrize('source, mode, num_towers, num_examples, last_batch', small.slow_but(
+    [GRID[0], GRID[2], GRID[5]], GRID))
+def test_towers_get_the_ragged_and_sparse_tensors_of_their_examples(
+    source, mode, num_towers, num_examples, last_batch):
+  examples = SOURCES[source](list(range(num_examples)), 'train')
+
+  def take(first_step, num_steps):
+    with tf.Graph().as_default():
+      plan = towers.build_plan(num_examples=num_examples, batch_size=8, num_towers=num_towers,
+                               last_batch=last_batch)
+      inputs = towers.build_inputs(examples, mode=mode, plan=plan)
+      fetches = []
+      for batch in inputs.next_batches():
+        decoded = decode_batch(batch.tensors)
+        ragged, sparse = decoded['more']
+        assert isinstance(ragged, tf.RaggedTensor) and ragged.ragged_rank == 2
+        assert sparse.get_shape().as_list() == [None, WORDS]
+        fetches.append((decoded['id'], ragged, tf.sparse.to_dense(sparse),
+                        tf.convert_to_tensor(batch.num_examples)))
+      with tf.Session() as session:
+        session.run(inputs.initializer, inputs.feed_dict(first_step))
+        return [[(ids[:count].tolist(), ragged.to_list()[:count], dense[:count].tolist())
+                 for ids, ragged, dense, count in session.run(fetches)] for _ in range(num_steps)]
+
+  steps = take(0, 4)
+  num_steps = -(-num_examples // 8)
+  for step, by_tower in enumerate(steps):
+    begin = step % num_steps * 8
+    assert sorted(id for ids, _, _ in by_tower for id in ids) == list(
+        range(begin, min(begin + 8, num_examples)))
+    for ids, ragged, dense in by_tower:
+      assert list(zip(ragged, dense)) == [words_of(id) for id in ids]
+  assert take(2, 2) == steps[2:]
+
+
+def model(batch, is_training):
+  """The loss of an example is of the embedded words of all its rows, and of its counts."""
+  del is_training
+  ragged, sparse = batch['more']
+  table = tf.get_variable('table', [WORDS], initializer=tf.ones_initializer())
+  weights = tf.get_variable('weights', [WORDS, 1])
+  row_of_sentence = ragged.value_rowids()
+  row_of_word = tf.gather(row_of_sentence, ragged.values.value_rowids())
+  embedded = tf.math.unsorted_segment_sum(tf.gather(table, ragged.flat_values), row_of_word,
+                                          tf.size(batch['id']))
+  logits = tf.sparse.sparse_dense_matmul(sparse, weights)[:, 0] + embedded
+  losses = tf.square(logits - tf.cast(batch['id'], tf.float32) / 10)
+  return losses, {'large': logits > 1}
+
+
+def settings_of(**settings):
+  return dict(dict(train=from_parse(range(17), 'train'), model=model, shuffle=True, seed=3,
+                   validation=from_dataset(range(30, 41), 'validation'), learning_rate=0.01,
+                   optimizer='sgd', weight_decay=0.0), **settings)
+
+
+@functools.lru_cache(maxsize=None)
+def of_one_tower():
+  """Returns losses of 7 steps, the weights after them, and a validation's means."""
+  with Run(**settings_of(num_towers=1)) as run:
+    losses = [run.steps.train() for _ in range(7)]
+    small.assert_moved(run.initial_weights, run.weights(), 1e-4)
+    return losses, run.weights(), run.validate()
+
+
+@pytest.mark.parametrize('mode, num_towers, depth, settings', [
+    ('shard', 3, 2, dict(tower_build='clone')),
+    pytest.param('next', 8, 1, {}, marks=pytest.mark.slow),
+    pytest.param('split', 2, 0, dict(placement='replicated', accumulate=2),
+                 marks=pytest.mark.slow),
+    pytest.param('split', 4, 1, dict(tower_build='clone', last_batch='pad'),
+                 marks=pytest.mark.slow)])
+def test_towers_on_composite_batches_are_one_tower(mode, num_towers, depth, settings):
+  losses, weights, measured = of_one_tower()
+  with Run(**settings_of(mode=mode, num_towers=num_towers, depth=depth, **settings)) as run:
+    assert [run.steps.train() for _ in range(5)] == pytest.approx(losses[:5], abs=1e-5)
+    run.steps.start(5)
+    assert [run.steps.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
+    assert_same_weights(run.weights(), weights)
+    means, num_examples = run.validate()
+    assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)
+
+
+def test_records_may_be_sparse_or_ragged(tmp_path):
+  path = write(tmp_path / 'file', range(9), rows=lambda number: number % 3)
+
+  def parse(record, size=(10,)):
+    features = tf.io.parse_single_example(record, {
+        'id': tf.io.FixedLenFeature([], tf.int64), 'rows': tf.io.VarLenFeature(tf.float32)})
+    sparse = features['rows']
+    values = sparse.values
+    return features['id'], tf.SparseTensor(sparse.indices, values, size or sparse.dense_shape), (
+        tf.RaggedTensor.from_row_lengths(values, tf.size(values, out_type=tf.int64)[None]))
+
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=9, batch_size=5, num_towers=2)
+    inputs = towers.build_inputs(towers.from_tfrecords(path, parse), plan=plan)
+    batches = [decode_batch(batch.tensors) for batch in inputs.next_batches()]
+    fetches = [(ids, tf.sparse.to_dense(sparse), ragged) for ids, sparse, ragged in batches]
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(0))
+      for _ in range(2):
+        for ids, dense, ragged in session.run(fetches):
+          assert dense.tolist() == [[id] * (id % 3) + [0] * (10 - id % 3) for id in ids]
+          assert ragged.to_list() == [[[id] * (id % 3)] for id in ids]
+  with pytest.raises(UsageError, match=r'the component 1 is a SparseTensor of the dense shape \(.*'
+                                       'to_dense.*towers.padded'):
+    towers.from_tfrecords(path, lambda record: parse(record, size=None))
+
+
+def test_what_cannot_stand_beside_them_is_refused():
+  def build(examples, values=None):
+    with tf.Graph().as_default():
+      towers.build_inputs(examples, plan=towers.build_plan(
+          num_examples=8, batch_size=4, num_towers=2))
+
+  def beside(**component):
+    def assemble(example):
+      # Twice mapped, a SparseTensor of 1.14 has lost its shape.
+      sparse = example['more'][1]
+      words = tf.SparseTensor(sparse.indices, sparse.values, [WORDS])
+      return dict(words=words, **{key: value(example) for key, value in component.items()})
+    return towers.Examples(8, lambda: make(range(8)).map(assemble))
+
+  def of_any_size(example):
+    return tf.fill(example['id'][None], 1.0)
+
+  with pytest.raises(UsageError, match="component 'row' of an example has the shape .*padded"):
+    build(beside(row=of_any_size))
+  build(towers.padded(beside(row=of_any_size), values=dict(words=None, row=7)))
+  with pytest.raises(UsageError, match="component 'words' of an example is sparse or ragged and is "
+                                       'not padded'):
+    build(towers.padded(beside(row=of_any_size), values=dict(words=0, row=7)))
+  with pytest.raises(UsageError, match="'words' of an example is a Sparse.*to_dense"):
+    build(beside()._replace(parse_batch=lambda batch: batch))
+  with pytest.raises(UsageError, match='examples: an example has a sparse or ragged component, and '
+                                       'inputs of predict are dense'):
+    read_types(beside())
