@@ -12,12 +12,16 @@ import contextlib
 import ctypes
 import os
 import socket
-import stat
 import struct
-from typing import Iterator
+from typing import Callable, Iterator
 
 _SO_ATTACH_FILTER = 26  # Of Linux.
 _LOOPBACK = 'lo'
+# In the kernel's tables: a state, and addresses in words of four bytes, the last byte first.
+_LISTENS = '0A'
+_LOOPBACK_4 = '7F'
+_LOOPBACK_6 = '0' * 24 + '01000000'
+_MAPPED = '0' * 16 + 'FFFF0000'  # An address of version 4 in one of version 6.
 # The kernel gives facts about a packet at negative offsets; the eighth is its interface.
 _INTERFACE = -0x1000 + 8
 _LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
@@ -32,30 +36,59 @@ def refuse_other_machines(port: int) -> None:
   Raises:
     OSError: the platform cannot, or nothing listens on the port.
   """
-  listeners = 0
-  for found in _find_sockets(port):
-    if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-      _attach_filter(found)
-      listeners += 1
-  if not listeners:
+  num_listeners = 0
+  for listener in find_sockets(port, is_wanted=is_listening):
+    _attach_filter(listener)
+    num_listeners += 1
+  if not num_listeners:
     raise OSError(None, f'nothing of this process listens on port {port}')
-  for found in _find_sockets(port):
-    with contextlib.suppress(OSError):  # It listens, or has ended.
-      host = found.getpeername()[0].replace('::ffff:', '')
-      if not host.startswith('127.') and host not in ('::1', found.getsockname()[0]):
-        found.shutdown(socket.SHUT_RDWR)
+  for stranger in find_sockets(port, is_wanted=_is_strangers):
+    with contextlib.suppress(OSError):  # It has ended.
+      stranger.shutdown(socket.SHUT_RDWR)
 
 
-def _find_sockets(port: int) -> Iterator[socket.socket]:
-  """Yields the sockets of this process with a local port, each until the next one."""
+def find_sockets(port: int, *, is_wanted: Callable[[str, str, str], bool]
+                 ) -> Iterator[socket.socket]:
+  """Yields this process's sockets on a local port, each until the next one.
+
+  No other socket is touched: another descriptor of one that TensorFlow closes meanwhile would keep
+  it among those that it polls.
+
+  Args:
+    port: of this machine.
+    is_wanted: takes a socket's state, its own address and the other end's, as the kernel's tables
+      have them.
+
+  Raises:
+    OSError: the platform has no such tables.
+  """
+  names = set()
+  for table in ('tcp', 'tcp6'):
+    path = f'/proc/self/net/{table}'
+    if table == 'tcp' or os.path.exists(path):  # IPv6 can be switched off.
+      with open(path, encoding='ascii') as file:
+        for words in map(str.split, file.readlines()[1:]):
+          (own, own_port), (other, _) = words[1].split(':'), words[2].split(':')
+          if int(own_port, 16) == port and is_wanted(words[3], own, other):
+            names.add(f'socket:[{words[9]}]')
   for name in os.listdir('/proc/self/fd'):
     with contextlib.suppress(OSError):  # It has been closed meanwhile.
-      if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
-        continue
-      found = socket.socket(fileno=os.dup(int(name)))
-      with found:
-        if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+      if os.readlink(f'/proc/self/fd/{name}') in names:
+        with socket.socket(fileno=os.dup(int(name))) as found:
           yield found
+
+
+def is_listening(state: str, own: str, other: str) -> bool:
+  """Whether a socket waits for connections."""
+  del own, other
+  return state == _LISTENS
+
+
+def _is_strangers(state, own, other):
+  """Whether a connection comes neither from loopback nor from an address of this machine."""
+  host = other[len(_MAPPED):] if other.startswith(_MAPPED) else other
+  is_of_loopback = host == _LOOPBACK_6 or len(host) == 8 and host.endswith(_LOOPBACK_4)
+  return state != _LISTENS and other != own and not is_of_loopback
 
 
 def _attach_filter(listener: socket.socket) -> None:
