@@ -18,6 +18,14 @@ MUTANTS = [
              'test_a_server_takes_other_machines_only_if_there_are_some'),
         ]),
     *mutants_of(
+        'towers/training/cluster/loopback.py', tests='tests/training/cluster/test_loopback.py',
+        faults=[
+            ("if os.readlink(f'/proc/self/fd/{name}') in names:",
+             "if os.readlink(f'/proc/self/fd/{name}').startswith('socket:'):",
+             'sockets of TensorFlow get another descriptor, and it hangs',
+             'test_no_other_socket_gets_a_second_descriptor'),
+        ]),
+    *mutants_of(
         'towers/launch/network.py', tests='tests/launch/test_network.py', faults=[
             ('if name == LOOPBACK:', 'if name == OPEN:',
              'workers start without the network that was asked for',

@@ -66,6 +66,24 @@ def test_a_port_without_a_server_is_refused():
     loopback.refuse_other_machines(port)
 
 
+def test_no_other_socket_gets_a_second_descriptor(monkeypatch):
+  # TensorFlow 1.14 hung when one that it closed had another descriptor for a moment.
+  copied = []
+
+  def copy(descriptor, dup=os.dup):
+    copied.append(descriptor)
+    return dup(descriptor)
+
+  with socket.socket() as listener, socket.socket() as other:
+    for one in (listener, other):
+      one.bind(('127.0.0.1', 0))
+      one.listen()
+    with socket.create_connection(listener.getsockname()), listener.accept()[0]:
+      monkeypatch.setattr(os, 'dup', copy)
+      loopback.refuse_other_machines(listener.getsockname()[1])
+    assert copied == [listener.fileno()]
+
+
 CONNECT = '''
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])) as connection:
