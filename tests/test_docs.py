@@ -182,8 +182,8 @@ def test_prose_is_wrapped(name):
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.tf_config',
     'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.mnist',
-    'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation', 'tests.mutants',
-    'tests.chaos')]
+    'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation', 'benchmarks.recompute',
+    'tests.mutants', 'tests.chaos')]
 
 
 def help_of(program):

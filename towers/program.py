@@ -50,6 +50,8 @@ class Program(TrainingGraph):
     batch_norm: whose moments move the averages: 'first', 'mean' or 'sync'.
     precision: 'float32', or 'mixed' for float16 with float32 variables.
     loss_scale: for 'mixed': a fixed scale, or None for one that adapts.
+    recompute: the activations that the backward pass computes again to save memory: 'none',
+      'auto', a number of segments, or the beginnings of names of ops, as 'block_1/,block_2/'.
     collective: 'ring', 'nccl' or 'auto', between replicas and workers.
     fusion_megabytes: of gradients that one all-reduce sums together.
     clip_norm: the largest global norm of the mean gradients; None for any.

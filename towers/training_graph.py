@@ -30,8 +30,8 @@ _SETTINGS = (
     'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'last_batch',
     'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
     'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
-    'batch_norm', 'precision', 'loss_scale', 'collective', 'fusion_megabytes', 'clip_norm',
-    'weight_decay', 'average_weights', 'frozen', 'rate_factors', 'init_from')
+    'batch_norm', 'precision', 'loss_scale', 'recompute', 'collective', 'fusion_megabytes',
+    'clip_norm', 'weight_decay', 'average_weights', 'frozen', 'rate_factors', 'init_from')
 
 
 class TrainingGraph:
@@ -73,7 +73,8 @@ class TrainingGraph:
                input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
                seed: int = 0, validation_tower: bool = False, variables: str = 'host',
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
-               loss_scale: Optional[float] = None, collective: str = 'auto',
+               loss_scale: Optional[float] = None, recompute: Union[str, int] = 'none',
+               collective: str = 'auto',
                fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
                weight_decay: float = 0.0, average_weights: Optional[float] = None,
                frozen: Sequence[str] = (),
@@ -132,7 +133,7 @@ class TrainingGraph:
     self.towers = towers.build_towers(
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
         batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
-        workers=workers, frozen=frozen)
+        workers=workers, frozen=frozen, recompute=recompute)
     self.warm_start = build_warm_start(init_from, _find_model_variables()) if init_from else None
 
     mean = towers.average_gradients(

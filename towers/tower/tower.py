@@ -44,6 +44,7 @@ from towers.tower.differentiate import differentiate
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.padded_rows import check_padded_rows
 from towers.tower.precision import Precision, cast_inputs, float32_getter
+from towers.tower.recompute import Recomputed, recompute
 
 Values = Union[Tensor, Weighted]
 Model = Callable[[Any, Any], Union[Values, Tuple[Tensor, Tensor], Tuple[Values, Dict[str, Values]]]]
@@ -78,6 +79,7 @@ class Tower(NamedTuple):
     num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
       scale they are no larger than those of the whole step's batch.
     weights: for those of `sums` that have weights the sum of these, a scalar.
+    recomputed: the activations that the backward pass computes again, or None.
   """
   device: str
   scope: str
@@ -93,6 +95,7 @@ class Tower(NamedTuple):
   variables: List[Variable] = []
   num_micro_batches: int = 1
   weights: Dict[str, Tensor] = {}
+  recomputed: Optional[Recomputed] = None
 
 
 class ModelCall(NamedTuple):
@@ -108,6 +111,7 @@ class ModelCall(NamedTuple):
     read_micro_batch: see `micro_batch_reader`.
     joins_sums: whether its layers of batch normalisation take the sums of all towers.
     frozen: patterns of variables that get no gradients.
+    recompute: which activations the backward pass computes again.
   """
   model: Model
   store: VariableStore
@@ -118,6 +122,7 @@ class ModelCall(NamedTuple):
   read_micro_batch: Callable[[], Tensor]
   joins_sums: bool = False
   frozen: Sequence[str] = ()
+  recompute: Union[str, int] = 'none'
 
 
 @uncollected()
@@ -125,7 +130,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                  store: VariableStore, is_training: Union[bool, Tensor] = True,
                  batch_norm: str = 'first', accumulate: int = 1, build: str = 'reuse',
                  precision: Optional[Precision] = None, workers: Workers = ALONE,
-                 frozen: Sequence[str] = ()) -> List[Tower]:
+                 frozen: Sequence[str] = (),
+                 recompute: Union[str, int] = 'none') -> List[Tower]:
   """Builds a tower with gradients for each batch.
 
   Args:
@@ -143,6 +149,8 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
       of the scaled loss, see `unscale_gradients`.
     workers: whose towers batch normalisation joins; these towers are one worker's.
     frozen: patterns of variables that get no gradients, see `frozen`.
+    recompute: 'none', 'auto', a number of segments or names of ops: the activations that the
+      backward pass computes again, see `recompute`. The results are the same to the bit.
 
   Raises:
     UsageError: a loss or metric of the wrong shape, a model without trainable variables or whose
@@ -157,7 +165,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   call = ModelCall(model, store, _count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
                    joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1,
-                   frozen=frozen)
+                   frozen=frozen, recompute=recompute)
 
   towers: List[Tower] = []
   for index, (batch, device) in enumerate(zip(batches, devices)):
@@ -215,9 +223,13 @@ def _build_tower(call, batch, *, index, device, recording):
 
   tower = tower._replace(variables=_own_variables(store, index),
                          num_micro_batches=call.num_micro_batches)
+  num_forward = len(graph.get_operations())
   tower, own_gradients = differentiate(
       tower, batch, place=recording.place, is_first=index == 0,
       loss_scale=None if call.precision is None else call.precision.loss_scale.value)
+  tower = tower._replace(recomputed=recompute(
+      call.recompute, tower, own_gradients, recording=recording, first_backward=num_forward,
+      warns=index == 0))
   check_apart(dict(gradients=own_gradients), graph.get_operations()[recording.num_ops:],
               index=index, others=store.scopes, batch=batch)
   return tower, own_gradients

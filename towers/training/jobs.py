@@ -110,7 +110,7 @@ def check(config: Config, data_set: DataSet) -> bool:
       break
   write_line(describe_check(tower_build=config.tower_build, variables=config.variables,
                             accumulate=config.accumulate, precision=config.precision,
-                            last_batch=config.last_batch))
+                            last_batch=config.last_batch, recompute=config.recompute))
   return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 

@@ -78,6 +78,42 @@ MUTANTS = [
              'tests/graph/test_ordered_sum.py::test_every_sum_of_a_program_keeps_its_order'),
         ]),
     *mutants_of(
+        'towers/tower/recompute.py', tests='tests/tower/test_recompute.py', faults=[
+            ('awaited.update(op for op in ends[segment + 1] if',
+             'awaited.update(op for op in () if',
+             'all activations are computed again at once',
+             'test_copies_begin_one_segment_after_the_other_once_the_loss_is_there'),
+            ('if segment is None or segment == len(self._cuts):',
+             'if segment is None:',
+             'the last segment is computed again too',
+             'test_a_cut_is_where_a_name_says'),
+        ]),
+    *mutants_of(
+        'towers/tower/activations.py', tests='tests/tower/test_recompute.py', faults=[
+            ('if op_def.is_stateful or any(',
+             'if any(',
+             'a Python function runs twice in a step',
+             'test_nothing_runs_twice_that_has_state_and_loops_and_branches_keep_their_bits'),
+            ('tensor.op not in self._joined and _is_pure(tensor.op)',
+             '_is_pure(tensor.op)',
+             "copies normalise by one tower's sums",
+             'test_the_joined_sums_of_batch_normalisation_have_no_copy'),
+        ]),
+    *mutants_of(
+        'towers/tower/segments.py', tests='tests/tower/test_segments.py', faults=[
+            ('(self._costs[place],',
+             '(-self._costs[place],',
+             'cuts are where most is taken behind them',
+             'test_a_cut_avoids_what_is_taken_far_behind_it'),
+        ]),
+    *mutants_of(
+        'towers/training/stepping/memory.py', tests='tests/tower/test_recompute.py', faults=[
+            ('return kept + max(computed, default=0)',
+             'return kept + sum(computed)',
+             'the estimate counts all segments at once',
+             'test_the_estimate_of_memory_knows'),
+        ]),
+    *mutants_of(
         'towers/tower/differentiate.py', tests='tests/tower/test_precision.py', faults=[
             ('/ get_divisor(tower.num_global_examples)',
              '/ get_divisor(tower.num_examples)',

@@ -2,6 +2,7 @@
 
 from tensorflow_v1 import tf
 from towers import AllReduce, Plan, Precision, format_device_table
+from towers.tower.recompute import Recomputed
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
 
@@ -38,6 +39,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
       '; '.join(filter(None, [_join('model: ', name, f'{num_weights:,} weights'), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
+  if program.towers[0].recomputed is not None:
+    lines.append(describe_recomputed(program.towers[0].recomputed))
   if program.averages is not None:
     lines.append(f'averages of the weights: decay {program.averages.decay:g}, for validation and '
                  'export')
@@ -66,6 +69,13 @@ def describe_precision(precision: Precision) -> str:
   is_adapted = loss_scale.variable is not None
   scale = 'adapted' if is_adapted else f'{tf.get_static_value(loss_scale.value):g}'
   return f'precision: {precision.dtype.name}, on weights of float32; loss scale {scale}'
+
+
+def describe_recomputed(recomputed: Recomputed) -> str:
+  """Returns the sentence about the activations that the backward pass computes again."""
+  return (f'recompute: the backward pass computes {recomputed.num_segments - 1} of '
+          f'{recomputed.num_segments} segments of the model again, '
+          f"{_count(recomputed.num_ops, 'op')} per tower")
 
 
 def describe_all_reduce(all_reduce: AllReduce) -> str:
@@ -112,12 +122,12 @@ def describe_ops(graph: tf.Graph, num_towers: int) -> str:
 
 
 def describe_check(*, tower_build: str, variables: str, accumulate: int, precision: str,
-                   last_batch: str) -> str:
+                   last_batch: str, recompute: str) -> str:
   """Returns a line on what `--check` compares, and which of these settings it leaves out."""
   compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32',
-                  last_batch='keep')
+                  last_batch='keep', recompute='none')
   given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
-               precision=precision, last_batch=last_batch)
+               precision=precision, last_batch=last_batch, recompute=recompute)
   line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
   others = {name: value for name, value in given.items() if value not in (compared[name], 'auto')}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line

@@ -16,6 +16,7 @@ from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
 from towers.placement.cluster import Cluster
 from towers.placement.gpu_memory import read_gpu_memory
+from towers.tower.segments import parse_recompute
 from towers.training.settings import intervals
 from towers.training.settings.functions import is_function
 from towers.training.settings.zoo import load_zoo
@@ -159,6 +160,9 @@ class Config:
       str, 'float32', 'mixed: compute in 16 bits, keep weights in float32', ('float32', 'mixed'))
   loss_scale: Optional[float] = _setting(
       float, None, 'for precision=mixed; default: dynamic, or 1 for bfloat16')
+  recompute: str = _setting(
+      Text, 'none', 'activations computed again to save memory: auto, a number of segments, or '
+      'names of ops, as block_1/')
   batch_norm: str = _setting(
       str, 'first', 'averages of tower 0; of all towers; synchronized moments',
       ('first', 'mean', 'sync'))
@@ -297,6 +301,7 @@ class Config:
     self._check_above_zero(
         'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
         'stall_seconds', 'start_seconds', 'worker_seconds')
+    parse_recompute(self.recompute)
     _refuse(self.staging_depth not in (0, 1, 2),
             f'staging_depth={self.staging_depth}: choose 0, 1 or 2.')
     for name in ('momentum', 'beta1', 'beta2', 'rms_decay', 'label_smoothing', 'drop_path'):

@@ -101,6 +101,8 @@ def _explain_memory(error, text, when, program):
   accumulate = plan.accumulate * 2
   if plan.batch_size % accumulate == 0 and plan.batch_size // accumulate >= plan.num_towers:
     advice.insert(0, f'the same batch in more micro-batches (--accumulate={accumulate})')
+  if program.towers[0].recomputed is None:
+    advice.append('activations computed again in the backward pass (--recompute=auto)')
   return (f'Out of memory {when}: {where}, at {largest} examples per tower. A tower is estimated '
           f"to take at least {estimate_memory(program).describe()}. Try {', '.join(advice)}, "
           '16 bits (--precision=mixed), or more towers with the same batch.')

@@ -1,6 +1,7 @@
 """Memory: an estimate of what a tower takes on its device, from static shapes, before any run.
 
-  activations   outputs of the forward pass that the backward pass reads, per example
+  activations   outputs of the forward pass that the backward pass reads, per example; of those
+                that it computes again, the largest segment
   gradients     as large as the trainable variables
   batches       the current one, and those in the staging area
 
@@ -12,11 +13,9 @@ peak memory of `convnet` on two CPU towers grew by 0.51 MB per example, and this
 from typing import Any, Dict, NamedTuple
 
 from tensorflow_v1 import tf
+from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
 from towers.placement.variables import variable_bytes
 from towers.training_graph import TrainingGraph
-
-# Ops whose outputs share the memory of their inputs.
-_ALIASES = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StopGradient', 'Switch', 'Merge')
 
 
 class Memory(NamedTuple):
@@ -36,40 +35,37 @@ def estimate_memory(program: TrainingGraph) -> Memory:
   feed, tower = program.feed, program.towers[0]
   plan = feed.inputs.plan
   share = plan.shares(plan.micro_batch_size)[0]
-  backward = tower.scope + 'gradients'
-  kept: Dict[Any, int] = {}
-  graph = program.gradients.loss.graph
-  for op in graph.get_operations():
-    if op.name.startswith(backward):
-      for tensor in op.inputs:
-        source = _source(tensor)
-        if source.op.name.startswith(tower.scope) and not source.op.name.startswith(backward):
-          kept[source.op.name, source.value_index] = _tensor_bytes(source, share)
-  batch = sum(_tensor_bytes(tensor, share) for tensor in tf.nest.flatten(feed.templates[0].tensors))
+  batch = sum(tensor_bytes(tensor, rows=share)
+              for tensor in tf.nest.flatten(feed.templates[0].tensors))
   waiting = 0 if feed.stage is None else feed.stage.depth
   gradients = sum(variable_bytes(variable) for _, variable in program.gradients.gradients)
-  return Memory(sum(kept.values()), gradients, batch * (1 + waiting))
+  return Memory(_estimate_activations(tower, share), gradients, batch * (1 + waiting))
 
 
-def _source(tensor):
-  while tensor.op.type in _ALIASES and len(tensor.op.inputs):
-    tensor = tensor.op.inputs[0]
-  return tensor
-
-
-def _tensor_bytes(tensor, share):
-  """Returns a tensor's bytes, with the tower's share as its first dimension if unknown."""
-  if tensor.dtype in (tf.resource, tf.variant, tf.string) or tensor.shape.ndims is None:
-    return 0
-  sizes = tensor.shape.as_list()
-  if sizes and sizes[0] is None:
-    sizes[0] = share
-  if None in sizes:
-    return 0
-  num_bytes = tensor.dtype.base_dtype.size
-  for size in sizes:
-    num_bytes *= size
-  return num_bytes
+def _estimate_activations(tower, share):
+  """Returns the bytes of what the backward pass reads; with copies, of what is kept for it and of
+  the largest segment."""
+  backward = tower.scope + 'gradients'
+  again = tower.recomputed and tower.scope + tower.recomputed.scope
+  # By segment; '' is what is kept.
+  segments: Dict[str, Dict[Any, int]] = {'': {}}
+  for op in tower.loss.graph.get_operations():
+    copies = again and op.name.startswith(again)
+    if op.type in READS_SHAPES or not (copies or op.name.startswith(backward)):
+      continue
+    for source in map(find_source, op.inputs):
+      name, segment = source.op.name, ''
+      if again and name in tower.recomputed.last:
+        segment = 'last'
+      if not name.startswith(tower.scope) or name.startswith(backward):
+        continue
+      if again and name.startswith(again):
+        if copies:
+          continue  # What only other copies take is soon free.
+        segment = name[len(again):].split('/')[0]
+      segments.setdefault(segment, {})[name, source.value_index] = tensor_bytes(source, rows=share)
+  kept, *computed = [sum(sizes.values()) for sizes in segments.values()]
+  return kept + max(computed, default=0)
 
 
 def format_bytes(num_bytes: float) -> str:

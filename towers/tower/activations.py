@@ -1,0 +1,131 @@
+"""Activations: what the backward pass reads of the forward pass, and what a copy could compute.
+
+A copy computes the same as its original if the original has no state. Not copied are:
+
+  ops with state     reads of variables, which are shared; assignments, queues, Python functions
+  random ops         but for stateless ones, which a tower's have become (see `randomness`)
+  ops in loops       whose values exist once for every turn
+  joined sums        of batch normalisation, which are those of all towers (see `batch_norm`)
+  constants, and the smallest tensors, which together are a hundredth of all
+
+`tf.cond` is made of ops like others.
+"""
+
+import collections
+from typing import Dict, Iterable, List, Set
+
+from tensorflow_v1 import Operation, Tensor, tf
+from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
+from towers.graph.walk import find_needed
+from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.segments import Activation
+
+# For sizes that are unknown, and matter only beside each other.
+_ASSUMED_SIZE = 32
+# All small tensors are kept, up to this share of all activations.
+_SMALL_SHARE = 0.01
+
+
+class Passes:
+  """The forward pass in an order in which it can run, and what the backward pass reads of it.
+
+  Attributes:
+    reads: (op, index of the input, tensor) of ops of the backward pass.
+    positions: of all ops of the forward pass that these tensors need.
+    activations: by the tensors that own their memory.
+  """
+
+  def __init__(self, forward: Set[Operation], backward: Set[Operation]):
+    """Looks at the ops of both passes."""
+    self.reads = [(op, index, tensor) for op in backward if op.type not in READS_SHAPES
+                  for index, tensor in enumerate(op.inputs) if tensor.op in forward]
+    needed = find_needed([tensor.op for _, _, tensor in self.reads], within=forward)
+    self.positions = {op: position for position, op in enumerate(_sort(needed))}
+    self._joined = {tensor.op for tensor in tf.get_collection(BATCH_SUMS)}
+    self._sources: Dict[Tensor, Tensor] = {}
+    self._pure: Dict[Operation, bool] = {}
+    self.activations = self._find_activations()
+
+  def find_source(self, tensor: Tensor) -> Tensor:
+    """Returns the tensor whose memory a tensor shares."""
+    if tensor not in self._sources:
+      self._sources[tensor] = find_source(tensor)
+    return self._sources[tensor]
+
+  def can_copy(self, tensor: Tensor) -> bool:
+    """Returns whether a tensor is large, and a copy of its op computes the same."""
+    if tensor.op not in self._pure:
+      self._pure[tensor.op] = tensor.op not in self._joined and _is_pure(tensor.op)
+    is_small = tensor.shape.ndims is not None and _guess_bytes(tensor) <= self._small
+    return self._pure[tensor.op] and not is_small
+
+  def _find_activations(self):
+    def is_activation(tensor):
+      return tensor.op in self.positions and tensor.op.type != 'ReadVariableOp'
+
+    read = {self.find_source(tensor) for _, _, tensor in self.reads}
+    ends = {source: self.positions[source.op] for source in filter(is_activation, read)}
+    for op, position in self.positions.items():
+      for source in map(self.find_source, op.inputs):
+        if is_activation(source):
+          # Of an alias of a loop's value the source may come later.
+          ends[source] = max(position, self.positions[source.op])
+    sizes = {source: _guess_bytes(source) for source in ends}
+    self._small = _find_small(sizes.values(), sum(sizes.get(source, 0) for source in read))
+    return {source: Activation(self.positions[source.op], end, sizes[source], source in read,
+                               is_fixed=not self.can_copy(source))
+            for source, end in ends.items()}
+
+
+def _is_pure(op):
+  """Returns whether an op computes the same from the same inputs, and does nothing else."""
+  op_def = op.op_def
+  if op_def.is_stateful or any(attribute.name == 'seed2' for attribute in op_def.attr):
+    return False
+  if any(tensor.dtype._is_ref_dtype or tensor.dtype in (tf.resource, tf.variant)
+         for tensor in [*op.inputs, *op.outputs]):
+    return False
+  # The key of a random op is a constant, which clones find by its name.
+  return op.type not in ('Const', 'Enter', 'Exit') and not is_in_loop(op)
+
+
+def is_in_loop(op: Operation) -> bool:
+  """Returns whether an op is inside of a `tf.while_loop`."""
+  context = op._get_control_flow_context()
+  return context is not None and context.GetWhileContext() is not None
+
+
+def _sort(ops: Set[Operation]) -> List[Operation]:
+  """Returns ops in an order in which they can run, and as near as can be to that in the graph.
+
+  Stateless twins of random ops are made after the ops that take them.
+  """
+  order: Dict[Operation, None] = {}
+  begun: Set[Operation] = set()
+  for root in sorted(ops, key=lambda op: op._id):
+    pending = [root]
+    while pending:
+      op = pending[-1]
+      if op not in begun:
+        begun.add(op)
+        pending += [source for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+                    if source in ops and source not in begun]
+      else:
+        pending.pop()
+        order.setdefault(op)
+  return list(order)
+
+
+def _find_small(sizes: Iterable[int], total: int) -> int:
+  """Returns the most bytes of a tensor that is small: all of them are together a small share."""
+  rest, small = _SMALL_SHARE * total, 0
+  for size, count in sorted(collections.Counter(sizes).items()):
+    rest -= size * count
+    if rest < 0:
+      break
+    small = size
+  return small
+
+
+def _guess_bytes(tensor) -> int:
+  return tensor_bytes(tensor, rows=_ASSUMED_SIZE, unknown=_ASSUMED_SIZE)

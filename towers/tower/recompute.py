@@ -1,0 +1,324 @@
+"""Recompute: activations that the backward pass computes again, segment by segment.
+
+The backward pass is built as ever. Then its ops read copies of the activations of a segment, made
+of the segment's own ops. The copies begin once the backward pass of the segment behind it has
+ended:
+
+  forward   x ──► a ──► b ──► c ──► d ──► loss         a, b and d are read, c is a cut
+                              │
+  copies    x ──► a'──► b'    │  ◄── once d's part has ended
+                  │     │     │      │
+  backward  ◄─────┴─────┴─────┴──────┴── d ◄── loss
+
+A copy computes the same bits from the same inputs. Ops with state are not copied, so none runs
+twice: batch normalisation moves its averages once, and a random op of a tower is a stateless one,
+whose key both passes share. What cannot be copied is kept (see `activations`).
+"""
+
+import collections
+import logging
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
+
+from tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
+from towers.base.usage_error import UsageError
+from towers.graph.sizes import READS_SHAPES
+from towers.graph.walk import find_needed
+from towers.placement.patterns import shorten
+from towers.tower.activations import Passes, is_in_loop
+from towers.tower.clone import Recording
+from towers.tower.segments import (
+  choose_best_cuts,
+  choose_cuts,
+  count_most,
+  find_segment,
+  is_kept,
+  parse_recompute,
+)
+
+_KEPT = 'kept/'
+
+
+class Recomputed(NamedTuple):
+  """What a tower computes again.
+
+  Attributes:
+    scope: the name scope of the copies in the tower's own, with a slash at the end. Those of
+      segment 2 are in `{scope}segment_2/`.
+    num_segments: of the forward pass; all but the last have copies.
+    num_ops: the number of copied ops.
+    last: the names of the ops of the last segment, whose activations are free before there is a
+      copy.
+  """
+  scope: str
+  num_segments: int
+  num_ops: int
+  last: FrozenSet[str]
+
+
+def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional[Gradient]], *,
+              recording: Recording, first_backward: int, warns: bool) -> Optional[Recomputed]:
+  """Makes the gradients of a tower read copies of its activations; returns None if it makes none.
+
+  Args:
+    setting: see `parse_recompute`.
+    tower: with its loss.
+    gradients: of the tower's loss.
+    recording: of the tower.
+    first_backward: the number of ops in the graph before those of the gradients.
+    warns: whether to say if there is nothing to gain.
+
+  Raises:
+    UsageError: more segments than activations, or a name of no op.
+  """
+  parsed = parse_recompute(setting)
+  if parsed == 'none':
+    return None
+  ops = tf.get_default_graph().get_operations()
+  forward = {op for op in ops[recording.num_ops:first_backward] if op.name.startswith(tower.scope)}
+  roots = _find_ops(gradients)
+  backward = find_needed(roots, within=set(ops[first_backward:]))
+  passes = Passes(forward, backward)
+  cuts = _choose(parsed, passes, tower.scope, warns)
+  if not cuts:
+    return None
+  copies = _Copies(passes, cuts, tower.scope, recording)
+  copies.replace_reads()
+  copies.delay(tower.sums['loss'].op, roots, backward, recording)
+  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, copies.count_ops(),
+                    frozenset(op.name for op, position in passes.positions.items()
+                              if find_segment(position, cuts) == len(cuts)))
+
+
+def _choose(parsed, passes, scope, warns) -> List[int]:
+  """Returns the positions of the cuts, or [] with a line that says why there are none."""
+  activations = list(passes.activations.values())
+  most = count_most(activations)
+  if isinstance(parsed, int):
+    if parsed > most:
+      raise UsageError(f'recompute={parsed}: the model has only {most} activations that the '
+                       f'backward pass reads and that can be computed again: give at most {most} '
+                       'segments, or auto.')
+    return choose_cuts(activations, parsed)
+  if parsed == 'auto':
+    cuts = choose_best_cuts(activations)
+    if not cuts and warns:
+      logging.getLogger('towers').warning(
+          'recompute=auto changes nothing: the backward pass reads %d activations that can be '
+          'computed again, and no segments of them would save a tenth of the memory.', most)
+    return cuts
+  return _find_named(parsed, passes, scope)
+
+
+def _find_named(names, passes, scope):
+  """Returns the position of the last op of each beginning of a name."""
+  own = [(op.name[len(scope):], position) for op, position in passes.positions.items()]
+  cuts = set()
+  for name in names:
+    found = [position for own_name, position in own if own_name.startswith(name)]
+    if not found:
+      first = dict.fromkeys(own_name.split('/')[0] + '/' * ('/' in own_name)
+                            for own_name, _ in own)
+      raise UsageError(f'recompute={name}: no op that the backward pass needs has a name that '
+                       f'begins like this: a tower has {shorten(first)}.')
+    cuts.add(max(found))
+  return sorted(cuts)
+
+
+class _Copies:
+  """The copies of all segments but the last."""
+
+  def __init__(self, passes: Passes, cuts: Sequence[int], scope: str, recording: Recording):
+    """Adds the copies to the graph."""
+    self._passes, self._cuts = passes, cuts
+    self._known: Dict[Tensor, bool] = {}
+    self.scope = tf.get_default_graph().unique_name(f'{scope}recompute') + '/'
+    # The ops of each segment that are copied.
+    self._originals: List[Set[Operation]] = [set() for _ in cuts]
+    self._replaced = [read for read in passes.reads if self._is_copied(read[2])]
+    for _, _, tensor in self._replaced:
+      self._reach_back(tensor.op)
+    self._import(scope, recording)
+
+  def count_ops(self) -> int:
+    """Returns the number of copied ops."""
+    return sum(map(len, self._originals))
+
+  def _find_segment(self, op):
+    return find_segment(self._passes.positions[op], self._cuts)
+
+  def _is_copied(self, tensor) -> bool:
+    """Returns whether the backward pass takes a copy of a tensor, and not the tensor itself."""
+    if tensor not in self._known:
+      self._known[tensor] = self._decide(tensor)
+    return self._known[tensor]
+
+  def _decide(self, tensor):
+    passes = self._passes
+    segment = self._find_segment(tensor.op) if tensor.op in passes.positions else None
+    if segment is None or segment == len(self._cuts):
+      return False
+    # What shares the memory of a kept tensor is there as long as that is.
+    source = passes.activations.get(passes.find_source(tensor))
+    if source is None or source.is_fixed or is_kept(source, self._cuts):
+      return False
+    return passes.can_copy(tensor)
+
+  def _reach_back(self, op):
+    """Adds an op, and those of its segment that it needs, to those that are copied."""
+    originals = self._originals[self._find_segment(op)]
+    pending = [op]
+    while pending:
+      op = pending.pop()
+      if op not in originals:
+        originals.add(op)
+        pending.extend(tensor.op for tensor in op.inputs if self._is_copied(tensor))
+
+  def _import(self, scope, recording):
+    """Imports the copies, each on its original's device."""
+    graph_def = tf.GraphDef()
+    input_map: Dict[str, Tensor] = {}
+    names: Dict[Operation, str] = {}
+    for segment, originals in enumerate(self._originals):
+      names.update((op, f'segment_{segment}/{op.name[len(scope):]}')
+                   for op in sorted(originals, key=lambda op: self._passes.positions[op]))
+    for op, name in names.items():
+      node = graph_def.node.add()
+      node.CopyFrom(op.node_def)
+      node.name, node.device = name, op.device
+      node.attr.pop('_class', None)
+      del node.input[:]
+      for tensor in op.inputs:
+        if self._is_copied(tensor):
+          node.input.append(f'{names[tensor.op]}:{tensor.value_index}')
+        else:
+          node.input.append(_KEPT + tensor.name)
+          input_map[_KEPT + tensor.name] = tensor
+    found = import_placed(graph_def, name=self.scope, input_map=input_map,
+                          return_elements=list(names.values()))
+    self._copies = dict(zip(names, found))
+    for op, copy in self._copies.items():
+      if op.control_inputs:
+        copy._add_control_inputs(op.control_inputs)
+      for output, tensor in zip(copy.outputs, op.outputs):
+        output.set_shape(tensor.shape)
+      if op.name in recording.on_device:
+        recording.on_device.add(copy.name)
+
+  def replace_reads(self) -> None:
+    """Gives the backward pass the copies."""
+    for op, index, tensor in self._replaced:
+      op._update_input(index, self._copies[tensor.op].outputs[tensor.value_index])
+
+  def delay(self, loss: Operation, roots: Sequence[Operation], backward: Set[Operation],
+            recording: Recording) -> None:
+    """Makes the copies of each segment wait for the backward pass of the one behind it.
+
+    Args:
+      loss: for which all copies wait.
+      roots: the ops of the gradients.
+      backward: the ops of the backward pass.
+      recording: of the tower.
+    """
+    readers: List[List[Operation]] = [[] for _ in self._cuts]
+    for op, _, tensor in self._replaced:
+      readers[self._find_segment(tensor.op)].append(op)
+    ends = _find_ends(_find_levels(readers, backward), roots, backward)
+    find_depth = _DepthFinder().find
+    awaited = {loss}
+    for segment in reversed(range(len(self._cuts))):
+      awaited.update(op for op in ends[segment + 1] if not is_in_loop(op) and not find_depth(op))
+      if not self._originals[segment]:
+        continue
+      with tf.device(recording.place), tf.name_scope(f'{self.scope}segment_{segment}/'):
+        begin = tf.no_op('begin')
+      begin._add_control_inputs(sorted(awaited, key=lambda op: op.name))
+      awaited = {begin}
+      for op in self._originals[segment]:
+        if not any(map(self._is_copied, op.inputs)):
+          self._copies[op]._add_control_input(begin)
+
+
+def _find_levels(readers: Sequence[Sequence[Operation]], backward: Set[Operation]
+                 ) -> Dict[Operation, int]:
+  """Returns for each op of the backward pass the first segment whose copies it depends on.
+
+  Those that depend on none are of the last segment.
+
+  Args:
+    readers: of the copies of each segment.
+    backward: the ops of the backward pass.
+  """
+  levels: Dict[Operation, int] = {}
+  for segment, ops in enumerate([*readers, backward]):
+    pending = list(ops)
+    while pending:
+      op = pending.pop()
+      if op in backward and op not in levels:
+        levels[op] = segment
+        for tensor in op.outputs:
+          pending.extend(tensor.consumers())
+        pending.extend(op._control_outputs)
+  return levels
+
+
+def _find_ends(levels, roots, backward) -> Dict[int, Set[Operation]]:
+  """Returns by segment the ops that end its part of the backward pass.
+
+  These are gradients, and what the parts of segments before it take. Once they have run, nothing
+  holds an activation of the segment.
+  """
+  ends: Dict[int, Set[Operation]] = collections.defaultdict(set)
+  for op in roots:
+    if op in backward:
+      ends[levels[op]].add(op)
+  for op, level in levels.items():
+    for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
+      if levels.get(source, level) > level and source.type not in READS_SHAPES + ('Const',):
+        ends[levels[source]].add(source)
+  return ends
+
+
+class _DepthFinder:
+  """In how many branches an op is, without which it would not run: nothing may wait for it.
+
+  A gradient's ops have no context that says so.
+  """
+
+  def __init__(self) -> None:
+    self._depths: Dict[Operation, int] = {}
+
+  def find(self, op: Operation) -> int:
+    """Returns the number of switches before an op that no merge has joined."""
+    pending = [op]
+    while pending:
+      op = pending[-1]
+      if op in self._depths:
+        pending.pop()
+        continue
+      # The way back to a loop's beginning.
+      is_back = op.type.endswith('NextIteration')
+      sources = [] if is_back else [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+      missing = [source for source in sources if source not in self._depths]
+      if missing:
+        pending.extend(missing)
+        continue
+      pending.pop()
+      depth = max([self._depths[source] for source in sources], default=0)
+      enters = any(source.type == 'Enter' for source in sources)
+      if op.type == 'Switch':
+        depth += 1
+      elif op.type == 'Exit' or op.type == 'Merge' and not enters:
+        depth = max(depth - 1, 0)
+      self._depths[op] = depth
+    return self._depths[op]
+
+
+def _find_ops(gradients: Iterable[Optional[Gradient]]) -> List[Operation]:
+  """Returns the ops of gradients."""
+  found = []
+  for gradient in gradients:
+    if isinstance(gradient, tf.IndexedSlices):
+      found += [gradient.values.op, gradient.indices.op]
+    elif gradient is not None:
+      found.append(gradient.op)
+  return found
