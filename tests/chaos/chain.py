@@ -14,7 +14,8 @@ from tests.chaos.shape import Shape, draw_shape
 from tests.chaos.team import Lost, Team
 
 _FLAGS = ['--validate_every=7steps', '--checkpoint_every=5steps', '--keep_checkpoints=4',
-          '--start_seconds=60', '--worker_seconds=40', '--learning_rate=0.05']
+          '--start_seconds=60', '--worker_seconds=40', '--learning_rate=0.05',
+          '--average_weights=0.9']
 _SIMPLE = Shape('split', 1, 1, 1, 1, 'host')
 
 
