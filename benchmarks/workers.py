@@ -1,6 +1,7 @@
 """Several workers: ours beside MultiWorkerMirroredStrategy, as processes on loopback.
 
-  python -m benchmarks.workers            # a small CNN and a small MLP, 2 workers; five minutes
+  python -m benchmarks.workers            # a small CNN, a small MLP and an embedding, 2 workers
+  python -m benchmarks.workers --nets=embedding_40k,embedding,embedding_4m
   python -m benchmarks.workers --nets=mlp --rounds=12 --json=workers.json
   python -m benchmarks.workers --scaling  # ours with 1, 2 and 4 workers, all-reduces, and a plan
                                           # for 8 and 64 machines
@@ -45,6 +46,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # All kinds report the mean loss up to here; nets of this size have allocated their buffers by then.
 FIRST_STEPS = 20
 _COUNTED_STEPS = 40
+_DEFAULT_NETS = 'cnn,mlp,embedding'
 _SIZES = (100000, 1000000, 10000000, 100000000)
 _UNSEEN_SIZE = 10000000  # Left out of the fit.
 _CLUSTER_SIZES = (1, 2, 4)
@@ -294,7 +296,8 @@ def format_plan() -> str:
 def main() -> None:
   """Prints a table for each net."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--nets', type=several(one_of(NETS)), default=','.join(NETS))
+  parser.add_argument('--nets', type=several(one_of(NETS)), default=_DEFAULT_NETS,
+                      help='of ' + ','.join(NETS))
   parser.add_argument('--kinds', type=several(str),
                       help='default: all that run on this TensorFlow')
   parser.add_argument('--workers', type=at_least(1), default=2)

@@ -23,6 +23,27 @@ def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: 
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
 
 
+def all_reduce_one_of(share: Tensor, *, shape_index: Tensor, group_size: int, group_key: int,
+                      instance_key: int) -> Tensor:
+  """Returns the sum of a group's shares, whose shape each step chooses from several.
+
+  TensorFlow 1.14 takes any shape under a key. 2.x remembers the first, so there each shape has a
+  key of its own.
+
+  Args:
+    share: this device's; all shares of a step have the same shape, which is not empty.
+    shape_index: an int32 scalar, the same for all shares of a step, another for each shape.
+    group_size: as for `all_reduce`, and so are the keys.
+    group_key: of these devices.
+    instance_key: the first of as many as there are shapes.
+  """
+  if IS_1:
+    return all_reduce(share, group_size=group_size, group_key=group_key,
+                      instance_key=instance_key, kind='ring')
+  return collective_ops.all_reduce_v2(share, group_size, group_key, instance_key + shape_index,
+                                      'Add', 'Id', communication_hint='ring')
+
+
 def broadcast(value: Optional[Tensor], like: Tensor, *, group_size: int, group_key: int,
               instance_key: int) -> Tensor:
   """Sends a value to the rest of the group, or receives it; returns the value.

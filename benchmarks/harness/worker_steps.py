@@ -24,20 +24,29 @@ from benchmarks.harness.task import draw_weights
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
 NUM_EXAMPLES = 4096
+NUM_IDS = 20  # Of an example.
 LEARNING_RATE = 0.01
 MOMENTUM = 0.9
+_TABLE = 'table'
 _NO_END = 10 ** 9
 
 
 class Layer(NamedTuple):
-  """A 3x3 convolution followed by pooling, or a dense layer; all but the last have a ReLU."""
+  """A 3x3 convolution followed by pooling, or a dense layer; all but the last have a ReLU.
+
+  An embedding, whose table begins with zeros, is the mean of the rows of an example's ids.
+  """
   kind: str
   units: int
+  num_rows: int = 0
 
 
 NETS: Dict[str, List[Layer]] = {
     'cnn': [Layer('conv', 16), Layer('conv', 32), Layer('dense', 64), Layer('dense', NUM_CLASSES)],
     'mlp': [Layer('dense', 128), Layer('dense', NUM_CLASSES)],
+    **{name: [Layer('embedding', 64, num_rows), Layer('dense', NUM_CLASSES)]
+       for name, num_rows in (('embedding_40k', 40000), ('embedding', 400000),
+                              ('embedding_4m', 4000000))},
 }
 
 
@@ -84,17 +93,24 @@ class Turns:
     return self._left > 0
 
 
-def load_examples() -> Any:
-  """Returns the training split that all kinds read."""
+def load_examples(net: str) -> Any:
+  """Returns the data set that all kinds train a net on."""
   from towers import data
+  [first, *_] = NETS[net]
+  if first.kind == 'embedding':
+    random = np.random.RandomState(0)
+    ids = random.randint(first.num_rows, size=[NUM_EXAMPLES, NUM_IDS]).astype(np.int32)
+    train = data.from_arrays(ids, random.randint(NUM_CLASSES, size=NUM_EXAMPLES), name='train')
+    return data.DataSet(train, train._replace(name='validation'), image_shape=(1, 1, NUM_IDS),
+                        num_classes=NUM_CLASSES)
   return data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
                              num_train=NUM_EXAMPLES)
 
 
-def examples_of(rank: int, num_workers: int) -> Tuple[np.ndarray, ...]:
+def examples_of(net: str, rank: int, num_workers: int) -> Tuple[np.ndarray, ...]:
   """Returns a worker's examples in the order of its plan, see `towers.input.plan`."""
   return tuple(
-      np.ascontiguousarray(array[rank::num_workers]) for array in load_examples().train.arrays)
+      np.ascontiguousarray(array[rank::num_workers]) for array in load_examples(net).train.arrays)
 
 
 def initial_weights(name: str, shape: Any) -> np.ndarray:
@@ -108,17 +124,23 @@ def build_model(net: str) -> Any:
   from tensorflow_v1 import tf
 
   def from_initial_weights(getter, name, shape, **kwargs):
+    if name == _TABLE:  # Too large for a constant.
+      return getter(name, shape, **kwargs)
     values = initial_weights(name, tuple(shape))
     return getter(name, shape, **dict(kwargs, initializer=lambda *_, **__: tf.constant(values)))
 
   def model(batch, is_training):
     images, labels = batch
     layers = Layers(is_training)
-    x = layers.normalize(images)
+    x = images if images.dtype == tf.int32 else layers.normalize(images)
     with tf.variable_scope('', custom_getter=from_initial_weights):
       for index, layer in enumerate(NETS[net]):
         if layer.kind == 'conv':
           x = layers.max_pool(layers.conv(x, layer.units, 3, name=f'layer{index}'))
+        elif layer.kind == 'embedding':
+          table = tf.get_variable(_TABLE, [layer.num_rows, layer.units],
+                                  initializer=tf.zeros_initializer())
+          x = tf.reduce_mean(tf.nn.embedding_lookup(table, x), 1)
         else:
           x = layers.flatten(x) if x.shape.ndims > 2 else x
           activation = tf.nn.relu if index < len(NETS[net]) - 1 else None
@@ -138,7 +160,7 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
   config = Config(model='linear', batch_size=batch_size * len(cluster.addresses),
                   learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
                   validation='none', shuffle=False, last_batch='drop')
-  with open_program(config, load_examples(), num_towers=1, model=build_model(net),
+  with open_program(config, load_examples(net), num_towers=1, model=build_model(net),
                     cluster=cluster) as steps:
     steps.start(0)
     while turns.end_step(steps.train()):
@@ -152,7 +174,7 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
   from towers.placement.cluster import read_cluster
 
   cluster = read_cluster(os.environ)
-  arrays = examples_of(cluster.rank, len(cluster.addresses))
+  arrays = examples_of(net, cluster.rank, len(cluster.addresses))
   strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy(
       tf.distribute.experimental.CollectiveCommunication.RING)
 
@@ -197,27 +219,34 @@ def _open_keras(net, batch_size):
 
   from towers.placement.cluster import read_cluster
   cluster = read_cluster(os.environ)
-  arrays = examples_of(cluster.rank, len(cluster.addresses))
+  arrays = examples_of(net, cluster.rank, len(cluster.addresses))
   options = tf.distribute.experimental.CommunicationOptions(
       implementation=tf.distribute.experimental.CommunicationImplementation.RING)
   strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
   def build():
     keras = tf.keras.layers
-    model = tf.keras.Sequential([keras.InputLayer(IMAGE_SHAPE), keras.Rescaling(1 / 255)])
+    if arrays[0].ndim == 2:
+      model = tf.keras.Sequential([keras.InputLayer(arrays[0].shape[1:], dtype=tf.int32)])
+    else:
+      model = tf.keras.Sequential([keras.InputLayer(IMAGE_SHAPE), keras.Rescaling(1 / 255)])
     for index, layer in enumerate(NETS[net]):
       activation = 'relu' if index < len(NETS[net]) - 1 else None
       if layer.kind == 'conv':
         model.add(keras.Conv2D(layer.units, 3, padding='same', activation=activation))
         model.add(keras.MaxPool2D())
+      elif layer.kind == 'embedding':
+        model.add(keras.Embedding(layer.num_rows, layer.units, embeddings_initializer='zeros'))
+        model.add(keras.GlobalAveragePooling1D())
       else:
         if len(model.output_shape) > 2:
           model.add(keras.Flatten())
         model.add(keras.Dense(layer.units, activation=activation))
-    names = [f'layer{index}/{part}'
-             for index in range(len(NETS[net])) for part in ('weights', 'biases')]
-    model.set_weights([initial_weights(name, weights.shape)
-                       for name, weights in zip(names, model.get_weights())])
+    for index, layer in enumerate(layer for layer in model.layers if layer.count_params()):
+      if isinstance(layer, keras.Embedding):
+        continue
+      layer.set_weights([initial_weights(f'layer{index}/{part}', weights.shape) for part, weights
+                         in zip(('weights', 'biases'), layer.get_weights())])
     return model
 
   def load(_):

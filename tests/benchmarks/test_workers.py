@@ -81,8 +81,8 @@ def test_turns_wait_for_the_parent_and_report_the_mean_loss_so_far():
 
 
 def test_a_workers_examples_are_those_that_the_plan_deals_it():
-  images, labels = worker_steps.load_examples().train.arrays
-  of_second = worker_steps.examples_of(1, 2)
+  images, labels = worker_steps.load_examples('mlp').train.arrays
+  of_second = worker_steps.examples_of('mlp', 1, 2)
   np.testing.assert_array_equal(of_second[1], labels[1::2])
   assert of_second[0].shape[1:] == images.shape[1:]
   shared = build_plan(num_examples=len(labels), batch_size=128, num_towers=1, num_workers=2,

@@ -126,33 +126,6 @@ def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
         2 if placement == 'replicated' else 1)
 
 
-# Adam does not see the size of a gradient, momentum sees whether one is counted twice.
-@pytest.mark.parametrize('placement, optimizer', [('host', 'adam'), ('replicated', 'adam'), (
-    'replicated', 'momentum')])
-def test_sparse_gradients_stay_sparse_and_touch_no_other_row(placement, optimizer):
-  def model(batch, is_training):
-    features, labels = batch
-    rows = tf.cast(tf.abs(features[:, 0]) * 7, tf.int32) % 40
-    table = tf.get_variable('table', [40, 4])
-    logits = small.dense(tf.nn.embedding_lookup(table, rows), small.NUM_CLASSES, 'logits')
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), {}
-
-  settings = dict(model=model, optimizer=optimizer, learning_rate=0.05,
-                  train=small.random_examples(13))
-  with make_cluster((2, 2), placement=placement, **settings) as cluster, Run(num_towers=1,
-                                                                          **settings) as one:
-    gradients = {
-        variable.op.name: gradient
-        for gradient, variable in cluster.runs[0].program.gradients.gradients
-    }
-    assert isinstance(gradients['table'], tf.IndexedSlices)
-    assert_one_tower(cluster, one, tolerance=1e-5)
-    for run in cluster.runs:
-      changed = np.any(run.weights()['table'] != run.initial_weights['table'], 1)
-      expected = np.any(one.weights()['table'] != one.initial_weights['table'], 1)
-      assert not changed.all() and (changed == expected).all()
-
-
 @pytest.mark.parametrize('bad', [[1, 2, 3, 9, 12], [1, 3, 5, 7]], ids=str)
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
   # With the second list, worker 1 has no examples left in the first step.

@@ -19,7 +19,7 @@ backward pass.
 import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tensorflow_v1 import DType, Tensor, all_reduce, broadcast, tf
+from tensorflow_v1 import DType, Tensor, all_reduce, all_reduce_one_of, broadcast, tf
 from towers.base.usage_error import UsageError
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
@@ -140,10 +140,7 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
     UsageError: a dtype that no all-reduce can sum.
   """
   for share in shares[0]:
-    if share.dtype not in _DTYPES:
-      raise UsageError(f'{share.op.name} is of {share.dtype.name}, which no all-reduce can sum: '
-                       'use variables=host, first or balanced, and one worker.')
-
+    _check_dtype(share)
   sizes = sizes_of(shares[0])
   fused_groups = plan_fusion(sizes, fusion_bytes)
   facts = [[(shares[0][index].dtype, shares[0][index].shape) for index in indices]
@@ -170,6 +167,32 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
           sums[tower][index] = part
 
   return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes))
+
+
+def _check_dtype(share):
+  if share.dtype not in _DTYPES:
+    raise UsageError(f'{share.op.name} is of {share.dtype.name}, which no all-reduce can sum: '
+                     'use variables=host, first or balanced, and one worker.')
+
+
+def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
+                       num_shapes: int) -> Tensor:
+  """Returns the sum of the workers' tensors, whose shape each step chooses from several.
+
+  Args:
+    value: this worker's, on the host; not empty.
+    num_workers: all of which call it.
+    shape_index: an int32 scalar below `num_shapes`, the same in all workers and for a shape.
+    num_shapes: see above.
+
+  Raises:
+    UsageError: a dtype that no all-reduce can sum.
+  """
+  _check_dtype(value)
+  keys = _make_keys(num_shapes, 'sum of one of several', value.shape.as_list(), value.dtype,
+                    num_workers)
+  return all_reduce_one_of(tf.identity(value), shape_index=shape_index, group_size=num_workers,
+                           group_key=_WORKERS, instance_key=min(keys))
 
 
 def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None) -> Tensor:

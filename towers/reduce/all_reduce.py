@@ -8,8 +8,9 @@
 
 If the towers of a worker share variables, their gradients are summed already, and each worker takes
 part once. With several workers the same all-reduce carries each worker's loss, number of examples,
-step and votes. All workers get the same bits, so that each decides for itself, and all alike,
-whether to do the step, when to stop and when to save.
+step and votes, and of sparse gradients the rows that were touched (see `rows`). All workers get
+the same bits, so that each decides for itself, and all alike, whether to do the step, when to stop
+and when to save.
 """
 
 from typing import List, NamedTuple, Tuple
@@ -20,7 +21,8 @@ from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import ALONE, Workers
-from towers.reduce.gradients import ReducedGradients
+from towers.reduce.gradients import ReducedGradients, scale_gradient
+from towers.reduce.rows import plan_slots
 
 # What a worker can vote for between two steps.
 VOTES = ('leave', 'save')
@@ -102,15 +104,16 @@ def _average_workers(reduced, workers, collective, fusion_bytes):
     numbers = tf.stack([tf.cast(reduced.loss, tf.float32) * own, own, step, tf.square(step)])
     tail = tf.concat([numbers, requests.read_value()], 0)
 
+  slots = plan_slots(reduced.gradients, workers)
   shares: List[List[Tensor]] = []
   for tower, (of_tower, device) in enumerate(zip(pairs, devices)):
     with tf.device(device):
       # The first tower sends what a worker sends once.
       sent = [tail if tower == 0 else tf.zeros_like(tail)]
-      for gradient, variable in of_tower:
-        tensors = _make_dense(gradient, variable, None if is_even else own)
-        is_sent = tower > 0 and isinstance(gradient, tf.IndexedSlices)
-        sent += [tf.zeros_like(tensor) for tensor in tensors] if is_sent else tensors
+      for (gradient, variable), of_variable in zip(of_tower, slots):
+        if _is_fused(of_variable):
+          share = _weigh(gradient, None if is_even else own)
+          sent.append(_make_tensor(share, variable, of_variable))
       shares.append(sent)
   totals, all_reduce = sum_fused(shares, devices=devices,
                                  kind=choose_collective(collective, devices),
@@ -125,7 +128,9 @@ def _average_workers(reduced, workers, collective, fusion_bytes):
     votes = Votes(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
     scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
   with rounding_alike(True):
-    gradients, *replicas = [_restore_gradients(of_tower, found[1:], scale, device)
+    weight = None if is_even else own
+    rows = _read_rows(reduced.gradients, totals[0][1:], slots, weight, scale, devices[0])
+    gradients, *replicas = [_find_means(of_tower, found[1:], slots, rows, scale, device)
                             for of_tower, found, device in zip(pairs, totals, devices)]
   if is_even:
     num_examples = reduced.num_examples * workers.num_workers
@@ -133,7 +138,8 @@ def _average_workers(reduced, workers, collective, fusion_bytes):
     num_examples = tf.cast(count, tf.int64)
   return reduced._replace(
       loss=loss, gradients=gradients, replicas=replicas, votes=votes, num_examples=num_examples,
-      all_reduce=all_reduce._replace(num_gradients=len(gradients)))
+      all_reduce=all_reduce._replace(num_gradients=len(gradients)),
+      row_slots=[of_variable for of_variable in slots if of_variable is not None])
 
 
 def _find_device(reduced):
@@ -142,38 +148,52 @@ def _find_device(reduced):
   return devices.pop() if len(devices) == 1 else HOST
 
 
-def _make_dense(gradient, variable, weight) -> List[Tensor]:
-  """Returns the dense tensors of a gradient, times `weight`: an all-reduce sums no others."""
-  if isinstance(gradient, tf.IndexedSlices):
-    tensors = _spread_rows(gradient, variable.shape.as_list()[0])
-  else:
-    tensors = [tf.convert_to_tensor(gradient)]
-  tensors[0].set_shape(variable.shape)
-  if weight is not None:
-    tensors[0] = tensors[0] * tf.cast(weight, tensors[0].dtype)
-  return tensors
+def _make_tensor(gradient, variable, slots) -> Tensor:
+  """Returns what a tower sends of a gradient: dense, or its rows in `slots`."""
+  if slots is None:
+    gradient = tf.convert_to_tensor(gradient)
+    gradient.set_shape(variable.shape)
+    return gradient
+  return slots.write(gradient)
 
 
-def _spread_rows(slices, num_rows):
-  """Returns a sparse gradient as a dense one, and for each row how often it was touched."""
-  touched = tf.unsorted_segment_sum(tf.ones_like(slices.indices, tf.float32), slices.indices,
-                                    num_rows)
-  touched.set_shape([num_rows])
-  return [tf.unsorted_segment_sum(slices.values, slices.indices, num_rows), touched]
+def _weigh(gradient, weight):
+  """Returns a gradient times the number of examples, if the workers' numbers may differ."""
+  return gradient if weight is None else scale_gradient(gradient, tf.cast(weight, gradient.dtype))
 
 
-def _restore_gradients(pairs, received, scale, device) -> List[Tuple[Gradient, Variable]]:
-  """Returns gradients, sparse ones with all touched rows, and variables from sums over workers."""
-  received = list(received)
-  gradients = []
+def _is_fused(slots):
+  """Returns whether all that is sent of a gradient has a static shape.
+
+  The rows of replicas have none: their first tower has merged those of all towers.
+  """
+  return slots is None or isinstance(slots.most, int)
+
+
+def _read_rows(pairs, received, slots, weight, scale, device) -> List[tf.IndexedSlices]:
+  """Returns the means of the sparse gradients, the same for all towers."""
+  received, rows = iter(received), []
   with tf.device(device):
-    for gradient, variable in pairs:
-      total = received.pop(0)
-      if isinstance(gradient, tf.IndexedSlices):
-        indices = tf.cast(tf.reshape(tf.where(received.pop(0) > 0), [-1]), gradient.indices.dtype)
-        rows = tf.gather(total, indices) * tf.cast(scale, total.dtype)
-        mean = tf.IndexedSlices(rows, indices, gradient.dense_shape)
+    for (gradient, _), of_variable in zip(pairs, slots):
+      if _is_fused(of_variable):
+        total = next(received)
       else:
-        mean = total * tf.cast(scale, total.dtype)
-      gradients.append((mean, variable))
-  return gradients
+        total = of_variable.sum(_weigh(gradient, weight))
+      if of_variable is not None:
+        rows.append(of_variable.read(total, gradient, scale))
+  return rows
+
+
+def _find_means(pairs, received, slots, rows, scale, device) -> List[Tuple[Gradient, Variable]]:
+  """Returns a tower's mean gradients and variables: `rows`, or from sums over workers."""
+  received, rows, means = iter(received), iter(rows), []
+  with tf.device(device):
+    for (_, variable), of_variable in zip(pairs, slots):
+      if of_variable is None:
+        total = next(received)
+        means.append((total * tf.cast(scale, total.dtype), variable))
+        continue
+      if _is_fused(of_variable):
+        next(received)
+      means.append((next(rows), variable))
+  return means

@@ -16,6 +16,7 @@ from towers.placement.collectives import AllReduce
 from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
+from towers.reduce.rows import RowSlots, merge_rows
 from towers.tower.losses import get_divisor
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
@@ -39,6 +40,7 @@ class ReducedGradients(NamedTuple):
     replicas: for each later tower with replicas of its own the same gradients on its device, with
       these replicas.
     all_reduce: of the gradients of all replicas and workers, or None.
+    row_slots: in which several workers share the rows of each sparse gradient.
     votes: of several workers, see `all_reduce`; or None.
     loss_scale: that the gradients have been divided by, or None.
     add_op: with accumulation, the op for every micro-batch of a step but the last.
@@ -53,6 +55,7 @@ class ReducedGradients(NamedTuple):
   mean_weight: Optional[Tensor] = None
   replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
   all_reduce: Optional[AllReduce] = None
+  row_slots: Sequence[RowSlots] = ()
   votes: Any = None
   loss_scale: Optional[LossScale] = None
   add_op: Optional[Operation] = None
@@ -143,7 +146,7 @@ def build_gradient_norm(reduced: ReducedGradients) -> Tensor:
 
 
 def _merge_all_rows(reduced):
-  return reduced.map_gradients(lambda gradient, _: _merge_rows(gradient)
+  return reduced.map_gradients(lambda gradient, _: merge_rows(gradient)
                                if isinstance(gradient, tf.IndexedSlices) else gradient)
 
 
@@ -189,7 +192,7 @@ def _find_shares(towers, known):
     found = [tower.gradients[index] for tower in towers if tower.gradients[index] is not None]
     if all(isinstance(share, tf.IndexedSlices) for share in found):
       with tf.device(towers[0].device):
-        rows = _merge_rows(_sum_shares(found))
+        rows = merge_rows(_sum_shares(found))
       for of_tower in shares:
         of_tower.append(rows)
     else:
@@ -205,13 +208,6 @@ def _make_dense(gradient, variable):
   gradient = tf.convert_to_tensor(gradient)
   gradient.set_shape(variable.shape)
   return gradient
-
-
-def _merge_rows(slices):
-  """Adds up rows with the same index, so that the norm is that of the dense gradient."""
-  indices, positions = tf.unique(slices.indices)
-  values = tf.unsorted_segment_sum(slices.values, positions, tf.size(indices))
-  return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _sum_shares(shares):

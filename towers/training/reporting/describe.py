@@ -2,6 +2,7 @@
 
 from tensorflow_v1 import tf
 from towers import AllReduce, Plan, Precision, format_device_table
+from towers.reduce.rows import RowSlots
 from towers.tower.recompute import Recomputed
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
@@ -52,6 +53,7 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
                  f'{_names(reduced.partly_without_gradient)}')
   if reduced.all_reduce is not None:
     lines.append(describe_all_reduce(reduced.all_reduce))
+    lines += [f'  {describe_rows(slots)}' for slots in reduced.row_slots]
 
   lines.append(f'memory: estimated at least {estimate_memory(program).describe()} per tower, '
                'besides variables')
@@ -88,6 +90,21 @@ def describe_all_reduce(all_reduce: AllReduce) -> str:
   if all_reduce.num_gathered:
     sentence += f"; {_count(all_reduce.num_gathered, 'sparse gradient')} gathered row by row"
   return sentence
+
+
+def describe_rows(slots: RowSlots) -> str:
+  """Returns the sentence about what the workers send of a sparse gradient."""
+  num_rows, num_workers = slots.variable.shape.as_list()[0], slots.workers.num_workers
+  head = f'rows of {slots.variable.op.name}: '
+  whole = f'all {num_rows:,} ({format_bytes(num_rows * slots.row_bytes)})'
+  if not isinstance(slots.most, int):
+    return (f'{head}those that a step touches, {format_bytes(slots.row_bytes)} each, or {whole} '
+            f'from {-(-num_rows // num_workers):,} in one worker on')
+  touched = f"{slots.most:,} x {_count(num_workers, 'worker')}"
+  if slots.is_whole:
+    return f'{head}{whole} in each step, since it touches up to {touched}'
+  sent = format_bytes(slots.num_slots * slots.row_bytes)
+  return f'{head}those that a step touches, up to {touched} ({sent}), not {whole}'
 
 
 def describe_batch(plan: Plan) -> str:

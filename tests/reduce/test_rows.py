@@ -1,0 +1,168 @@
+"""Sparse gradients between workers: touched rows alone are sent, and W workers are one tower."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import faults, small
+from tests.harness.small import Run
+from tests.reduce.test_workers import (
+    assert_one_tower,
+    assert_same_weights,
+    make_cluster,
+    pairwise,
+    take_what_is_not_finite,
+)
+from towers.placement.workers import Workers
+from towers.reduce.rows import RowSlots, plan_slots
+from towers.training.reporting.describe import describe_rows
+
+SMALL, LARGE = 12, 1000  # Of a table: all its rows are sent, or only those that are touched.
+
+
+def make_model(num_rows, is_weighted=False):
+  """A model of 5 ids for each example, some of them twice."""
+  def model(batch, is_training):
+    features, labels = batch
+    found = tf.where(tf.is_finite(features), features, tf.ones_like(features))
+    ids = tf.cast(tf.abs(found) * 9, tf.int64) % num_rows
+    table = tf.get_variable('table', [num_rows, 2, 2])
+    rows = tf.reshape(tf.nn.embedding_lookup(table, ids), [-1, 5, 4])
+    hidden = tf.reduce_sum(rows, 1) * tf.reduce_sum(features, 1, keepdims=True)
+    logits = small.dense(hidden, small.NUM_CLASSES, 'logits')
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return towers.Weighted(losses, tf.cast(labels, tf.float32)) if is_weighted else losses, {}
+
+  return model
+
+
+def assert_same_rows_moved(cluster, one):
+  def moved(run):
+    return np.any(run.weights()['table'] != run.initial_weights['table'], (1, 2)).tolist()
+
+  expected = moved(one)
+  assert 1 < sum(expected) < len(expected)
+  for run in cluster.runs:
+    assert moved(run) == expected
+
+
+CASES = pairwise(
+    [(2, 2), (3, 1), (5, 1)], ['host', 'balanced', 'replicated'], ['sgd', 'momentum', 'adam'],
+    [1, 2], [(13, 10), (24, 12), (23, 12)], [SMALL, LARGE], [None, 0.1], [False, True], first=[
+        ((2, 2), 'host', 'adam', 1, (24, 12), LARGE, 0.1, True),
+        ((2, 2), 'replicated', 'momentum', 1, (13, 10), LARGE, None, False),
+        ((3, 1), 'host', 'sgd', 2, (23, 12), SMALL, 0.1, False)])
+
+
+# Adam does not see the size of a gradient, momentum sees whether one is counted twice.
+@pytest.mark.parametrize(
+    'shape, placement, optimizer, accumulate, size, num_rows, clip_norm, is_weighted',
+    small.slow_but(CASES[:3], CASES), ids=str)
+def test_workers_are_one_tower(shape, placement, optimizer, accumulate, size, num_rows, clip_norm,
+                               is_weighted):
+  settings = dict(model=make_model(num_rows, is_weighted), optimizer=optimizer, batch_size=size[1],
+                  clip_norm=clip_norm, learning_rate=0.03, train=small.random_examples(size[0]),
+                  validation=small.random_examples(12, 'validation', seed=1))
+  with make_cluster(shape, placement=placement, accumulate=accumulate, **settings) as cluster, \
+      Run(num_towers=1, **settings) as one:
+    gradients = cluster.runs[0].program.gradients.gradients
+    assert isinstance({variable.op.name: gradient for gradient, variable in gradients}['table'],
+                      tf.IndexedSlices)
+    assert_one_tower(cluster, one, steps=4)
+    if num_rows == LARGE:
+      assert_same_rows_moved(cluster, one)
+
+
+def test_what_is_sent_does_not_grow_with_the_table():
+  tables = []
+  for num_rows in (LARGE, 100 * LARGE):
+    run = Run(model=make_model(num_rows), num_workers=2, num_towers=2, batch_size=8,
+              train=small.random_examples(16), validation=small.random_examples(8, 'validation'))
+    with run.graph.as_default():
+      reduced = run.program.gradients
+      [slots] = reduced.row_slots
+      assert slots.num_slots == 2 * 2 * 2 * 5 and slots.is_whole is False
+      shapes = [value.shape for op in run.graph.get_operations() if op.name.startswith('all_reduce')
+                for value in op.outputs]
+      assert not [shape for shape in shapes if shape.ndims and shape[0] == num_rows]
+    tables.append(reduced.all_reduce)
+    run.session.close()
+  assert tables[0] == tables[1] and tables[0].num_collectives == 1
+
+
+def test_nan_in_the_rows_of_one_worker_is_refused_by_all():
+  train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
+  with make_cluster((2, 1), model=make_model(LARGE), train=train, batch_size=16) as cluster:
+    before = [run.weights() for run in cluster.runs]
+    cluster.each(take_what_is_not_finite)
+    for run, weights in zip(cluster.runs, before):
+      assert_same_weights(run.weights(), weights, 0)
+
+
+def test_repeats_are_equal_to_the_bit():
+  def train():
+    settings = dict(model=make_model(LARGE), optimizer='momentum', train=small.random_examples(13))
+    with make_cluster((3, 1), **settings) as cluster:
+      losses = [cluster.train() for _ in range(4)]
+      return losses, cluster.runs[0].weights()['table'].tobytes()
+
+  assert train() == train()
+
+
+# The indices of each worker: repeated, on one worker alone, more on one than on another, none.
+INDICES = [
+    [[3, 3, 1], [3, 7, 0]],
+    [[], [5]],
+    [[], []],
+    [[9, 2, 9, 9], [2], []],
+    [[1], [2], [3], [4], [0, 0, 1, 2, 3, 4]],
+    [[4097, 4096, 4095], [0, 8192, 4096]],
+]
+
+
+@pytest.mark.parametrize('indices, num_rows, is_known, dtype', [
+    (indices, num_rows, is_known, (np.float32, np.float64)[index % 2])
+    for index, (indices, num_rows, is_known) in enumerate(itertools.product(
+        INDICES, [10, 20000], [True, False]))
+    if max(itertools.chain(*indices), default=0) < num_rows], ids=str)
+def test_the_sum_of_what_workers_send_holds_every_row_once(indices, num_rows, is_known, dtype):
+  random = np.random.RandomState(0)
+  num_workers, most = len(indices), max(len(set(of_worker)) for of_worker in indices)
+  with tf.Graph().as_default(), tf.Session() as session:
+    variable = tf.get_variable('table', [num_rows, 3], dtype)
+    expected, sent = np.zeros([num_rows, 3]), []
+    for rank, of_worker in enumerate(indices):
+      values = random.randn(len(of_worker), 3).astype(dtype)
+      np.add.at(expected, np.array(of_worker, int), values)
+      rows = tf.IndexedSlices(tf.constant(values, shape=[len(of_worker), 3]),
+                              tf.constant(of_worker, tf.int32, [len(of_worker)]))
+      slots = RowSlots(variable, most if is_known else tf.constant(most),
+                       Workers(num_workers, rank))
+      sent.append(slots.write(rows))
+    mean = slots.read(tf.add_n(sent), rows, 0.5)
+    found, values, widest = session.run([mean.indices, mean.values, tf.shape(sent[0])[0]])
+  assert widest == min(num_workers * most, num_rows) or is_known and widest == 1
+  assert sorted(found) == sorted(set(itertools.chain(*indices))) and found.dtype == np.int32
+  np.testing.assert_allclose(2 * values, expected[found], rtol=0, atol=1e-5)
+
+
+def test_slots_are_planned_from_shapes_or_found_in_the_step():
+  with tf.Graph().as_default(), tf.Session():
+    table = tf.get_variable('table', [50, 3])
+    bias = tf.get_variable('bias', [3])
+    known = tf.IndexedSlices(tf.zeros([4, 3]), tf.constant([1, 2, 1, 4]))
+    unknown = tf.IndexedSlices(tf.zeros([2, 3]), tf.placeholder_with_default([1, 1], [None]))
+    of_bias, of_known, of_unknown = plan_slots(
+        [(tf.zeros([3]), bias), (known, table), (unknown, table)], Workers(1, 0))
+    assert of_bias is None and of_known.num_slots == 4 and of_unknown.num_slots.eval() == 1
+    assert describe_rows(of_known._replace(workers=Workers(2, 0))) == (
+        'rows of table: those that a step touches, up to 4 x 2 workers (160 bytes), not all 50 '
+        '(1,000 bytes)')
+    assert describe_rows(of_known._replace(workers=Workers(13, 0))) == (
+        'rows of table: all 50 (1,000 bytes) in each step, since it touches up to 4 x 13 workers')
+    assert describe_rows(of_unknown._replace(workers=Workers(3, 0))) == (
+        'rows of table: those that a step touches, 20 bytes each, or all 50 (1,000 bytes) from 17 '
+        'in one worker on')
