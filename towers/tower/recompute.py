@@ -116,10 +116,11 @@ def _find_named(names, passes, scope):
   for name in names:
     found = [position for own_name, position in own if own_name.startswith(name)]
     if not found:
-      first = dict.fromkeys(own_name.split('/')[0] + '/' * ('/' in own_name)
-                            for own_name, _ in own)
+      scopes = collections.Counter(own_name.split('/')[0] + '/' for own_name, _ in own
+                                   if '/' in own_name)
+      largest = [scope for scope, _ in scopes.most_common()]
       raise UsageError(f'recompute={name}: no op that the backward pass needs has a name that '
-                       f'begins like this: a tower has {shorten(first)}.')
+                       f'begins like this: a tower has {shorten(largest)}.')
     cuts.add(max(found))
   return sorted(cuts)
 
