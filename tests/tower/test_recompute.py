@@ -130,6 +130,33 @@ def test_the_joined_sums_of_batch_normalisation_have_no_copy():
   assert sums and not sums & copies
 
 
+@pytest.mark.parametrize('label', [0, 1])
+def test_a_cut_may_be_inside_of_a_branch_that_is_not_taken(label):
+  def branch(x):
+    for index in range(6):
+      with tf.name_scope(f'inside_{index}'):
+        x = tf.tanh(tf.square(x) + 0.1)
+    return x
+
+  def choose(batch, is_training):
+    del is_training
+    features, labels = batch
+    x = tf.tanh(dense(features, 16, 'first'))
+    x = tf.cond(labels[0] > label, lambda: branch(x), lambda: tf.sin(x))  # The labels are 1.
+    return classify(tf.tanh(dense(x, 16, 'last')), labels), {}
+
+  values = []
+  for setting in ('none', 'cond/inside_1/,cond/inside_3/'):
+    with tf.Graph().as_default():
+      tower, config = build_tower(choose, setting)
+      with tf.Session(config=config) as session:
+        session.run(tf.global_variables_initializer())
+        values.append(session.run(tower.gradients))
+  assert tower.recomputed.num_segments == 3 and tower.recomputed.num_ops > 4
+  for one, other in zip(*values):
+    np.testing.assert_array_equal(one, other)
+
+
 def chain(batch, is_training, num_layers=50):
   """Layers whose activations are larger than their weights."""
   del is_training

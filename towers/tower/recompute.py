@@ -224,10 +224,10 @@ class _Copies:
     for op, _, tensor in self._replaced:
       readers[self._find_segment(tensor.op)].append(op)
     ends = _find_ends(_find_levels(readers, backward), roots, backward)
-    find_depth = _DepthFinder().find
+    runs_always = _DepthFinder().runs_always
     awaited = {loss}
     for segment in reversed(range(len(self._cuts))):
-      awaited.update(op for op in ends[segment + 1] if not is_in_loop(op) and not find_depth(op))
+      awaited.update(op for op in ends[segment + 1] if not is_in_loop(op) and runs_always(op))
       if not self._originals[segment]:
         continue
       with tf.device(recording.place), tf.name_scope(f'{self.scope}segment_{segment}/'):
@@ -288,8 +288,12 @@ class _DepthFinder:
   def __init__(self) -> None:
     self._depths: Dict[Operation, int] = {}
 
-  def find(self, op: Operation) -> int:
-    """Returns the number of switches before an op that no merge has joined."""
+  def runs_always(self, op: Operation) -> bool:
+    """Returns whether an op is in no branch; the switch that begins one is not in it."""
+    return self._find(op) == (op.type == 'Switch')
+
+  def _find(self, op) -> int:
+    """Returns the number of switches, up to an op itself, that no merge has joined."""
     pending = [op]
     while pending:
       op = pending[-1]

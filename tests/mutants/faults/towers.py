@@ -87,6 +87,10 @@ MUTANTS = [
              'if segment is None:',
              'the last segment is computed again too',
              'test_a_cut_is_where_a_name_says'),
+            ("return self._find(op) == (op.type == 'Switch')",
+             'return True',
+             'copies wait for a branch that is not taken',
+             'test_a_cut_may_be_inside_of_a_branch_that_is_not_taken[0]'),
         ]),
     *mutants_of(
         'towers/tower/activations.py', tests='tests/tower/test_recompute.py', faults=[
