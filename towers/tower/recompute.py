@@ -308,7 +308,9 @@ class _DepthFinder:
         pending.extend(missing)
         continue
       pending.pop()
-      depth = max([self._depths[source] for source in sources], default=0)
+      depth = max([self._depths[tensor.op] for tensor in op.inputs] + [
+          self._depths[source] - (source.type == 'Switch') for source in op.control_inputs],
+                  default=0) if sources else 0
       enters = any(source.type == 'Enter' for source in sources)
       if op.type == 'Switch':
         depth += 1

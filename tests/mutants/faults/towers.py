@@ -82,7 +82,7 @@ MUTANTS = [
             ('awaited.update(op for op in ends[segment + 1] if',
              'awaited.update(op for op in () if',
              'all activations are computed again at once',
-             'test_copies_begin_one_segment_after_the_other_once_the_loss_is_there'),
+             'test_copies_begin_one_segment_after_the_other_once_the_loss_is_there[chain]'),
             ('if segment is None or segment == len(self._cuts):',
              'if segment is None:',
              'the last segment is computed again too',
