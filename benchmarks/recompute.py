@@ -42,7 +42,7 @@ def measure(model: str, settings: List[str], *, batch_size: int, rounds: int
   with contextlib.ExitStack() as stack:
     for setting in settings:
       config = Config(model=model, batch_size=batch_size, staging_depth=0, validation='none',
-                      recompute=setting, drop_remainder=True)
+                      recompute=setting)
       # Entered and left in turn: each is in its own graph.
       steps = stack.enter_context(open_program(config, data_set, num_towers=1))
       steps.start(0)
