@@ -167,6 +167,12 @@ def keras_lstm():
       layers.Dense(NUM_CLASSES, activation='softmax')]))
 
 
+def mobilenet_v2():
+  """Keras's MobileNetV2 with a third of its channels."""
+  return KerasModel(lambda: load_keras().applications.MobileNetV2(
+      (32, 32, 3), alpha=0.35, weights=None, classes=NUM_CLASSES))
+
+
 def cifar10():
   """The net of TensorFlow's cifar10 tutorial (models/tutorials/image/cifar10/cifar10.py).
 
@@ -269,6 +275,9 @@ PROGRAMS: Dict[str, Gallery] = {
                     optimizer=bert_optimizer),
     'distilbert': Gallery(distilbert, sentences, 'DistilBERT', 'transformers 4.49.0', TF2),
     'keras_lstm': Gallery(keras_lstm, sentences, 'Keras LSTM', 'TensorFlow'),
+    'mobilenet_v2': Gallery(
+        mobilenet_v2, lambda: images(32), 'Keras MobileNetV2', 'TensorFlow',
+        cause='FusedBatchNorm'),
     'cifar10': Gallery(cifar10, lambda: images(24), 'net of the cifar10 tutorial', 'written out',
                        changed='2'),
     'feature_columns': Gallery(feature_columns, table, 'wide and deep by tf.feature_column',
