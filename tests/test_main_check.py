@@ -53,13 +53,13 @@ def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypat
 def test_what_is_not_compared_is_said(monkeypatch, capsys):
   build(monkeypatch)
   _, printed = run(capsys, '--tower_build=clone', '--variables=replicated', '--accumulate=2',
-                   '--precision=mixed', '--recompute=3')
+                   '--precision=mixed', '--recompute=auto')
   line = printed.out.splitlines()[-1]
   compared, _, others = line.partition('NOT compared: ')
   assert ('tower_build=reuse, variables=host, accumulate=1, precision=float32, last_batch=keep, '
           'recompute=none' in compared)
   assert others == ('tower_build=clone, variables=replicated, accumulate=2, precision=mixed, '
-                    'recompute=3')
+                    'recompute=auto')
 
 
 def test_gpus_that_are_not_there_are_a_usage_error(capsys):

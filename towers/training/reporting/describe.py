@@ -146,7 +146,9 @@ def describe_check(*, tower_build: str, variables: str, accumulate: int, precisi
   given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
                precision=precision, last_batch=last_batch, recompute=recompute)
   line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
-  others = {name: value for name, value in given.items() if value not in (compared[name], 'auto')}
+  if tower_build == 'auto':
+    del given['tower_build']  # It asks for nothing that differs.
+  others = {name: value for name, value in given.items() if value != compared[name]}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line
 
 
