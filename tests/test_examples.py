@@ -181,6 +181,7 @@ def test_what_has_migrated_learns_as_before(name, migrating):
   assert before < 1.2 and after < 1.2
 
 
+@pytest.mark.slow
 def test_what_an_estimator_trained_towers_train(migrating):
   def accuracy(name):
     return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrating[name]).group(1))

@@ -51,12 +51,10 @@ def uninterrupted(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dead, fault, moment, times', [
-    (1, 'steps are marked', '<training>', 30),
-    pytest.param(0, 'steps are marked', '<training>', 30, marks=pytest.mark.slow),
-    pytest.param(1, 'validation is slow', '<validation>', 14, marks=pytest.mark.slow),
-    pytest.param(0, 'saving is slow', '<saving>', 2, marks=pytest.mark.slow),
-])
+    (1, 'steps are marked', '<training>', 30), (0, 'steps are marked', '<training>', 30),
+    (1, 'validation is slow', '<validation>', 14), (0, 'saving is slow', '<saving>', 2)])
 def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
     dead, fault, moment, times, uninterrupted, tmp_path):
   flags = FLAGS + [f'--checkpoint_dir={tmp_path}']
