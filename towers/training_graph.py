@@ -19,7 +19,8 @@ from towers.placement.cluster import read_cluster
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
-from towers.update.averages import build_averages, check_decay
+from towers.update.average_decay import check_decay
+from towers.update.averages import build_averages
 from towers.update.groups import Optimizers, Rate, build_groups, is_function
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start

@@ -16,12 +16,12 @@ and a step pays nothing for it. A tower of its own measures a snapshot of the av
 """
 
 import contextlib
-import numbers
 from typing import Any, Dict, Iterator, List, NamedTuple
 
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.placement.host import HOST
+from towers.update.average_decay import check_decay
 
 
 class Averages(NamedTuple):
@@ -76,17 +76,6 @@ class Averages(NamedTuple):
 def name_average(name: str) -> str:
   """Returns the name of a weight's average, which is TensorFlow's."""
   return f'{name}/ExponentialMovingAverage'
-
-
-def check_decay(decay: float) -> None:
-  """Refuses a decay that is no number above 0 and below 1.
-
-  Raises:
-    UsageError: names the decay.
-  """
-  if not isinstance(decay, numbers.Real) or not 0 < decay < 1:
-    raise UsageError(f'average_weights={decay}: it must be above 0 and below 1, such as 0.9999; '
-                     'leave it out for no averages.')
 
 
 def build_averages(decay: float) -> Averages:

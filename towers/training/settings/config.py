@@ -5,20 +5,16 @@ Groups follow the data through the program, and the command line is made from th
 """
 
 import dataclasses
-import math
-import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data import DATA_SETS
 from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
 from towers.placement.cluster import Cluster
-from towers.placement.gpu_memory import read_gpu_memory
-from towers.tower.segments import parse_recompute
 from towers.training.settings import intervals
-from towers.training.settings.functions import is_function
+from towers.training.settings.checks import check_config
+from towers.training.settings.setting import Function, Path, Setting, Text
 from towers.training.settings.zoo import load_zoo
 
 # Peak learning rates of optimizers with others than most.
@@ -31,35 +27,6 @@ _OWN = frozenset((
     'trace_steps', 'trace_file', 'export_dir', 'device', 'num_gpus', 'input_threads',
     'inter_threads', 'intra_threads', 'graph_rewriter', 'xla', 'tower_build', 'stall_seconds',
     'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet'))
-
-
-class Path(str):
-  """The kind of a setting that names a file or folder."""
-
-
-class Text(str):
-  """The kind of a setting that is free text and no path, such as '2epochs'."""
-
-
-class Function(str):
-  """The kind of a setting that is one of `choices`, or names a function of one's own."""
-
-
-class Setting(NamedTuple):
-  """What the command line knows of a field.
-
-  Attributes:
-    group: its heading in the help.
-    help: one line.
-    kind: int, float, bool, list for comma-separated numbers, str for one of `choices`, `Function`,
-      `Path` or `Text`.
-    choices: the valid values of a str.
-  """
-  group: str
-  help: str
-  kind: type
-  choices: Tuple[str, ...] = ()
-
 
 _GROUPS: List[str] = ['']
 
@@ -263,164 +230,7 @@ class Config:
       Path, None, '.npy or .npz file, or folder of images, to predict, instead of training')
 
   def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):
-      self._check_type(field.name, getattr(self, field.name), field.metadata['setting'])
-    self._check_ranges()
-    self._check_learning_rate()
-    self._check_intervals()
-    self._check_devices()
-    self._check_job()
-    self._check_own_functions()
-    self._check_validation_and_checkpoints()
-
-  def _check_type(self, name: str, value: Any, setting: Setting) -> None:
-    if value is None:
-      return
-    numbers = value if setting.kind is list else [value] if setting.kind is float else []
-    for number in numbers:
-      _refuse(not _is_finite(number), f'{name}={number}: it must be a finite number.')
-    _refuse(setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)),
-            f'{name}={value}: it must be a whole number.')
-    if setting.kind is Path:
-      _refuse(not isinstance(value, (str, os.PathLike)), f'{name}={value}: it must be a path.')
-      check_local_path(name, value)
-    if setting.kind is Function and is_function(value):
-      return
-    own = ', or write module:function for your own' if setting.kind is Function else ''
-    _refuse(bool(setting.choices) and value not in setting.choices,
-            f"{name}={value}: choose one of {', '.join(setting.choices)}{own}.")
-
-  def _check_ranges(self) -> None:
-    self._check_at_least(
-        1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints', 'early_stopping',
-        'image_size', 'input_threads', 'inter_threads', 'intra_threads', 'max_image_pixels')
-    self._check_at_least(2, 'num_classes')
-    self._check_at_least(
-        0, 'fusion_megabytes', 'weight_decay', 'warmup_epochs', 'seed', 'first_label',
-        'min_rate')
-    self._check_above_zero(
-        'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
-        'stall_seconds', 'start_seconds', 'worker_seconds')
-    parse_recompute(self.recompute)
-    _refuse(self.staging_depth not in (0, 1, 2),
-            f'staging_depth={self.staging_depth}: choose 0, 1 or 2.')
-    for name in ('momentum', 'beta1', 'beta2', 'rms_decay', 'label_smoothing', 'drop_path'):
-      value = getattr(self, name)
-      why = ', or the weights never settle' if name == 'momentum' else ''
-      _refuse(not 0 <= value < 1, f'{name}={value:g}: it must be at least 0 and below 1{why}.')
-    decay = self.average_weights
-    _refuse(decay is not None and not 0 < decay < 1,
-            f'average_weights={decay}: it must be above 0 and below 1, such as 0.9999; leave it '
-            'out for no averages.')
-
-  def _check_at_least(self, least: int, *names: str) -> None:
-    for name in names:
-      value = getattr(self, name)
-      _refuse(value is not None and value < least, f'{name}={value}: it must be at least {least}.')
-
-  def _check_above_zero(self, *names: str) -> None:
-    for name in names:
-      value = getattr(self, name)
-      _refuse(value is not None and value <= 0, f'{name}={value}: it must be above 0.')
-
-  def _check_learning_rate(self) -> None:
-    """Refuses a schedule whose `decay_epochs` are missing, superfluous or out of order."""
-    epochs = self.decay_epochs
-    text = ','.join(f'{epoch:g}' for epoch in epochs)
-    _refuse(self.schedule in ('piecewise', 'exponential') and not epochs,
-            f'schedule={self.schedule} needs decay_epochs, such as decay_epochs=3.')
-    _refuse(self.schedule == 'exponential' and len(epochs) > 1,
-            f'schedule=exponential takes one number of decay_epochs, not {len(epochs)}.')
-    _refuse(self.schedule in ('constant', 'cosine') and bool(epochs),
-            f'decay_epochs={text} has no effect with schedule={self.schedule}: use '
-            'schedule=piecewise or exponential.')
-    least = self.min_rate
-    _refuse(least > 0 and self.schedule == 'constant',
-            f'min_rate={least:g} has no effect with schedule=constant: use another one.')
-    _refuse(least > 0 and least >= self.peak_learning_rate(),
-            f'min_rate={least:g} must be below the peak, '
-            f'learning_rate={self.peak_learning_rate():g}.')
-    _refuse(any(epoch <= 0 for epoch in epochs) or sorted(set(epochs)) != list(epochs),
-            f'decay_epochs={text}: they must be above 0 and rise.')
-
-  def _check_intervals(self) -> None:
-    _refuse(self.steps is not None and self.epochs is not None,
-            f'steps={self.steps} and epochs={self.epochs} both set the length of the run: give one '
-            'of them.')
-    for name in ('validate_every', 'checkpoint_every', 'summary_every'):
-      _, unit = intervals.parse_interval(name, getattr(self, name))
-      _refuse(name != 'checkpoint_every' and unit == 'seconds',
-              f'{name}={getattr(self, name)}: count it in steps or epochs, so that runs repeat.')
-    if self.trace_steps is not None:
-      intervals.parse_trace_steps(self.trace_steps)
-
-  def _check_devices(self) -> None:
-    """Refuses formats, collectives and precisions that the chosen devices do not have."""
-    checks_on_cpus = self.check and self.device != 'gpu'
-    cause = 'check, which runs on CPU devices' if checks_on_cpus else 'device=cpu'
-    _refuse(self.data_format == 'NCHW' and (checks_on_cpus or self.device == 'cpu'),
-            f'data_format=NCHW with {cause}: this format needs GPUs; use data_format=NHWC, whose '
-            'weights and checkpoints are the same.')
-    logical = self.logical_gpus
-    read_gpu_memory(self.gpu_memory, logical)
-    _refuse(logical is not None and self.device == 'cpu',
-            f'logical_gpus={logical} with device=cpu: virtual CPU devices need no GPU to divide; '
-            'use num_gpus alone.')
-    _refuse(logical is not None and self.check,
-            f'logical_gpus={logical} has no effect on check: leave it out.')
-    _refuse(logical is not None and self.collective == 'nccl',
-            f'collective=nccl with logical_gpus={logical}: it refuses two towers on one GPU; use '
-            'collective=ring.')
-    _refuse(self.collective == 'nccl' and self.device == 'cpu',
-            'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
-    _refuse(self.loss_scale is not None and self.precision != 'mixed',
-            f'loss_scale={self.loss_scale} has no effect with precision={self.precision}: use '
-            'precision=mixed.')
-
-  def _check_job(self) -> None:
-    """Refuses jobs that contradict each other, or that lack the folder they read."""
-    other = 'check' if self.check else 'input_only'
-    _refuse(self.autotune and (self.check or self.input_only),
-            f'autotune with {other}, which trains nothing: give one of them.')
-    for name in ('init_map', 'reinit'):
-      _refuse(getattr(self, name) is not None and self.init_from is None,
-              f'{name}={getattr(self, name)} has no effect without init_from: name the file too.')
-    _refuse(self.init_from is not None and (self.check or self.input_only),
-            f'init_from={self.init_from} has no effect on {other}, which trains nothing: leave it '
-            'out.')
-    _refuse(self.export_dir is not None and self.checkpoint_dir is None and self.predict is None,
-            f'export_dir={self.export_dir} needs a checkpoint_dir, whose best checkpoint is '
-            'exported.')
-    _refuse(self.predict is not None and (self.export_dir is None) == (self.checkpoint_dir is None),
-            f'predict={self.predict} needs either checkpoint_dir (of a run) or export_dir (of '
-            'an exported model).')
-
-  def _check_own_functions(self) -> None:
-    """Refuses flags that only the data sets and models of towers take."""
-    changed = {field.name for field in dataclasses.fields(self)
-               if getattr(self, field.name) != field.default}
-    for name in ('data_dir', 'image_size', 'num_classes', 'first_label', 'augment',
-                 'on_bad_record', 'max_image_pixels'):
-      _refuse(is_function(self.data) and name in changed,
-              f'{name}={getattr(self, name)} has no effect on data={self.data}, which reads its '
-              'own: leave it out, and let the function decide.')
-    for name in ('label_smoothing', 'drop_path'):
-      _refuse(is_function(self.model) and name in changed,
-              f'{name}={getattr(self, name)} has no effect on model={self.model}, which returns '
-              'its own losses: leave it out.')
-    _refuse('drop_path' in changed and not self.model.startswith('nasnet'),
-            f'drop_path={self.drop_path:g} has no effect on model={self.model}, which has no paths '
-            'to drop: use a model of the NASNet family.')
-    _refuse(is_function(self.model) and 'data_format' in changed,
-            f'data_format={self.data_format} has no effect on model={self.model}: let the '
-            'function choose the format of its layers.')
-
-  def _check_validation_and_checkpoints(self) -> None:
-    _refuse(self.on_nan == 'rollback' and self.checkpoint_dir is None,
-            'on_nan=rollback needs a checkpoint_dir to go back to.')
-    _refuse(self.early_stopping is not None and self.validation == 'none',
-            f'early_stopping={self.early_stopping} needs validation, which is none: use '
-            'validation=switch.')
+    check_config(self)
 
   def for_worker(self, cluster: Cluster) -> 'Config':
     """Returns the settings of one process of a cluster; only the chief writes and reports.
@@ -430,9 +240,9 @@ class Config:
     """
     for name in ('autotune', 'check', 'input_only'):
       advice = ', and give all workers the flags that it prints' if name == 'autotune' else ''
-      _refuse(cluster.trains_together and getattr(self, name),
-              f'{name} is a job for one worker, and TF_CONFIG names {len(cluster.addresses)}: '
-              f'unset TF_CONFIG for it{advice}.')
+      if cluster.trains_together and getattr(self, name):
+        raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
+                         f'{len(cluster.addresses)}: unset TF_CONFIG for it{advice}.')
     if cluster.is_chief:
       return self
     changes: Dict[str, Any] = dict.fromkeys(_CHIEFS)
@@ -463,13 +273,3 @@ class Config:
     if self.learning_rate is not None:
       return self.learning_rate
     return _PEAKS.get(self.optimizer, 0.05)
-
-
-def _is_finite(value: Any) -> bool:
-  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  return is_number and math.isfinite(value)
-
-
-def _refuse(is_wrong: bool, message: str) -> None:
-  if is_wrong:
-    raise UsageError(message)

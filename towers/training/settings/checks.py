@@ -1,0 +1,179 @@
+"""Checks: what settings of a run exclude each other, or are out of range.
+
+`Config` calls them with itself when it is made. None imports TensorFlow.
+"""
+
+import dataclasses
+from typing import Any
+
+from towers.base.usage_error import UsageError
+from towers.placement.gpu_memory import read_gpu_memory
+from towers.tower.segments import parse_recompute
+from towers.training.settings import intervals
+from towers.training.settings.functions import is_function
+from towers.training.settings.setting import check_value
+from towers.update.average_decay import check_decay
+
+
+def check_config(config: Any) -> None:
+  """Checks each field of a `Config`, and all of them together.
+
+  Raises:
+    UsageError: names the flag, the value and the fix.
+  """
+  for field in dataclasses.fields(config):
+    check_value(field.name, getattr(config, field.name), field.metadata['setting'])
+  _check_ranges(config)
+  _check_learning_rate(config)
+  _check_intervals(config)
+  _check_devices(config)
+  _check_job(config)
+  _check_own_functions(config)
+  _check_validation_and_checkpoints(config)
+
+
+def _check_ranges(config: Any) -> None:
+  _check_at_least(
+      config, 1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints',
+      'early_stopping', 'image_size', 'input_threads', 'inter_threads', 'intra_threads',
+      'max_image_pixels')
+  _check_at_least(config, 2, 'num_classes')
+  _check_at_least(
+      config, 0, 'fusion_megabytes', 'weight_decay', 'warmup_epochs', 'seed', 'first_label',
+      'min_rate')
+  _check_above_zero(
+      config, 'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
+      'stall_seconds', 'start_seconds', 'worker_seconds')
+  parse_recompute(config.recompute)
+  _refuse(config.staging_depth not in (0, 1, 2),
+          f'staging_depth={config.staging_depth}: choose 0, 1 or 2.')
+  for name in ('momentum', 'beta1', 'beta2', 'rms_decay', 'label_smoothing', 'drop_path'):
+    value = getattr(config, name)
+    why = ', or the weights never settle' if name == 'momentum' else ''
+    _refuse(not 0 <= value < 1, f'{name}={value:g}: it must be at least 0 and below 1{why}.')
+  if config.average_weights is not None:
+    check_decay(config.average_weights)
+
+
+def _check_at_least(config: Any, least: int, *names: str) -> None:
+  for name in names:
+    value = getattr(config, name)
+    _refuse(value is not None and value < least, f'{name}={value}: it must be at least {least}.')
+
+
+def _check_above_zero(config: Any, *names: str) -> None:
+  for name in names:
+    value = getattr(config, name)
+    _refuse(value is not None and value <= 0, f'{name}={value}: it must be above 0.')
+
+
+def _check_learning_rate(config: Any) -> None:
+  """Refuses a schedule whose `decay_epochs` are missing, superfluous or out of order."""
+  epochs = config.decay_epochs
+  text = ','.join(f'{epoch:g}' for epoch in epochs)
+  _refuse(config.schedule in ('piecewise', 'exponential') and not epochs,
+          f'schedule={config.schedule} needs decay_epochs, such as decay_epochs=3.')
+  _refuse(config.schedule == 'exponential' and len(epochs) > 1,
+          f'schedule=exponential takes one number of decay_epochs, not {len(epochs)}.')
+  _refuse(config.schedule in ('constant', 'cosine') and bool(epochs),
+          f'decay_epochs={text} has no effect with schedule={config.schedule}: use '
+          'schedule=piecewise or exponential.')
+  least = config.min_rate
+  _refuse(least > 0 and config.schedule == 'constant',
+          f'min_rate={least:g} has no effect with schedule=constant: use another one.')
+  _refuse(least > 0 and least >= config.peak_learning_rate(),
+          f'min_rate={least:g} must be below the peak, '
+          f'learning_rate={config.peak_learning_rate():g}.')
+  _refuse(any(epoch <= 0 for epoch in epochs) or sorted(set(epochs)) != list(epochs),
+          f'decay_epochs={text}: they must be above 0 and rise.')
+
+
+def _check_intervals(config: Any) -> None:
+  _refuse(config.steps is not None and config.epochs is not None,
+          f'steps={config.steps} and epochs={config.epochs} both set the length of the run: give '
+          'one of them.')
+  for name in ('validate_every', 'checkpoint_every', 'summary_every'):
+    _, unit = intervals.parse_interval(name, getattr(config, name))
+    _refuse(name != 'checkpoint_every' and unit == 'seconds',
+            f'{name}={getattr(config, name)}: count it in steps or epochs, so that runs repeat.')
+  if config.trace_steps is not None:
+    intervals.parse_trace_steps(config.trace_steps)
+
+
+def _check_devices(config: Any) -> None:
+  """Refuses formats, collectives and precisions that the chosen devices do not have."""
+  checks_on_cpus = config.check and config.device != 'gpu'
+  cause = 'check, which runs on CPU devices' if checks_on_cpus else 'device=cpu'
+  _refuse(config.data_format == 'NCHW' and (checks_on_cpus or config.device == 'cpu'),
+          f'data_format=NCHW with {cause}: this format needs GPUs; use data_format=NHWC, whose '
+          'weights and checkpoints are the same.')
+  logical = config.logical_gpus
+  read_gpu_memory(config.gpu_memory, logical)
+  _refuse(logical is not None and config.device == 'cpu',
+          f'logical_gpus={logical} with device=cpu: virtual CPU devices need no GPU to divide; '
+          'use num_gpus alone.')
+  _refuse(logical is not None and config.check,
+          f'logical_gpus={logical} has no effect on check: leave it out.')
+  _refuse(logical is not None and config.collective == 'nccl',
+          f'collective=nccl with logical_gpus={logical}: it refuses two towers on one GPU; use '
+          'collective=ring.')
+  _refuse(config.collective == 'nccl' and config.device == 'cpu',
+          'collective=nccl with device=cpu: it runs on GPUs alone; use collective=ring.')
+  _refuse(config.loss_scale is not None and config.precision != 'mixed',
+          f'loss_scale={config.loss_scale} has no effect with precision={config.precision}: use '
+          'precision=mixed.')
+
+
+def _check_job(config: Any) -> None:
+  """Refuses jobs that contradict each other, or that lack the folder they read."""
+  other = 'check' if config.check else 'input_only'
+  _refuse(config.autotune and (config.check or config.input_only),
+          f'autotune with {other}, which trains nothing: give one of them.')
+  for name in ('init_map', 'reinit'):
+    _refuse(getattr(config, name) is not None and config.init_from is None,
+            f'{name}={getattr(config, name)} has no effect without init_from: name the file too.')
+  _refuse(config.init_from is not None and (config.check or config.input_only),
+          f'init_from={config.init_from} has no effect on {other}, which trains nothing: leave it '
+          'out.')
+  sources = (config.checkpoint_dir, config.predict)
+  _refuse(config.export_dir is not None and sources == (None, None),
+          f'export_dir={config.export_dir} needs a checkpoint_dir, whose best checkpoint is '
+          'exported.')
+  folders = (config.export_dir, config.checkpoint_dir)
+  _refuse(config.predict is not None and folders.count(None) != 1,
+          f'predict={config.predict} needs either checkpoint_dir (of a run) or export_dir (of '
+          'an exported model).')
+
+
+def _check_own_functions(config: Any) -> None:
+  """Refuses flags that only the data sets and models of towers take."""
+  changed = {field.name for field in dataclasses.fields(config)
+             if getattr(config, field.name) != field.default}
+  for name in ('data_dir', 'image_size', 'num_classes', 'first_label', 'augment',
+               'on_bad_record', 'max_image_pixels'):
+    _refuse(is_function(config.data) and name in changed,
+            f'{name}={getattr(config, name)} has no effect on data={config.data}, which reads its '
+            'own: leave it out, and let the function decide.')
+  for name in ('label_smoothing', 'drop_path'):
+    _refuse(is_function(config.model) and name in changed,
+            f'{name}={getattr(config, name)} has no effect on model={config.model}, which returns '
+            'its own losses: leave it out.')
+  _refuse('drop_path' in changed and not config.model.startswith('nasnet'),
+          f'drop_path={config.drop_path:g} has no effect on model={config.model}, which has no '
+          'paths to drop: use a model of the NASNet family.')
+  _refuse(is_function(config.model) and 'data_format' in changed,
+          f'data_format={config.data_format} has no effect on model={config.model}: let the '
+          'function choose the format of its layers.')
+
+
+def _check_validation_and_checkpoints(config: Any) -> None:
+  _refuse(config.on_nan == 'rollback' and config.checkpoint_dir is None,
+          'on_nan=rollback needs a checkpoint_dir to go back to.')
+  _refuse(config.early_stopping is not None and config.validation == 'none',
+          f'early_stopping={config.early_stopping} needs validation, which is none: use '
+          'validation=switch.')
+
+
+def _refuse(is_wrong: bool, message: str) -> None:
+  if is_wrong:
+    raise UsageError(message)
