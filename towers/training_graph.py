@@ -21,7 +21,8 @@ from towers.placement.workers import Workers
 from towers.tower.tower import Model
 from towers.update.average_decay import check_decay
 from towers.update.averages import build_averages
-from towers.update.groups import Optimizers, Rate, build_groups, is_function
+from towers.update.groups import Optimizers, Rate, build_groups, name_optimizer
+from towers.update.rate import choose_rate
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
 
@@ -84,7 +85,7 @@ class TrainingGraph:
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
     given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
-                 optimizer=_name_optimizer(optimizer),
+                 optimizer=name_optimizer(optimizer),
                  init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
     self.settings = {name: given[name] for name in _SETTINGS}
     self.train_examples, self.validation_examples = train, validation
@@ -101,22 +102,13 @@ class TrainingGraph:
       collective = 'ring'
     train_devices = devices.names[:-1] if validation_tower else devices.names
 
-    def build_feed(examples: Examples, devices: Sequence[str], batch_size: int, *,
-                   shuffle: bool = False, **planned: Any) -> Feed:
-      plan = towers.build_plan(
-          num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
-          num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
-      inputs = towers.build_inputs(examples, plan=plan, mode=input_mode, shuffle=shuffle,
-                                   seed=seed, parallel_calls=input_threads)
-      return towers.build_feed(inputs, devices=devices, staging_depth=staging_depth)
-
-    self.feed = build_feed(train, train_devices, batch_size, shuffle=shuffle,
-                           last_batch=last_batch, accumulate=accumulate)
+    self.feed = self._build_feed(train, train_devices, batch_size, shuffle=shuffle,
+                                 last_batch=last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
-    validation_feed = validation and build_feed(
+    validation_feed = validation and self._build_feed(
         validation, devices.names[-1:] if validation_tower else devices.names,
         self.plan.micro_batch_size, last_batch='pad' if last_batch == 'pad' else 'keep')
-
+    is_validating: Any = None
     is_training: Any = True
     if validation_feed and not validation_tower:
       # Kernels of GPUs take predicates from the host.
@@ -145,25 +137,9 @@ class TrainingGraph:
     self._unclipped, self.gradient_norm = mean, None
     self.gradients = towers.clip_gradients(mean, clip_norm) if clip_norm else mean
 
-    self.learning_rate = _choose_rate(optimizer, learning_rate, self.plan)
-    groups = build_groups(
-        optimizer, self.learning_rate, [variable.op.name for variable in tf.trainable_variables()],
-        rate_factors=rate_factors)
-    self.averages = None if average_weights is None else build_averages(average_weights)
-    self.train_op = towers.build_train_op(self.gradients, optimizer=groups,
-                                          weight_decay=weight_decay, averages=self.averages)
-    self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
-    add_op = self.gradients.add_op
-    self.add_wait = add_op and towers.build_input_wait(self.feed, self.batches, after=add_op)
-
-    self.validation = None
-    if validation_feed and validation_tower:
-      self.validation = towers.build_validation_tower(
-          model, validation_feed, index=len(train_devices), store=store,
-          precision=self.precision, workers=workers, averages=self.averages)
-    elif validation_feed:
-      self.validation = towers.build_validation(
-          self.towers, feed=validation_feed, is_validating=is_validating, workers=workers)
+    self._build_update(optimizer, learning_rate)
+    self.validation = validation_feed and self._build_validation(
+        model, validation_feed, is_validating, store)
     self.replicas = towers.build_replicas()
     self.broadcast = towers.build_broadcast(workers) if workers.num_workers > 1 else None
 
@@ -186,6 +162,43 @@ class TrainingGraph:
       raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
                        'are shared, and one worker: use variables=replicated.')
 
+  def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
+                  shuffle: bool = False, **planned: Any) -> Feed:
+    """Returns the feed of a split."""
+    workers = self.workers
+    plan = towers.build_plan(
+        num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
+        num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
+    inputs = towers.build_inputs(
+        examples, plan=plan, mode=self.settings['input_mode'], shuffle=shuffle,
+        seed=self.settings['seed'], parallel_calls=self.settings['input_threads'])
+    return towers.build_feed(inputs, devices=devices, staging_depth=self.settings['staging_depth'])
+
+  def _build_update(self, optimizer, learning_rate):
+    """Builds the update of all weights, and what it says of its input."""
+    settings = self.settings
+    self.learning_rate = choose_rate(optimizer, learning_rate, self.plan)
+    groups = build_groups(
+        optimizer, self.learning_rate, [variable.op.name for variable in tf.trainable_variables()],
+        rate_factors=settings['rate_factors'])
+    decay = settings['average_weights']
+    self.averages = None if decay is None else build_averages(decay)
+    self.train_op = towers.build_train_op(
+        self.gradients, optimizer=groups, weight_decay=settings['weight_decay'],
+        averages=self.averages)
+    self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
+    add_op = self.gradients.add_op
+    self.add_wait = add_op and towers.build_input_wait(self.feed, self.batches, after=add_op)
+
+  def _build_validation(self, model, feed, is_validating, store):
+    """Returns the validation by a tower of its own, or by all towers where there is a switch."""
+    if is_validating is None:
+      return towers.build_validation_tower(
+          model, feed, index=len(self.towers), store=store, precision=self.precision,
+          workers=self.workers, averages=self.averages)
+    return towers.build_validation(
+        self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
+
   def build_gradient_norm(self) -> None:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""
     if self.gradient_norm is None:
@@ -207,38 +220,3 @@ def _find_model_variables():
   """Returns all global variables but the loss scale, before any slot is made."""
   return [variable for variable in tf.global_variables()
           if not variable.op.name.startswith('loss_scale/')]
-
-
-def _name_optimizer(optimizer):
-  """Returns 'adam' for an AdamOptimizer, the name of a function, and those of all in a dict."""
-  if isinstance(optimizer, Mapping):
-    return ', '.join(f'{pattern}: {_name_optimizer(one)}' for pattern, one in optimizer.items())
-  name = getattr(optimizer, '__name__', type(optimizer).__name__)
-  return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
-
-
-def _choose_rate(optimizer, learning_rate, plan):
-  """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's."""
-  optimizers = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
-  if not optimizers:
-    raise UsageError('optimizer is an empty dict: give an optimizer for each pattern.')
-  has_function = any(map(is_function, optimizers))
-  if learning_rate is None and has_function:
-    raise UsageError('optimizer is a function of the learning rate, and learning_rate is not '
-                     'given: give learning_rate=0.1, or an optimizer that has its rate.')
-  if learning_rate is not None and not has_function:
-    raise UsageError(f'learning_rate={learning_rate} has no effect on an optimizer that has its '
-                     'own rate: give optimizer as a function of the rate, as `lambda rate: '
-                     'tf.train.MomentumOptimizer(rate, 0.9)`, or leave learning_rate out.')
-  if learning_rate is not None:
-    with tf.device(HOST):
-      return _as_rate(learning_rate(plan) if callable(learning_rate) else learning_rate)
-  # TensorFlow's optimizers keep the rate under one of these names.
-  first = optimizers[0]
-  rate = getattr(first, '_learning_rate', getattr(first, '_lr', None))
-  return _as_rate(float('nan') if rate is None or callable(rate) else rate)
-
-
-def _as_rate(rate):
-  """Returns a tensor or variable as it is, and any number as a float."""
-  return rate if hasattr(rate, 'dtype') and hasattr(rate, 'op') else float(rate)

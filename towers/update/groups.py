@@ -93,6 +93,14 @@ def is_function(optimizer: OneOptimizer) -> bool:
   return callable(optimizer) and not isinstance(optimizer, Optimizer)
 
 
+def name_optimizer(optimizer: Optimizers) -> str:
+  """Returns 'adam' for an AdamOptimizer, the name of a function, and those of all in a dict."""
+  if isinstance(optimizer, Mapping):
+    return ', '.join(f'{pattern}: {name_optimizer(one)}' for pattern, one in optimizer.items())
+  name = getattr(optimizer, '__name__', type(optimizer).__name__)
+  return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
+
+
 def _make(optimizer, factor, rates, name):
   """Returns the optimizer of a group, made with its factor of the rate."""
   if not is_function(optimizer):
