@@ -4,6 +4,10 @@ A message names the setting, both numbers and the fix, since the user sees nothi
 prints it to stderr without a stack trace and exits with code 2. Any other exception is a bug.
 """
 
+from typing import Sequence
+
+_SHOWN = 8
+
 
 class UsageError(ValueError):
   """A flag, file, shape or environment that cannot work; raised before anything expensive starts.
@@ -25,3 +29,9 @@ def check_same_number(first: int, of_first: str, second: int, of_second: str, *,
   """
   if first != second:
     raise UsageError(f'{first} {of_first}, but {second} {of_second}: {fix}')
+
+
+def format_lines(lines: Sequence[str]) -> str:
+  """Returns the first few lines for a message, indented, and the number of the others."""
+  more = [f'… and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
+  return '\n'.join(f'  {line}' for line in [*lines[:_SHOWN], *more])

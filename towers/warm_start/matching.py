@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, format_lines
 from towers.placement.patterns import choose, compile_pattern, shorten
 
 Names = Union[None, Mapping[str, str], Callable[[str], Optional[str]]]
@@ -17,7 +17,6 @@ Names = Union[None, Mapping[str, str], Callable[[str], Optional[str]]]
 leave out; or patterns and what replaces the part that they match, of which the first that matches
 counts. A name that none matches stays as it is.
 """
-_SHOWN = 8
 
 
 class InitFrom(NamedTuple):
@@ -103,11 +102,10 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
                     f'{_describe(variables[name])} in the program')
   refused = [line for line in differ if line.split(' ')[0] not in anew]
   if refused:
-    more = f'\n  … and {len(refused) - _SHOWN} more' if len(refused) > _SHOWN else ''
     first = refused[0].split(' ')[0]
     raise UsageError(
-        f'init_from={settings.path} does not fit the program:\n  ' + '\n  '.join(refused[:_SHOWN]) +
-        f"{more}\nLet these variables start anew, as reinit={first.rsplit('/', 1)[0]}, or build "
+        f'init_from={settings.path} does not fit the program:\n{format_lines(refused)}\n'
+        f"Let these variables start anew, as reinit={first.rsplit('/', 1)[0]}, or build "
         'the model that the file is of.')
   if not source:
     raise UsageError(f'init_from={settings.path} starts no variable: the file has '

@@ -26,7 +26,7 @@ from towers.base.aside import folder_aside, sweep
 from towers.base.local_path import check_local_path
 from towers.base.output import write_line
 from towers.base.reason import find_reason
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, format_lines
 from towers.base.whole_file import write_whole
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
@@ -44,8 +44,6 @@ from towers.training.saving.history import HISTORY, History
 from towers.training.saving.restore import Restorer
 from towers.training.saving.writer import Writer
 from towers.update.averages import Averages
-
-_SHOWN = 8
 
 
 class Snapshot(NamedTuple):
@@ -129,9 +127,8 @@ class Checkpoints:
       self._warn_of_order(path, step)
       return path
     if reasons:
-      shown = '\n  '.join(reasons[:_SHOWN])
-      raise UsageError(f'No checkpoint in {self.folder} is whole:\n  {shown}\nPut a whole one '
-                       'there, or remove these to start anew.')
+      raise UsageError(f'No checkpoint in {self.folder} is whole:\n{format_lines(reasons)}\nPut a '
+                       'whole one there, or remove these to start anew.')
     return None
 
   def is_empty(self) -> bool:

@@ -8,11 +8,9 @@ program lacks are left behind.
 from typing import Any, Dict, Optional
 
 from tensorflow_v1 import Session, tf
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, format_lines
 from towers.input.order import ORDER_TENSOR
 from towers.update.averages import Averages, name_average
-
-_SHOWN = 8
 
 
 class Restorer:
@@ -84,14 +82,13 @@ def check_same_variables(path: str, saved: Dict[str, Any], expected: Dict[str, A
     (shape, dtype), (other_shape, other_dtype) = saved[name], expected[name]
     if saved[name] != expected[name]:
       names = ('', '') if dtype == other_dtype else (f' {dtype.name}', f' {other_dtype.name}')
-      lines.append(f'  {name}: {list(shape)}{names[0]} in the checkpoint, '
+      lines.append(f'{name}: {list(shape)}{names[0]} in the checkpoint, '
                    f'{list(other_shape)}{names[1]} in the program')
-  lines += [f'  only in the checkpoint: {name} {list(saved[name][0])}'
+  lines += [f'only in the checkpoint: {name} {list(saved[name][0])}'
             for name in sorted(set(saved) - set(expected))]
-  lines += [f'  only in the program: {name} {list(expected[name][0])}'
+  lines += [f'only in the program: {name} {list(expected[name][0])}'
             for name in sorted(set(expected) - set(saved))]
   if lines:
-    more = [f'  … and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
-    text = '\n'.join(lines[:_SHOWN] + more)
-    raise UsageError(f'The checkpoint {path} belongs to another model or optimizer:\n{text}\nGive '
-                     'the flags that it was written with, or another checkpoint_dir.')
+    raise UsageError(f'The checkpoint {path} belongs to another model or optimizer:\n'
+                     f'{format_lines(lines)}\nGive the flags that it was written with, or another '
+                     'checkpoint_dir.')
