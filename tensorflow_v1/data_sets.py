@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Optional
 
+import numpy as np
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.framework import tensor_util
 
@@ -92,8 +93,13 @@ def find_last_op(dataset: Dataset) -> Optional[Operation]:
 
 def get_constant(tensor: Tensor) -> Any:
   """Returns the value of a scalar tensor that is known without a run, or None."""
-  value = tensor_util.constant_value(tensor)
+  value = get_constant_array(tensor)
   return None if value is None else value.item()
+
+
+def get_constant_array(tensor: Tensor) -> Optional[np.ndarray]:
+  """Returns the value of a tensor that is known without a run, or None."""
+  return tensor_util.constant_value(tensor)
 
 
 def copy_dataset(dataset: Dataset) -> Dataset:

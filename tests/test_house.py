@@ -10,7 +10,8 @@ from tests import ROOT
 
 # From the ground up. A room may import itself and the rooms before it.
 ROOMS = [
-    'towers.base', 'tensorflow_v1', 'towers.graph', 'towers.placement', 'towers.data', 'staging',
+    'towers.base', 'tensorflow_v1', 'towers.graph', 'towers.coupling', 'towers.placement',
+    'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.optimizers',
     'towers.warm_start', 'towers.validation',
     'towers.checks', 'towers.training_graph', 'towers.training.settings', 'towers.training.faults',

@@ -58,7 +58,7 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
   def count_rows():
     return tf.shape(tf.nest.flatten(batch.tensors)[0])[0]
 
-  loss, metrics = _split_returned(returned)
+  loss, metrics = split_returned(returned)
   sums = Sums({}, {})
   if isinstance(loss, Weighted):
     _add_weighted(sums, 'loss', 'The loss of the model', loss, batch, count_rows)
@@ -75,7 +75,7 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
   return sums
 
 
-def _split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
+def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
   """Returns the loss and the metrics; a pair of tensors is a loss with weights."""
   loss: Any = returned
   metrics: Dict[str, Any] = {}

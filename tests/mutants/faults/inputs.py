@@ -106,7 +106,7 @@ MUTANTS = [
              'test_only_training_leaves_the_last_batch_out'),
         ]),
     *mutants_of(
-        'towers/tower/padded_rows.py', tests='tests/input/test_last_batch.py', faults=[
+        'towers/tower/coupled.py', tests='tests/input/test_last_batch.py', faults=[
             ('of_rows & (updates | normalise)', 'of_rows & updates',
              'rows that do not count move the moments of a kernel',
              'test_batch_normalisation_over_rows_that_do_not_count_is_refused'

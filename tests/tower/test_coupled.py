@@ -1,0 +1,68 @@
+"""Models that compute from several examples: refused or named before the first step."""
+
+import logging
+
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.coupling.models import EXACT, MIXED, SCALED
+from tests.coupling.test_follow import X, Y
+
+
+def build(model, *, num_towers=2, **settings):
+  with tf.Graph().as_default():
+    return towers.Program(
+        lambda batch, is_training: model(*batch), train=towers.from_arrays(X, Y), batch_size=4,
+        num_towers=num_towers, device='cpu', optimizer=tf.train.GradientDescentOptimizer(0.1),
+        **settings)
+
+
+@pytest.mark.parametrize('settings', [dict(), dict(num_towers=1, accumulate=2),
+                                      dict(input_mode='shard')], ids=str)
+def test_a_sum_is_refused_with_its_line(settings):
+  with pytest.raises(towers.UsageError, match=r'a sum .*models.py, line \d+.*the 2 parts of a '
+                                              r'step.*the mean over the batch'):
+    build(SCALED['a_sum'], **settings)
+
+
+def test_values_that_are_divided_already_are_refused():
+  with pytest.raises(towers.UsageError, match='divide by the number'):
+    build(SCALED['losses_divided_by_the_number_of_examples'])
+
+
+def test_one_tower_takes_any_loss(caplog):
+  build(SCALED['a_sum'], num_towers=1)
+  build(MIXED['in_batch_negatives'], num_towers=1)
+  assert not caplog.records
+
+
+@pytest.mark.parametrize('model', ['in_batch_negatives', 'a_mean_over_a_mask'])
+def test_a_value_of_several_examples_is_named_once(model, caplog):
+  with caplog.at_level(logging.WARNING, 'towers'):
+    build(MIXED[model], num_towers=3)
+  [record] = caplog.records
+  assert 'models.py, line' in record.getMessage() and '3 parts' in record.getMessage()
+
+
+def test_a_metric_is_followed_too(caplog):
+  def model(x, y):
+    return EXACT['a_loss_per_example'](x, y), {'rank': x[:, 0] - tf.reduce_mean(x[:, 0])}
+
+  build(model)
+  assert 'The metric rank' in caplog.records[0].getMessage()
+
+
+def test_rows_that_do_not_count_are_not_mixed():
+  with pytest.raises(towers.UsageError, match='last_batch=pad.*Mean.*last_batch=drop'):
+    build(lambda x, y: EXACT['a_loss_per_example'](x - tf.reduce_mean(x, 0), y), last_batch='pad')
+
+
+def test_batch_normalisation_has_a_setting_of_its_own(caplog):
+  def model(x, y):
+    x = towers.tower.batch_norm_layer.batch_norm(x, True, name='norm')
+    return EXACT['a_loss_per_example'](x, y)
+
+  build(model)
+  build(model, batch_norm='sync')
+  assert not caplog.records

@@ -1,0 +1,252 @@
+"""Arithmetic: what becomes of rows, totals and free values in ops that compute.
+
+A rule gets an op's `Operands`, none of which is None or Mixed, and returns the value of all its
+outputs, or a list with one for each: None where the graph does not tell.
+"""
+
+from typing import Any, Callable, List, Optional
+
+import numpy as np
+
+from tensorflow_v1 import Tensor, get_constant_array
+from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
+
+Rule = Callable[[Operands], Any]
+_WITH_KEEP_DIMS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
+
+
+def elementwise(combine: str) -> Rule:
+  """Returns the rule of an op on elements; `combine` is 'add', 'multiply', 'divide' or 'other'."""
+
+  def rule(operands: Operands) -> Value:
+    values = operands.values
+    if any(isinstance(value, Shape) for value in values):
+      return None
+    rows = [value for value in values if isinstance(value, Rows)]
+    totals = [value for value in values if isinstance(value, Total)]
+    if rows and totals:
+      return Mixed(totals[0].op)
+    if combine in ('multiply', 'divide') and _may_count_rows(operands):
+      return None
+    if rows:
+      return _join_rows(operands, rows, combine)
+    if totals:
+      return _join_totals(values, totals, combine)
+    power = _join_powers([value.power for value in values], combine)
+    return None if power is None else Free(power)
+
+  return rule
+
+
+def _join_rows(operands, rows, combine) -> Value:
+  """Returns rows of rows and free values, broadcast from the right."""
+  ranks = [operands.rank(index) for index in range(len(operands.values))]
+  if None in ranks:
+    return None
+  from_right = {rank - value.axis for rank, value in zip(ranks, operands.values)
+                if isinstance(value, Rows)}
+  if len(from_right) > 1:
+    return Mixed(operands.op)  # A value for each pair of examples.
+  folds = {value.fold for value in rows}
+  power = _join_powers([value.power for value in operands.values], combine)
+  if power is None:
+    return None
+  return Rows(max(ranks) - from_right.pop(), power, all(value.are_equal for value in rows),
+              folds.pop() if len(folds) == 1 else None)
+
+
+def _join_totals(values, totals, combine) -> Value:
+  """Returns what becomes of totals and free values: linear functions keep a total one."""
+  first, *others = values
+  if combine == 'add' and all(value == Free() for value in values if value not in totals):
+    return max(totals, key=lambda total: total.power)
+  if combine == 'multiply' and len(totals) == 1:
+    return totals[0]._replace(power=sum(value.power for value in values))
+  if combine == 'divide' and totals == [first]:
+    return first._replace(power=first.power - sum(value.power for value in others))
+  return Mixed(totals[-1].op)
+
+
+def _join_powers(powers, combine) -> Optional[int]:
+  first, *others = powers
+  if combine == 'multiply':
+    return sum(powers)
+  if combine == 'divide':
+    return first - sum(others)
+  if combine == 'add':
+    return first if all(other == first for other in others) else None
+  return 0 if not any(powers) else None
+
+
+def _may_count_rows(operands: Operands) -> bool:
+  """Returns whether a factor or divisor may stand for the number of rows, where that is static."""
+  if operands.num_rows is None:
+    return False
+  totals = [value for value in operands.values if isinstance(value, Total)]
+  sizes = [operands.num_rows] + [
+      int(np.prod(total.op.inputs[0].shape.as_list())) for total in totals
+      if total.op.inputs[0].shape.is_fully_defined()]
+  for tensor, value in zip(operands.op.inputs, operands.values):
+    if value == Free():
+      constant = get_constant_array(tensor)
+      if constant is None:
+        return True
+      if constant.size == 1:
+        number = float(constant.reshape([]))
+        if any(np.isclose(number, size) or np.isclose(number * size, 1) for size in sizes):
+          return True
+  return False
+
+
+def linear(operands: Operands) -> Value:
+  """The rule of ops that pass their first input through, or negate it."""
+  return operands.values[0]
+
+
+def bias_add(operands: Operands) -> Value:
+  """The rule of a sum with one value for each channel."""
+  rows, bias = operands.values
+  return rows if isinstance(rows, Rows) and bias == Free() else None
+
+
+def to_rows(operands: Operands) -> Value:
+  """The rule of ops that treat the first axis as that of examples, with free parameters."""
+  data, *parameters = operands.values
+  is_row_wise = isinstance(data, Rows) and data.axis == 0 and all(
+      parameter == Free() for parameter in parameters)
+  return data if is_row_wise else None
+
+
+def batch_norm(operands: Operands) -> List[Value]:
+  """The kernel of batch normalisation, whose moments are a matter of `batch_norm`."""
+  return [to_rows(operands)] + [None] * (len(operands.op.outputs) - 1)
+
+
+def both_rows(operands: Operands) -> Value:
+  """The rule of losses whose inputs and outputs all have a row for each example."""
+  values = operands.values
+  if all(value in (Free(), Rows(0)) or isinstance(value, Rows) and value._replace(
+      fold=1, are_equal=False) == Rows(0) for value in values):
+    return next(value for value in values if isinstance(value, Rows))._replace(are_equal=False)
+  return None
+
+
+def along_axis(input_index: Optional[int] = None, *, mixes: bool = True) -> Rule:
+  """Returns the rule of ops that join elements along axes and keep the shape.
+
+  Args:
+    input_index: of the axes; None for the last axis.
+    mixes: whether rows along the axis of examples are mixed; otherwise that is not known.
+  """
+
+  def rule(operands: Operands) -> Value:
+    rows, rank = operands.values[0], operands.rank(0)
+    if not isinstance(rows, Rows) or rank is None:
+      return None
+    axes = _axes(operands.op.inputs[input_index], rank) if input_index else [rank - 1]
+    if axes is None:
+      return None
+    if rows.axis in axes:
+      return Mixed(operands.op) if mixes else None
+    return rows._replace(are_equal=False)
+
+  return rule
+
+
+def reduction(kind: str) -> Rule:
+  """Returns the rule of a reduction; `kind` is 'sum', 'mean' or 'other'."""
+
+  def rule(operands: Operands) -> Value:
+    op, value, rank = operands.op, operands.values[0], operands.rank(0)
+    if isinstance(value, Total):
+      return value if kind != 'other' else Mixed(value.op)
+    axes = None if rank is None else _axes(op.inputs[1], rank)
+    if not isinstance(value, Rows) or axes is None:
+      return None
+    if value.axis not in axes:
+      if kind == 'other' and value.power:
+        return None
+      keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
+      return value._replace(
+          axis=value.axis - (0 if keeps else sum(axis < value.axis for axis in axes)))
+    if kind == 'other':
+      # The largest of some integers is mostly a length, which chooses a shape.
+      return Mixed(op) if op.inputs[0].dtype.is_floating else None
+    power = value.power - (kind == 'mean')
+    return Free(power + 1) if value.are_equal else Total(power, op)
+
+  return rule
+
+
+def l2_loss(operands: Operands) -> Value:
+  """The rule of half a sum of squares."""
+  value = operands.values[0]
+  if isinstance(value, Rows) and not value.power:
+    return Total(0, operands.op)
+  return Mixed(value.op) if isinstance(value, Total) else None
+
+
+def matmul(operands: Operands) -> Value:
+  """Products over the last two axes; those before are a batch of products."""
+  op, (left, right) = operands.op, operands.values
+  totals = [value for value in (left, right) if isinstance(value, Total)]
+  if totals:
+    return totals[0] if Free() in (left, right) else Mixed(totals[0].op)
+  ranks = [operands.rank(index) for index in (0, 1)]
+  if None in ranks or not all(isinstance(value, (Rows, Free)) for value in (left, right)):
+    return None
+  names = ('transpose_a', 'transpose_b') if op.type == 'MatMul' else ('adj_x', 'adj_y')
+  places = [_from_right(value, rank, op.get_attr(name))
+            for value, rank, name in zip((left, right), ranks, names)]
+  power = left.power + right.power
+  are_summed = [places[0] == 1, places[1] == 2]
+  if all(are_summed):
+    return Total(power, op)
+  examples = {place for place in places if place}
+  if any(are_summed) or len(examples) > 1:
+    return Mixed(op)  # Each example times a weight of its position, or pairs of examples.
+  folds = {value.fold for value in (left, right) if isinstance(value, Rows)}
+  return Rows(max(ranks) - examples.pop(), power,
+              fold=folds.pop() if len(folds) == 1 else None)
+
+
+def _from_right(value: Value, rank: int, is_transposed: bool) -> int:
+  """Returns how far from the right the examples are in a matrix as it is multiplied; 0 for none."""
+  if not isinstance(value, Rows):
+    return 0
+  place = rank - value.axis
+  return 3 - place if is_transposed and place < 3 else place
+
+
+def einsum(operands: Operands) -> Value:
+  """Products over named axes, of rows that share the examples' name, and free values."""
+  op, values = operands.op, operands.values
+  equation = op.get_attr('equation').decode()
+  if '.' in equation or not all(isinstance(value, (Rows, Free)) for value in values):
+    return None
+  names, output = equation.split('->')[0].split(','), equation.split('->')[1]
+  examples = {name[value.axis] for name, value in zip(names, values) if isinstance(value, Rows)}
+  if len(examples) > 1:
+    return Mixed(op)
+  power = sum(value.power for value in values)
+  name = examples.pop()
+  if name in output:
+    return Rows(output.index(name), power)
+  shared = [value for letters, value in zip(names, values) if name in letters]
+  return Total(power, op) if all(isinstance(value, Rows) for value in shared) else Mixed(op)
+
+
+def select(operands: Operands) -> Value:
+  """Of Select, whose condition may have one element for each row of the others."""
+  if operands.op.type == 'SelectV2' or operands.rank(0) != 1 or operands.rank(1) == 1:
+    return elementwise('other')(operands)
+  rows = [value for value in operands.values if isinstance(value, Rows)]
+  if len(rows) + operands.values.count(Free()) < len(operands.values):
+    return None
+  plain = [value._replace(are_equal=False) for value in rows]
+  return plain[0] if plain and set(plain) == {Rows(0)} else None
+
+
+def _axes(tensor: Tensor, rank: int) -> Optional[List[int]]:
+  axes = get_constant_array(tensor)
+  return None if axes is None else [int(axis) % rank for axis in axes.reshape([-1])]

@@ -1,0 +1,234 @@
+"""Layout: where the axis of the examples goes in ops that move elements, and fill shapes.
+
+A rule is as in `towers.coupling.arithmetic`.
+"""
+
+from typing import List, Optional
+
+import numpy as np
+
+from tensorflow_v1 import get_constant_array
+from towers.coupling.values import Free, Operands, Rows, Shape, Total, Value
+
+
+def shape(operands: Operands) -> Value:
+  """Returns the shape of rows."""
+  value = operands.values[0]
+  return Shape(value.axis, value.fold) if isinstance(value, Rows) else None
+
+
+def size(operands: Operands) -> Value:
+  """Returns the number of rows, times a constant."""
+  return Free(1) if isinstance(operands.values[0], Rows) else None
+
+
+def filled(operands: Operands) -> Value:
+  """The rule of ops that fill a shape, with constants or random numbers."""
+  shape = operands.values[0]
+  if not isinstance(shape, Shape) or any(value != Free() for value in operands.values[1:]):
+    return None
+  return Rows(shape.axis, are_equal=operands.op.type == 'Fill', fold=shape.fold)
+
+
+def like(operands: Operands) -> Value:
+  """The rule of ones and zeros in the shape of rows."""
+  value = operands.values[0]
+  return value._replace(power=0, are_equal=True) if isinstance(value, Rows) else None
+
+
+def strided_slice(operands: Operands) -> Value:
+  """Of a slice in Python: rows keep all examples, and a shape may give their number."""
+  op, value = operands.op, operands.values[0]
+  begin, end, strides = [get_constant_array(tensor) for tensor in op.inputs[1:4]]
+  masks = {name: op.get_attr(f'{name}_mask')
+           for name in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
+  if isinstance(value, Shape):
+    if begin is None or begin.size != 1 or masks['shrink_axis'] != 1:
+      return None
+    return Free(int(begin[0] == value.axis))
+  if not isinstance(value, Rows) or strides is None or masks['ellipsis']:
+    return None
+  axis_in = axis_out = 0
+  for index, stride in enumerate(strides):
+    bit = 1 << index
+    if masks['new_axis'] & bit:
+      axis_out += 1
+      continue
+    if axis_in == value.axis:
+      is_whole = masks['begin'] & masks['end'] & bit and stride == 1
+      return value._replace(axis=axis_out) if is_whole else None
+    axis_in += 1
+    axis_out += not masks['shrink_axis'] & bit
+  return value._replace(axis=axis_out + value.axis - axis_in)
+
+
+def slice_(operands: Operands) -> Value:
+  """The rule of `tf.slice`."""
+  rows = operands.values[0]
+  begin, size = [get_constant_array(tensor) for tensor in operands.op.inputs[1:3]]
+  if not isinstance(rows, Rows) or begin is None or size is None:
+    return None
+  return rows if begin[rows.axis] == 0 and size[rows.axis] == -1 else None
+
+
+def reshape(operands: Operands) -> Value:
+  """Follows the axis of examples where it stays the first; it may be joined with others."""
+  value, (data, *_), output = operands.values[0], operands.op.inputs, operands.op.outputs[0]
+  if isinstance(value, Total):
+    return value
+  if not isinstance(value, Rows) or value.axis or None in (data.shape.ndims, output.shape.ndims):
+    return None
+  if not output.shape.ndims:
+    return None
+  sizes = [shape.as_list()[1:] for shape in (data.shape, output.shape)]
+  if sizes[0] == sizes[1] and None not in sizes[0]:
+    return value
+  if None in sizes[1]:
+    return value._replace(fold=None) if value.fold is None else None
+  if None in sizes[0]:
+    # The last axes stay, and the others are joined with that of the examples.
+    count = len(sizes[1])
+    is_joined = not count or sizes[0][-count:] == sizes[1]
+    return value._replace(fold=None) if is_joined else None
+  before, after = (int(np.prod(size)) for size in sizes)
+  if value.fold is None:
+    return value
+  values_per_example = value.fold * before
+  if not after or values_per_example % after:
+    return None
+  return value._replace(fold=values_per_example // after)
+
+
+def expand_dims(operands: Operands) -> Value:
+  """Moves the axis where the new one comes before it."""
+  value, axis = operands.values[0], get_constant_array(operands.op.inputs[1])
+  if not isinstance(value, Rows):
+    return value if isinstance(value, Total) else None
+  rank = operands.rank(0)
+  if axis is None or rank is None:
+    return None
+  return value._replace(axis=value.axis + (int(axis) % (rank + 1) <= value.axis))
+
+
+def squeeze(operands: Operands) -> Value:
+  """Moves the axis where those that go come before it."""
+  value, shape = operands.values[0], operands.op.inputs[0].shape
+  if not isinstance(value, Rows) or shape.ndims is None:
+    return value if isinstance(value, Total) else None
+  axes = [axis % shape.ndims for axis in operands.op.get_attr('squeeze_dims')] or [
+      axis for axis, size in enumerate(shape.as_list()) if size == 1 and axis != value.axis]
+  if value.axis in axes:
+    return None
+  return value._replace(axis=value.axis - sum(axis < value.axis for axis in axes))
+
+
+def transpose(operands: Operands) -> Value:
+  """Moves the axis by the permutation."""
+  value, order = operands.values[0], get_constant_array(operands.op.inputs[1])
+  if not isinstance(value, Rows) or order is None:
+    return None
+  return value._replace(axis=order.tolist().index(value.axis))
+
+
+def pack(operands: Operands) -> Value:
+  """Of rows, or of the numbers that make a shape."""
+  rank = operands.rank(0)
+  powers = [value.power for value in operands.values if isinstance(value, Free)]
+  if len(powers) == len(operands.values) and rank == 0 and sorted(powers) == [0] * (
+      len(powers) - 1) + [1]:
+    return Shape(powers.index(1))
+  value = _same_rows(operands.values)
+  if value is None or rank is None:
+    return None
+  return value._replace(axis=value.axis + (operands.op.get_attr('axis') % (rank + 1) <= value.axis))
+
+
+def concat(operands: Operands) -> Value:
+  """Of rows along another axis."""
+  *values, _ = operands.values
+  rank, axis = operands.rank(0), get_constant_array(operands.op.inputs[-1])
+  value = _same_rows(values)
+  if value is None or rank is None or axis is None:
+    return None
+  return None if int(axis) % rank == value.axis else value
+
+
+def _same_rows(values) -> Optional[Rows]:
+  """Returns the rows that all values are, or None."""
+  if not all(isinstance(value, Rows) for value in values):
+    return None
+  plain = {value._replace(are_equal=False) for value in values}
+  return plain.pop() if len(plain) == 1 else None
+
+
+def split(operands: Operands) -> Value:
+  """Of Split, whose axis is the first input, and SplitV, whose axis is the last."""
+  index, axis_index = (1, 0) if operands.op.type == 'Split' else (0, 2)
+  return _cut(operands, operands.values[index], operands.rank(index),
+              get_constant_array(operands.op.inputs[axis_index]), keeps=True)
+
+
+def unpack(operands: Operands) -> Value:
+  """Along an axis other than that of the examples."""
+  return _cut(operands, operands.values[0], operands.rank(0),
+              np.array(operands.op.get_attr('axis')), keeps=False)
+
+
+def _cut(operands, value, rank, axis, *, keeps):
+  if not isinstance(value, Rows) or rank is None or axis is None:
+    return None
+  axis = int(axis) % rank
+  if axis == value.axis:
+    return None
+  return value._replace(axis=value.axis - (not keeps and axis < value.axis))
+
+
+def gather(operands: Operands) -> Value:
+  """Rows of a table by indices of the examples, or elements of rows."""
+  data, indices = operands.values[:2]
+  axis: Optional[np.ndarray] = np.array(0)
+  if operands.op.type == 'GatherV2':
+    axis = get_constant_array(operands.op.inputs[2])
+    if operands.op.get_attr('batch_dims'):
+      return None
+  if axis is None or operands.rank(1) is None:
+    return None
+  if data == Free() and isinstance(indices, Rows):
+    return indices._replace(axis=int(axis) + indices.axis, are_equal=False)
+  if isinstance(data, Rows) and indices == Free() and 0 <= int(axis) != data.axis:
+    return data._replace(axis=data.axis + (operands.rank(1) - 1) * (int(axis) < data.axis))
+  return None
+
+
+def one_hot(operands: Operands) -> Value:
+  """The rule of a new last axis."""
+  indices, *others = operands.values
+  if not isinstance(indices, Rows) or any(other != Free() for other in others):
+    return None
+  return indices if operands.op.get_attr('axis') == -1 else None
+
+
+def pad(operands: Operands) -> Value:
+  """Along axes other than that of the examples."""
+  rows, sizes = operands.values[0], get_constant_array(operands.op.inputs[1])
+  if not isinstance(rows, Rows) or sizes is None or sizes[rows.axis].any():
+    return None
+  return rows._replace(are_equal=False)
+
+
+def tile(operands: Operands) -> Value:
+  """Along axes other than that of the examples."""
+  rows, times = operands.values[0], get_constant_array(operands.op.inputs[1])
+  return rows if isinstance(rows, Rows) and times is not None and times[rows.axis] == 1 else None
+
+
+def switch(operands: Operands) -> Value:
+  """Both branches of a `cond` get the value."""
+  return operands.values[0] if operands.values[1] == Free() else None
+
+
+def merge(operands: Operands) -> List[Value]:
+  """The rule of the end of a `cond`, which has one of its inputs; nothing is known of loops."""
+  plain = {value._replace(are_equal=False) if isinstance(value, Rows) else value
+           for value in operands.values}
+  return [plain.pop() if len(plain) == 1 else None, Free()]

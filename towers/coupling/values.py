@@ -1,0 +1,74 @@
+"""Values: what a tensor is to the examples of a batch.
+
+  Rows    one for each example, computed from this example alone
+  Total   a sum over the examples, as a mean is
+  Free    the same for every example, as a weight is
+  Shape   the shape of rows, one element of which is the number of examples
+  Mixed   computed from several examples in another way, such as a difference from their mean
+  None    not known: of an op without a rule
+
+Powers of n, the number of examples, are counted: a mean over the examples is their sum times n to
+the power of -1.
+"""
+
+from typing import Any, List, NamedTuple, Optional, Union
+
+from tensorflow_v1 import Operation
+
+
+class Rows(NamedTuple):
+  """A value for each example, times n ** power.
+
+  Attributes:
+    axis: of the examples.
+    power: of n.
+    are_equal: whether all are the same, as in ones_like.
+    fold: values per example along the axis, as after a reshape of `[n, time]` to `[n * time]`; None
+      where it is not known.
+  """
+  axis: int
+  power: int = 0
+  are_equal: bool = False
+  fold: Optional[int] = 1
+
+
+class Total(NamedTuple):
+  """A sum over the examples, times n ** power; `op` took it."""
+  power: int
+  op: Operation
+
+
+class Free(NamedTuple):
+  """A value that no example changes, times n ** power."""
+  power: int = 0
+
+
+class Shape(NamedTuple):
+  """The shape of rows, whose element `axis` is n * `fold`."""
+  axis: int
+  fold: Optional[int] = 1
+
+
+class Mixed(NamedTuple):
+  """A value computed from several examples; `op` was the first to."""
+  op: Operation
+
+
+Value = Union[Rows, Total, Free, Shape, Mixed, None]
+
+
+class Operands(NamedTuple):
+  """What a rule needs to tell the value of an op's outputs.
+
+  Attributes:
+    op: whose outputs are asked for.
+    values: of its inputs.
+    num_rows: of the batch, if it is static: then constants may stand for it.
+  """
+  op: Operation
+  values: List[Any]
+  num_rows: Optional[int]
+
+  def rank(self, index: int) -> Any:
+    """Returns the rank of an input, or None if it is not known."""
+    return self.op.inputs[index].shape.ndims

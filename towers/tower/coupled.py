@@ -1,0 +1,121 @@
+"""Coupled: models that compute from several examples at once.
+
+A tower has only its own examples. So a value of a whole batch, such as the mean that some
+normalisation subtracts or a product of all pairs of examples, is another one with other towers. And
+where rows only fill a batch up, they would count.
+"""
+
+import logging
+from typing import Any, Sequence
+
+from tensorflow_v1 import Tensor, tf
+from towers.base.usage_error import UsageError
+from towers.coupling.follow import follow
+from towers.coupling.values import Mixed, Rows, Total, Value
+from towers.graph.source import format_op
+from towers.graph.walk import find_dependents, find_needed
+from towers.input.batch import Batch
+from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.losses import Weighted, split_returned
+
+_PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
+
+
+def check_coupled(returned: Any, batch: Batch, *, num_parts: int) -> None:
+  """Refuses a loss or metric that is no mean over examples; warns of one that mixes them.
+
+  It follows the batch through the graph, op by op, and says nothing about ops that it does not
+  know. The kernels and the layer of batch normalisation have settings of their own. `check` runs
+  the model instead, and measures by how much several towers differ from one.
+
+  Args:
+    returned: by the model of the first tower.
+    batch: of that tower.
+    num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
+
+  Raises:
+    UsageError: the loss is a sum, or divides by the number of examples what is divided by it later;
+      or rows that only fill a batch up are mixed with others.
+  """
+  if num_parts == 1 and not batch.is_padded:
+    return
+  named = _name_parts(returned)
+  values = follow(
+      tf.nest.flatten(batch.tensors), list(named.values()), num_rows=batch.num_rows,
+      free=tf.get_collection(BATCH_SUMS))
+  for (name, tensor), value in zip(named.items(), values):
+    _check_scale(name, tensor, value, num_parts)
+    if isinstance(value, Mixed):
+      _report_mixed(name, value, batch, num_parts)
+      return
+
+
+def _name_parts(returned):
+  """Returns the tensors of loss and metrics, by what to call them."""
+  loss, metrics = split_returned(returned)
+  named = {'The loss of the model': loss}
+  named.update((f'The metric {name}', values) for name, values in metrics.items())
+  parts = {}
+  for name, values in named.items():
+    if isinstance(values, Weighted):
+      parts[name] = tf.convert_to_tensor(values.values)
+      parts[f'{name} (its weights)'] = tf.convert_to_tensor(values.weights)
+    elif tf.is_tensor(values):
+      parts[name] = values
+  return parts
+
+
+def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> None:
+  """Refuses a sum over the examples, and values per example that are divided by their number."""
+  fix = ('Return one loss per example, [batch], or the mean over the batch; or '
+         'towers.Weighted(losses, weights).')
+  if isinstance(value, Total) and value.power != -1 and tensor.shape.ndims == 0:
+    what = 'a sum' if value.power == 0 else 'no mean'
+    raise UsageError(
+        f'{name} is {what} over the examples of a batch ({format_op(value.op)}), which is smaller '
+        f'in each of the {num_parts} parts of a step (towers x micro-batches x workers) than in '
+        f'one: steps would be so too. {fix} A division by a constant does not help: a tower has '
+        'only its share of the batch.')
+  if isinstance(value, Rows) and value.power and tensor.shape.ndims == 1:
+    raise UsageError(
+        f'{name} has one value per example that depends on the number of examples '
+        f'({format_op(tensor.op)}), which differs between towers; they divide by the number of '
+        f'the global batch themselves. {fix}')
+
+
+def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None:
+  """Warns of a value of several examples, or refuses it where some rows are no examples."""
+  where = f'{name} depends on {format_op(value.op)}, a value of several examples of a batch'
+  if batch.is_padded:
+    raise UsageError(f'last_batch=pad fills batches up with rows that must not count. {where}: '
+                     f'{_PAD_FIX}.')
+  logging.getLogger('towers').warning(
+      '%s. A tower has only its own, so %d parts of a step (towers x micro-batches x workers) do '
+      'not equal one. For batch normalisation use towers.tower.batch_norm_layer with '
+      'batch_norm=sync, for a mean by weights return towers.Weighted(losses, weights). '
+      'towers.check shows by how much they differ.', where, num_parts)
+
+
+def check_padded_rows(batch: Batch, loss: Tensor, update_ops: Sequence[Any]) -> None:
+  """Refuses a kernel that normalises by the moments of a padded batch, or state updated from one.
+
+  Args:
+    batch: of a tower.
+    loss: of the tower.
+    update_ops: what the model added to UPDATE_OPS.
+
+  Raises:
+    UsageError: names the op and the fix.
+  """
+  if not batch.is_padded:
+    return
+  of_rows = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
+                            by_control=False)
+  updates = {getattr(update, 'op', update) for update in update_ops}
+  normalise = {op for op in find_needed([loss.op], within=of_rows)
+               if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')}
+  mixed = sorted(of_rows & (updates | normalise), key=lambda op: op._id)
+  if mixed:
+    raise UsageError(f'last_batch=pad fills batches up with rows that must not count, and '
+                     f'{format_op(mixed[0])} is computed from all rows, as batch normalisation '
+                     f'is: {_PAD_FIX}.')
