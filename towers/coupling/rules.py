@@ -15,10 +15,10 @@ RULES: Dict[str, Rule] = {
     **_rules('Mul MulNoNan', elementwise('multiply')),
     **_rules('RealDiv Div DivNoNan', elementwise('divide')),
     **_rules('Maximum Minimum Pow SquaredDifference FloorDiv FloorMod Mod Xdivy Xlogy Atan2 '
-             'Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr Relu Relu6 Elu Selu '
-             'LeakyRelu Sigmoid Tanh Exp Expm1 Log Log1p Square Sqrt Rsqrt Abs Sign Floor Ceil '
-             'Round Rint Softplus Softsign Erf Erfc Sin Cos Tan Reciprocal Inv LogicalNot IsFinite '
-             'IsNan IsInf ClipByValue', elementwise('other')),
+             'Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot '
+             'Relu Relu6 Elu Selu LeakyRelu Sigmoid Tanh Exp Expm1 Log Log1p Square Sqrt Rsqrt Abs '
+             'Sign Floor Ceil Round Rint Softplus Softsign Erf Erfc Sin Cos Tan Reciprocal Inv '
+             'IsFinite IsNan IsInf ClipByValue', elementwise('other')),
     **_rules('Identity Neg Cast StopGradient PreventGradient Snapshot CheckNumerics EnsureShape',
              arithmetic.linear),
     'BiasAdd': arithmetic.bias_add,
