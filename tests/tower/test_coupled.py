@@ -58,11 +58,16 @@ def test_rows_that_do_not_count_are_not_mixed():
     build(lambda x, y: EXACT['a_loss_per_example'](x - tf.reduce_mean(x, 0), y), last_batch='pad')
 
 
-def test_batch_normalisation_has_a_setting_of_its_own(caplog):
-  def model(x, y):
-    x = towers.tower.batch_norm_layer.batch_norm(x, True, name='norm')
-    return EXACT['a_loss_per_example'](x, y)
+def normalised(then):
+  return lambda x, y: then(towers.tower.batch_norm_layer.batch_norm(x, True, name='norm'), y)
 
-  build(model)
-  build(model, batch_norm='sync')
+
+def test_batch_normalisation_has_a_setting_of_its_own(caplog):
+  for setting in ('first', 'sync'):
+    build(normalised(EXACT['a_loss_per_example']), batch_norm=setting)
   assert not caplog.records
+
+
+def test_what_follows_batch_normalisation_is_named(caplog):
+  build(normalised(MIXED['in_batch_negatives']), batch_norm='sync')
+  assert 'MatMul' in caplog.records[0].getMessage()

@@ -249,6 +249,33 @@ MUTANTS = [
              'test_values_arrive_on_every_tower'),
         ]),
     *mutants_of(
+        'towers/coupling/arithmetic.py', tests='tests/coupling/test_follow.py', faults=[
+            ('return Mixed(operands.op)  # A value for each pair of examples.',
+             'return rows[0]  # A value for each pair of examples.',
+             'values of pairs of examples count as those of one',
+             'test_the_graph_tells_what_a_run_shows[distances_of_all_pairs]'),
+            ("power = value.power - (kind == 'mean')", 'power = value.power',
+             'a mean counts as a sum', 'test_the_graph_tells_what_a_run_shows[a_mean]'),
+            ('return Mixed(totals[-1].op)', 'return totals[-1]',
+             'a mean over a mask counts as one over the batch',
+             'test_the_graph_tells_what_a_run_shows[a_mean_over_a_mask]'),
+        ]),
+    *mutants_of(
+        'towers/coupling/follow.py', tests='tests/coupling/test_follow.py', faults=[
+            ('if op in begun or not missing:', 'if True:',
+             'ops are followed before those that they read',
+             'test_the_graph_tells_what_a_run_shows[a_branch]'),
+        ]),
+    *mutants_of(
+        'towers/tower/coupled.py', tests='tests/tower/test_coupled.py', faults=[
+            ('if num_parts == 1 and not batch.is_padded:', 'if not batch.is_padded:',
+             'a sum over a batch is trained on several towers',
+             'test_a_sum_is_refused_with_its_line[{}]'),
+            ('free=tf.get_collection(BATCH_SUMS))', 'free=[])',
+             'nothing is known behind a layer of batch normalisation',
+             'test_what_follows_batch_normalisation_is_named'),
+        ]),
+    *mutants_of(
         'towers/tower/apart.py', tests='tests/tower/test_apart.py', faults=[
             ('if op in needed and not _is_same_everywhere(source):',
              'if op in needed:',
