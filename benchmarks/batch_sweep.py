@@ -1,12 +1,13 @@
 """Speed and peak memory of AlexNet's CIFAR form over the global batch, with accumulation or not.
 
-  python -m benchmarks.batch_sweep                 # a table; some minutes
+  python -m benchmarks.batch_sweep                 # a table; ten minutes and more
   python -m benchmarks.batch_sweep --model=convnet --batch_sizes=256,1024 --micro_batch_size=128
   python -m benchmarks.batch_sweep --batch_size=50000 --accumulate=200  # one line, in this process
 
 The global batch goes from 256 to 50,000. Accumulation divides it into micro-batches of about
 `--micro_batch_size` examples, so memory stays that of one micro-batch. All lines train on the same
-50,000 CIFAR-shaped synthetic images, each in its own process.
+50,000 CIFAR-shaped synthetic images, each in its own process. Seconds of CPU count all cores, and
+hardly depend on what else the machine does.
 """
 
 import argparse
@@ -23,13 +24,18 @@ from models import MODELS
 BATCH_SIZES = (256, 1024, 4096, 16384, 50000)
 LARGEST_AT_ONCE = 4096
 NUM_EXAMPLES = 50000
+# Steps are timed until they have taken so many.
+TIMED_EXAMPLES = 8192
+HEADER = ('| Global batch | Micro-batches | Peak memory | Examples/s | Epoch | Epoch, CPU | Step | '
+          'Step, CPU |\n|---|---|---|---|---|---|---|---|')
 
 
 def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', num_towers: int = 2,
-            num_steps: int = 2, num_examples: int = NUM_EXAMPLES) -> Dict[str, Any]:
+            num_examples: int = NUM_EXAMPLES) -> Dict[str, Any]:
   """Trains some steps in this process; returns a line of the table.
 
-  The first step is not timed: it also starts kernels and allocates their buffers.
+  The first step is not timed: it also starts kernels and allocates their buffers. The next ones
+  are, until they have taken `TIMED_EXAMPLES`.
   """
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
@@ -41,21 +47,25 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
   with open_program(config, data_set, num_towers=num_towers) as steps:
     steps.start(0)
     losses = [float(steps.train())]
-    started = time.monotonic()
-    losses += [float(steps.train()) for _ in range(num_steps - 1)]
-    seconds = time.monotonic() - started
-    sizes = [steps.program.plan.size_at(step) for step in range(1, num_steps)]
-  return dict(batch_size=batch_size, accumulate=accumulate, losses=losses,
-              examples_per_second=sum(sizes) / seconds, peak_bytes=read_peak_bytes(),
-              tensorflow_version=tf.__version__)
+    count = 0
+    started, cpu_started = time.monotonic(), time.process_time()
+    while count < TIMED_EXAMPLES:
+      count += steps.program.plan.size_at(len(losses))
+      losses.append(float(steps.train()))
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
+  return dict(batch_size=batch_size, accumulate=accumulate, losses=losses, seconds=seconds,
+              cpu_seconds=cpu_seconds, timed_examples=count, num_examples=num_examples,
+              peak_bytes=read_peak_bytes(), tensorflow_version=tf.__version__)
 
 
 def format_line(line: Dict[str, Any]) -> str:
-  """Returns a line of the table."""
-  losses = ', '.join(f'{loss:.4f}' for loss in line['losses'])
-  return (f"{line['batch_size']:>7,}  {line['accumulate']:>10}  "
-          f"{line['peak_bytes'] / 1e9:8.2f} GB  {line['examples_per_second']:6.0f} examples/s  "
-          f"losses {losses}")
+  """Returns a row of the table, in Markdown."""
+  epochs = line['timed_examples'] / line['num_examples']
+  steps = len(line['losses']) - 1
+  times = [f"{line[key] / epochs:,.1f} s" for key in ('seconds', 'cpu_seconds')]
+  times += [f"{1e6 * line[key] / steps:,.0f} µs" for key in ('seconds', 'cpu_seconds')]
+  return (f"| {line['batch_size']:,} | {line['accumulate']} | {line['peak_bytes'] / 1e9:.2f} GB | "
+          f"{line['timed_examples'] / line['seconds']:,.0f} | {' | '.join(times)} |")
 
 
 def find_accumulate(batch_size: int, micro_batch_size: int) -> int:
@@ -85,8 +95,7 @@ def main() -> None:
                    num_towers=flags.num_towers, num_examples=flags.num_examples)
     print(json.dumps(line))
     return
-  print(f"{flags.model}, {flags.num_towers} towers\n{'batch':>7}  accumulate  peak memory",
-        flush=True)
+  print(f'{flags.model}, {flags.num_towers} towers\n\n{HEADER}', flush=True)
   for batch_size in flags.batch_sizes:
     for accumulate in sorted({1, find_accumulate(batch_size, flags.micro_batch_size)}):
       if accumulate > 1 or batch_size <= LARGEST_AT_ONCE:
