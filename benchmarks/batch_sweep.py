@@ -25,7 +25,7 @@ BATCH_SIZES = (256, 1024, 4096, 16384, 50000)
 LARGEST_AT_ONCE = 4096
 NUM_EXAMPLES = 50000
 # Steps are timed until they have taken so many.
-TIMED_EXAMPLES = 8192
+TIMED_EXAMPLES = 4096
 HEADER = ('| Global batch | Micro-batches | Peak memory | Examples/s | Epoch | Epoch, CPU | Step | '
           'Step, CPU |\n|---|---|---|---|---|---|---|---|')
 
@@ -34,8 +34,8 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
             num_examples: int = NUM_EXAMPLES) -> Dict[str, Any]:
   """Trains some steps in this process; returns a line of the table.
 
-  The first step is not timed: it also starts kernels and allocates their buffers. The next ones
-  are, until they have taken `TIMED_EXAMPLES`.
+  Steps are timed until they have taken `TIMED_EXAMPLES`. The first step also starts kernels and
+  allocates their buffers, so it is timed only where it takes as many by itself.
   """
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
@@ -46,24 +46,27 @@ def measure(batch_size: int, accumulate: int, *, model: str = 'alexnet_cifar', n
   config = Config(batch_size=batch_size, accumulate=accumulate, validation='none', model=model)
   with open_program(config, data_set, num_towers=num_towers) as steps:
     steps.start(0)
-    losses = [float(steps.train())]
-    count = 0
+    losses = []
+    if batch_size < TIMED_EXAMPLES:
+      losses.append(float(steps.train()))
+    first, count = len(losses), 0
     started, cpu_started = time.monotonic(), time.process_time()
     while count < TIMED_EXAMPLES:
       count += steps.program.plan.size_at(len(losses))
       losses.append(float(steps.train()))
     seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
   return dict(batch_size=batch_size, accumulate=accumulate, losses=losses, seconds=seconds,
-              cpu_seconds=cpu_seconds, timed_examples=count, num_examples=num_examples,
-              peak_bytes=read_peak_bytes(), tensorflow_version=tf.__version__)
+              cpu_seconds=cpu_seconds, timed_steps=len(losses) - first, timed_examples=count,
+              num_examples=num_examples, peak_bytes=read_peak_bytes(),
+              tensorflow_version=tf.__version__)
 
 
 def format_line(line: Dict[str, Any]) -> str:
   """Returns a row of the table, in Markdown."""
   epochs = line['timed_examples'] / line['num_examples']
-  steps = len(line['losses']) - 1
-  times = [f"{line[key] / epochs:,.1f} s" for key in ('seconds', 'cpu_seconds')]
-  times += [f"{1e6 * line[key] / steps:,.0f} µs" for key in ('seconds', 'cpu_seconds')]
+  seconds = (line['seconds'], line['cpu_seconds'])
+  times = [f'{value / epochs:,.1f} s' for value in seconds]
+  times += [f"{1e6 * value / line['timed_steps']:,.0f} µs" for value in seconds]
   return (f"| {line['batch_size']:,} | {line['accumulate']} | {line['peak_bytes'] / 1e9:.2f} GB | "
           f"{line['timed_examples'] / line['seconds']:,.0f} | {' | '.join(times)} |")
 

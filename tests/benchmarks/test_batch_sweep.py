@@ -25,13 +25,13 @@ def test_a_line_has_the_losses_of_the_whole_batch(capsys, monkeypatch):
     lines.append(json.loads(capsys.readouterr().out))
   for line in lines:
     # One step that is not timed, and two that are.
-    assert (len(line['losses']), line['timed_examples'], line['num_examples']) == (3, 64, 64)
+    assert (len(line['losses']), line['timed_steps'], line['timed_examples']) == (3, 2, 64)
     assert line['seconds'] > 0 and line['cpu_seconds'] > 0 and line['peak_bytes'] > 1e7
   assert lines[0]['losses'] == pytest.approx(lines[1]['losses'], abs=1e-4)
 
 
 def test_a_row_says_what_an_epoch_and_a_step_take():
-  line = dict(batch_size=1024, accumulate=4, losses=[2.3] * 9, timed_examples=8192, seconds=16.384,
+  line = dict(batch_size=1024, accumulate=4, timed_steps=8, timed_examples=8192, seconds=16.384,
               cpu_seconds=8.192, num_examples=50000, peak_bytes=1_090_000_000)
   assert batch_sweep.format_line(line) == (
       '| 1,024 | 4 | 1.09 GB | 500 | 100.0 s | 50.0 s | 2,048,000 µs | 1,024,000 µs |')

@@ -1,10 +1,14 @@
-"""The models of the zoo multiply as often as papers count."""
+"""The models of the zoo multiply as often as papers count, and the page of results says so."""
+
+import os
+import re
 
 import pytest
 
 import models
 from benchmarks import zoo
 from tensorflow_v1 import tf
+from tests import ROOT
 
 
 # The others differ from these in how often a block is repeated.
@@ -29,9 +33,26 @@ def test_products_are_those_of_a_multiplication_by_hand():
     assert zoo.count_products(images.op) == 0
 
 
-def test_every_model_has_a_row(capsys, monkeypatch):
+def test_a_row_has_all_that_is_known_of_a_model(capsys, monkeypatch):
   monkeypatch.setattr('sys.argv', ['zoo', '--models=lenet,resnet20'])
   zoo.main()
   rows = capsys.readouterr().out.splitlines()
-  assert len(rows) == 4 and rows[3].startswith('| `resnet20` | 32 | 0.27 (0.27) | 0.0406 | ')
-  assert set(zoo.PUBLISHED) <= set(models.MODELS)
+  assert len(rows) == 4
+  lenet, resnet20 = (re.sub(r' \d\d[\d,]*( \|[^|]*\|)$', r' OPS\1', row) for row in rows[2:])
+  assert lenet == '| `lenet` | 32 | 0.0831 | 0.000886 | OPS |  |'
+  assert resnet20 == '| `resnet20` | 32 | 0.27 (0.27) | 0.0406 | OPS | He et al. 2016, table 6 |'
+
+
+def test_the_page_has_every_model_with_its_published_figures():
+  with open(os.path.join(ROOT, 'docs', 'results.md'), encoding='utf-8') as file:
+    rows = re.findall(r'^\| `(\w+)` \| (\d+) \| (.*?) \| (.*?) \| [\d,]+ \| (.*?) ?\|$',
+                      file.read(), re.MULTILINE)
+  assert [row[0] for row in rows] == list(models.MODELS)
+  for name, size, weights, products, source in rows:
+    published = zoo.PUBLISHED.get(name, zoo.Published(32, 10))
+    assert (int(size), source) == (published.size, published.source)
+    for cell, figure in ((weights, published.millions), (products, published.billions)):
+      counted, *others = re.findall(r'[\d.e-]+', cell)
+      assert [float(other) for other in others] == ([figure] if figure else [])
+      # Papers round: 1.7 million weights for 1.73.
+      assert float(counted) == pytest.approx(figure or float(counted), rel=0.021)
