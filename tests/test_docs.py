@@ -185,6 +185,7 @@ PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.tf_config',
     'benchmarks.workers', 'benchmarks.input', 'benchmarks.step', 'benchmarks.mnist',
     'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation', 'benchmarks.recompute',
+    'benchmarks.results',
     'tests.mutants', 'tests.chaos')]
 
 
