@@ -2,6 +2,7 @@
 
   python -m tests.chaos --minutes=60 --seed=1
   python -m tests.chaos --seed=1 --chain=17       # One of them again.
+  python -m tests.chaos --seed=1 --elastic        # Workers are lost and come back.
 
 The seed draws shapes, faults, victims and moments; only what a fault meets depends on the machine.
 Ends with 1 if something was lost.
@@ -12,13 +13,17 @@ import signal
 import sys
 import tempfile
 import time
+from typing import Callable
 
 from tests.chaos.chain import Chains, draw_chain
 from tests.chaos.disk import Disk
+from tests.chaos.elastic import ElasticRuns, draw_plan
 from tests.chaos.ledger import Ledger
 
 _NUM_STEPS = 90
 _MOST_LIVES = 6
+_NUM_ELASTIC_STEPS = 250
+_NUM_CHANGES = 5
 
 
 def main() -> int:
@@ -28,27 +33,45 @@ def main() -> int:
   parser.add_argument('--minutes', type=float, default=10, help='after which no chain starts')
   parser.add_argument('--seed', type=int, help='of all chains (default: the time)')
   parser.add_argument('--chain', type=int, help='only this one')
+  parser.add_argument('--elastic', action='store_true',
+                      help='runs under the launcher that lose workers and get them back')
   given = parser.parse_args()
   seed = int(time.time()) if given.seed is None else given.seed
   say(f'seed {seed}')
-  ledger = Ledger()
-  chains = lost = 0
-  started = time.monotonic()
   # Ends by an exception, which ends the processes and unmounts the disk.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   with tempfile.TemporaryDirectory() as folder, Disk(folder) as disk:
     say('the disk is a file system of its own' if disk.is_mounted else
         'no file system can be mounted: a limit of the size of files stands in for a full disk')
-    runs = Chains(disk, num_steps=_NUM_STEPS, ledger=ledger, report=say)
-    while not chains or given.chain is None and time.monotonic() - started < 60 * given.minutes:
-      index = chains if given.chain is None else given.chain
-      if not runs.run(draw_chain(seed, index, most_lives=_MOST_LIVES)):
-        say(f'again: python -m tests.chaos --seed={seed} --chain={index}')
-        lost += 1
-      chains += 1
-  minutes = (time.monotonic() - started) / 60
-  say(f'{ledger.format()}\n\n{chains} chains in {minutes:.0f} minutes, {lost} lost')
+    ledger = Ledger()
+    if not given.elastic:
+      chains = Chains(disk, num_steps=_NUM_STEPS, ledger=ledger, report=say)
+      lost = run_many(given, seed, ledger, lambda index: chains.run(
+          draw_chain(seed, index, most_lives=_MOST_LIVES)))
+    else:
+      chains = Chains(disk, num_steps=_NUM_ELASTIC_STEPS, ledger=ledger, report=say)
+      runs = ElasticRuns(disk, expect=lambda: chains.expect(None), num_steps=_NUM_ELASTIC_STEPS,
+                         ledger=ledger, report=say)
+      lost = run_many(given, seed, ledger, lambda index: runs.run(
+          draw_plan(seed, index, num_changes=_NUM_CHANGES)))
+      say(f'\n{runs.format_costs()}')
   return 1 if lost else 0
+
+
+def run_many(given: argparse.Namespace, seed: int, ledger: Ledger,
+             run: Callable[[int], bool]) -> int:
+  """Runs one after the other for some minutes, or the one that is given; returns how many lost."""
+  started, count, lost = time.monotonic(), 0, 0
+  while not count or given.chain is None and time.monotonic() - started < 60 * given.minutes:
+    index = count if given.chain is None else given.chain
+    if not run(index):
+      say(f"again: python -m tests.chaos --seed={seed} --chain={index}"
+          f"{' --elastic' if given.elastic else ''}")
+      lost += 1
+    count += 1
+  minutes = (time.monotonic() - started) / 60
+  say(f'{ledger.format()}\n\n{count} chains in {minutes:.0f} minutes, {lost} lost')
+  return lost
 
 
 def say(text: str) -> None:

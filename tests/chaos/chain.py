@@ -13,7 +13,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.shape import Shape, draw_shape
 from tests.chaos.team import Lost, Team
 
-_FLAGS = ['--validate_every=7steps', '--checkpoint_every=5steps', '--keep_checkpoints=4',
+FLAGS = ['--validate_every=7steps', '--checkpoint_every=5steps', '--keep_checkpoints=4',
           '--start_seconds=60', '--worker_seconds=40', '--learning_rate=0.05',
           '--average_weights=0.9']
 _SIMPLE = Shape('split', 1, 1, 1, 1, 'host')
@@ -79,7 +79,7 @@ class Chains:
     self._num_steps = num_steps
     self._ledger = ledger
     self._report = report
-    self._flags = [*_FLAGS, f'--steps={num_steps}']
+    self._flags = [*FLAGS, f'--steps={num_steps}']
     self._expected: Dict[Optional[Shape], judge.Outcome] = {}
 
   def run(self, chain: ChainPlan) -> bool:
@@ -98,7 +98,7 @@ class Chains:
     return True
 
   def _run(self, chain, folder):
-    expected = self._expect(chain.shape)
+    expected = self.expect(chain.shape)
     damage = Damage(folder)
     # An average life gets so far that the last one ends near the end of the run.
     most_steps = 2 * self._num_steps // (len(chain.lives) - 1)
@@ -143,7 +143,7 @@ class Chains:
       is_done = not any(codes)
       return judge.read_life([member.notes for member in team.members], is_whole=is_done), is_done
 
-  def _expect(self, shape):
+  def expect(self, shape: Optional[Shape]) -> judge.Outcome:
     """Returns what an uninterrupted run does in this shape, or in any if None."""
     if shape not in self._expected:
       folder = os.path.join(self._disk.folder, 'uninterrupted')

@@ -1,14 +1,16 @@
 """One life of a run: main.py, which notes what it does.
 
-  python -m tests.chaos.life DESCRIPTOR drop|keep [flags of main.py]
+  python -m tests.chaos.life DESCRIPTOR|FOLDER drop|keep [flags of main.py]
 
-Lines go to a descriptor, a pipe, which survives closed streams and full disks:
+Lines go to a descriptor, a pipe, which survives closed streams and full disks, or to a file of the
+process in a folder:
 
+  process 0 3 127.0.0.1:20001 47.1   rank, number of workers, the chief's address, and the time
   build                          the model is called for the first time
   start                          just before the warm-up
   train 12 tower_1 7 51 30       the examples that a tower takes in a step
   validate 14 tower_0 3 4        the same in the validation of the weights after a step
-  loss 13 0x1.8p+1               the chief's, after a step
+  loss 13 0x1.8p+1 51.3          the chief's, after a step, and the time in seconds
   save, saved                    before and after a checkpoint is written
 
 The numbers of examples begin with 1; 0 is the row that fills an empty tower. `drop` drops features
@@ -27,6 +29,7 @@ from tensorflow_v1 import tf
 from tests.harness import small
 from towers import data
 from towers.data import DataSet
+from towers.placement.cluster import read_cluster
 from towers.training.reporting.progress import Progress
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.stepping.steps import Steps
@@ -37,9 +40,12 @@ SECONDS_PER_STEP = 0.004
 
 
 def live(notes, drops_out, flags):
-  """Runs main.py; returns its exit code."""
+  """Runs main.py; returns its exit code. `notes` is a descriptor."""
   def note(*words):
     os.write(notes, (' '.join(map(str, words)) + '\n').encode())
+
+  cluster = read_cluster(os.environ)
+  note('process', cluster.rank, cluster.num_workers, cluster.addresses[0], time.monotonic())
 
   def model(batch, is_training):
     features, labels, numbers = batch
@@ -71,7 +77,8 @@ def live(notes, drops_out, flags):
 
   Steps.start = wrapped(Steps.start, lambda *_: note('start'))
   Progress.step = wrapped(Progress.step,
-                          lambda _, step, loss: note('loss', step, float(loss).hex()))
+                          lambda _, step, loss: note('loss', step, float(loss).hex(),
+                                                     time.monotonic()))
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
   data_set = DataSet(_numbered(small.random_examples(NUM_TRAIN), 1),
                      _numbered(small.random_examples(NUM_VALIDATION, 'validation', 1),
@@ -87,5 +94,13 @@ def _numbered(examples, first):
   return examples._replace(arrays=examples.arrays + (numbers.astype('int64'),))
 
 
+def _open(name):
+  """Returns the descriptor of a name: its own, or that of a file of this process in a folder."""
+  if name.isdigit():
+    return int(name)
+  path = os.path.join(name, str(os.getpid()))
+  return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
 if __name__ == '__main__':
-  sys.exit(live(int(sys.argv[1]), sys.argv[2] == 'drop', sys.argv[3:]))
+  sys.exit(live(_open(sys.argv[1]), sys.argv[2] == 'drop', sys.argv[3:]))

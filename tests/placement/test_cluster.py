@@ -118,3 +118,12 @@ def test_what_one_worker_does_alone_is_refused_among_several(name):
   with pytest.raises(UsageError,
                      match=f'{name} is a job for one worker, and TF_CONFIG names 2'):
     Config(**{name: True}).for_worker(read(dict(worker=TWO), dict(type='worker', index=0)))
+
+
+def test_a_run_that_may_be_started_again_as_more_workers_must_keep_checkpoints():
+  cluster = read_cluster({'TF_CONFIG': json.dumps(dict(
+      cluster=dict(worker=TWO[:1]), task=dict(type='worker', index=0))), 'TOWERS_ELASTIC': '1'})
+  with pytest.raises(UsageError, match='min_workers .* give the command a checkpoint_dir'):
+    Config().for_worker(cluster)
+  Config(checkpoint_dir='runs/a').for_worker(cluster)
+  Config().for_worker(cluster._replace(is_elastic=False))

@@ -9,13 +9,14 @@
   all end with 0            waits for the evaluator, ends with 0
   one fails                 SIGTERM to the others, SIGKILL after the grace; all start again,
                             on other ports
+  … with --min_workers=M    those that are left go on at once, and the lost one later with them
   one ends with 2           the same, but no restart: a restart mends no mistake
   Ctrl-C, SIGTERM, SIGHUP   forwarded once, and all leave by themselves; a second is SIGKILL to all
   launch itself is killed   `towers/launch/orphans.py` kills all
 
 The exit code is that of the first worker that failed by itself; 129, 130 and 143 after SIGHUP,
-Ctrl-C and SIGTERM. `towers/launch/child_process.py` is one child, `towers/launch/children.py` waits
-for all, and `towers/launch/network.py` keeps others away from them.
+Ctrl-C and SIGTERM. `towers/launch/round.py` is one life of all, `towers/launch/roster.py` says who
+takes part in it, and `towers/launch/network.py` keeps others away from them.
 """
 
 import argparse
@@ -26,20 +27,14 @@ from typing import Optional, Sequence
 
 from towers.base.output import open_closed_streams
 from towers.base.usage_error import UsageError
-from towers.launch.child_process import ChildProcess
 from towers.launch.children import Children, say
 from towers.launch.members import EVALUATOR, Member, plan_members
 from towers.launch.network import CHOICES, OPEN, choose_network
-from towers.launch.ports import find_free_ports
-from towers.launch.tf_config import Parser, format_tf_config
+from towers.launch.roster import Roster
+from towers.launch.round import MISTAKE, Round
+from towers.launch.tf_config import Parser
 from towers.training.faults.signals import exit_code
 
-# Exit codes of workers.
-_MISTAKE = 2
-_ANOTHER_IS_GONE = 75
-
-# A worker that ends because another is gone may end first; the other ends within this time.
-_SECONDS_TO_FIND_THE_CAUSE = 1.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
@@ -59,8 +54,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--workers', type=int, required=True, help='how many; the first is the chief')
   parser.add_argument('--evaluator', action='store_true',
                       help='one more process, which follows the checkpoints')
+  parser.add_argument('--min_workers', type=int,
+                      help='go on with as few when others are lost (default: all)')
+  parser.add_argument('--retry_seconds', type=float, default=60.0,
+                      help='after which a lost worker is tried again, and twice as long if it is '
+                           'lost again soon (default: %(default)s)')
   parser.add_argument('--restarts', type=int, default=3,
-                      help='how often all start again (default: %(default)s)')
+                      help='how often they start again after a failure (default: %(default)s)')
   parser.add_argument('--grace_seconds', type=float, default=30.0,
                       help='from SIGTERM to SIGKILL when another worker has failed '
                            '(default: %(default)s)')
@@ -84,11 +84,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _check(given):
-  for name, least in (('workers', 1), ('restarts', 0), ('grace_seconds', 0), ('gpus_per_worker', 0),
+  for name, least in (('workers', 1), ('min_workers', 1), ('retry_seconds', 1), ('restarts', 0),
+                      ('grace_seconds', 0), ('gpus_per_worker', 0),
                       ('cores_per_worker', 1)):
     value = getattr(given, name)
     if value is not None and not value >= least:
       raise UsageError(f'{name}={value} must be at least {least}.')
+  if given.min_workers is None:
+    given.min_workers = given.workers
+  if given.min_workers > given.workers:
+    raise UsageError(f'min_workers={given.min_workers} must be at most workers={given.workers}, '
+                     'the number to start with.')
   if not given.command:
     raise UsageError('there is no command to start: give it after --, as in --workers=2 -- python '
                      'main.py.')
@@ -101,110 +107,69 @@ def _check(given):
                      'TF_CONFIG.')
 
 
-def run(command: Sequence[str], members: Sequence[Member], *, restarts: int,
-        grace_seconds: float) -> int:
+def run(command: Sequence[str], members: Sequence[Member], *, min_workers: int, restarts: int,
+        grace_seconds: float, retry_seconds: float) -> int:
   """Starts all members, and again as often as it may help; returns the exit code.
 
   Args:
     command: its words.
     members: the workers, and the evaluator if there is one.
+    min_workers: with which it goes on without the others.
     restarts: at most.
     grace_seconds: from SIGTERM to SIGKILL.
+    retry_seconds: how long a lost worker is left out.
 
   Raises:
     UsageError: the command cannot be executed.
   """
+  evaluators = [member for member in members if member.task_type == EVALUATOR]
+  workers = [member for member in members if member not in evaluators]
+  roster = Roster(workers, min_workers=min_workers, retry_seconds=retry_seconds)
   num_restarts = 0
   with Children() as children:
     while True:
-      failed = run_once(children, command, members, grace_seconds=grace_seconds)
+      children.wants_more = False
+      started = Round(children, command, roster.begin(), evaluators,
+                      is_elastic=min_workers < len(workers))
+      end = started.wait(grace_seconds=grace_seconds, seconds=roster.seconds_until_more(),
+                         can_grow=not roster.is_complete)
       if children.interrupted_by:
         return exit_code(children.interrupted_by)
-      if failed is None:
+      if end.failed is None and not end.is_stopped:
         return 0
-      reason = _why_no_restart(failed, num_restarts, restarts)
-      if reason:
-        say(f'error: {failed.describe_end()}; {reason}.')
-        return failed.shell_code
-      seconds = min(_FIRST_PAUSE_SECONDS * 2 ** num_restarts, _LONGEST_PAUSE_SECONDS)
-      num_restarts += 1
-      say(f'restart {num_restarts} of {restarts} in {seconds:g} s')
-      children.wait(lambda: children.interrupted_by, seconds)
+      if end.failed is not None:
+        reason = _why_no_restart(end, roster, num_restarts, restarts)
+        if reason:
+          say(f'error: {end.failed.describe_end()}; {reason}.')
+          return end.failed.shell_code
+        num_restarts += 1
+      is_smaller = roster.lose(end.lost)
+      if end.is_stopped:
+        roster.take_back(all_of_them=children.wants_more)
+      goes_on = (f'goes on with {roster.num_present} of {roster.num_workers} workers from the last '
+                 'checkpoint')
+      if end.is_stopped and end.failed is None:
+        say(goes_on)
+      elif is_smaller:
+        say(f'restart {num_restarts} of {restarts}: {goes_on}, and tries for more after '
+            f'{roster.seconds_until_more():.0f} s or SIGUSR1')
+      else:
+        seconds = min(_FIRST_PAUSE_SECONDS * 2 ** (num_restarts - 1), _LONGEST_PAUSE_SECONDS)
+        say(f'restart {num_restarts} of {restarts} in {seconds:g} s')
+        children.wait(lambda: children.interrupted_by, seconds)
       if children.interrupted_by:
         return exit_code(children.interrupted_by)
 
 
-def _why_no_restart(failed, num_restarts, most_restarts):
+def _why_no_restart(end, roster, num_restarts, most_restarts):
   """Returns why a restart does not help, or '' if it may."""
-  if failed.name == EVALUATOR:
+  if end.failed.name == EVALUATOR:
     return 'the workers are done'
-  if failed.returncode == _MISTAKE:
+  # If all were started with this command before, a worker that now refuses it lacks its GPUs.
+  is_alone = 0 < len(end.lost) < roster.num_present and all(map(roster.was_lost, end.lost))
+  if end.failed.returncode == MISTAKE and not is_alone:
     return 'a mistake to correct, which no restart mends'
   return f'restarts: {num_restarts} of {most_restarts}' if num_restarts == most_restarts else ''
-
-
-def run_once(children: Children, command: Sequence[str], members: Sequence[Member], *,
-             grace_seconds: float) -> Optional[ChildProcess]:
-  """Starts all members, and waits until all have ended.
-
-  Args:
-    children: entered.
-    command: its words.
-    members: the workers, and the evaluator if there is one.
-    grace_seconds: from SIGTERM to SIGKILL.
-
-  Returns:
-    The first worker that failed by itself, or an evaluator that failed although no worker did.
-
-  Raises:
-    UsageError: the command cannot be executed.
-  """
-  num_workers = sum(member.task_type != EVALUATOR for member in members)
-  addresses = [f'127.0.0.1:{port}' for port in find_free_ports(num_workers)]
-  started = [_start(children, index, member, command, addresses)
-             for index, member in enumerate(members)]
-  workers, evaluators = started[:num_workers], started[num_workers:]
-
-  def have_ended():
-    return all(worker.returncode is not None for worker in workers)
-
-  def failed():
-    return [child for child in children.ended if child in workers and child.has_failed]
-
-  def causes():
-    return [worker for worker in failed() if worker.returncode != _ANOTHER_IS_GONE]
-
-  children.wait(lambda: children.interrupted_by or failed() or have_ended())
-  if failed() and not children.interrupted_by:
-    children.wait(lambda: causes() or have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
-    cause = (causes() or failed())[0]
-    if not children.have_ended():
-      say(f'{cause.name} has failed; all others get SIGTERM, and {grace_seconds:g} s to leave')
-    children.leave(grace_seconds)
-    return cause
-
-  if have_ended() and not children.have_ended():
-    say('the workers are done; waiting for the evaluator, which ends by itself after the last '
-        'checkpoint')
-  children.wait(children.have_ended)
-  return next((child for child in evaluators if child.has_failed), None)
-
-
-def _start(children, index, member, command, addresses):
-  tf_config = format_tf_config(addresses, member.task_type, member.task_index)
-  environment = dict(os.environ, TF_CONFIG=tf_config)
-  # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
-  environment.setdefault('PYTHONUNBUFFERED', '1')
-  if member.gpus is not None:
-    environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
-  else:
-    # The first process would take all memory of the GPUs that it shares with the others.
-    environment.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
-  try:
-    return children.start(member.name, command, environment=environment, cores=member.cores,
-                          index=index)
-  except OSError as error:
-    raise UsageError(f'the command {command[0]} cannot be executed: {error.strerror}.') from error
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -216,7 +181,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
                            gpus_per_worker=given.gpus_per_worker,
                            cores_per_worker=given.cores_per_worker)
     choose_network(given.network, say)
-    return run(given.command, members, restarts=given.restarts, grace_seconds=given.grace_seconds)
+    return run(given.command, members, min_workers=given.min_workers, restarts=given.restarts,
+               grace_seconds=given.grace_seconds, retry_seconds=given.retry_seconds)
   except UsageError as error:
     say(f'error: {error}')
     return 2

@@ -31,12 +31,14 @@ class Children:
   Attributes:
     ended: the children that have ended, in their order.
     interrupted_by: the number of the user's first signal, or None.
+    wants_more: whether SIGUSR1 has asked for workers that were left out, since it was last reset.
   """
 
   def __init__(self) -> None:
     """Prepares; starts nothing."""
     self.ended: List[ChildProcess] = []
     self.interrupted_by: Optional[int] = None
+    self.wants_more = False
     self._running: List[ChildProcess] = []
     self._are_leaving = False
     self._signals: List[int] = []  # Not answered yet.
@@ -52,7 +54,7 @@ class Children:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     # A signal without a handler would not write to the pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in find_handled():
+    for number in [*find_handled(), signal.SIGUSR1]:
       signal.signal(number, lambda number, _: self._signals.append(number))
     return self
 
@@ -118,6 +120,9 @@ class Children:
   def _answer_signals(self):
     while self._signals:
       number = self._signals.pop(0)
+      if number == signal.SIGUSR1:
+        self.wants_more = True
+        continue
       name = signal.Signals(number).name
       if self.interrupted_by is not None:
         say(f'{name}: all are killed')

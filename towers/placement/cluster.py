@@ -17,6 +17,8 @@ from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 
 VARIABLE = 'TF_CONFIG'
+# Set by a launcher that may end all workers to go on with another number of them.
+ELASTIC = 'TOWERS_ELASTIC'
 _JOBS = ('chief', 'worker', 'evaluator')
 _ADDRESS = re.compile(r'[!-~]+:([0-9]{1,5})\Z')
 _MOST_SHOWN = 60
@@ -31,10 +33,12 @@ class Cluster(NamedTuple):
     addresses: 'host:port' of all workers, by rank, the chief's first.
     rank: of this worker; 0 for an evaluator.
     is_evaluator: whether this process follows checkpoints instead of training.
+    is_elastic: whether the launcher may start all again as another number of workers.
   """
   addresses: List[str]
   rank: int = 0
   is_evaluator: bool = False
+  is_elastic: bool = False
 
   @property
   def is_chief(self) -> bool:
@@ -103,7 +107,8 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster:
   for address in addresses:
     if addresses.count(address) > 1:
       raise _refusal(f'names the address {address} twice: two workers need two ports')
-  return _find_task(content.get('task'), jobs, addresses)
+  cluster = _find_task(content.get('task'), jobs, addresses)
+  return cluster._replace(is_elastic=bool(environ.get(ELASTIC)))
 
 
 def _check_jobs(cluster: Any) -> Any:

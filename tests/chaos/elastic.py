@@ -1,0 +1,300 @@
+"""A run under the launcher that loses workers and gets them back, until it is done.
+
+  python -m tests.chaos --elastic --minutes=60 --seed=1
+
+The rounds of the launcher are the lives of a chain: together they must be one uninterrupted run.
+"""
+
+import collections
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Callable, Dict, List, NamedTuple, Sequence
+
+from tests import ROOT
+from tests.chaos import judge
+from tests.chaos.chain import FLAGS
+from tests.chaos.disk import Disk
+from tests.chaos.ledger import Ledger
+from tests.chaos.shape import BATCH_SIZE, Shape
+from tests.chaos.team import LIMIT_SECONDS, Lost
+from tests.harness import small
+
+LOSE, LOSE_TWO, ADD = 'a worker killed', 'two workers killed', 'workers added'
+_MOMENTS = ('process', 'build', 'start', 'validate', 'save', 'train', 'train', 'train')
+_MOST_STEPS = 25
+# How a worker may end when another is killed, or when all are stopped to be more.
+_ENDS = re.compile('^launch: worker [0-9]+ (?:was|ended) .*$', re.MULTILINE)
+_EXPECTED_ENDS = re.compile(r'launch: worker \d+ (was killed by SIG(KILL|TERM)|'
+                            r'ended with exit code (75|143))$')
+
+
+class ElasticPlan(NamedTuple):
+  """One run, before it is run.
+
+  Attributes:
+    shape: with the most workers.
+    min_workers: the least.
+    changes: what befalls the workers, in its order.
+    seed: of moments and victims.
+  """
+  shape: Shape
+  min_workers: int
+  changes: List[str]
+  seed: int
+
+
+def draw_plan(seed: int, index: int, *, num_changes: int) -> ElasticPlan:
+  """Returns a random run, the same for the same seed and index.
+
+  The runs of one seed take the input modes and staging depths in turn.
+  """
+  dice = random.Random(f'elastic {seed} {index}')
+  workers, towers = dice.choice([2, 3, 3]), dice.choice([1, 2])
+  least = dice.randint(1, workers - 1)
+  most = BATCH_SIZE // (towers * workers)
+  shape = Shape(small.MODES[index % 3], small.DEPTHS[index // 3 % 3], towers, workers,
+                dice.choice([1, min(2, most)]), dice.choice(small.PLACEMENTS))
+  changes, present = [], workers
+  while len(changes) < num_changes:
+    if present < workers and dice.random() < 0.5:
+      changes.append(ADD)
+      present = workers
+    else:
+      changes.append(LOSE_TWO if workers > 2 and dice.random() < 0.2 else LOSE)
+      present = max(least, present - 1)
+  return ElasticPlan(shape, least, changes, dice.getrandbits(32))
+
+
+class Cost(NamedTuple):
+  """What a change has cost.
+
+  Attributes:
+    kind: of the change.
+    seconds: from the change to the end of the first step of the next round.
+    repeated: steps that had been finished, and were computed again.
+  """
+  kind: str
+  seconds: float
+  repeated: int
+
+  def __str__(self) -> str:
+    """Returns it in a line."""
+    return f'{self.seconds:.1f} s to the next step, {self.repeated} steps again'
+
+
+class Round:
+  """The processes of one life of the launcher's workers.
+
+  Attributes:
+    size: how many workers there are.
+    pids: by rank, of those that have begun.
+    notes: the lines of each worker, by rank, split into words.
+    began: when its first process began, in seconds.
+  """
+
+  def __init__(self) -> None:
+    """Begins with no process."""
+    self.size = 0
+    self.pids: Dict[int, int] = {}
+    self.notes: Dict[int, List[List[str]]] = {}
+    self.began = float('inf')
+
+  def add(self, pid: int, lines: List[List[str]]) -> None:
+    """Adds a process by its notes."""
+    _, rank, size, _, began = lines[0]
+    self.size = int(size)
+    self.pids[int(rank)], self.notes[int(rank)] = pid, lines
+    self.began = min(self.began, float(began))
+
+  def count(self, word: str) -> int:
+    """Returns how often its processes have noted a word."""
+    return sum(words[0] == word for lines in self.notes.values() for words in lines)
+
+  def losses(self) -> List[List[str]]:
+    """Returns the notes of its finished steps."""
+    return [words for words in self.notes.get(0, []) if words[0] == 'loss']
+
+
+class LaunchedRun:
+  """A launcher with its workers, which note what they do in files of a folder."""
+
+  def __init__(self, plan: ElasticPlan, folder: str, flags: Sequence[str]):
+    """Starts it; the run's checkpoints go to a folder in `folder`."""
+    self.checkpoints = os.path.join(folder, 'run')
+    self._notes = os.path.join(folder, 'notes')
+    os.makedirs(self._notes)
+    self._output = os.path.join(folder, 'output')
+    command = [
+        sys.executable, '-m', 'towers.launch', f'--workers={plan.shape.workers}',
+        f'--min_workers={plan.min_workers}', '--retry_seconds=inf', '--restarts=1000', '--',
+        sys.executable, '-m', 'tests.chaos.life', self._notes, 'keep', *plan.shape.to_flags(),
+        *flags, f'--checkpoint_dir={self.checkpoints}']
+    with open(self._output, 'wb') as output:
+      self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
+                                      stderr=subprocess.STDOUT, start_new_session=True)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.process.kill()  # The workers end with it.
+    self.process.wait()
+
+  def read_rounds(self) -> List[Round]:
+    """Returns the rounds so far, in their order."""
+    found: Dict[str, Round] = collections.defaultdict(Round)
+    for name in os.listdir(self._notes):
+      with open(os.path.join(self._notes, name), encoding='ascii') as file:
+        lines = [line.split() for line in file.read().split('\n')[:-1]]
+      if lines:
+        found[lines[0][3]].add(int(name), lines)
+    return sorted(found.values(), key=lambda one: one.began)
+
+  def wait_until(self, holds: Callable[[List[Round]], bool]) -> bool:
+    """Waits until something holds of the rounds; False if the launcher has ended before."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not holds(self.read_rounds()):
+      if self.process.poll() is not None:
+        return False
+      if time.monotonic() > deadline:
+        raise Lost(f'what must come does not come\n{self.said()[-4000:]}')
+      time.sleep(0.005)
+    return True
+
+  def said(self) -> str:
+    """Returns what launcher and workers have printed."""
+    with open(self._output, encoding='utf-8') as file:
+      return file.read()
+
+  def finish(self) -> List[Round]:
+    """Waits for the end; returns all rounds.
+
+    Raises:
+      Lost: the run does not end or fails, or a worker ends with a code that no change explains.
+    """
+    try:
+      code = self.process.wait(LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+      raise Lost(f'the launcher does not end\n{self.said()[-4000:]}') from None
+    said = self.said()
+    strange = [line for line in re.findall(_ENDS, said) if not re.match(_EXPECTED_ENDS, line)]
+    if code or strange or 'Traceback' in said:
+      raise Lost(f'the launcher ended with {code}, workers: {strange}\n{said[-6000:]}')
+    return self.read_rounds()
+
+
+class ElasticRuns:
+  """Runs plans, and compares each with an uninterrupted run.
+
+  Attributes:
+    costs: of all changes so far.
+  """
+
+  def __init__(self, disk: Disk, *, expect: Callable[[], judge.Outcome], num_steps: int,
+               ledger: Ledger, report: Callable[[str], None]):
+    """Prepares.
+
+    Args:
+      disk: for the folders of the runs.
+      expect: returns what an uninterrupted run does.
+      num_steps: of each run.
+      ledger: counts the changes.
+      report: takes a line for each change and run.
+    """
+    self.costs: List[Cost] = []
+    self._folder = os.path.join(disk.folder, 'elastic')
+    self._expect = expect
+    self._num_steps = num_steps
+    self._ledger = ledger
+    self._report = report
+
+  def run(self, plan: ElasticPlan) -> bool:
+    """Runs a plan to its end; returns whether nothing was lost."""
+    self._report(f'{plan.shape}, at least {plan.min_workers}')
+    try:
+      self._run(plan)
+    except Lost as lost:
+      self._ledger.lose()
+      self._report(f'LOST: {lost}')
+      return False
+    finally:
+      shutil.rmtree(self._folder, ignore_errors=True)
+    self._ledger.survive()
+    return True
+
+  def _run(self, plan):
+    expected = self._expect()
+    flags = [*FLAGS, f'--steps={self._num_steps}']
+    dice = random.Random(plan.seed)
+    changes = []
+    with LaunchedRun(plan, self._folder, flags) as run:
+      for kind in plan.changes:
+        came, changed = _change(kind, run, plan, dice, index=len(changes))
+        if changed is not None:
+          changes.append((kind, changed))
+        if not came:
+          break
+      rounds = run.finish()
+    for index, (kind, changed) in enumerate(changes):
+      self._ledger.strike(kind)
+      self._report(f'  {kind} in round {index} of {rounds[index].size} workers')
+      if index + 1 < len(rounds) and rounds[index + 1].losses():
+        self.costs.append(_find_cost(kind, changed, rounds, index))
+        self._report(f'    {self.costs[-1]}')
+    lives = [judge.read_life([one.notes[rank] for rank in sorted(one.notes)],
+                             is_whole=one is rounds[-1]) for one in rounds]
+    found = judge.join_lives(lives, *judge.read_files(run.checkpoints, self._num_steps),
+                             expected=expected)
+    judge.compare(found, expected, is_exact=False, history=True)
+
+  def format_costs(self) -> str:
+    """Returns the seconds of each kind of change as a table."""
+    rows = ['| Change | Times | Seconds to the next step, median (lowest to highest) | Steps '
+            'computed again, median (most) |', '|---|---|---|---|']
+    for kind in sorted({cost.kind for cost in self.costs}):
+      seconds = sorted(cost.seconds for cost in self.costs if cost.kind == kind)
+      repeated = sorted(cost.repeated for cost in self.costs if cost.kind == kind)
+      middle = len(seconds) // 2
+      rows.append(f'| {kind} | {len(seconds)} | {seconds[middle]:.1f} ({seconds[0]:.1f} to '
+                  f'{seconds[-1]:.1f}) | {repeated[middle]} ({repeated[-1]}) |')
+    return '\n'.join(rows)
+
+
+def _change(kind, run, plan, dice, *, index):
+  """Does a change at a random moment of a round.
+
+  Returns:
+    Whether the run goes on after it in another round, and when it was done: None if it was not.
+  """
+  if not run.wait_until(lambda rounds: len(rounds) > index):
+    return False, None
+  word = dice.choice(_MOMENTS)
+  times = dice.randint(1, _MOST_STEPS * plan.shape.towers) if word == 'train' else 1
+  if not run.wait_until(lambda rounds: rounds[index].count(word) >= times):
+    return False, None
+  time.sleep(dice.choice([0, dice.uniform(0, 0.02)]))
+  pids = sorted(run.read_rounds()[index].pids.values())
+  if kind == ADD and run.read_rounds()[index].size == plan.shape.workers:
+    return True, None  # All are there, since too few were left.
+  changed = time.monotonic()
+  if kind == ADD:
+    run.process.send_signal(signal.SIGUSR1)
+  else:
+    for pid in dice.sample(pids, min(len(pids), 2 if kind == LOSE_TWO else 1)):
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+  return run.wait_until(lambda rounds: len(rounds) > index + 1), changed
+
+
+def _find_cost(kind, changed, rounds, index):
+  """Returns what the change that ended a round has cost, up to the first step of the next one."""
+  first = rounds[index + 1].losses()[0]
+  done = max((int(words[1]) for one in rounds[:index + 1] for words in one.losses()), default=0)
+  return Cost(kind, float(first[3]) - changed, done + 1 - int(first[1]))

@@ -1,0 +1,192 @@
+"""The launcher goes on with the workers that are left, and later with the lost ones again."""
+
+import json
+import math
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.launch.launcher import SLEEP
+from towers.launch.members import plan_members
+from towers.launch.roster import Roster
+
+WORKERS, LEAST, RETRY_SECONDS = 4, 2, 10.0
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 100), st.sets(st.integers(0, WORKERS - 1)), st.booleans())))
+def test_enough_take_part_and_a_lost_one_returns_after_its_time(rounds):
+  now = [0.0]
+  roster = Roster(plan_members(WORKERS, gpus_per_worker=1), min_workers=LEAST,
+                  retry_seconds=RETRY_SECONDS, clock=lambda: now[0])
+  lost = {}
+  for lasts, ranks, waits in rounds:
+    began = now[0]
+    members = roster.begin()
+    assert LEAST <= len(members) <= WORKERS
+    assert [member.task_index for member in members] == list(range(len(members)))
+    assert roster.is_complete == (len(members) == WORKERS)
+    assert roster.is_complete == math.isinf(roster.seconds_until_more())
+    now[0] += roster.seconds_until_more() if waits and not roster.is_complete else lasts
+    ranks = {rank for rank in ranks if rank < len(members)}
+    was_smaller = len(members)
+    assert roster.lose(ranks) == (roster.num_present < was_smaller)
+    left = {member.gpus[0] for member in roster.begin()}
+    if len(ranks) == len(members):  # No worker is to blame.
+      assert left == {member.gpus[0] for member in members}
+    elif len(members) - len(ranks) >= LEAST:
+      assert left == {member.gpus[0] for rank, member in enumerate(members) if rank not in ranks}
+      lost.update({members[rank].gpus[0]: began for rank in ranks})
+    if waits:
+      roster.take_back()
+      assert len(roster.begin()) >= len(left)
+
+
+def test_a_worker_that_is_lost_again_soon_is_left_out_twice_as_long_and_others_do_not_matter():
+  now = [0.0]
+  roster = Roster(plan_members(3), min_workers=1, retry_seconds=10, clock=lambda: now[0])
+
+  def lose(rank, after):
+    roster.begin()
+    now[0] += after
+    roster.lose([rank])
+    return roster.seconds_until_more()
+
+  waits = []
+  for after in (500, 5, 20, 35, 100):
+    waits.append(lose(2, after))
+    now[0] += waits[-1]
+    roster.take_back()
+  assert waits == [10, 20, 40, 80, 10]
+  assert lose(1, 3) == 10
+  roster.begin()
+  assert not roster.was_lost(0) and roster.was_lost(1)
+
+
+def test_more_take_part_at_most_once_in_the_time():
+  now = [0.0]
+  roster = Roster(plan_members(3), min_workers=1, retry_seconds=10, clock=lambda: now[0])
+  roster.begin()
+  roster.lose([2])
+  now[0] = 9.0
+  roster.begin()
+  roster.lose([1])
+  now[0] = 9.5
+  roster.begin()
+  assert roster.seconds_until_more() == 10  # Of this round, though one could return after 0.5 s.
+
+
+# Rounds are told apart by their addresses; each worker notes its round, rank and GPUs.
+ROUND = '''
+config = os.environ['TF_CONFIG']
+count = len(json.loads(config)['cluster']['worker'])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+note('rounds', json.dumps([json.loads(config)['cluster']['worker'][0], worker,
+                           os.environ.get('CUDA_VISIBLE_DEVICES')]))
+def others_are_there():
+  lines = [json.loads(line) for line in open(os.path.join(os.environ['NOTES'], 'rounds'))]
+  address = json.loads(config)['cluster']['worker'][0]
+  return sum(line[0] == address for line in lines) == count
+while not others_are_there():
+  time.sleep(0.01)
+def is_first(name):
+  try:
+    os.close(os.open(os.path.join(os.environ['NOTES'], name), os.O_CREAT | os.O_EXCL))
+    return True
+  except FileExistsError:
+    return False
+'''
+GPUS = {'CUDA_VISIBLE_DEVICES': '3,4,5'}
+
+
+def rounds(launcher):
+  """Returns the GPUs of each round, by rank."""
+  found = {}
+  for line in launcher.notes('rounds'):
+    address, rank, gpus = json.loads(line)
+    found.setdefault(address, {})[rank] = gpus
+  return [[ranks[rank] for rank in sorted(ranks)] for ranks in found.values()]
+
+
+@pytest.mark.parametrize('rank, asks', [(0, True), (1, False)])
+def test_a_lost_worker_is_left_out_and_comes_back_when_asked_for_or_after_the_time(
+    rank, asks, start):
+  launcher = start(ROUND + f'''
+if count == 3 and worker == {rank} and is_first('lost'):
+  os.kill(os.getpid(), signal.SIGKILL)
+if count == 3 and not os.path.exists(os.path.join(os.environ['NOTES'], 'small')):
+''' + f'  {SLEEP}' + '''
+if count == 2:
+  note('small')
+''' + f'  {SLEEP}', '--workers=3', '--min_workers=2', '--gpus_per_worker=1',
+                   f'--retry_seconds={"inf" if asks else 1}', environment=GPUS)
+  launcher.wait_for('small', 2)
+  if asks:
+    launcher.process.send_signal(signal.SIGUSR1)
+  assert launcher.end() == 0
+  left = [gpu for index, gpu in enumerate('345') if index != rank]
+  assert rounds(launcher) == [['3', '4', '5'], left, ['3', '4', '5']]
+  said = launcher.said()
+  assert f'launch: worker {rank} was killed by SIGKILL' in said
+  assert any(line.startswith('launch: restart 1 of 3: goes on with 2 of 3 workers from the last '
+                             'checkpoint') for line in said)
+  assert said[-1] == 'launch: goes on with 3 of 3 workers from the last checkpoint'
+
+
+def test_a_worker_that_the_others_miss_is_the_lost_one(start):
+  launcher = start(ROUND + f'''
+if count == 3 and worker != 1:
+  sys.exit(75)
+if count == 3:
+  {SLEEP}
+''', '--workers=3', '--min_workers=2', '--gpus_per_worker=1', environment=GPUS)
+  assert launcher.end() == 0
+  assert rounds(launcher) == [['3', '4', '5'], ['3', '5']]
+
+
+@pytest.mark.parametrize('child', [
+    # All fail, or leave on a request from elsewhere: no worker is to blame.
+    'sys.exit(3)', pytest.param('sys.exit(143)', marks=pytest.mark.slow),
+    pytest.param('sys.exit(75)', marks=pytest.mark.slow)])
+def test_if_no_worker_is_to_blame_none_is_left_out(child, start):
+  launcher = start(ROUND + f'''
+if is_first('done %d' % worker):
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  {child}
+''', '--workers=2', '--min_workers=1')
+  assert launcher.end() == 0
+  assert [len(ranks) for ranks in rounds(launcher)] == [2, 2]
+  assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
+
+
+def test_a_mistake_ends_all_but_not_of_a_worker_that_trained_before(start):
+  child = ROUND + '''
+if os.environ['CUDA_VISIBLE_DEVICES'] == '4':
+  if is_first('lost'):
+    os.kill(os.getpid(), signal.SIGKILL)
+  sys.exit(2)
+''' + SLEEP
+  launcher = start(child, '--workers=3', '--min_workers=2', '--gpus_per_worker=1', '--restarts=2',
+                   '--retry_seconds=1', environment=GPUS)
+  launcher.wait_for('rounds', 3 + 2 + 3 + 2)
+  launcher.process.send_signal(signal.SIGTERM)
+  assert launcher.end() == 143
+  assert [len(ranks) for ranks in rounds(launcher)] == [3, 2, 3, 2]
+  (launcher.folder / 'rounds').unlink()
+  launcher = start(child, '--workers=3', '--min_workers=2', '--gpus_per_worker=1',
+                   environment=GPUS)
+  assert launcher.end() == 2 and [len(ranks) for ranks in rounds(launcher)] == [3]
+
+
+def test_too_few_that_are_left_start_again_with_the_one_that_was_lost_first(start):
+  launcher = start(ROUND + f'''
+if worker == 0 and (count == 2 and is_first('first') or count == 1 and is_first('second')):
+  os.kill(os.getpid(), signal.SIGKILL)
+if count == 2:
+  {SLEEP}
+''', '--workers=2', '--min_workers=1', '--gpus_per_worker=1', environment=GPUS)
+  assert launcher.end() == 0
+  assert rounds(launcher) == [['3', '4'], ['4'], ['3']]
+  assert launcher.said()[-1] == 'launch: restart 2 of 3 in 2 s'
