@@ -61,9 +61,9 @@ class Session:
     self._training_moved = self._validation_moved = False
 
   def __enter__(self) -> 'Session':
-    with contextlib.ExitStack() as closing:
+    with contextlib.ExitStack() as closing, Startup(time.monotonic()) as startup:
       closing.enter_context(self._program.graph.as_default())
-      session = closing.enter_context(self._open(closing))
+      session = closing.enter_context(self._open(closing, startup))
       steps = Steps(session, self._program)
       with self._explained(steps):
         steps.start_variables()
@@ -234,17 +234,17 @@ class Session:
       self._program.feed.start(self._steps.session, step=self._steps.step)
       self._training_moved = False
 
-  def _open(self, closing):
+  def _open(self, closing, startup):
     """Returns a `tf.Session`, on the server of a worker where there are several."""
     program = self._program
     if program.workers.num_workers == 1:
       return tf.Session(config=towers.build_session_config(
           program.devices, needs_threads=program.needs_threads, **self._settings))
-    startup = closing.enter_context(Startup(time.monotonic()))
     worker = closing.enter_context(join_workers(
         read_cluster(os.environ), devices=program.devices, facts={},
         splits=(program.train_examples, program.validation_examples), startup=startup,
         session_settings=self._settings))
+    startup.begin('variables', 'starting the variables')
     worker.compare('graphs', facts_of_graph(program.graph), 'Something in the model or the data '
                    'depends on the machine: see to it that all workers build the same.')
     self._worker = worker

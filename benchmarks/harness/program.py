@@ -28,6 +28,7 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
       cluster, devices=devices, session_settings=config.session_settings(),
       facts=config.common_to_workers(), startup=startup, start_seconds=config.start_seconds,
       worker_seconds=config.worker_seconds) as worker:
+    startup.limit(None)  # What is measured may take any time.
     yield worker
     if worker:
       worker.peers.stop()

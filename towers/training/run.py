@@ -81,6 +81,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
                      may_skip=config.on_bad_record == 'skip' or program.train_examples.marks_bad)
       startup.begin('first step', 'running the first step')
       watchdog.watch(steps)
+      startup.limit(None)
       progress = Progress(
           total_steps=schedule.total_steps, first_step=step, plan=program.plan,
           learning_rate=steps.learning_rate, on_first_step=startup.finish,

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Union
 import towers
 from towers.base.output import write_line
 from towers.placement.cluster import check_port, read_cluster
-from towers.training.cluster.worker import join_workers
+from towers.training.cluster.worker import has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.progress import Callback
@@ -93,7 +93,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
                 trace_file=config.trace_file if config.trace_steps else None,
                 summary_dir=config.summary_dir,
                 checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
-  check_port(cluster)
+  if not has_started(cluster):
+    check_port(cluster)
 
   with Signals() as signals, Startup(time.monotonic()) as startup, \
       lock_folder(config.checkpoint_dir if cluster.is_chief else None), \

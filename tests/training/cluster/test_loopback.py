@@ -33,7 +33,7 @@ def worker_on(hosts, capsys):
   worker = Worker(cluster, tf.ConfigProto(), worker_seconds=10)
   counts = count_filters(ports[0])
   socket.create_connection(('127.0.0.1', ports[0]), 10).close()
-  worker.close()
+  del worker
   return counts, capsys.readouterr().out
 
 

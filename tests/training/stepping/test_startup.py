@@ -46,6 +46,22 @@ def test_a_phase_that_fails_leaves_no_thread_and_no_line():
   assert 'startup' not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.parametrize('is_lifted', [False, True])
+def test_a_start_with_a_limit_says_what_does_not_end_unless_the_limit_is_lifted(is_lifted):
+  late = []
+  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02,
+               on_late=late.append) as startup:
+    startup.limit(0.2)
+    startup.begin('graph', 'building the graph')
+    time.sleep(0.1)
+    assert not late
+    if is_lifted:
+      startup.limit(None)
+    time.sleep(0.3)
+  assert [reason.startswith('building the graph does not end: not all workers are ready to train '
+                            '0.2 s (start_seconds)') for reason in late] == [True] * (not is_lifted)
+
+
 def test_ops_are_counted_by_tower():
   with tf.Graph().as_default() as graph:
     tf.constant(0)

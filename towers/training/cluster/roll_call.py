@@ -20,7 +20,7 @@ from towers.base.output import write_line
 from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster, is_loopback
-from towers.training.faults.run_error import RunError
+from towers.training.faults.run_error import WorkerGone
 
 _MOST_BYTES = 1 << 24
 _MOST_DIFFERENCES = 8
@@ -60,7 +60,7 @@ class RollCall:
 
     Raises:
       UsageError: the port is in use, or the clusters of two workers do not fit together.
-      RunError: a worker is missing after the time; names it.
+      WorkerGone: a worker is missing after the time; names it.
     """
     self._until = time.monotonic() + self._limit_seconds
     # Infinity, which is no JSON, becomes a text.
@@ -78,7 +78,7 @@ class RollCall:
       self._tell(self.describe_wait())
       self._told, self._told_at = self.missing, now
     if now >= self._until:
-      raise RunError(
+      raise WorkerGone(
           f'{name_ranks(self._cluster, self.missing)} not there after {self._limit_seconds:g} s '
           f'(start_seconds): {fault}. Start the same command on every machine of TF_CONFIG, and '
           'see that each can reach the ports of the others.')

@@ -8,11 +8,12 @@ TensorFlow itself waits for a worker in silence, and workers whose graphs differ
 apart.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,8 +29,10 @@ from towers.placement.collectives import sum_of_workers
 from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
-from towers.training.faults.run_error import RunError
+from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.stepping.startup import Startup
+
+_FIX = 'Start all of them with the same flags, data and versions.'
 
 
 class Worker:
@@ -80,17 +83,13 @@ class Worker:
                  f'{error.strerror}. Close its port to them by a firewall, or start the workers '
                  'by python -m towers.launch --network=loopback.')
 
-  def close(self) -> None:
-    """Frees the server: that of TensorFlow 1.14 complains if the interpreter ends first."""
-    del self._server
-
   def meet(self, limit_seconds: float, *,
            ask: Callable[[Cluster], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
     """Waits until the servers of all workers answer.
 
     Raises:
-      RunError: one does not within `limit_seconds`; names it.
+      WorkerGone: one does not within `limit_seconds`; names it.
     """
     until = clock() + limit_seconds
     while True:
@@ -101,7 +100,7 @@ class Worker:
       if clock() >= until:
         clauses = [f"worker {rank} {'does not listen' if fault == REFUSED else fault}"
                    for rank, fault in sorted(faults.items())]
-        raise RunError(
+        raise WorkerGone(
             f"The server of {name_ranks(self.cluster, self.missing)} not there after "
             f"{limit_seconds:g} s (start_seconds), although it was before: {'; '.join(clauses)}. "
             'See why it ended, and start all workers again.')
@@ -168,6 +167,34 @@ def _digest(lines):
   return f'{len(lines)}, {digest[:8]}'
 
 
+# A server ends with its process alone, so that a later program of the process trains on it.
+_started: Dict[Tuple[Tuple[str, ...], int], Worker] = {}
+
+
+def has_started(cluster: Cluster) -> bool:
+  """Returns whether the server of this worker runs in this process, of an earlier program."""
+  return _name(cluster) in _started
+
+
+def _name(cluster):
+  return tuple(cluster.addresses), cluster.rank
+
+
+def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
+  """Returns the worker of an earlier program in this process, or None.
+
+  Raises:
+    UsageError: its server has other devices or threads.
+  """
+  worker = _started.get(_name(cluster))
+  if worker is not None and worker.session_config != session_config:
+    raise UsageError('This process has trained another program as a worker, on other devices or '
+                     'with other threads, and TensorFlow ends its server only with the process: '
+                     'give both programs the same num_towers, device and session settings, or '
+                     'start a process for each.')
+  return worker
+
+
 @contextlib.contextmanager
 def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, Any],
                  splits: Sequence[Optional[Examples]] = (), startup: Startup,
@@ -188,7 +215,7 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
 
   Raises:
     UsageError: the port is in use, or the workers differ.
-    RunError: a worker is missing.
+    WorkerGone: a worker is missing.
   """
   if not cluster.trains_together:
     yield None
@@ -196,15 +223,25 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
   session_config = towers.build_session_config(
       devices, workers=towers.Workers(cluster.num_workers, cluster.rank),
       **(session_settings or {}))
-  roll_call = RollCall(cluster, limit_seconds=start_seconds, tell=write_line)
-  startup.begin('workers', roll_call.describe_wait)
-  data = {name: examples and digest_examples(examples)
-          for name, examples in zip(('training_data', 'validation_data'), splits)}
-  check_alike(cluster, 'versions, flags or data',
-              roll_call.gather(dict(facts, tensorflow=tf.__version__, **data)),
-              'Start all of them with the same flags, data and versions.')
-  worker = Worker(cluster, session_config, worker_seconds=worker_seconds)
-  worker.meet(start_seconds)
+  facts = dict(facts, tensorflow=tf.__version__, **{
+      name: examples and digest_examples(examples)
+      for name, examples in zip(('training_data', 'validation_data'), splits)})
+  worker = _find_started(cluster, session_config)
+  has_met = worker is not None
+  if worker is None:
+    roll_call = RollCall(cluster, limit_seconds=start_seconds, tell=write_line)
+    startup.begin('workers', roll_call.describe_wait)
+    check_alike(cluster, 'versions, flags or data', roll_call.gather(facts), _FIX)
+    worker = _started[_name(cluster)] = Worker(
+        cluster, session_config, worker_seconds=worker_seconds)
+    # The server of TensorFlow 1.14 complains if the interpreter ends first.
+    atexit.register(_started.clear)
+    worker.meet(start_seconds)
+  startup.limit(start_seconds)
+  if has_met:
+    worker.peers = Peers(cluster, limit_seconds=worker_seconds)
   with worker.peers:
+    if has_met:
+      startup.begin('workers', 'waiting for the other workers')
+      worker.compare('flags or data', facts, _FIX)
     yield worker
-  worker.close()

@@ -3,6 +3,8 @@
   building the graph … 15 s, 31,000 ops so far             during a long phase
   ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
   step 4.1
+
+Workers that start together limit the time: one that hangs would keep all waiting.
 """
 
 import threading
@@ -10,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, Optional, Union
 
 from towers.base.output import write_line
+from towers.training.faults.run_error import WorkerGone, end_process
 
 _BEAT_SECONDS = 5.0
 
@@ -22,13 +25,16 @@ class Startup:
     seconds: of every phase that has ended, by name.
   """
 
-  def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS):
+  def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS,
+               on_late: Optional[Callable[[str], Any]] = None):
     """Begins with the phase 'packages and files', which is silent.
 
     Args:
       started: time.monotonic() when the process began.
       stream: to write to; None for sys.stdout.
       beat_seconds: how long a phase stays silent, and then the time between two lines.
+      on_late: called with the reason when the time is over, in a thread; None writes it and ends
+        the process with code 75.
     """
     self.seconds: Dict[str, float] = {}
     self._notes: Dict[str, str] = {}
@@ -38,6 +44,9 @@ class Startup:
     self._count_ops: Optional[Callable[[], int]] = None
     self._stream = stream
     self._beat_seconds = beat_seconds
+    self._on_late = on_late or (lambda reason: end_process(reason, WorkerGone.exit_code))
+    self._limit_seconds: Optional[float] = None
+    self._limited_since = 0.0
     self._is_over = threading.Event()
     self._lock = threading.Lock()
     self._thread = threading.Thread(target=self._beat, name='startup', daemon=True)
@@ -62,6 +71,11 @@ class Startup:
     with self._lock:
       self._end_phase()
       self._name, self._doing, self._count_ops = name, doing, count_ops
+
+  def limit(self, seconds: Optional[float]) -> None:
+    """Gives the rest of the start a time from now on; None takes the limit away."""
+    with self._lock:
+      self._limit_seconds, self._limited_since = seconds, time.monotonic()
 
   def note(self, text: str) -> None:
     """Adds a note on the phase, which the last line puts in brackets."""
@@ -88,11 +102,19 @@ class Startup:
   def _beat(self):
     while not self._is_over.wait(self._beat_seconds):
       with self._lock:
-        seconds = time.monotonic() - self._phase_started
-        if self._doing and seconds >= self._beat_seconds and not self._is_over.is_set():
+        if self._is_over.is_set():
+          return
+        now = time.monotonic()
+        doing = self._doing() if callable(self._doing) else self._doing
+        if self._limit_seconds is not None and now - self._limited_since >= self._limit_seconds:
+          self._on_late(
+              f'{doing} does not end: not all workers are ready to train {self._limit_seconds:g} s '
+              '(start_seconds) after they had met. This one hangs, or waits for one that does and '
+              'says so. Start all workers again; raise start_seconds if they need longer.')
+          return
+        if doing and now - self._phase_started >= self._beat_seconds:
           so_far = '' if self._count_ops is None else f', {self._count_ops():,} ops so far'
-          doing = self._doing() if callable(self._doing) else self._doing
-          self._write(f'{doing} … {seconds:.0f} s{so_far}')
+          self._write(f'{doing} … {now - self._phase_started:.0f} s{so_far}')
 
   def _write(self, line):
     write_line(line, self._stream)

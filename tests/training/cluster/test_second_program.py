@@ -1,0 +1,54 @@
+"""A worker's server ends with its process: a second program there trains on it, or is refused."""
+
+import re
+import subprocess
+import sys
+
+from tests import ROOT
+from tests.launch.launcher import clean_environment
+
+# Two sessions, a whole training, and a program for which the server has too few devices.
+CHILD = '''
+import numpy as np
+import towers
+from tensorflow_v1 import tf
+
+random = np.random.RandomState(0)
+examples = towers.from_arrays(np.float32(random.randn(30, 2)), random.randint(0, 2, 30))
+
+def model(batch, is_training):
+  features, labels = batch
+  logits = tf.matmul(features, tf.get_variable('weights', [2, 2]))
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+def build(num_towers):
+  return towers.Program(model, train=examples, optimizer=tf.train.GradientDescentOptimizer(0.1),
+                        batch_size=10, num_towers=num_towers, device='cpu')
+
+program = build(1)
+for _ in range(2):
+  with program.session() as session:
+    losses = [session.train() for _ in range(4)]
+  print('loss', losses[-1].hex(), flush=True)
+result = towers.train(program, steps=4, quiet=True)
+print('loss', float(result['train_loss']).hex(), flush=True)
+try:
+  with tf.Graph().as_default(), build(2).session():
+    pass
+except towers.UsageError as error:
+  print('refused', error, flush=True)
+'''
+
+
+def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_path):
+  (tmp_path / 'child.py').write_text(CHILD)
+  done = subprocess.run(
+      [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable,
+       str(tmp_path / 'child.py')], cwd=ROOT, env=clean_environment(PYTHONPATH=ROOT),
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+  assert done.returncode == 0, done.stdout
+  losses = re.findall('loss (0x.*)', done.stdout)
+  assert len(losses) == 6 and len(set(losses)) == 1, done.stdout
+  refusals = re.findall('refused (.*)', done.stdout)
+  assert len(refusals) == 2 and all('give both programs the same num_towers' in refusal
+                                    for refusal in refusals), done.stdout
