@@ -258,6 +258,30 @@ MUTANTS = [
              'test_the_one_that_differs_is_named'),
         ]),
     *mutants_of(
+        'towers/launch/roster.py', tests='tests/launch/test_elastic.py', faults=[
+            ('if 1 < len(ranks) == len(present) or', 'if',
+             'all workers are left out if all fail',
+             'test_enough_take_part_and_a_lost_one_returns_after_its_time'),
+            ('self._began + self._retry_seconds - self._clock())', '0.0)',
+             'workers are taken back right after others were lost',
+             'test_more_take_part_at_most_once_in_the_time'),
+            ('for place in absent[:max(0,', 'for place in absent[:min(0,',
+             'too few go on', 'test_enough_take_part_and_a_lost_one_returns_after_its_time'),
+        ]),
+    *mutants_of(
+        'towers/launch/round.py', tests='tests/launch/test_elastic.py', faults=[
+            ('lost = running  # All others', 'lost = []  # All others',
+             'the worker that the others miss is not left out',
+             'test_a_worker_that_the_others_miss_is_the_lost_one'),
+        ]),
+    *mutants_of(
+        'towers/training/stepping/startup.py', tests='tests/training/stepping/test_startup.py',
+        faults=[
+            ('if self._limit_seconds is not None and now', 'if False and now',
+             'a start that hangs never ends',
+             'test_a_start_with_a_limit_says_what_does_not_end_unless_the_limit_is_lifted[False]'),
+        ]),
+    *mutants_of(
         'towers/launch/children.py', tests='tests/launch/test_launch.py', faults=[
             ('if self._are_leaving:', 'if False:',
              'a signal to who is leaving already reaches it as the second',
