@@ -141,7 +141,9 @@ class TrainingGraph:
     self.validation = validation_feed and self._build_validation(
         model, validation_feed, is_validating, store)
     self.replicas = towers.build_replicas()
-    self.broadcast = towers.build_broadcast(workers) if workers.num_workers > 1 else None
+    self.broadcast = None
+    if workers.num_workers > 1:
+      self.broadcast = towers.build_broadcast(workers, self.towers)
 
   def _check(self, validation, validation_tower, collective, variables):
     """Refuses what does not go together, before anything is built."""

@@ -15,6 +15,7 @@ from tests.harness.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weig
 from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
+from towers.graph.walk import find_needed
 from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
 from towers.training.stepping.not_finite import NotFinite
@@ -111,6 +112,34 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
     assert means[0] == means[1] == pytest.approx(one.validate()[0], abs=1e-5)
     for run in cluster.runs:
       assert_same_weights(averages(run), averages(one), 1e-5)
+
+
+def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_or_average():
+  settings = dict(optimizer='adam', average_weights=0.9, train=small.random_examples(13))
+  with make_cluster((2, 2), **settings) as cluster:
+    cluster.train()
+    everywhere = cluster.each(everything)
+    assert 'hidden/weights/Adam_1' in everywhere[0]
+    assert not find_different(everywhere)
+    assert cluster.runs[0].program.broadcast.moved_op is None
+  with make_cluster((2, 1), model=batch_norm_model, **settings) as cluster:
+    for _ in range(3):
+      cluster.train()
+    moving = set(averages(cluster.runs[0]))
+    assert find_different(cluster.each(everything)) == moving and len(moving) == 4
+    run = cluster.runs[0]
+    sent = [op for op in find_needed([run.program.broadcast.moved_op])
+            if op.type == 'CollectiveBcastSend']
+    assert sum(op.inputs[0].shape.num_elements() for op in sent) == sum(
+        value.size for value in averages(run).values())
+    cluster.each(lambda run: run.steps.begin_pass(3))
+    assert not find_different(cluster.each(everything))
+
+
+def find_different(everywhere):
+  """Returns the names of the variables that have not the same bits in all workers."""
+  return {name for name, value in everywhere[0].items()
+          if any(other[name].tobytes() != value.tobytes() for other in everywhere[1:])}
 
 
 @pytest.mark.parametrize('placement', ['host', 'replicated'])

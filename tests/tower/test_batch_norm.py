@@ -9,6 +9,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from tests.harness.device_audit import DeviceAudit
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.tower.batch_norm_layer import batch_norm
@@ -140,6 +141,19 @@ def test_a_validation_tower_normalises_by_the_same_averages():
     (expected, _), (means, _) = switched.validate(), aside.validate()
     assert means == pytest.approx(expected, abs=1e-5)
     assert_same_weights(averages(aside), averages(switched), tolerance=1e-6)
+
+
+def test_validation_sums_no_moments_between_towers_and_workers():
+  run = Run(model=model, batch_norm='sync', num_towers=3, num_workers=2)
+  validation = run.program.validation
+
+  def sums(audit):
+    return [op.name for op in audit.ops if op.type.startswith('Collective')
+            or (op.name.startswith('join_batch_norm') and op.type in ('Add', 'AddV2', 'AddN'))]
+
+  assert len(sums(DeviceAudit([run.program.train_op]))) > 4
+  assert not sums(DeviceAudit([validation.sums], fed_true=[validation.is_validating]))
+  run.session.close()
 
 
 def test_large_means_do_not_cancel():

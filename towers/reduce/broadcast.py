@@ -1,8 +1,9 @@
 """Broadcast: the chief sends its variables to all workers."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
+from towers.graph.writes import find_step_writes
 from towers.placement.collectives import (
   FUSION_BYTES,
   broadcast_value,
@@ -13,6 +14,7 @@ from towers.placement.collectives import (
 )
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
+from towers.tower.tower import Tower
 
 
 class Broadcast(NamedTuple):
@@ -20,21 +22,29 @@ class Broadcast(NamedTuple):
 
   Attributes:
     all_op: sets all global variables.
-    untrained_op: sets those that are not trained, such as moving averages, which each worker moves
-      by its own batches.
+    moved_op: sets those that each worker moves by its own batches, such as moving averages; None
+      if there are none. Weights, slots and averages of weights move by what all workers share, and
+      are equal.
   """
   all_op: Operation
-  untrained_op: Operation
+  moved_op: Optional[Operation] = None
 
 
-def build_broadcast(workers: Workers) -> Broadcast:
-  """Builds the broadcast ops, once the train op is built."""
+def build_broadcast(workers: Workers, towers: Sequence[Tower]) -> Broadcast:
+  """Builds the broadcast ops, once the train op is built.
+
+  Args:
+    workers: of which this is one.
+    towers: of this worker.
+  """
+  of_towers = [value for tower in towers for value in [tower.loss, *tower.gradients]]
+  writes = find_step_writes(of_towers, towers[0].update_ops)
+  written = {op.name for write in writes.early + writes.late for op in write.variables}
   variables = tf.global_variables()
-  trained = {variable.op.name for variable in tf.trainable_variables()}
-  untrained = [variable for variable in variables
-               if variable.op.name not in trained and variable.dtype.base_dtype.is_floating]
+  moved = [variable for variable in variables
+           if variable.op.name in written and variable.dtype.base_dtype.is_floating]
   with tf.device(HOST), tf.name_scope('broadcast'):
-    return Broadcast(_broadcast(variables, workers), _broadcast(untrained, workers))
+    return Broadcast(_broadcast(variables, workers), _broadcast(moved, workers) if moved else None)
 
 
 def _broadcast(variables, workers):

@@ -160,12 +160,17 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
 
   if is_training is False:
     return [normalize(*averages), *averages]
+  values = x
+  if is_training is not True:
+    # Not a branch: towers join what is inside. In validation, all that follows from the batch's
+    # moments is dead, the sums over towers and workers too.
+    values = tf.raw_ops.Switch(data=x, pred=is_training)[1]
   channels = averages[0].shape.as_list()[0]
   axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
-  differences = x - per_channel(averages[0])
-  count = tf.cast(tf.size(x) // channels, x.dtype)
+  differences = values - per_channel(averages[0])
+  count = tf.cast(tf.size(values) // channels, x.dtype)
   with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
-    sums = [tf.reduce_sum(values, axes) for values in (differences, tf.square(differences))]
+    sums = [tf.reduce_sum(terms, axes) for terms in (differences, tf.square(differences))]
   sums = tf.concat([*sums, [count]], 0)
   with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):
     sums = tf.identity(sums, name='sums')
@@ -176,7 +181,8 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   mean = averages[0] + mean_difference
   variance = tf.maximum(sums[channels:2 * channels] / count - tf.square(mean_difference), 0.0)
   moments = [mean, variance * (count / tf.maximum(count - 1, 1))]
+  chosen = [mean, variance]
   if is_training is not True:
-    mean = tf.where(is_training, mean, averages[0])
-    variance = tf.where(is_training, variance, averages[1])
-  return [normalize(mean, variance), *moments]
+    chosen = [tf.raw_ops.Merge(inputs=[of_batch, tf.raw_ops.Switch(
+        data=average, pred=is_training)[0]])[0] for of_batch, average in zip(chosen, averages)]
+  return [normalize(*chosen), *moments]

@@ -231,11 +231,12 @@ MUTANTS = [
             ]),
     *mutants_of(
         'towers/reduce/broadcast.py', tests='tests/reduce/test_workers.py', faults=[
-            ('if variable.op.name not in trained and', 'if variable.op.name in trained and',
-             'before validation the trained variables are broadcast in place of the moving '
-             'averages', 'test_moving_averages_are_those_of_as_many_towers_of_one_worker[first]'),
+            ('if variable.op.name in written and', 'if variable.op.name not in written and',
+             'before validation all but the moving averages are broadcast',
+             'test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_or_'
+             'average'),
             ('return Broadcast(_broadcast(variables, workers)',
-             'return Broadcast(_broadcast(untrained, workers)',
+             'return Broadcast(_broadcast(moved, workers)',
              'workers start from weights of their own',
              'test_the_chiefs_state_becomes_that_of_all'),
             ('is_source = workers.rank == 0',

@@ -239,8 +239,8 @@ class Steps:
   def begin_pass(self, step: int) -> ValidationPass:
     """Begins a pass over the validation split with the current weights, after `step` updates."""
     assert self._validation is not None, 'the program has no validation'
-    if self._program.broadcast is not None:
-      self._session.run(self._program.broadcast.untrained_op)
+    if self._program.broadcast is not None and self._program.broadcast.moved_op is not None:
+      self._session.run(self._program.broadcast.moved_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
