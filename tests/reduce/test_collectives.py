@@ -1,11 +1,13 @@
 """Collectives: every gradient is summed once, in few fused groups, however they are fused."""
 
+import concurrent.futures
 import itertools
 
 import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
+from tests.harness.counted_links import CountedLinks
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
@@ -15,6 +17,8 @@ from towers.placement.collectives import (
     sum_fused,
     sum_of_workers,
 )
+from towers.placement.devices import build_devices, build_session_config
+from towers.placement.workers import Workers
 from towers.training.reporting.describe import describe_all_reduce
 
 # Weights and biases of a net in turn, large and small.
@@ -85,7 +89,7 @@ def test_training_does_not_depend_on_fusion(fusion_megabytes):
     if fusion_megabytes == 4.0:
       assert describe_all_reduce(all_reduce) == (
           'all-reduce: 4 gradients of 156 bytes, fused into 1 all-reduce of 156 bytes on average '
-          '(ring)')
+          '(ring); 4 messages in a row, each tower sends 208 bytes')
 
 
 def test_keys_are_those_of_all_workers_and_tell_collectives_apart_that_differ():
@@ -125,18 +129,31 @@ def test_keys_fall_in_the_order_in_which_gradients_are_ready(num_workers):
       sums = sum_of_workers(tf.ones([3]), num_workers=2)
     sum_fused([gradients] * 2, devices=['/device:GPU:0', '/device:GPU:1'], kind='nccl',
               fusion_bytes=0, num_workers=num_workers)
+
+  def find_share(op):
+    while op not in layer_of:
+      op = op.inputs[0].op
+    return op
+
+  ops, shares = [], []
+  for device in ('/device:GPU:0', '/device:GPU:1'):
     # TensorFlow starts the collectives of a device by falling keys.
-    ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce'
-           and op.device == '/device:GPU:0' and op is not sums.op]
-    ops.sort(key=lambda op: -op.get_attr('instance_key'))
-    shares = [op.inputs[0].op.inputs[0].op for op in ops]
-  assert [layer_of[share] for share in shares] == [3, 3, 2, 2, 1, 1, 0, 0]
+    of_device = [op for op in graph.get_operations() if op.type == 'CollectiveReduce'
+                 and op.device == device and op is not sums.op]
+    of_device.sort(key=lambda op: -op.get_attr('instance_key'))
+    found = [find_share(op) for op in of_device]
+    # Several workers sum on one device each, in turn.
+    expected = [3, 3, 2, 2, 1, 1, 0, 0] if num_workers == 1 else [3, 2, 1, 0]
+    assert [layer_of[share] for share in found] == expected
+    ops += of_device
+    shares += found if num_workers > 1 or not shares else []
+  shares.sort(key=lambda share: -layer_of[share])
   # A gradient needs the gradients of the layers after it.
   needed = [len(find_needed([share])) for share in shares]
   of_layers = [min(needed[index:index + 2]) for index in range(0, 8, 2)]
   assert of_layers == sorted(set(of_layers))
   # Sums of single values, as of moments, do not hold up the gradients that are ready before them.
-  assert sums.op.get_attr('instance_key') < ops[-1].get_attr('instance_key')
+  assert sums.op.get_attr('instance_key') < min(op.get_attr('instance_key') for op in ops)
 
 
 def test_keys_differ_though_their_digests_are_the_same(monkeypatch):
@@ -167,3 +184,45 @@ def test_what_no_collective_can_sum_is_refused():
     shares = [[tf.constant([1, 2], tf.float16, name='wave')]] * 2
     with pytest.raises(UsageError, match='wave is of float16.*variables=host'):
       sum_fused(shares, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring')
+
+
+@pytest.mark.parametrize('num_workers, num_towers', [(2, 2), (3, 1)])
+def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, num_towers):
+  random = np.random.RandomState(0)
+  values = random.randn(num_workers, num_towers, 2, 150000).astype(np.float32)
+  devices = [f'/device:CPU:{tower}' for tower in range(num_towers)]
+  links, sessions, sums = CountedLinks(num_workers), [], []
+  for rank in range(num_workers):
+    workers = Workers(num_workers, rank)
+    config = build_session_config(build_devices(num_towers, 'cpu'), workers=workers)
+    with tf.Graph().as_default() as graph:
+      shares = [list(map(tf.constant, of_tower)) for of_tower in values[rank]]
+      found, all_reduce = sum_fused(shares, devices=devices, kind='ring', fusion_bytes=0,
+                                    num_workers=num_workers)
+      ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
+      sums.append(found)
+    sessions.append(tf.Session(links.target(rank, config), graph=graph, config=config))
+  with concurrent.futures.ThreadPoolExecutor(num_workers) as threads:
+    def run():
+      before = dict(links.passed)
+      futures = [threads.submit(*call) for call in zip([s.run for s in sessions], sums)]
+      totals = [future.result(60) for future in futures]
+      return totals, {way: count - before.get(way, 0) for way, count in links.passed.items()}
+
+    run()
+    totals, passed = run()
+  links.close()
+  # The rings of several workers have a member for each, on the devices in turn.
+  assert [op.get_attr('group_size') for op in ops] == [num_workers] * 2
+  assert {op.device for op in ops} == set(devices)
+  in_graph = sum(2 * (num_workers - 1) * op.inputs[0].shape.num_elements() * 4 // num_workers
+                 for op in ops)
+  assert all_reduce.sent_bytes == in_graph and all_reduce.num_messages == 2 * (num_workers - 1)
+  for rank in range(num_workers):
+    sent = sum(count for (source, _), count in passed.items() if source == rank)
+    assert in_graph <= sent < 1.05 * in_graph
+  expected = values.astype(np.float64).sum((0, 1))
+  for of_worker in totals:
+    for of_tower in of_worker:
+      np.testing.assert_allclose(of_tower, expected, rtol=0, atol=1e-5)
+      assert np.array(of_tower).tobytes() == np.array(totals[0][0]).tobytes()

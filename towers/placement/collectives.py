@@ -8,6 +8,16 @@ Neighbours are fused, large or small, up to a limit; a gradient that reaches the
 copied. A ring adds up each part of a sum once, in the order of the towers, and passes it on. So all
 towers get the same bits, and the same in every run.
 
+Between several workers, the towers of each add up first, one of them sends the sum, and all get the
+result: the ring then has a member for each worker and not for each tower. The groups take turns on
+the towers' devices.
+
+  worker 0   tower 0 ─┐                    ┌─► tower 0
+             tower 1 ─┴─► sum ─┐      ┌────┴─► tower 1
+                               ├─ all-reduce
+  worker 1   tower 0 ─┐        │      └────┬─► tower 0
+             tower 1 ─┴─► sum ─┘           └─► tower 1
+
 TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
 have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
 So keys follow from a hash of these, and a server can train one program after another. With NCCL,
@@ -21,12 +31,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from tensorflow_v1 import DType, Tensor, all_reduce, all_reduce_one_of, broadcast, tf
 from towers.base.usage_error import UsageError
+from towers.graph.ordered_sum import add_all
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 FUSION_BYTES = 4000000
-# The keys of two kinds of groups: one device of each worker, and, plus its size, all devices that
-# take part in the all-reduce of gradients.
-_WORKERS, _TOWERS = 1, 2
+# The keys of three kinds of groups, each plus what tells its groups apart: one device of each worker
+# for single values, the same for gradients, and the devices of one worker.
+_VALUES, _WORKERS, _TOWERS = 0, 1 << 10, 2 << 10
 # The lowest keys of a program: of single values, and of gradients. Other graphs have lower ones.
 _LOWEST_KEY = 1 << 30
 _LOWEST_OF_GRADIENTS = _LOWEST_KEY + (1 << 29)
@@ -43,13 +54,29 @@ class AllReduce(NamedTuple):
     num_gradients: the tensors that are summed; without fusion each would be a collective.
     num_collectives: the collectives that they are fused into.
     num_bytes: the size of all of them, for one tower or worker.
+    group_size: the towers of one worker, or the workers, that a collective sums.
+    num_workers: of which each has summed its towers before.
     num_gathered: the sparse gradients, whose rows are gathered instead.
   """
   kind: str
   num_gradients: int
   num_collectives: int
   num_bytes: int
+  group_size: int
+  num_workers: int = 1
   num_gathered: int = 0
+
+  @property
+  def num_messages(self) -> int:
+    """The messages of a ring that wait for one another: each member passes parts of its share on,
+    first to add them up and then to hand out the sums (Patarasuk and Yuan 2009).
+    """
+    return 2 * (self.group_size - 1)
+
+  @property
+  def sent_bytes(self) -> int:
+    """What each member of a ring sends, and receives, in all of these messages."""
+    return self.num_bytes * self.num_messages // self.group_size
 
 
 def choose_collective(kind: str, devices: Sequence[str]) -> str:
@@ -126,8 +153,8 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
               num_workers: int = 1) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
-  Each sum on the first device waits for the collectives of all devices, so that whatever needs it
-  runs them all: a collective that runs alone hangs.
+  With one worker, each sum on the first device waits for the collectives of all devices, so that
+  whatever needs it runs them all: a collective that runs alone hangs.
 
   Args:
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
@@ -143,30 +170,67 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
     _check_dtype(share)
   sizes = sizes_of(shares[0])
   fused_groups = plan_fusion(sizes, fusion_bytes)
-  facts = [[(shares[0][index].dtype, shares[0][index].shape) for index in indices]
-           for indices in fused_groups]
+  homes = [devices[count % len(devices)] for count in range(len(fused_groups))]
+  facts = [(home, [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
+           for home, indices in zip(homes, fused_groups)]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
-  group_size = len(devices) * num_workers
+  group_size = num_workers if num_workers > 1 else len(devices)
 
   keys = _make_keys(len(fused_groups), 'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)
-  for count, (indices, key) in enumerate(zip(fused_groups, keys), 1):
+  for count, (indices, key, home) in enumerate(zip(fused_groups, keys, homes), 1):
     shapes = [shares[0][index].shape for index in indices]
-    fused = []
-    for of_device, device in zip(shares, devices):
-      with tf.device(device), tf.name_scope(f'all_reduce_{count}'):
-        value = tf.identity(fuse([of_device[index] for index in indices]))
-        fused.append(all_reduce(value, group_size=group_size, group_key=_TOWERS + group_size,
-                                instance_key=key, kind=kind))
-
-    for tower, (total, device) in enumerate(zip(fused, devices)):
+    with tf.name_scope(f'all_reduce_{count}'):
+      fused = []
+      for of_device, device in zip(shares, devices):
+        with tf.device(device):
+          fused.append(tf.identity(fuse([of_device[index] for index in indices])))
+      ring = dict(group_size=group_size, instance_key=key, kind=kind)
+      if num_workers > 1:
+        totals = _sum_of_workers(fused, devices, home, **ring)
+      else:
+        totals = _sum_of_towers(fused, devices, **ring)
+    for tower, (total, device) in enumerate(zip(totals, devices)):
       with tf.device(device), tf.name_scope(f'split_{count}'):
-        if tower == 0:
-          with tf.control_dependencies([other.op for other in fused]):
-            total = tf.identity(total)
         for index, part in zip(indices, split_fused(total, shapes)):
           sums[tower][index] = part
 
-  return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes))
+  return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes),
+                         group_size, num_workers)
+
+
+def _sum_of_workers(shares, devices, home, **ring):
+  """Returns the sum over the devices of all workers, on each device of this one.
+
+  Args:
+    shares: of the devices.
+    devices: of this worker.
+    home: the one of them that takes part for all.
+    **ring: as for `all_reduce`.
+  """
+  with tf.device(home):
+    total = all_reduce(add_all(shares), group_key=_WORKERS + _code_of(home), **ring)
+  received = []
+  for device in devices:
+    with tf.device(device):
+      received.append(total if device == home else tf.identity(total))
+  return received
+
+
+def _sum_of_towers(shares, devices, **ring):
+  """Returns the sum over the devices of the only worker, on each device."""
+  totals = []
+  for share, device in zip(shares, devices):
+    with tf.device(device):
+      totals.append(all_reduce(share, group_key=_TOWERS + len(devices), **ring))
+  with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
+    totals[0] = tf.identity(totals[0])
+  return totals
+
+
+def _code_of(device):
+  """Returns a number for a device: a group of one worker's GPU and another's CPU would be none."""
+  spec = tf.DeviceSpec.from_string(device)
+  return 2 * spec.device_index + (spec.device_type == 'GPU')
 
 
 def _check_dtype(share):
@@ -191,8 +255,9 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
   _check_dtype(value)
   keys = _make_keys(num_shapes, 'sum of one of several', value.shape.as_list(), value.dtype,
                     num_workers)
-  return all_reduce_one_of(tf.identity(value), shape_index=shape_index, group_size=num_workers,
-                           group_key=_WORKERS, instance_key=min(keys))
+  value = tf.identity(value)
+  return all_reduce_one_of(value, shape_index=shape_index, group_size=num_workers,
+                           group_key=_VALUES + _code_of(value.device), instance_key=min(keys))
 
 
 def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None) -> Tensor:
@@ -205,7 +270,8 @@ def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None
   """
   if key is None:
     [key] = _make_keys(1, 'sum of workers', value.shape, value.dtype, num_workers)
-  return all_reduce(tf.identity(value), group_size=num_workers, group_key=_WORKERS,
+  value = tf.identity(value)
+  return all_reduce(value, group_size=num_workers, group_key=_VALUES + _code_of(value.device),
                     instance_key=key, kind='ring')
 
 
@@ -218,5 +284,6 @@ def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tens
     is_source: on one of them.
   """
   [key] = _make_keys(1, 'hand out', value.shape, value.dtype, num_workers)
-  return broadcast(value if is_source else None, value, group_size=num_workers, group_key=_WORKERS,
-                   instance_key=key)
+  value = tf.identity(value)
+  return broadcast(value if is_source else None, value, group_size=num_workers,
+                   group_key=_VALUES + _code_of(value.device), instance_key=key)

@@ -81,12 +81,16 @@ def describe_recomputed(recomputed: Recomputed) -> str:
 
 
 def describe_all_reduce(all_reduce: AllReduce) -> str:
-  """Returns the sentence about how many collectives sum the gradients."""
+  """Returns the sentence about how many collectives sum the gradients, and what they send."""
   bytes_each = all_reduce.num_bytes / max(all_reduce.num_collectives, 1)
   sentence = (f"all-reduce: {_count(all_reduce.num_gradients, 'gradient')} of "
               f"{format_bytes(all_reduce.num_bytes)}, fused into "
               f"{_count(all_reduce.num_collectives, 'all-reduce')} of {format_bytes(bytes_each)} "
               f"on average ({all_reduce.kind})")
+  if all_reduce.kind == 'ring':  # NCCL chooses its own ways.
+    member = 'tower' if all_reduce.num_workers == 1 else 'worker'
+    sentence += (f'; {all_reduce.num_messages} messages in a row, each {member} sends '
+                 f'{format_bytes(all_reduce.sent_bytes)}')
   if all_reduce.num_gathered:
     sentence += f"; {_count(all_reduce.num_gathered, 'sparse gradient')} gathered row by row"
   return sentence
