@@ -35,8 +35,8 @@ from towers.graph.ordered_sum import add_all
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 FUSION_BYTES = 4000000
-# The keys of three kinds of groups, each plus what tells its groups apart: one device of each worker
-# for single values, the same for gradients, and the devices of one worker.
+# The keys of three kinds of groups, each plus what tells its groups apart: one device of each
+# worker for single values, the same for gradients, and the devices of one worker.
 _VALUES, _WORKERS, _TOWERS = 0, 1 << 10, 2 << 10
 # The lowest keys of a program: of single values, and of gradients. Other graphs have lower ones.
 _LOWEST_KEY = 1 << 30
