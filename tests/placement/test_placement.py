@@ -123,8 +123,8 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
   assert threads(3) == (4, 1)
   assert threads(8) == (4, 1)
   assert threads(8, inter_threads=3, intra_threads=1) == (3, 1)
-  with tf.Graph().as_default():
-    monkeypatch.setattr('towers.placement.devices._DEEP_OPS', 1)
+  with tf.Graph().as_default(), monkeypatch.context() as shallow:
+    shallow.setattr('towers.placement.devices._DEEP_OPS', 1)
     tf.constant(1)
     assert threads(8) == (4, 1)
     tf.constant(1)
