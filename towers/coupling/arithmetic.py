@@ -4,6 +4,7 @@ A rule gets an op's `Operands`, none of which is None or Mixed, and returns the 
 outputs, or a list with one for each: None where the graph does not tell.
 """
 
+import math
 from typing import Any, Callable, List, Optional
 
 import numpy as np
@@ -26,19 +27,17 @@ def elementwise(combine: str) -> Rule:
     totals = [value for value in values if isinstance(value, Total)]
     if rows and totals:
       return Mixed(totals[0].op)
-    if combine in ('multiply', 'divide') and _may_count_rows(operands):
-      return None
-    if rows:
-      return _join_rows(operands, rows, combine)
-    if totals:
-      return _join_totals(values, totals, combine)
     power = _join_powers([value.power for value in values], combine)
-    return None if power is None else Free(power)
+    if combine in ('multiply', 'divide') and _may_count_rows(operands):
+      power = math.nan
+    if rows:
+      return _join_rows(operands, rows, power)
+    return _join_totals(values, totals, combine, power) if totals else Free(power)
 
   return rule
 
 
-def _join_rows(operands, rows, combine) -> Value:
+def _join_rows(operands, rows, power) -> Value:
   """Returns rows of rows and free values, broadcast from the right."""
   ranks = [operands.rank(index) for index in range(len(operands.values))]
   if None in ranks:
@@ -48,34 +47,29 @@ def _join_rows(operands, rows, combine) -> Value:
   if len(from_right) > 1:
     return Mixed(operands.op)  # A value for each pair of examples.
   folds = {value.fold for value in rows}
-  power = _join_powers([value.power for value in operands.values], combine)
-  if power is None:
-    return None
   return Rows(max(ranks) - from_right.pop(), power, all(value.are_equal for value in rows),
               folds.pop() if len(folds) == 1 else None)
 
 
-def _join_totals(values, totals, combine) -> Value:
+def _join_totals(values, totals, combine, power) -> Value:
   """Returns what becomes of totals and free values: linear functions keep a total one."""
-  first, *others = values
   if combine == 'add' and all(value == Free() for value in values if value not in totals):
-    return max(totals, key=lambda total: total.power)
-  if combine == 'multiply' and len(totals) == 1:
-    return totals[0]._replace(power=sum(value.power for value in values))
-  if combine == 'divide' and totals == [first]:
-    return first._replace(power=first.power - sum(value.power for value in others))
+    powers = [total.power for total in totals]
+    return totals[0]._replace(power=math.nan if any(map(math.isnan, powers)) else max(powers))
+  if len(totals) == 1 and (combine == 'multiply' or combine == 'divide' and totals == values[:1]):
+    return totals[0]._replace(power=power)
   return Mixed(totals[-1].op)
 
 
-def _join_powers(powers, combine) -> Optional[int]:
+def _join_powers(powers, combine) -> float:
   first, *others = powers
   if combine == 'multiply':
     return sum(powers)
   if combine == 'divide':
     return first - sum(others)
   if combine == 'add':
-    return first if all(other == first for other in others) else None
-  return 0 if not any(powers) else None
+    return first if all(other == first for other in others) else math.nan
+  return math.nan if any(powers) else 0
 
 
 def _may_count_rows(operands: Operands) -> bool:
@@ -124,11 +118,13 @@ def batch_norm(operands: Operands) -> List[Value]:
 
 def both_rows(operands: Operands) -> Value:
   """The rule of losses whose inputs and outputs all have a row for each example."""
-  values = operands.values
-  if all(value in (Free(), Rows(0)) or isinstance(value, Rows) and value._replace(
-      fold=1, are_equal=False) == Rows(0) for value in values):
-    return next(value for value in values if isinstance(value, Rows))._replace(are_equal=False)
-  return None
+  rows = [value for value in operands.values if isinstance(value, Rows)]
+  if len(rows) + operands.values.count(Free()) < len(operands.values):
+    return None
+  if any(value.axis for value in rows):
+    return None
+  return rows[0]._replace(power=_join_powers([value.power for value in rows], 'other'),
+                          are_equal=False)
 
 
 def along_axis(input_index: Optional[int] = None, *, mixes: bool = True) -> Rule:
@@ -164,11 +160,10 @@ def reduction(kind: str) -> Rule:
     if not isinstance(value, Rows) or axes is None:
       return None
     if value.axis not in axes:
-      if kind == 'other' and value.power:
-        return None
       keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
+      power = _join_powers([value.power], 'other') if kind == 'other' else value.power
       return value._replace(
-          axis=value.axis - (0 if keeps else sum(axis < value.axis for axis in axes)))
+          power=power, axis=value.axis - (0 if keeps else sum(axis < value.axis for axis in axes)))
     if kind == 'other':
       # The largest of some integers is mostly a length, which chooses a shape.
       return Mixed(op) if op.inputs[0].dtype.is_floating else None
@@ -181,8 +176,8 @@ def reduction(kind: str) -> Rule:
 def l2_loss(operands: Operands) -> Value:
   """The rule of half a sum of squares."""
   value = operands.values[0]
-  if isinstance(value, Rows) and not value.power:
-    return Total(0, operands.op)
+  if isinstance(value, Rows):
+    return Total(_join_powers([value.power], 'other'), operands.op)
   return Mixed(value.op) if isinstance(value, Total) else None
 
 

@@ -8,7 +8,8 @@
   None    not known: of an op without a rule
 
 Powers of n, the number of examples, are counted: a mean over the examples is their sum times n to
-the power of -1.
+the power of -1. A power is NaN where it is not known, as after a product with a constant that may
+stand for n.
 """
 
 from typing import Any, List, NamedTuple, Optional, Union
@@ -27,20 +28,20 @@ class Rows(NamedTuple):
       where it is not known.
   """
   axis: int
-  power: int = 0
+  power: float = 0
   are_equal: bool = False
   fold: Optional[int] = 1
 
 
 class Total(NamedTuple):
   """A sum over the examples, times n ** power; `op` took it."""
-  power: int
+  power: float
   op: Operation
 
 
 class Free(NamedTuple):
   """A value that no example changes, times n ** power."""
-  power: int = 0
+  power: float = 0
 
 
 class Shape(NamedTuple):

@@ -6,6 +6,7 @@ where rows only fill a batch up, they would count.
 """
 
 import logging
+import math
 from typing import Any, Sequence
 
 from tensorflow_v1 import Tensor, tf
@@ -69,6 +70,8 @@ def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> Non
   """Refuses a sum over the examples, and values per example that are divided by their number."""
   fix = ('Return one loss per example, [batch], or the mean over the batch; or '
          'towers.Weighted(losses, weights).')
+  if not isinstance(value, (Rows, Total)) or math.isnan(value.power):
+    return
   if isinstance(value, Total) and value.power != -1 and tensor.shape.ndims == 0:
     what = 'a sum' if value.power == 0 else 'no mean'
     raise UsageError(

@@ -254,6 +254,10 @@ MUTANTS = [
              'return rows[0]  # A value for each pair of examples.',
              'values of pairs of examples count as those of one',
              'test_the_graph_tells_what_a_run_shows[distances_of_all_pairs]'),
+            ("if combine in ('multiply', 'divide') and _may_count_rows(operands):", 'if False:',
+             'a division by a constant number of rows is a wrong scale',
+             'test_a_batch_of_one_size_raises_no_false_alarm'
+             '[a_sum_divided_by_the_number_of_examples]'),
             ("power = value.power - (kind == 'mean')", 'power = value.power',
              'a mean counts as a sum', 'test_the_graph_tells_what_a_run_shows[a_mean]'),
             ('return Mixed(totals[-1].op)', 'return totals[-1]',
