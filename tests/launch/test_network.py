@@ -14,7 +14,7 @@ from tests.launch.launcher import SLEEP, clean_environment, is_alive, wait_until
 from tests.training.cluster.test_worker_faults import read_weights
 from towers.launch import network
 
-has_namespaces = pytest.mark.skipif(network._try_in_a_child() is not None,
+has_namespaces = pytest.mark.skipif(network.find_obstacle(network.enter_network) is not None,
                                     reason='needs namespaces of users or networks')
 # Listens, and connects to the other worker.
 MEET = '''

@@ -16,7 +16,7 @@ import fcntl
 import os
 import socket
 import struct
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from towers.base.usage_error import UsageError
 
@@ -40,9 +40,9 @@ def choose_network(name: str, tell: Callable[[str], None]) -> None:
   """
   if name == OPEN:
     return
-  reason = _try_in_a_child()
+  reason = find_obstacle(enter_network)
   if reason is None:
-    _enter()
+    enter_network()
     tell('the workers have a network of their own, loopback: no other machine or user reaches '
          'their servers, and they reach nothing outside (--network=open)')
     return
@@ -55,8 +55,8 @@ def choose_network(name: str, tell: Callable[[str], None]) -> None:
        'servers, which ask nobody who they are')
 
 
-def _try_in_a_child() -> Optional[str]:
-  """Returns why a process cannot enter a network of its own, or None if one could.
+def find_obstacle(enter: Callable[[], Any]) -> Optional[str]:
+  """Returns why `enter` cannot give a process a network of its own, or None if it can.
 
   A process that fails half-way would be left with neither network, so a child tries.
   """
@@ -65,7 +65,7 @@ def _try_in_a_child() -> Optional[str]:
   if not child:
     reason = b'it ended'
     try:
-      _enter()
+      enter()
       reason = b''
     except OSError as error:
       reason = f'{error.filename}: {error.strerror}'.encode()
@@ -79,7 +79,7 @@ def _try_in_a_child() -> Optional[str]:
   return None if answer == b'\0' else answer.decode()
 
 
-def _enter() -> None:
+def enter_network() -> None:
   """Enters a network of its own, and a user namespace where only that gives the right to.
 
   Raises:

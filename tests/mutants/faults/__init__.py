@@ -8,6 +8,7 @@ from tests.mutants.faults import (
   gpus,
   inputs,
   models,
+  network,
   reduction,
   towers,
   training,
@@ -17,4 +18,5 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: List[Mutant] = [
     *data.MUTANTS, *inputs.MUTANTS, *models.MUTANTS, *towers.MUTANTS, *reduction.MUTANTS,
-    *updates.MUTANTS, *training.MUTANTS, *gpus.MUTANTS, *exposure.MUTANTS]
+    *updates.MUTANTS, *training.MUTANTS, *gpus.MUTANTS, *exposure.MUTANTS,
+    *network.MUTANTS]
