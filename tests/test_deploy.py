@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MANIFEST = ROOT / 'deploy' / 'kubernetes.yaml'
+PLAIN, ELASTIC = 'kubernetes.yaml', 'kubernetes_elastic.yaml'
 SLURM = ROOT / 'deploy' / 'slurm.sh'
+SLURM_ELASTIC = ROOT / 'deploy' / 'slurm_elastic.sh'
 
 # Stands in for `python` on PATH: passes tf_config on to the real one, and notes what main.py would
 # get. It writes each line at once, since all pods write to the same files.
@@ -25,6 +27,10 @@ echo "$$" >>"$NOTES/processes"
 rank=${{SLURM_PROCID:-0}}
 case " ${{SIGNALLED-}} " in *" $rank "*) kill -TERM "$PPID"; sleep 0.3 ;; esac
 echo "main.py $rank has left" >>"$NOTES/log"
+if [ -n "${{WAITS-}}" ]; then
+  trap 'exit 143' TERM
+  while :; do command -p sleep 0.1; done
+fi
 eval "exit \\${{CODE_$rank:-0}}"
 '''
 # Runs three tasks, one after the other; the exit code is the highest, as that of srun.
@@ -43,6 +49,20 @@ for rank in 0 1 2; do
   [ "$code" -le "$worst" ] || worst=$code
 done
 exit "$worst"
+'''
+# Runs one step on one node, which fails at once as often as FAILS has its name.
+SRUN_ON_NODE = '''#!/bin/sh
+while :; do
+  case $1 in
+    --nodelist=*) node=${1#*=}; shift ;;
+    --*) shift ;;
+    *) break ;;
+  esac
+done
+echo "srun $node" >>"$NOTES/log"
+[ "$(printf '%s\\n' ${FAILS-} | grep -c "$node")" -lt "$(grep -c "srun $node" "$NOTES/log")" ] ||
+  exit 1
+exec "$@"
 '''
 SCONTROL = '''#!/bin/sh
 case "$*" in
@@ -77,37 +97,54 @@ def tf_config(hosts, index):
   return {'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
 
 
+@pytest.fixture(params=[PLAIN, ELASTIC])
+def any_manifest(request):
+  """Returns each manifest's documents by kind."""
+  return read_manifest(request.param)
+
+
 @pytest.fixture
 def manifest():
-  """Returns the manifest's documents by kind."""
+  """Returns the documents by kind of the manifest that waits for all workers."""
+  return read_manifest(PLAIN)
+
+
+@pytest.fixture
+def elastic():
+  """Returns the documents by kind of the manifest that goes on with fewer workers."""
+  return read_manifest(ELASTIC)
+
+
+def read_manifest(name):
   pytest.importorskip('kubernetes_validate', reason='only the tf2 environment has it')
   import yaml
-  documents = list(yaml.safe_load_all(MANIFEST.read_text()))
+  documents = list(yaml.safe_load_all((ROOT / 'deploy' / name).read_text()))
   assert len({document['kind'] for document in documents}) == len(documents)
   return {document['kind']: document for document in documents}
 
 
-def test_the_manifest_is_valid_for_kubernetes(manifest):
+def test_the_manifest_is_valid_for_kubernetes(any_manifest):
   import kubernetes_validate
   latest = int(kubernetes_validate.latest_version().split('.')[1])
   versions = [f'1.{minor}' for minor in range(31, latest + 1)]
   assert len(versions) > 5
   for version in versions:
-    for document in manifest.values():
+    for document in any_manifest.values():
       kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_names_labels_and_numbers_of_the_manifest_agree(manifest):
-  job, service = manifest['Job']['spec'], manifest['Service']
-  policy = manifest['NetworkPolicy']['spec']
+def test_names_labels_and_numbers_of_the_manifest_agree(any_manifest):
+  job, policy = any_manifest['Job']['spec'], any_manifest['NetworkPolicy']['spec']
   pod, labels = job['template']['spec'], job['template']['metadata']['labels']
   [container] = pod['containers']
   [workers] = [variable['value'] for variable in container['env'] if variable['name'] == 'WORKERS']
+  service = any_manifest.get('Service')
   assert job['completions'] == job['parallelism'] == int(workers)
   assert job['completionMode'] == 'Indexed'
-  assert pod['subdomain'] == service['metadata']['name'] and service['spec']['clusterIP'] == 'None'
+  if service:
+    assert pod['subdomain'] == service['metadata']['name']
+    assert service['spec']['clusterIP'] == 'None' and service['spec']['selector'] == labels
   [allowed] = policy['ingress'][0]['from']
-  assert service['spec']['selector'] == labels
   assert policy['podSelector']['matchLabels'] == allowed['podSelector']['matchLabels'] == labels
   assert pod['restartPolicy'] == 'Never'  # podFailurePolicy needs it.
   [mistake] = [rule for rule in job['podFailurePolicy']['rules'] if 'onExitCodes' in rule]
@@ -116,8 +153,8 @@ def test_names_labels_and_numbers_of_the_manifest_agree(manifest):
   assert sorted(volumes) == sorted(mount['name'] for mount in container['volumeMounts'])
 
 
-def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
-  pod = manifest['Job']['spec']['template']['spec']
+def test_a_pod_has_no_rights_and_writes_to_volumes_alone(any_manifest):
+  pod = any_manifest['Job']['spec']['template']['spec']
   [container] = pod['containers']
   assert pod['securityContext']['runAsNonRoot'] and pod['securityContext']['runAsUser'] > 0
   assert pod['securityContext']['seccompProfile'] == {'type': 'RuntimeDefault'}
@@ -128,7 +165,7 @@ def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
   # The user has no home; the caches of towers and TensorFlow's temporary files need a place.
   writable = [mount['mountPath'] for mount in container['volumeMounts']
               if not mount.get('readOnly')]
-  environment = {one['name']: one['value'] for one in container['env']}
+  environment = {one['name']: one.get('value') for one in container['env']}
   assert environment['HOME'] in writable and '/tmp' in writable
   for mount in container['volumeMounts']:
     [volume] = [volume for volume in pod['volumes'] if volume['name'] == mount['name']]
@@ -136,13 +173,16 @@ def test_a_pod_has_no_rights_and_writes_to_volumes_alone(manifest):
   assert not any(pod.get(name) for name in ('hostNetwork', 'hostPID', 'hostIPC'))
 
 
-def test_only_workers_reach_the_port_of_a_worker(manifest):
-  policy = manifest['NetworkPolicy']['spec']
-  [container] = manifest['Job']['spec']['template']['spec']['containers']
+def test_only_workers_reach_the_port_of_a_worker(any_manifest):
+  policy = any_manifest['NetworkPolicy']['spec']
+  [container] = any_manifest['Job']['spec']['template']['spec']['containers']
   assert policy['policyTypes'] == ['Ingress'] and len(policy['ingress']) == 1
   [sender] = policy['ingress'][0]['from']
   assert list(sender) == ['podSelector'] and sender['podSelector']['matchLabels']
-  assert [port['containerPort'] for port in container['ports']] == [2222]
+  # Agents choose others for each round.
+  ports = [port['containerPort'] for port in container.get('ports', [])]
+  assert ports == ([2222] if 'Service' in any_manifest else [])
+  assert 'ports' not in policy['ingress'][0]
 
 
 def test_every_pod_gets_its_rank(manifest, machine):
@@ -181,10 +221,11 @@ def run_slurm(machine, *flags, **environment):
                         stderr=subprocess.DEVNULL, timeout=60).returncode
 
 
-def test_shells_and_linters_take_the_script():
-  subprocess.run(['bash', '-n', str(SLURM)], check=True, timeout=60)
+@pytest.mark.parametrize('script', [SLURM, SLURM_ELASTIC])
+def test_shells_and_linters_take_the_script(script):
+  subprocess.run(['bash', '-n', str(script)], check=True, timeout=60)
   if shutil.which('shellcheck'):
-    subprocess.run(['shellcheck', str(SLURM)], check=True, timeout=60)
+    subprocess.run(['shellcheck', str(script)], check=True, timeout=60)
 
 
 def test_every_task_gets_its_rank(machine):
@@ -228,3 +269,75 @@ def test_at_the_time_limit_shells_wait_and_the_chief_reports_for_all(machine):
       'main.py 1 has left', 'task 1 ended with 0',
       'main.py 2 has left', 'task 2 ended with 0',
       'scontrol requeue 123456']
+
+
+def test_every_pod_of_the_elastic_manifest_takes_part_in_one_round(elastic, machine, tmp_path):
+  job = elastic['Job']['spec']
+  [container] = job['template']['spec']['containers']
+  command = [word.replace('/checkpoints', str(tmp_path)) for word in container['command']]
+  variables = {one['name']: one.get('value') for one in container['env']}
+  assert job['successPolicy'] == {'rules': [{'succeededCount': 1}]}
+  assert 1 <= int(variables['MIN_WORKERS']) < int(variables['WORKERS'])
+  paths = {one['name']: one['valueFrom']['fieldRef']['fieldPath'] for one in container['env']
+           if 'valueFrom' in one}
+  assert paths == {'POD_IP': 'status.podIP',
+                   'JOB_UID': "metadata.labels['batch.kubernetes.io/controller-uid']"}
+  variables.update(POD_IP='10.0.0.1', JOB_UID='4711')
+  pods = [subprocess.Popen(command, cwd=str(ROOT), stderr=subprocess.DEVNULL,
+                           env=dict(machine, JOB_COMPLETION_INDEX=str(index), **variables))
+          for index in range(job['completions'])]
+  assert [pod.wait(timeout=60) for pod in pods] == [0] * len(pods)
+  tf_configs = [json.loads(line) for line in read_lines(machine, 'tf_configs')]
+  assert sorted(config['task']['index'] for config in tf_configs) == list(range(len(pods)))
+  [workers] = {tuple(config['cluster']['worker']) for config in tf_configs}
+  assert len(workers) == len(pods)
+  gpus = container['resources']['limits']['nvidia.com/gpu']
+  for line in read_lines(machine, 'flags'):
+    assert f';--num_gpus={gpus};' in line and f';--checkpoint_dir={tmp_path}/towers;' in line
+
+
+@pytest.fixture
+def nodes(machine, tmp_path):
+  """Returns a function that runs the elastic script on three nodes, and returns its exit code."""
+  for name, text in (('srun', SRUN_ON_NODE), ('sleep', '#!/bin/sh\necho sleep >>"$NOTES/log"\n')):
+    (tmp_path / 'bin' / name).write_text(text)
+    (tmp_path / 'bin' / name).chmod(0o755)
+
+  def run(*flags, stops_when=None, **environment):
+    environment = dict(machine, SLURM_JOB_ID='123456', SLURM_JOB_NODELIST='node[7-9]',
+                       PYTHONPATH=str(ROOT), **environment)
+    job = subprocess.Popen(['bash', str(SLURM_ELASTIC)] + list(flags), cwd=str(tmp_path),
+                           env=environment, stderr=subprocess.DEVNULL)
+    try:
+      if stops_when:
+        while not stops_when():
+          time.sleep(0.05)
+        job.terminate()
+      return job.wait(timeout=60)
+    finally:
+      job.kill()
+  return run
+
+
+def test_every_node_takes_part_also_one_that_fails_at_first(nodes, machine):
+  assert nodes('--num_gpus=8', '--checkpoint_dir=/shared/my runs', FAILS='node8 node8') == 0
+  assert sorted(read_log(machine, 'srun')) == ['srun node7', *['srun node8'] * 3, 'srun node9']
+  tf_configs = [json.loads(line) for line in read_lines(machine, 'tf_configs')]
+  [workers] = {tuple(config['cluster']['worker']) for config in tf_configs}
+  assert [worker.partition(':')[0] for worker in workers] == ['node7', 'node8', 'node9']
+  flags = 'main.py;--num_gpus=8;--checkpoint_dir=/shared/my runs;'
+  assert read_lines(machine, 'flags') == [flags] * 3
+  assert not read_log(machine, 'scontrol')
+
+
+def test_a_mistake_ends_the_elastic_job_and_nothing_restarts(nodes, machine):
+  assert nodes(CODE_0='2') == 2
+  assert not read_log(machine, 'scontrol') and not read_log(machine, 'sleep')
+
+
+@pytest.mark.parametrize('restarts', ['0', '20'])
+def test_at_the_time_limit_all_workers_of_the_elastic_job_leave_and_it_is_requeued(
+    restarts, nodes, machine):
+  assert nodes(WAITS='1', SLURM_RESTART_COUNT=restarts,
+               stops_when=lambda: len(read_log(machine, 'main.py')) == 3) == 143
+  assert read_log(machine, 'scontrol') == ['scontrol requeue 123456'] * (restarts == '0')

@@ -103,7 +103,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
                 summary_dir=config.summary_dir, export_dir=config.export_dir,
                 checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
   check_port(cluster)
-  with lock_folder(config.checkpoint_dir if cluster.is_chief else None):
+  with lock_folder(config.checkpoint_dir if cluster.is_chief else None,
+                   wait_seconds=config.start_seconds if cluster.is_elastic else 0):
     if config.autotune:
       config = jobs.tune(config, command)
     set_xla(config.xla, os.environ)

@@ -86,11 +86,21 @@ class Children:
         return
       self._poll(min(left, _LONGEST_POLL_SECONDS))
 
-  def leave(self, grace_seconds: float) -> None:
-    """Sends SIGTERM to all, and SIGKILL to those that have not ended after the grace."""
+  def leave(self, grace_seconds: float, *, meanwhile: Callable[[], object] = lambda: None,
+            every: float = float('inf')) -> None:
+    """Sends SIGTERM to all, and SIGKILL to those that have not ended after the grace.
+
+    Args:
+      grace_seconds: from one to the other.
+      meanwhile: called again and again until they have ended.
+      every: the seconds between two calls of it.
+    """
     self._are_leaving = True
     self._send(signal.SIGTERM)
-    self.wait(self.have_ended, grace_seconds)
+    deadline = time.monotonic() + grace_seconds
+    while not self.have_ended() and time.monotonic() < deadline:
+      meanwhile()
+      self.wait(self.have_ended, min(every, deadline - time.monotonic()))
     for child in self._running:
       say(f'{child.name} has not ended within {grace_seconds:g} s of SIGTERM, and is killed')
     self._send(signal.SIGKILL)

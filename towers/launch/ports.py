@@ -26,11 +26,24 @@ def find_free_ports(count: int) -> List[int]:
     for port in random.sample(_PORTS, len(_PORTS)):
       if len(free) == count:
         break
-      # TensorFlow's server listens on all interfaces too.
       with contextlib.suppress(OSError):
-        sockets.enter_context(socket.socket()).bind(('', port))
+        _bind(sockets.enter_context(socket.socket()), port)
         free.append(port)
   if len(free) < count:
     raise UsageError(f'workers={count} need as many ports from {_PORTS.start} to '
                      f'{_PORTS.stop - 1}, and {len(free)} are free.')
   return free
+
+
+def is_free(port: int) -> bool:
+  """Returns whether nothing uses a port at this moment."""
+  with socket.socket() as probe:
+    try:
+      _bind(probe, port)
+    except OSError:
+      return False
+  return True
+
+
+def _bind(free_socket, port):
+  free_socket.bind(('', port))  # TensorFlow's server listens on all interfaces too.

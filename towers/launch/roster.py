@@ -16,19 +16,32 @@ from towers.launch.members import Member
 _LONGEST_SECONDS = 3600.0
 
 
-class _Place:
-  """A worker's GPUs and cores, and its absence.
+class Absence:
+  """How long a worker is left out.
 
   Attributes:
-    member: the worker.
-    seconds: how long it was left out the last time; 0 if never.
+    seconds: the last time; 0 if never.
     until: when it may take part again; minus infinity while it does.
   """
 
-  def __init__(self, member: Member):
-    self.member = member
+  def __init__(self) -> None:
+    """Begins with none."""
     self.seconds = 0.0
     self.until = -math.inf
+
+  def begin(self, now: float, *, lasted: float, retry_seconds: float) -> None:
+    """Leaves it out for some time, and twice as long as before if it took part no longer."""
+    is_again = self.seconds and lasted <= self.seconds
+    self.seconds = min(2 * self.seconds, _LONGEST_SECONDS) if is_again else retry_seconds
+    self.until = now + self.seconds
+
+
+class _Place(Absence):
+  """A worker's GPUs and cores, and its absence; `member` is the worker."""
+
+  def __init__(self, member: Member):
+    super().__init__()
+    self.member = member
 
 
 class Roster:
@@ -92,9 +105,7 @@ class Roster:
       return False
     lasted = now - self._began
     for place in [present[rank] for rank in ranks]:
-      is_again = place.seconds and lasted <= place.seconds
-      place.seconds = min(2 * place.seconds, _LONGEST_SECONDS) if is_again else self._retry_seconds
-      place.until = now + place.seconds
+      place.begin(now, lasted=lasted, retry_seconds=self._retry_seconds)
     absent = sorted(self._absent(), key=lambda place: place.until)
     for place in absent[:max(0, self._min_workers - len(self._present()))]:
       place.until = -math.inf

@@ -9,7 +9,7 @@
 import math
 import os
 import signal
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from towers.base.default_signals import HANDLED
 from towers.base.usage_error import UsageError
@@ -23,11 +23,29 @@ from towers.training.faults.signals import exit_code
 
 # Exit codes of workers.
 MISTAKE = 2
-_ANOTHER_IS_GONE = 75
-_LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
+ANOTHER_IS_GONE = 75
+LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
 
 # A worker that ends because another is gone may end first; the other ends within this time.
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
+
+
+def build_environment(addresses: Sequence[str], task_type: str, task_index: int, *,
+                      is_elastic: bool) -> Dict[str, str]:
+  """Returns the variables of a process of a round.
+
+  Args:
+    addresses: of all workers of the round, by rank.
+    task_type: 'worker' or 'evaluator'.
+    task_index: among those of its type.
+    is_elastic: whether another round may have another number of workers.
+  """
+  environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, task_type, task_index))
+  if is_elastic:
+    environment[ELASTIC] = '1'
+  # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
+  environment.setdefault('PYTHONUNBUFFERED', '1')
+  return environment
 
 
 class RoundEnd(NamedTuple):
@@ -69,12 +87,8 @@ class Round:
     self._workers, self._evaluators = started[:len(workers)], started[len(workers):]
 
   def _start(self, index, member, command, addresses):
-    tf_config = format_tf_config(addresses, member.task_type, member.task_index)
-    environment = dict(os.environ, TF_CONFIG=tf_config)
-    if self._is_elastic:
-      environment[ELASTIC] = '1'
-    # Otherwise Python keeps lines back until it has many, when it writes to a pipe.
-    environment.setdefault('PYTHONUNBUFFERED', '1')
+    environment = build_environment(addresses, member.task_type, member.task_index,
+                                    is_elastic=self._is_elastic)
     if member.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = ','.join(member.gpus)
     else:
@@ -95,7 +109,7 @@ class Round:
             if child in self._workers and child.has_failed]
 
   def _causes(self) -> List[ChildProcess]:
-    return [worker for worker in self._failed() if worker.returncode != _ANOTHER_IS_GONE]
+    return [worker for worker in self._failed() if worker.returncode != ANOTHER_IS_GONE]
 
   def wait(self, *, grace_seconds: float, seconds: float = math.inf,
            can_grow: bool = False) -> RoundEnd:
@@ -128,7 +142,7 @@ class Round:
     children = self._children
     children.wait(lambda: self._causes() or self._have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
     cause = (self._causes() or self._failed())[0]
-    lost = [worker for worker in self._causes() if worker.returncode not in _LEFT_ON_REQUEST]
+    lost = [worker for worker in self._causes() if worker.returncode not in LEFT_ON_REQUEST]
     running = [worker for worker in self._workers if worker.returncode is None]
     if not self._causes() and len(running) == 1:
       lost = running  # All others have ended because of it.
@@ -146,7 +160,7 @@ class Round:
     if all(worker.returncode == 0 for worker in self._workers):
       return RoundEnd()
     lost = [worker for worker in self._workers
-            if worker.returncode not in _LEFT_ON_REQUEST | {_ANOTHER_IS_GONE}]
+            if worker.returncode not in LEFT_ON_REQUEST | {ANOTHER_IS_GONE}]
     return RoundEnd(lost[0] if lost else None, self._ranks(lost), is_stopped=True)
 
   def _ranks(self, workers):

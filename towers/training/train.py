@@ -97,7 +97,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     check_port(cluster)
 
   with Signals() as signals, Startup(time.monotonic()) as startup, \
-      lock_folder(config.checkpoint_dir if cluster.is_chief else None), \
+      lock_folder(config.checkpoint_dir if cluster.is_chief else None,
+                  wait_seconds=start_seconds if cluster.is_elastic else 0), \
       program.graph.as_default():
     description = describe_run(program)
     if cluster.is_evaluator:

@@ -269,6 +269,42 @@ MUTANTS = [
              'too few go on', 'test_enough_take_part_and_a_lost_one_returns_after_its_time'),
         ]),
     *mutants_of(
+        'towers/launch/agreement.py', tests='tests/launch/test_agreement.py', faults=[
+            ('return Step(START if have_joined else WAIT)', 'return Step(START)',
+             'a worker starts before all members have joined its round',
+             'test_rounds_are_entered_by_all_or_none_and_all_come_together_at_last'),
+            ('elif card.identity == watched.card.identity and card.beat', 'elif card.beat',
+             'an agent that was replaced counts as there',
+             'test_an_agent_is_alive_if_its_card_changes_while_this_host_looks_whatever_clocks_say'),
+            ('min(now - self._looked, self._most_seconds)', 'now - self._looked',
+             'a host that stood still takes all others for gone',
+             'test_an_agent_is_alive_if_its_card_changes_while_this_host_looks_whatever_clocks_say'),
+            ('if 1 < len(lost) == len(lineup.members):', 'if False:',
+             'all but the least are left out if all fail',
+             'test_those_that_rest_take_part_if_others_are_too_few_or_if_no_worker_is_to_blame'),
+        ]),
+    *mutants_of(
+        'towers/launch/agent.py', tests='tests/launch/test_agents.py', faults=[
+            ('own is not None and own.card.identity >', 'False and own.card.identity >',
+             'two agents stay in one place',
+             'test_of_two_agents_in_one_place_the_later_one_stays'),
+            ('meanwhile=self._show,', 'meanwhile=lambda: None,',
+             'an agent is silent while its worker leaves',
+             'test_a_card_changes_while_a_worker_leaves'),
+        ]),
+    *mutants_of(
+        'towers/base/whole_file.py', tests='tests/launch/test_agents.py', faults=[
+            ('os.link(temporary, path)', 'os.replace(temporary, path)',
+             'the second writer of a round replaces the first',
+             'test_a_file_is_written_once_whoever_tries'),
+        ]),
+    *mutants_of(
+        'towers/training/saving/lock.py', tests='tests/training/saving/test_lock.py', faults=[
+            ('if time.monotonic() >= until:', 'if True:',
+             'the chief of a new round does not wait for the one before',
+             'test_who_may_wait_gets_it_once_the_other_has_ended'),
+        ]),
+    *mutants_of(
         'towers/launch/round.py', tests='tests/launch/test_elastic.py', faults=[
             ('lost = running  # All others', 'lost = []  # All others',
              'the worker that the others miss is not left out',

@@ -244,9 +244,8 @@ class Config:
         raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
                          f'{len(cluster.addresses)}: unset TF_CONFIG for it{advice}.')
     if cluster.is_elastic and not cluster.is_evaluator and not self.checkpoint_dir:
-      raise UsageError('min_workers of the launcher starts all again as fewer or more workers, '
-                       'which without checkpoints begin with the first step: give the command a '
-                       'checkpoint_dir.')
+      raise UsageError('min_workers starts all again as fewer or more workers, which without '
+                       'checkpoints begin with the first step: give the command a checkpoint_dir.')
     if cluster.is_chief:
       return self
     changes: Dict[str, Any] = dict.fromkeys(_CHIEFS)
