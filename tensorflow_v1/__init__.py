@@ -11,7 +11,13 @@ from tensorflow_v1.load import StagingArea, load_keras, tf
 # isort: split
 from tensorflow_v1.before_runs import before_each_run
 from tensorflow_v1.call import Call
-from tensorflow_v1.collectives import all_reduce, all_reduce_one_of, broadcast
+from tensorflow_v1.collectives import (
+    LARGEST_OF_16_BITS,
+    all_reduce,
+    all_reduce_16_bits,
+    all_reduce_one_of,
+    broadcast,
+)
 from tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
@@ -50,10 +56,10 @@ from tensorflow_v1.types import (
 )
 
 __all__ = [
-    'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer',
-    'SPINNING_HINDERS', 'Session', 'StagingArea', 'Tensor', 'Variable', 'all_reduce',
-    'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus',
-    'copy_dataset',
+    'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
+    'Optimizer', 'SPINNING_HINDERS', 'Session', 'StagingArea', 'Tensor', 'Variable', 'all_reduce',
+    'all_reduce_16_bits', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
+    'compiles_on_cpus', 'copy_dataset',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
     'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'load_keras',

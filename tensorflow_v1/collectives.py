@@ -1,11 +1,14 @@
 """TensorFlow's collective ops: all-reduce and broadcast between devices."""
 
-from typing import Optional
+from typing import Any, Optional
 
 from tensorflow.python.ops import collective_ops
 
-from tensorflow_v1.load import IS_1
-from tensorflow_v1.types import Tensor
+from tensorflow_v1.load import IS_1, tf
+from tensorflow_v1.types import DType, Tensor
+
+# The largest group that can send its shares in 16 bits; None for any.
+LARGEST_OF_16_BITS = 2 if IS_1 else None
 
 
 def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: int,
@@ -21,6 +24,28 @@ def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: 
   """
   hint = {} if IS_1 else {'communication_hint': kind}
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
+
+
+def all_reduce_16_bits(share: Tensor, dtype: DType, **group: Any) -> Tensor:
+  """Returns the sum of a group's shares, sent in 16 bits; all get the same bits.
+
+  TensorFlow 1.14 adds up no 16 bits, but integers. So the two of a group send the bits of their
+  shares as integers, and each takes its own off their sum: what is left are those of the other.
+
+  Args:
+    share: this device's; all shares of the group have the same static shape and dtype.
+    dtype: float16 or bfloat16.
+    **group: as for `all_reduce`; see `LARGEST_OF_16_BITS`.
+  """
+  sent = tf.cast(share, dtype)
+  if not IS_1:
+    return tf.cast(all_reduce(sent, **group), share.dtype)
+  size = share.shape.num_elements()
+  pairs = tf.reshape(tf.pad(tf.reshape(sent, [-1]), [[0, size % 2]]), [-1, 2])
+  words = tf.bitcast(pairs, tf.int32)
+  others = tf.bitcast(all_reduce(words, **group) - words, dtype)
+  received = tf.reshape(tf.reshape(others, [-1])[:size], share.shape)
+  return tf.cast(sent, share.dtype) + tf.cast(received, share.dtype)
 
 
 def all_reduce_one_of(share: Tensor, *, shape_index: Tensor, group_size: int, group_key: int,

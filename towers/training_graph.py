@@ -16,6 +16,7 @@ from towers.data.examples import Examples
 from towers.input.feed import Feed
 from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
+from towers.placement.collectives import choose_wire
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
@@ -32,7 +33,7 @@ _SETTINGS = (
     'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'last_batch',
     'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
     'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
-    'batch_norm', 'precision', 'loss_scale', 'recompute', 'collective', 'fusion_megabytes',
+    'batch_norm', 'precision', 'loss_scale', 'recompute', 'collective', 'fusion_megabytes', 'wire',
     'clip_norm', 'weight_decay', 'average_weights', 'frozen', 'rate_factors', 'init_from')
 
 
@@ -77,7 +78,8 @@ class TrainingGraph:
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
                loss_scale: Optional[float] = None, recompute: Union[str, int] = 'none',
                collective: str = 'auto',
-               fusion_megabytes: float = 4.0, clip_norm: Optional[float] = None,
+               fusion_megabytes: float = 4.0, wire: str = 'float32',
+               clip_norm: Optional[float] = None,
                weight_decay: float = 0.0, average_weights: Optional[float] = None,
                frozen: Sequence[str] = (),
                rate_factors: Optional[Mapping[str, float]] = None,
@@ -131,7 +133,7 @@ class TrainingGraph:
 
     mean = towers.average_gradients(
         self.towers, accumulate=accumulate, workers=workers, collective=collective,
-        fusion_bytes=int(fusion_megabytes * 1e6))
+        fusion_bytes=int(fusion_megabytes * 1e6), wire=wire)
     if self.precision is not None:
       mean = towers.unscale_gradients(mean, self.precision.loss_scale)
     self._unclipped, self.gradient_norm = mean, None
@@ -163,6 +165,7 @@ class TrainingGraph:
     if collective != 'auto' and variables != 'replicated' and self.workers.num_workers == 1:
       raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
                        'are shared, and one worker: use variables=replicated.')
+    choose_wire(self.settings['wire'], num_workers=self.workers.num_workers, collective=collective)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:

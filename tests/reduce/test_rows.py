@@ -23,12 +23,12 @@ from towers.training.reporting.describe import describe_rows
 SMALL, LARGE = 12, 1000  # Of a table: all its rows are sent, or only those that are touched.
 
 
-def make_model(num_rows, is_weighted=False):
-  """A model of 5 ids for each example, some of them twice."""
+def make_model(num_rows, is_weighted=False, spread=9):
+  """A model of 5 ids for each example, some of them twice, that go up to a few times `spread`."""
   def model(batch, is_training):
     features, labels = batch
     found = tf.where(tf.is_finite(features), features, tf.ones_like(features))
-    ids = tf.cast(tf.abs(found) * 9, tf.int64) % num_rows
+    ids = tf.cast(tf.abs(found) * spread, tf.int64) % num_rows
     table = tf.get_variable('table', [num_rows, 2, 2])
     rows = tf.reshape(tf.nn.embedding_lookup(table, ids), [-1, 5, 4])
     hidden = tf.reduce_sum(rows, 1) * tf.reduce_sum(features, 1, keepdims=True)

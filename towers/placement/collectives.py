@@ -18,6 +18,9 @@ the towers' devices.
   worker 1   tower 0 ─┐        │      └────┬─► tower 0
              tower 1 ─┴─► sum ─┘           └─► tower 1
 
+What crosses between workers may be rounded to 16 bits, its *wire*: then half as much is sent. The
+towers of a worker add up before that.
+
 TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
 have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
 So keys follow from a hash of these, and a server can train one program after another. With NCCL,
@@ -29,11 +32,22 @@ backward pass.
 import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tensorflow_v1 import DType, Tensor, all_reduce, all_reduce_one_of, broadcast, tf
+from tensorflow_v1 import (
+    LARGEST_OF_16_BITS,
+    DType,
+    Tensor,
+    all_reduce,
+    all_reduce_16_bits,
+    all_reduce_one_of,
+    broadcast,
+    tf,
+)
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
+from towers.placement.host import HOST
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
+WIRES = ('float32', 'float16', 'bfloat16')
 FUSION_BYTES = 4000000
 # The keys of three kinds of groups, each plus what tells its groups apart: one device of each
 # worker for single values, the same for gradients, and the devices of one worker.
@@ -53,10 +67,11 @@ class AllReduce(NamedTuple):
     kind: 'ring' or 'nccl'.
     num_gradients: the tensors that are summed; without fusion each would be a collective.
     num_collectives: the collectives that they are fused into.
-    num_bytes: the size of all of them, for one tower or worker.
+    num_bytes: the size of all of them as they are sent, for one tower or worker.
     group_size: the towers of one worker, or the workers, that a collective sums.
     num_workers: of which each has summed its towers before.
     num_gathered: the sparse gradients, whose rows are gathered instead.
+    wire: the dtype that gradients are sent in, if it is not their own.
   """
   kind: str
   num_gradients: int
@@ -65,6 +80,7 @@ class AllReduce(NamedTuple):
   group_size: int
   num_workers: int = 1
   num_gathered: int = 0
+  wire: Optional[DType] = None
 
   @property
   def num_messages(self) -> int:
@@ -96,15 +112,39 @@ def choose_collective(kind: str, devices: Sequence[str]) -> str:
   return 'nccl' if has_gpus else 'ring'
 
 
-def plan_fusion(sizes: Sequence[Tuple[DType, int]], fusion_bytes: int) -> List[List[int]]:
+def choose_wire(wire: str, *, num_workers: int, collective: str = 'auto') -> Optional[DType]:
+  """Returns the dtype in which workers send gradients, or None for that of each gradient.
+
+  One worker sends nothing, whatever the wire: a run may go on with fewer workers.
+
+  Raises:
+    UsageError: an unknown wire, or one that TensorFlow cannot send between so many workers.
+  """
+  if wire not in WIRES:
+    raise UsageError(f"wire is {wire!r}: choose one of {', '.join(WIRES)}.")
+  if wire == 'float32' or num_workers == 1:
+    return None
+  if LARGEST_OF_16_BITS is not None:
+    if num_workers > LARGEST_OF_16_BITS:
+      raise UsageError(
+          f'wire={wire} with {num_workers} workers: TensorFlow {tf.__version__} adds up no 16 bits '
+          f'between more than {LARGEST_OF_16_BITS}. Use wire=float32, TensorFlow 2.x, or '
+          f'{LARGEST_OF_16_BITS} workers of more towers.')
+    if collective == 'nccl':
+      raise UsageError(f'wire={wire} with collective=nccl: on TensorFlow {tf.__version__} 16 bits '
+                       'go through the hosts. Use collective=auto, or wire=float32.')
+  return tf.as_dtype(wire)
+
+
+def plan_fusion(sizes: Sequence[Tuple[Any, int]], fusion_bytes: int) -> List[List[int]]:
   """Returns the indices of the gradients of each fused group, the last gradient first.
 
   Args:
-    sizes: (dtype, bytes) of each gradient.
+    sizes: (dtype, bytes) of each gradient; what stands for the dtype is the same in a group.
     fusion_bytes: the largest group, unless a single gradient is larger; 0 fuses nothing.
   """
   fused_groups: List[List[int]] = []
-  is_open: Dict[DType, Tuple[List[int], int]] = {}
+  is_open: Dict[Any, Tuple[List[int], int]] = {}
   for index in reversed(range(len(sizes))):
     dtype, size = sizes[index]
     fused_group, filled = is_open.get(dtype, ([], 0))
@@ -149,8 +189,8 @@ def sizes_of(values: Sequence[Tensor]) -> List[Tuple[DType, int]]:
 
 
 def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kind: str,
-              fusion_bytes: int = FUSION_BYTES,
-              num_workers: int = 1) -> Tuple[List[List[Tensor]], AllReduce]:
+              fusion_bytes: int = FUSION_BYTES, num_workers: int = 1,
+              wires: Sequence[Optional[DType]] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
   With one worker, each sum on the first device waits for the collectives of all devices, so that
@@ -162,16 +202,22 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
     kind: 'ring' or 'nccl'.
     fusion_bytes: see `plan_fusion`.
     num_workers: each with as many devices and tensors.
+    wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
+      if all have their own. The sums are of the tensors' dtypes.
 
   Raises:
     UsageError: a dtype that no all-reduce can sum.
   """
   for share in shares[0]:
     _check_dtype(share)
-  sizes = sizes_of(shares[0])
+  wires = wires or [None] * len(shares[0])
+  sizes = [((share.dtype, wire), share.shape.num_elements() * (wire or share.dtype).size)
+           for share, wire in zip(shares[0], wires)]
   fused_groups = plan_fusion(sizes, fusion_bytes)
-  homes = [devices[count % len(devices)] for count in range(len(fused_groups))]
-  facts = [(home, [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
+  homes = [_find_home(devices[count % len(devices)], wires[indices[0]])
+           for count, indices in enumerate(fused_groups)]
+  facts = [(home, wires[indices[0]],
+            [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
            for home, indices in zip(homes, fused_groups)]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = num_workers if num_workers > 1 else len(devices)
@@ -186,7 +232,7 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
           fused.append(tf.identity(fuse([of_device[index] for index in indices])))
       ring = dict(group_size=group_size, instance_key=key, kind=kind)
       if num_workers > 1:
-        totals = _sum_of_workers(fused, devices, home, **ring)
+        totals = _sum_of_workers(fused, devices, home, wires[indices[0]], **ring)
       else:
         totals = _sum_of_towers(fused, devices, **ring)
     for tower, (total, device) in enumerate(zip(totals, devices)):
@@ -195,20 +241,29 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
           sums[tower][index] = part
 
   return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes),
-                         group_size, num_workers)
+                         group_size, num_workers, wire=next(filter(None, wires), None))
 
 
-def _sum_of_workers(shares, devices, home, **ring):
+def _find_home(device, wire):
+  """Returns where a worker takes part in an all-reduce for its towers."""
+  # Only hosts add up the integers in which TensorFlow 1.14 sends 16 bits.
+  return device if wire is None or LARGEST_OF_16_BITS is None else HOST
+
+
+def _sum_of_workers(shares, devices, home, wire, **ring):
   """Returns the sum over the devices of all workers, on each device of this one.
 
   Args:
     shares: of the devices.
     devices: of this worker.
-    home: the one of them that takes part for all.
+    home: the one that takes part for all.
+    wire: the dtype in which the sum of this worker is sent, or None.
     **ring: as for `all_reduce`.
   """
+  ring['group_key'] = _WORKERS + _code_of(home)
   with tf.device(home):
-    total = all_reduce(add_all(shares), group_key=_WORKERS + _code_of(home), **ring)
+    share = add_all(shares)
+    total = all_reduce(share, **ring) if wire is None else all_reduce_16_bits(share, wire, **ring)
   received = []
   for device in devices:
     with tf.device(device):

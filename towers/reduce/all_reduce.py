@@ -11,16 +11,26 @@ part once. With several workers the same all-reduce carries each worker's loss, 
 step and votes, and of sparse gradients the rows that were touched (see `rows`). All workers get
 the same bits, so that each decides for itself, and all alike, whether to do the step, when to stop
 and when to save.
+
+Gradients may cross between workers in 16 bits (`wire`); numbers and indices never do. Then the
+numbers are summed before, and each worker divides its gradients by the examples of all, so that no
+sum is larger than its largest term.
 """
 
-from typing import List, NamedTuple, Tuple
+import itertools
+from typing import List, NamedTuple, Optional, Tuple
 
-from tensorflow_v1 import Gradient, Tensor, Variable, tf
-from towers.placement.collectives import FUSION_BYTES, choose_collective, sum_fused
+from tensorflow_v1 import DType, Gradient, Tensor, Variable, tf
+from towers.placement.collectives import (
+    FUSION_BYTES,
+    choose_collective,
+    choose_wire,
+    sum_fused,
+)
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
-from towers.placement.workers import ALONE, Workers
+from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.reduce.gradients import ReducedGradients, scale_gradient
 from towers.reduce.rows import plan_slots
 
@@ -42,9 +52,17 @@ class Votes(NamedTuple):
   own: Variable
 
 
+class _Part(NamedTuple):
+  """What a tower sends of a gradient in one tensor, and its dtype between workers if not its own.
+  """
+  value: Tensor
+  wire: Optional[DType] = None
+
+
 def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
                          collective: str = 'auto',
-                         fusion_bytes: int = FUSION_BYTES) -> ReducedGradients:
+                         fusion_bytes: int = FUSION_BYTES,
+                         wire: str = 'float32') -> ReducedGradients:
   """Returns the mean over the examples of all towers of all workers.
 
   One worker whose towers share variables has it already. Workers at different steps get a loss of
@@ -55,9 +73,10 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
     workers: of which this is one.
     collective: 'ring', 'nccl' or 'auto', which is nccl where all gradients are on GPUs.
     fusion_bytes: of gradients that one collective sums.
+    wire: in what gradients cross between workers: 'float32', as they are; 'float16' or 'bfloat16'.
 
   Raises:
-    UsageError: a collective that the devices do not have, or gradients that none can sum.
+    UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
   """
   has_replicas = bool(reduced.replicas)
   if workers.num_workers == 1 and not has_replicas:
@@ -68,7 +87,8 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
       dense = [index for index, (gradient, _) in enumerate(reduced.gradients)
                if not isinstance(gradient, tf.IndexedSlices)]
       return _sum_dense(reduced, dense, collective, fusion_bytes)
-    return _average_workers(reduced, workers, collective, fusion_bytes)
+    return _average_workers(reduced, workers, collective, fusion_bytes, choose_wire(
+        wire, num_workers=workers.num_workers, collective=collective))
 
 
 def _sum_dense(reduced, dense, collective, fusion_bytes):
@@ -87,7 +107,7 @@ def _sum_dense(reduced, dense, collective, fusion_bytes):
                           all_reduce=all_reduce._replace(num_gathered=len(gradients) - len(dense)))
 
 
-def _average_workers(reduced, workers, collective, fusion_bytes):
+def _average_workers(reduced, workers, collective, fusion_bytes, wire):
   """Returns the mean over the examples of all workers, with their votes."""
   pairs = [reduced.gradients] + list(reduced.replicas)
   devices = [_find_device(reduced)]
@@ -103,35 +123,47 @@ def _average_workers(reduced, workers, collective, fusion_bytes):
     step = tf.cast(get_global_step().read_value() % _STEPS_APART, tf.float32)
     numbers = tf.stack([tf.cast(reduced.loss, tf.float32) * own, own, step, tf.square(step)])
     tail = tf.concat([numbers, requests.read_value()], 0)
+    # What a share is multiplied by before it is sent.
+    weight = None if is_even else own
+    if wire is not None:
+      tail = sum_over_workers(tail, workers)
+      weight = 1.0 / workers.num_workers if is_even else own / tf.maximum(tail[1], 1.0)
 
   slots = plan_slots(reduced.gradients, workers)
+  parts: List[List[List[_Part]]] = []
   shares: List[List[Tensor]] = []
   for tower, (of_tower, device) in enumerate(zip(pairs, devices)):
     with tf.device(device):
-      # The first tower sends what a worker sends once.
-      sent = [tail if tower == 0 else tf.zeros_like(tail)]
-      for (gradient, variable), of_variable in zip(of_tower, slots):
-        if _is_fused(of_variable):
-          share = _weigh(gradient, None if is_even else own)
-          sent.append(_make_tensor(share, variable, of_variable))
+      parts.append([_list_parts(_weigh(gradient, weight), variable, of_variable, wire)
+                    for (gradient, variable), of_variable in zip(of_tower, slots)])
+      sent = [part.value for part in itertools.chain(*parts[-1])]
+      if wire is None:
+        # The first tower sends what a worker sends once.
+        sent.insert(0, tail if tower == 0 else tf.zeros_like(tail))
       shares.append(sent)
+  wires = [] if wire is None else [part.wire for part in itertools.chain(*parts[0])]
   totals, all_reduce = sum_fused(shares, devices=devices,
                                  kind=choose_collective(collective, devices),
-                                 fusion_bytes=fusion_bytes, num_workers=workers.num_workers)
+                                 fusion_bytes=fusion_bytes, num_workers=workers.num_workers,
+                                 wires=wires)
 
   with tf.device(HOST):
-    loss, count, steps, squares, leave, save = tf.unstack(totals[0][0])
+    loss, count, steps, squares, leave, save = tf.unstack(totals[0][0] if wire is None else tail)
     # Only of equal numbers the mean square is the square of the mean.
     is_same = tf.equal(workers.num_workers * squares, tf.square(steps))
     loss = tf.cast(tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan')),
                    reduced.loss.dtype)
     votes = Votes(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
-    scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
+    # What a sum is multiplied by.
+    scale = None
+    if wire is None:
+      scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
   with rounding_alike(True):
-    weight = None if is_even else own
-    rows = _read_rows(reduced.gradients, totals[0][1:], slots, weight, scale, devices[0])
-    gradients, *replicas = [_find_means(of_tower, found[1:], slots, rows, scale, device)
-                            for of_tower, found, device in zip(pairs, totals, devices)]
+    received = [_join_parts(found if wire else found[1:], of_tower, device)
+                for found, of_tower, device in zip(totals, parts, devices)]
+    rows = _read_rows(reduced.gradients, received[0], slots, weight, scale, devices[0])
+    gradients, *replicas = [_find_means(of_tower, found, rows, scale, device)
+                            for of_tower, found, device in zip(pairs, received, devices)]
   if is_even:
     num_examples = reduced.num_examples * workers.num_workers
   else:
@@ -148,52 +180,57 @@ def _find_device(reduced):
   return devices.pop() if len(devices) == 1 else HOST
 
 
-def _make_tensor(gradient, variable, slots) -> Tensor:
-  """Returns what a tower sends of a gradient: dense, or its rows in `slots`."""
+def _list_parts(gradient, variable, slots, wire) -> List[_Part]:
+  """Returns what a tower sends of a gradient: all of it, or its rows in `slots`.
+
+  Nothing if that has no static shape: then `slots` sends it. The rows of replicas have none, since
+  their first tower has merged those of all towers.
+  """
   if slots is None:
     gradient = tf.convert_to_tensor(gradient)
     gradient.set_shape(variable.shape)
-    return gradient
-  return slots.write(gradient)
+    return [_Part(gradient, wire)]
+  if not isinstance(slots.most, int):
+    return []
+  sent = slots.write(gradient)
+  if wire is None:
+    return [_Part(sent)]
+  values, indices = slots.part(sent)
+  return [_Part(values, wire), _Part(indices)]
+
+
+def _join_parts(totals, parts, device) -> List[Optional[Tensor]]:
+  """Returns for each gradient the sum of what was sent, with its parts joined again."""
+  totals, joined = iter(totals), []
+  with tf.device(device):
+    for of_gradient in parts:
+      found = [next(totals) for _ in of_gradient]
+      joined.append(tf.concat(found, 1) if len(found) > 1 else found[0] if found else None)
+  return joined
 
 
 def _weigh(gradient, weight):
-  """Returns a gradient times the number of examples, if the workers' numbers may differ."""
+  """Returns a gradient times a scalar, as it is if that is None."""
   return gradient if weight is None else scale_gradient(gradient, tf.cast(weight, gradient.dtype))
 
 
-def _is_fused(slots):
-  """Returns whether all that is sent of a gradient has a static shape.
-
-  The rows of replicas have none: their first tower has merged those of all towers.
+def _read_rows(pairs, received, slots, weight, scale, device) -> List[Optional[tf.IndexedSlices]]:
+  """Returns the means of the sparse gradients, the same for all towers, and None for the others.
   """
-  return slots is None or isinstance(slots.most, int)
-
-
-def _read_rows(pairs, received, slots, weight, scale, device) -> List[tf.IndexedSlices]:
-  """Returns the means of the sparse gradients, the same for all towers."""
-  received, rows = iter(received), []
+  rows: List[Optional[tf.IndexedSlices]] = []
   with tf.device(device):
-    for (gradient, _), of_variable in zip(pairs, slots):
-      if _is_fused(of_variable):
-        total = next(received)
-      else:
+    for (gradient, _), total, of_variable in zip(pairs, received, slots):
+      if of_variable is None:
+        rows.append(None)
+        continue
+      if total is None:
         total = of_variable.sum(_weigh(gradient, weight))
-      if of_variable is not None:
-        rows.append(of_variable.read(total, gradient, scale))
+      rows.append(of_variable.read(total, gradient, 1.0 if scale is None else scale))
   return rows
 
 
-def _find_means(pairs, received, slots, rows, scale, device) -> List[Tuple[Gradient, Variable]]:
+def _find_means(pairs, received, rows, scale, device) -> List[Tuple[Gradient, Variable]]:
   """Returns a tower's mean gradients and variables: `rows`, or from sums over workers."""
-  received, rows, means = iter(received), iter(rows), []
   with tf.device(device):
-    for (_, variable), of_variable in zip(pairs, slots):
-      if of_variable is None:
-        total = next(received)
-        means.append((total * tf.cast(scale, total.dtype), variable))
-        continue
-      if _is_fused(of_variable):
-        next(received)
-      means.append((next(rows), variable))
-  return means
+    return [(_weigh(total, scale) if of_variable is None else of_variable, variable)
+            for (_, variable), total, of_variable in zip(pairs, received, rows)]

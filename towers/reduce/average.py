@@ -20,7 +20,8 @@ from towers.tower.tower import Tower
 @uncollected()
 def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: Workers = ALONE,
                       collective: str = 'auto',
-                      fusion_bytes: int = FUSION_BYTES) -> ReducedGradients:
+                      fusion_bytes: int = FUSION_BYTES,
+                      wire: str = 'float32') -> ReducedGradients:
   """Returns the mean loss and gradients over the global batch; sparse gradients stay sparse.
 
   Args:
@@ -29,10 +30,11 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     workers: that share the global batch, of which this is one.
     collective: 'ring', 'nccl' or 'auto': the all-reduce between replicas and between workers.
     fusion_bytes: of gradients that one collective sums.
+    wire: in what gradients cross between workers: 'float32', as they are; 'float16' or 'bfloat16'.
 
   Raises:
-    UsageError: a collective that these devices do not have, gradients that none can sum, or
-      another `accumulate` than that of the towers.
+    UsageError: a collective or a wire that these devices do not have, gradients that none can sum,
+      or another `accumulate` than that of the towers.
   """
   check_same_number(towers[0].num_micro_batches, 'micro-batches a step in build_towers', accumulate,
                     'in average_gradients', fix='give both the same accumulate.')
@@ -41,4 +43,4 @@ def average_gradients(towers: Sequence[Tower], *, accumulate: int = 1, workers: 
     reduced = accumulate_gradients(reduced)
   reduced = divide_by_weights(reduced, workers)
   return all_reduce_gradients(reduced, workers=workers, collective=collective,
-                              fusion_bytes=fusion_bytes)
+                              fusion_bytes=fusion_bytes, wire=wire)

@@ -77,6 +77,12 @@ class RowSlots(NamedTuple):
     sent.set_shape([self.num_slots if is_known else None, self._num_columns()])
     return sent
 
+  def part(self, sent: Tensor) -> Tuple[Tensor, Tensor]:
+    """Returns the columns of what a worker sends: the values, and the indices, which stay exact.
+    """
+    values, indices = tf.split(sent, [self._num_columns() - _INDEX_COLUMNS, _INDEX_COLUMNS], 1)
+    return values, indices
+
   def sum(self, slices: tf.IndexedSlices) -> Tensor:
     """Returns the sum of what all workers send, where `most` is found in the step."""
     sizes = list_sizes(self.variable, self.workers)

@@ -83,10 +83,11 @@ def describe_recomputed(recomputed: Recomputed) -> str:
 def describe_all_reduce(all_reduce: AllReduce) -> str:
   """Returns the sentence about how many collectives sum the gradients, and what they send."""
   bytes_each = all_reduce.num_bytes / max(all_reduce.num_collectives, 1)
+  sent_as = all_reduce.wire and f'sent as {all_reduce.wire.name}'
   sentence = (f"all-reduce: {_count(all_reduce.num_gradients, 'gradient')} of "
               f"{format_bytes(all_reduce.num_bytes)}, fused into "
               f"{_count(all_reduce.num_collectives, 'all-reduce')} of {format_bytes(bytes_each)} "
-              f"on average ({all_reduce.kind})")
+              f"on average ({', '.join(filter(None, [all_reduce.kind, sent_as]))})")
   if all_reduce.kind == 'ring':  # NCCL chooses its own ways.
     member = 'tower' if all_reduce.num_workers == 1 else 'worker'
     sentence += (f'; {all_reduce.num_messages} messages in a row, each {member} sends '

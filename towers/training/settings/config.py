@@ -141,6 +141,9 @@ class Config:
       Text, None, 'patterns of variables that start anew all the same, as logits/')
 
   _group('workers, from TF_CONFIG')
+  wire: str = _setting(
+      str, 'float32', 'in what gradients cross between workers: as they are; in half the bytes',
+      ('float32', 'float16', 'bfloat16'))
   start_seconds: float = _setting(float, 300.0, 'seconds to wait for all workers at the start')
   worker_seconds: float = _setting(
       float, 20.0, 'seconds of silence from another worker, after which the run ends')

@@ -20,6 +20,7 @@ class Retried(NamedTuple):
       the last row, of their sum.
     names: of the variables.
     has_other_workers: whether the fault may be in a tower of another worker, which then names it.
+    wire: in what workers send gradients, as the setting says.
   """
   loss: float
   is_done: bool
@@ -27,6 +28,7 @@ class Retried(NamedTuple):
   finite: np.ndarray
   names: List[str]
   has_other_workers: bool = False
+  wire: str = 'float32'
 
   def describe(self) -> str:
     """Returns in words which towers' losses and which variables' gradients are not finite."""
@@ -43,9 +45,13 @@ class Retried(NamedTuple):
         clauses.append(f"in tower {tower} {' and '.join(faults)}")
     if clauses:
       return '; '.join(clauses)
+    finite = self.finite[:, -1].all(0)
+    if self.has_other_workers and self.wire == 'float16' and not finite.all():
+      return ('every tower of this worker is finite, but the mean gradient of '
+              f'{self.names[int(np.argmin(finite))]} is not: another worker names a tower, or '
+              'workers send a gradient above 65,504, the largest float16; then use wire=bfloat16')
     if self.has_other_workers:
       return 'every tower of this worker is finite, so another worker names the tower'
-    finite = self.finite[:, -1].all(0)
     if not finite.all():
       return ('every tower is finite, but the sum of their gradients of '
               f'{self.names[int(np.argmin(finite))]} is not')

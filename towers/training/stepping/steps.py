@@ -325,7 +325,7 @@ class Steps:
     self.step += bool(is_done)
     self.update = None
     return Retried(float(loss), bool(is_done), np.stack(losses), np.stack(finite), diagnosis.names,
-                   self.has_other_workers)
+                   self.has_other_workers, self._program.settings['wire'])
 
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
