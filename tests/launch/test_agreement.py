@@ -288,6 +288,9 @@ def test_those_that_rest_take_part_if_others_are_too_few_or_if_no_worker_is_to_b
   assert ask(me, card(1, RESTING, 3), left, earlier) == (PROPOSE, [0, 3])
   assert ask(me, card(1, RESTING, 3), left, earlier, least=3) == (PROPOSE, [0, 1, 3])
   assert ask(me, card(1, RESTING, 3), card(2, LEFT, 3), silent=[1]) == WAIT
+  # They do not wait for others, as in a first round.
+  assert ask(card(1, RESTING, 2), card(0, RESTING, 3), lineup=Lineup(3, [card(0)]), least=1) == (
+      PROPOSE, [1])
   lost = [card(index, RESTING, 3) for index in range(3)]
   assert ask(*lost) == (PROPOSE, [0, 1, 2])
   assert choose(lost[0], LINEUP, see(*lost[1:], silent=[2]), workers=4, min_workers=1)[0].place == 0

@@ -198,6 +198,8 @@ class Agent:
     self._show()
 
   def _show(self):
+    if self._is_replaced():
+      return
     self._card = self._card._replace(beat=self._card.beat + 1)
     try:
       self._meeting.show(self._card)
@@ -218,8 +220,7 @@ class Agent:
     self._sights = self._attendance.look(self._meeting.read_cards())
     self._end = self._meeting.read_end()
     # Not before it has been read: that of a new agent in this place would never be seen.
-    if not self._is_replaced():
-      self._show()
+    self._show()
 
   def _is_replaced(self):
     own = self._sights.get(self._card.place)

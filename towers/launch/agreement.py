@@ -165,7 +165,7 @@ def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: in
     workers: that take part at most.
     min_workers: at least.
     may_grow: whether a round that runs may end to become one of more workers.
-    has_waited: whether a first round may begin with fewer than all.
+    has_waited: whether agents that had no part in a round yet may begin with fewer than all.
   """
   others = [card for card in lineup.members if card.place != me.place]
   is_member = any(card.place == me.place and card.identity == me.identity
@@ -198,8 +198,7 @@ def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: in
              sights[card.place].is_gone for card in others):
     return Step(WAIT)
   chosen = choose(me, lineup, sights, workers=workers, min_workers=min_workers)
-  goes_on = any(card.identity == member.identity and card.place == member.place
-                for card in chosen for member in lineup.members)
+  goes_on = any(card.round for card in chosen)  # It has waited for all others before.
   may_begin = goes_on or has_waited or len(chosen) == workers
   return _propose(lineup, chosen) if chosen and may_begin else Step(WAIT)
 
