@@ -132,6 +132,13 @@ def test_first_is_the_first_tower_that_has_examples(num_train, batch_size, num_t
                                0.75 * before + 0.25 * train.arrays[0][of_first].mean(0), atol=1e-6)
 
 
+@pytest.mark.parametrize('num_train, is_joined', [(16, False), (13, False), (17, True)])
+def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joined):
+  with Run(model=one_layer, num_towers=3, train=small.random_examples(num_train)) as run:
+    names = [op.name for op in run.graph.get_operations()]
+    assert any(name.startswith('join_batch_norm') for name in names) == is_joined
+
+
 def test_a_validation_tower_normalises_by_the_same_averages():
   with Run(model=model, num_towers=2, batch_norm='sync') as switched, \
       Run(model=model, num_towers=3, batch_norm='sync', validation_tower=True) as aside:

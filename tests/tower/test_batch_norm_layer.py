@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
-from towers.tower.batch_norm_layer import BATCH_SUMS, batch_norm, joined_sums
+from towers.tower.batch_norm_layer import (
+    BATCH_MOMENTS,
+    BATCH_SUMS,
+    batch_norm,
+    gradients_of_training,
+    joined_sums,
+)
 
 
 def run_layer(x, is_training, *, joined, fed=None, scale=True):
@@ -68,11 +74,45 @@ def test_channels_first_is_the_same_layer():
   np.testing.assert_allclose(first.transpose(0, 2, 3, 1), run(X, 'NHWC'), atol=1e-5)
 
 
-def test_the_kernel_is_few_ops():
+@pytest.mark.parametrize('is_training, most, most_gradients', [(True, 16, 12), ('fed', 23, 13)])
+def test_the_kernel_is_few_ops(is_training, most, most_gradients):
   with tf.Graph().as_default() as graph:
     x = tf.zeros(X.shape)
-    batch_norm(x, True, name='norm')
+    is_training = tf.placeholder(tf.bool, []) if is_training == 'fed' else is_training
+    batch_norm(x, is_training, name='norm')
     before = len(graph.get_operations())
     with tf.variable_scope('', reuse=True):
-      batch_norm(x, True, name='norm')
-    assert len(graph.get_operations()) - before <= 16
+      y = batch_norm(x, is_training, name='norm')
+    assert len(graph.get_operations()) - before <= most
+    before = len(graph.get_operations())
+    with gradients_of_training():
+      tf.gradients(y, [x, *tf.trainable_variables()])
+    assert len(graph.get_operations()) - before <= most_gradients
+
+
+@pytest.mark.parametrize('is_training', [True, False])
+@pytest.mark.parametrize('in_loop', [False, True])
+def test_a_switched_kernel_has_the_bits_and_derivatives_of_the_one_it_takes(is_training, in_loop):
+  def run(switch, context):
+    with tf.Graph().as_default(), tf.Session() as session, context:
+      x = tf.constant(X)
+      if in_loop:
+        with tf.variable_scope('', reuse=tf.AUTO_REUSE):
+          y = tf.while_loop(lambda turn, _: turn < 2, lambda turn, y: (
+              turn + 1, batch_norm(y, switch(), name='norm')), [0, x])[1]
+      else:
+        y = batch_norm(x, switch(), name='norm')
+      values = [y, *tf.gradients(y ** 3, [x, *tf.trainable_variables()])]
+      if is_training and not in_loop:
+        values += tf.get_collection(BATCH_MOMENTS)
+      second = [] if in_loop else tf.gradients(values[1] ** 2, [x, tf.trainable_variables()[-1]])
+      session.run(tf.global_variables_initializer())
+      return session.run([values, second])
+
+  expected = run(lambda: is_training, contextlib.nullcontext())
+  for context in [contextlib.nullcontext] + [gradients_of_training] * (is_training and not in_loop):
+    values, second = run(lambda: tf.placeholder_with_default(is_training, []), context())
+    for value, other in zip(values, expected[0]):
+      np.testing.assert_array_equal(value, other)
+    for value, other in zip(second, expected[1]):  # Their terms have another order.
+      np.testing.assert_allclose(value, other, rtol=1e-5)

@@ -169,12 +169,21 @@ def chain(batch, is_training, num_layers=50):
 short_chain = functools.partial(chain, num_layers=20)
 
 
+def normalised(batch, is_training):
+  x, labels = batch
+  x = tf.reshape(dense(x, 64, 'first'), [-1, 4, 4, 4])
+  for index in range(20):
+    x = tf.tanh(batch_norm(x, is_training, name=f'layer_{index}'))
+  return classify(tf.reshape(x, [-1, 64]), labels), {}
+
+
 def build_tower(model, recompute, rows=512):
-  """Returns a tower of a model in the default graph, on constants."""
+  """Returns a tower of a model in the default graph, on constants; it may validate as well."""
   devices = towers.build_devices(1, 'cpu')
   batch = towers.Batch((tf.ones([rows, 5]), tf.ones([rows], tf.int32)), rows)
   store = towers.build_variable_store(devices=devices.names, placement='host', seed=3)
   [tower] = towers.build_towers(model, [batch], devices=devices.names, store=store,
+                                is_training=tf.placeholder_with_default(True, []),
                                 recompute=recompute)
   return tower, towers.build_session_config(devices)
 
@@ -203,7 +212,8 @@ def branches(batch, is_training):
   return classify(x, labels), {}
 
 
-@pytest.mark.parametrize('model', [short_chain, branches], ids=['chain', 'branches'])
+@pytest.mark.parametrize('model', [short_chain, branches, normalised],
+                         ids=['chain', 'branches', 'normalised'])
 def test_copies_begin_one_segment_after_the_other_once_the_loss_is_there(model):
   with tf.Graph().as_default() as graph:
     tower, _ = build_tower(model, 5)

@@ -83,21 +83,22 @@ def _find_frozen(averages, loss) -> List[Variable]:
           if any(map(is_plain, variable.op.outputs[0].consumers()))]
 
 
-def joins_moments(kind: str, counts: Sequence[Union[int, Tensor]]) -> bool:
+def joins_moments(kind: str, may_be_empty: bool) -> bool:
   """Returns whether the moments of later towers, not only of the first, may move the averages.
 
-  With `first` only uneven batches may leave the first tower without examples; then the next tower
-  with examples stands in.
+  With `first` they do where the first tower has no examples; then the next tower with examples
+  stands in.
 
   Args:
     kind: one of `BATCH_NORMS`.
-    counts: as for `join_batch_norms`.
+    may_be_empty: as for `join_batch_norms`.
   """
-  return kind == 'mean' or kind == 'first' and not all(isinstance(count, int) for count in counts)
+  return kind == 'mean' or kind == 'first' and may_be_empty
 
 
 def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str],
-                     counts: Sequence[Union[int, Tensor]], workers: Workers = ALONE) -> None:
+                     counts: Sequence[Union[int, Tensor]], may_be_empty: bool,
+                     workers: Workers = ALONE) -> None:
   """Joins the batch normalisation of all towers, once they and their gradients are built.
 
   Args:
@@ -106,13 +107,14 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
     devices: the towers' devices.
     counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower with 0 has a row
       that only fills its batch, and takes no part.
+    may_be_empty: whether the number of any tower can be 0.
     workers: whose towers are joined; these towers are one worker's.
   """
   if len(scopes) * workers.num_workers == 1:
     return
   if kind == 'sync':
     _join_sums(scopes, devices, counts, workers)
-  elif joins_moments(kind, counts):
+  elif joins_moments(kind, may_be_empty):
     _join_moments(kind, scopes, devices, counts, workers)
 
 

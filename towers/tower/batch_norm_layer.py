@@ -8,6 +8,11 @@ one fused kernel:
   x ──► fused kernel ──► normalised
              └──► identities (BATCH_MOMENTS) ──► moving averages (UPDATE_OPS)
 
+Where `is_training` is a tensor, one switch of x chooses between two such kernels:
+
+  x ──► Switch ─┬─ yes ─► kernel, by the batch ──┬──► Merge ──► normalised, moments
+                └─ no ──► kernel, by averages ───┘
+
 Under `joined_sums()` towers can also normalise by the global batch. A fused kernel has no place for
 that, so the layer is made of sums, which pass through identities too, and so do their gradients:
 
@@ -17,9 +22,9 @@ that, so the layer is made of sums, which pass through identities too, and so do
 """
 
 import contextlib
-from typing import Iterator, List, Tuple, Union
+from typing import Iterator, List, Sequence, Union
 
-from tensorflow_v1 import Tensor, tf
+from tensorflow_v1 import Operation, Tensor, tf
 
 BATCH_SUMS = 'batch_norm_sums'
 BATCH_SUM_GRADIENTS = 'batch_norm_sum_gradients'
@@ -28,6 +33,7 @@ BATCH_MOMENTS = 'batch_norm_moments'
 # cuDNN takes no smaller one.
 _MIN_EPSILON = 1.001e-5
 _joined: List[bool] = [False]
+_trains: List[bool] = [False]
 
 
 @contextlib.contextmanager
@@ -38,6 +44,19 @@ def joined_sums() -> Iterator[None]:
     yield
   finally:
     _joined.pop()
+
+
+@contextlib.contextmanager
+def gradients_of_training() -> Iterator[None]:
+  """Makes gradients within the context those of training: dead where `is_training` is false.
+
+  Other gradients choose between both kernels, as a model may take some that it validates with.
+  """
+  _trains.append(True)
+  try:
+    yield
+  finally:
+    _trains.pop()
 
 
 @tf.RegisterGradient('BatchNormSums')
@@ -103,7 +122,7 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
         y, *moments = kernel.by_batch()
       else:
         # A branch, since the batch's moments cost time.
-        y, *moments = tf.cond(is_training, kernel.by_batch, lambda: kernel.by_averages(averages))
+        y, *moments = kernel.by_either(averages, is_training)
     else:
       y, *moments = _normalize_by_sums(tf.cast(x, tf.float32), is_training, factor, offset,
                                        averages, epsilon, data_format)
@@ -125,21 +144,83 @@ def _move_averages(variables, averages, moments, momentum):
 
 
 class _Kernel:
-  """TensorFlow's fused kernel; both methods return the normalised tensor, mean and variance."""
+  """TensorFlow's fused kernel; all methods return the normalised tensor, mean and variance."""
 
   def __init__(self, x, factor, offset, epsilon, data_format):
-    self._inputs = dict(x=x, scale=factor, offset=offset, epsilon=epsilon, data_format=data_format)
+    self._x = x
+    self._settings = dict(scale=factor, offset=offset, epsilon=epsilon, data_format=data_format)
 
-  def by_batch(self) -> Tuple[Tensor, Tensor, Tensor]:
+  def by_batch(self, x=None) -> Sequence[Tensor]:
     empty = tf.constant([], tf.float32)
-    return tf.raw_ops.FusedBatchNormV3(mean=empty, variance=empty, is_training=True,
-                                       **self._inputs)[:3]
+    return tf.raw_ops.FusedBatchNormV3(x=self._x if x is None else x, mean=empty, variance=empty,
+                                       is_training=True, **self._settings)[:3]
 
-  def by_averages(self, averages) -> Tuple[Tensor, Tensor, Tensor]:
+  def by_averages(self, averages, x=None) -> Sequence[Tensor]:
     mean, variance = averages
-    y = tf.raw_ops.FusedBatchNormV3(mean=mean, variance=variance, is_training=False,
-                                    **self._inputs)[0]
+    y = tf.raw_ops.FusedBatchNormV3(x=self._x if x is None else x, mean=mean, variance=variance,
+                                    is_training=False, **self._settings)[0]
     return y, mean, variance
+
+  def by_either(self, averages, is_training) -> Sequence[Tensor]:
+    graph = tf.get_default_graph()
+    if graph._get_control_flow_context() is not None:
+      return tf.cond(is_training, self.by_batch, lambda: self.by_averages(averages))
+    # A kernel whose x is dead is dead. tf.cond would add a switch for each tensor, in the backward
+    # pass too: 55 ops more for each layer and tower of a deep net, where these are 3.
+    with graph.gradient_override_map({'Switch': 'BatchNormSwitch'}):
+      for_averages, for_batch = tf.raw_ops.Switch(data=self._x, pred=is_training)
+    with graph.gradient_override_map({'FusedBatchNormV3': 'BatchNormByEither'}):
+      by_batch, *of_batch = self.by_batch(for_batch)
+    by_averages = self.by_averages(averages, for_averages)[0]
+    with graph.gradient_override_map({'Merge': 'BatchNormMerge'}):
+      y = tf.raw_ops.Merge(inputs=[by_averages, by_batch])[0]
+    return [y, *_choose(of_batch, averages, is_training)]
+
+
+def _choose(of_batch, averages, is_training):
+  """Returns the moments of the batch, or the averages where it is not trained."""
+  return [tf.raw_ops.Merge(inputs=[moment, tf.raw_ops.Switch(
+      data=average, pred=is_training)[0]])[0] for moment, average in zip(of_batch, averages)]
+
+
+def is_choice(op: Operation) -> bool:
+  """Returns whether an op is the switch of a layer, or its merge: all training takes one branch."""
+  return (op.type in ('Switch', 'Merge')
+          and op.node_def.attr['_gradient_op_type'].s in (b'BatchNormSwitch', b'BatchNormMerge'))
+
+
+@tf.RegisterGradient('BatchNormMerge')
+def _pass_to_batch(op, gradient, _):
+  """Leaves both branches to the gradient of the kernel by the batch."""
+  return None, gradient
+
+
+@tf.RegisterGradient('BatchNormSwitch')
+def _pass_to_input(op, _, gradient):
+  return gradient, None
+
+
+@tf.RegisterGradient('BatchNormByEither')
+def _differentiate_either(op, gradient, *_):
+  """Returns the gradients of x, scale and offset, whichever kernel has run."""
+  x, is_training = op.inputs[0].op.inputs
+  factor, offset = op.inputs[1:3]
+  settings = dict(epsilon=op.get_attr('epsilon'), data_format=op.get_attr('data_format').decode())
+
+  def by_batch():
+    return list(tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=gradient, x=x, scale=factor, is_training=True, **settings,
+        **{f'reserve_space_{place}': op.outputs[place + 2] for place in (1, 2, 3)})[:3])
+
+  def by_averages():
+    [merge] = [reader for reader in op.outputs[0].consumers() if is_choice(reader)]
+    kernel = _Kernel(x, factor, offset, **settings)
+    return tf.gradients(kernel.by_averages(merge.inputs[0].op.inputs[3:5])[0],
+                        [x, factor, offset], gradient)
+
+  if _trains[-1]:
+    return [*by_batch(), None, None]
+  return [*tf.cond(is_training, by_batch, by_averages), None, None]
 
 
 def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_format):
@@ -183,6 +264,5 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   moments = [mean, variance * (count / tf.maximum(count - 1, 1))]
   chosen = [mean, variance]
   if is_training is not True:
-    chosen = [tf.raw_ops.Merge(inputs=[of_batch, tf.raw_ops.Switch(
-        data=average, pred=is_training)[0]])[0] for of_batch, average in zip(chosen, averages)]
+    chosen = _choose(chosen, averages, is_training)
   return [normalize(*chosen), *moments]

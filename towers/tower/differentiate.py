@@ -5,6 +5,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
+from towers.tower.batch_norm_layer import gradients_of_training
 from towers.tower.losses import get_divisor
 from towers.tower.precision import LARGEST_HALF_SCALE
 
@@ -35,7 +36,8 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
     weight = scale / get_divisor(tower.num_global_examples)
     total = tower.sums['loss']
     weights = [tf.convert_to_tensor(weight, total.dtype)]
-    own = batch.zero_if_empty(tf.gradients(total, variables, weights))
+    with gradients_of_training():
+      own = batch.zero_if_empty(tf.gradients(total, variables, weights))
 
     made = graph.get_operations()[num_ops:]
     keep_order(made)

@@ -25,6 +25,7 @@ from towers.graph.sizes import READS_SHAPES
 from towers.graph.walk import find_needed
 from towers.placement.patterns import shorten
 from towers.tower.activations import Passes, is_in_loop
+from towers.tower.batch_norm_layer import is_choice
 from towers.tower.clone import Recording
 from towers.tower.segments import (
   choose_best_cuts,
@@ -282,7 +283,7 @@ def _find_ends(levels, roots, backward) -> Dict[int, Set[Operation]]:
 class _DepthFinder:
   """In how many branches an op is, without which it would not run: nothing may wait for it.
 
-  A gradient's ops have no context that says so.
+  A gradient's ops have no context that says so. The branch that all training takes is none.
   """
 
   def __init__(self) -> None:
@@ -290,7 +291,7 @@ class _DepthFinder:
 
   def runs_always(self, op: Operation) -> bool:
     """Returns whether an op is in no branch; the switch that begins one is not in it."""
-    return self._find(op) == (op.type == 'Switch')
+    return self._find(op) == (op.type == 'Switch' and not is_choice(op))
 
   def _find(self, op) -> int:
     """Returns the number of switches, up to an op itself, that no merge has joined."""
@@ -313,8 +314,8 @@ class _DepthFinder:
                   default=0) if sources else 0
       enters = any(source.type == 'Enter' for source in sources)
       if op.type == 'Switch':
-        depth += 1
-      elif op.type == 'Exit' or op.type == 'Merge' and not enters:
+        depth += not is_choice(op)
+      elif op.type == 'Exit' or op.type == 'Merge' and not enters and not is_choice(op):
         depth = max(depth - 1, 0)
       self._depths[op] = depth
     return self._depths[op]

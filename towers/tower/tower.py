@@ -161,8 +161,9 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   """
   collect_former()
   counts = [batch.num_examples for batch in batches]
+  may_be_empty = any(batch.may_be_empty for batch in batches)
   cloner = Cloner(build, store,
-                  left_out=() if joins_moments(batch_norm, counts) else [BATCH_MOMENTS])
+                  left_out=() if joins_moments(batch_norm, may_be_empty) else [BATCH_MOMENTS])
   _check_numbers(batches, devices, store)
   call = ModelCall(model, store, _count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
@@ -187,7 +188,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=tf.global_variables(),
                     scope=towers[0].scope, loss=towers[0].loss)
   join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
-                   counts=counts, workers=workers)
+                   counts=counts, may_be_empty=may_be_empty, workers=workers)
   return towers
 
 

@@ -196,8 +196,8 @@ MUTANTS = [
              'ALONE', 'weights, workers = tf.one_hot(tf.argmax(examples), len(counts)), ALONE',
              'first is the tower with the most examples',
              'test_first_is_the_first_tower_that_has_examples'),
-            ("return kind == 'mean' or kind == 'first' and not all(isinstance(count, int) for "
-             'count in counts)', "return kind == 'mean'", 'an empty first tower moves the averages',
+            ("return kind == 'mean' or kind == 'first' and may_be_empty", "return kind == 'mean'",
+             'an empty first tower moves the averages',
              'test_first_is_the_first_tower_that_has_examples'),
             ('weights = [tf.minimum(count, 1) for count in counts]', 'weights = list(counts)',
              'sums over examples are weighted by examples once more',

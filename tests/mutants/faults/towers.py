@@ -87,10 +87,14 @@ MUTANTS = [
              'if segment is None:',
              'the last segment is computed again too',
              'test_a_cut_is_where_a_name_says'),
-            ("return self._find(op) == (op.type == 'Switch')",
+            ("return self._find(op) == (op.type == 'Switch' and not is_choice(op))",
              'return True',
              'copies wait for a branch that is not taken',
              'test_a_cut_may_be_inside_of_a_branch_that_is_not_taken[0]'),
+            ('depth += not is_choice(op)',
+             'depth += 1',
+             'copies of normalised layers do not wait',
+             'test_copies_begin_one_segment_after_the_other_once_the_loss_is_there[normalised]'),
         ]),
     *mutants_of(
         'towers/tower/activations.py', tests='tests/tower/test_recompute.py', faults=[
