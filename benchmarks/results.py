@@ -3,7 +3,7 @@
   python -m benchmarks.results                           # an hour or two on two cores
   python -m benchmarks.results --rows=tutorial --seeds=1
   python -m benchmarks.results --rows=cifar10 --data_dir=FOLDER
-  python -m benchmarks.results --rows=tutorial,resnet20 --seeds=0   # prints what the file has
+  python -m benchmarks.results --print                   # the table of what the file has
 
 Each run is a process of main.py. The file of --json keeps its figures, and the next start leaves
 out the runs that it has. A row's runs on several towers have the same weights and batches as those

@@ -18,12 +18,11 @@ from tensorflow_v1.collectives import (
     all_reduce_one_of,
     broadcast,
 )
+from tensorflow_v1.constants import get_constant, get_constant_array
 from tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
     find_last_op,
-    get_constant,
-    get_constant_array,
     get_next_by_reader,
     is_dataset,
     map_by_reader,

@@ -2,12 +2,10 @@
 
 from typing import Any, Callable, Optional
 
-import numpy as np
 from tensorflow.python.data.ops import dataset_ops
-from tensorflow.python.framework import tensor_util
 
 from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import Dataset, Graph, Operation, Tensor
+from tensorflow_v1.types import Dataset, Graph, Operation
 
 if IS_1:
   from tensorflow.python.data.experimental.ops import batching
@@ -89,17 +87,6 @@ def find_last_op(dataset: Dataset) -> Optional[Operation]:
   # Without a graph, a tensor of 1.14 has None there, and one of 2.x raises.
   variant = dataset._variant_tensor
   return variant.op if isinstance(getattr(variant, 'graph', None), Graph) else None
-
-
-def get_constant(tensor: Tensor) -> Any:
-  """Returns the value of a scalar tensor that is known without a run, or None."""
-  value = get_constant_array(tensor)
-  return None if value is None else value.item()
-
-
-def get_constant_array(tensor: Tensor) -> Optional[np.ndarray]:
-  """Returns the value of a tensor that is known without a run, or None."""
-  return tensor_util.constant_value(tensor)
 
 
 def copy_dataset(dataset: Dataset) -> Dataset:

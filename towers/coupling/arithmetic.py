@@ -46,9 +46,13 @@ def _join_rows(operands, rows, power) -> Value:
                 if isinstance(value, Rows)}
   if len(from_right) > 1:
     return Mixed(operands.op)  # A value for each pair of examples.
-  folds = {value.fold for value in rows}
   return Rows(max(ranks) - from_right.pop(), power, all(value.are_equal for value in rows),
-              folds.pop() if len(folds) == 1 else None)
+              _join_folds(rows))
+
+
+def _join_folds(rows) -> Optional[int]:
+  folds = {value.fold for value in rows}
+  return folds.pop() if len(folds) == 1 else None
 
 
 def _join_totals(values, totals, combine, power) -> Value:
@@ -127,12 +131,11 @@ def both_rows(operands: Operands) -> Value:
                           are_equal=False)
 
 
-def along_axis(input_index: Optional[int] = None, *, mixes: bool = True) -> Rule:
+def along_axis(input_index: Optional[int] = None) -> Rule:
   """Returns the rule of ops that join elements along axes and keep the shape.
 
   Args:
     input_index: of the axes; None for the last axis.
-    mixes: whether rows along the axis of examples are mixed; otherwise that is not known.
   """
 
   def rule(operands: Operands) -> Value:
@@ -143,7 +146,7 @@ def along_axis(input_index: Optional[int] = None, *, mixes: bool = True) -> Rule
     if axes is None:
       return None
     if rows.axis in axes:
-      return Mixed(operands.op) if mixes else None
+      return Mixed(operands.op)
     return rows._replace(are_equal=False)
 
   return rule
@@ -160,10 +163,10 @@ def reduction(kind: str) -> Rule:
     if not isinstance(value, Rows) or axes is None:
       return None
     if value.axis not in axes:
+      if kind == 'other':
+        value = value._replace(power=_join_powers([value.power], 'other'))
       keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
-      power = _join_powers([value.power], 'other') if kind == 'other' else value.power
-      return value._replace(
-          power=power, axis=value.axis - (0 if keeps else sum(axis < value.axis for axis in axes)))
+      return value if keeps else value.drop(axes)
     if kind == 'other':
       # The largest of some integers is mostly a length, which chooses a shape.
       return Mixed(op) if op.inputs[0].dtype.is_floating else None
@@ -200,9 +203,8 @@ def matmul(operands: Operands) -> Value:
   examples = {place for place in places if place}
   if any(are_summed) or len(examples) > 1:
     return Mixed(op)  # Each example times a weight of its position, or pairs of examples.
-  folds = {value.fold for value in (left, right) if isinstance(value, Rows)}
-  return Rows(max(ranks) - examples.pop(), power,
-              fold=folds.pop() if len(folds) == 1 else None)
+  rows = [value for value in (left, right) if isinstance(value, Rows)]
+  return Rows(max(ranks) - examples.pop(), power, fold=_join_folds(rows))
 
 
 def _from_right(value: Value, rank: int, is_transposed: bool) -> int:

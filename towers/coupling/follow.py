@@ -7,12 +7,12 @@ Several towers equal one whatever is computed of an example alone, and of means 
 differ where a value is mixed: a tower has only its own examples to mix.
 """
 
-from typing import Collection, Dict, List, Optional, Sequence, Set
+from typing import Collection, Dict, List, Optional, Sequence
 
 from tensorflow_v1 import Operation, Tensor
 from towers.coupling.rules import RULES
 from towers.coupling.values import Free, Mixed, Operands, Rows, Value
-from towers.graph.walk import find_dependents, find_needed
+from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
 _SHAPED_BY_THE_SECOND = ('Reshape', 'TopKV2')
 
@@ -31,30 +31,12 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
   values.update((tensor, Free()) for tensor in free)
   dependents = find_dependents([tensor.op for tensor in batch], by_control=False)
   needed = find_needed([tensor.op for tensor in targets], within=dependents)
-  for op in _order(needed):
+  for op in sort_by_inputs(needed):
     inputs = [values.get(tensor, None if tensor.op in dependents else Free())
               for tensor in op.inputs]
     for tensor, value in zip(op.outputs, _find_outputs(op, inputs, num_rows)):
       values.setdefault(tensor, value)
   return [values.get(tensor, Free()) for tensor in targets]
-
-
-def _order(ops: Set[Operation]) -> List[Operation]:
-  """Returns the ops, each after those whose outputs it reads; except around a loop."""
-  ordered: Dict[Operation, None] = {}
-  begun: Set[Operation] = set()
-  for root in ops:
-    pending = [root]
-    while pending:
-      op = pending[-1]
-      missing = [tensor.op for tensor in op.inputs if tensor.op in ops and tensor.op not in begun]
-      if op in begun or not missing:
-        begun.add(op)
-        ordered.setdefault(pending.pop())
-      else:
-        begun.add(op)
-        pending.extend(missing)
-  return list(ordered)
 
 
 def _find_outputs(op: Operation, inputs: List[Value], num_rows: Optional[int]) -> List[Value]:

@@ -107,7 +107,7 @@ def expand_dims(operands: Operands) -> Value:
   rank = operands.rank(0)
   if axis is None or rank is None:
     return None
-  return value._replace(axis=value.axis + (int(axis) % (rank + 1) <= value.axis))
+  return value.insert(int(axis) % (rank + 1))
 
 
 def squeeze(operands: Operands) -> Value:
@@ -119,7 +119,7 @@ def squeeze(operands: Operands) -> Value:
       axis for axis, size in enumerate(shape.as_list()) if size == 1 and axis != value.axis]
   if value.axis in axes:
     return None
-  return value._replace(axis=value.axis - sum(axis < value.axis for axis in axes))
+  return value.drop(axes)
 
 
 def transpose(operands: Operands) -> Value:
@@ -140,7 +140,7 @@ def pack(operands: Operands) -> Value:
   value = _same_rows(operands.values)
   if value is None or rank is None:
     return None
-  return value._replace(axis=value.axis + (operands.op.get_attr('axis') % (rank + 1) <= value.axis))
+  return value.insert(operands.op.get_attr('axis') % (rank + 1))
 
 
 def concat(operands: Operands) -> Value:
@@ -164,23 +164,23 @@ def _same_rows(values) -> Optional[Rows]:
 def split(operands: Operands) -> Value:
   """Of Split, whose axis is the first input, and SplitV, whose axis is the last."""
   index, axis_index = (1, 0) if operands.op.type == 'Split' else (0, 2)
-  return _cut(operands, operands.values[index], operands.rank(index),
-              get_constant_array(operands.op.inputs[axis_index]), keeps=True)
+  axis = get_constant_array(operands.op.inputs[axis_index])
+  return _cut(operands.values[index], operands.rank(index), axis, keeps=True)
 
 
 def unpack(operands: Operands) -> Value:
   """Along an axis other than that of the examples."""
-  return _cut(operands, operands.values[0], operands.rank(0),
-              np.array(operands.op.get_attr('axis')), keeps=False)
+  axis = np.array(operands.op.get_attr('axis'))
+  return _cut(operands.values[0], operands.rank(0), axis, keeps=False)
 
 
-def _cut(operands, value, rank, axis, *, keeps):
+def _cut(value, rank, axis, *, keeps):
   if not isinstance(value, Rows) or rank is None or axis is None:
     return None
   axis = int(axis) % rank
   if axis == value.axis:
     return None
-  return value._replace(axis=value.axis - (not keeps and axis < value.axis))
+  return value if keeps else value.drop([axis])
 
 
 def gather(operands: Operands) -> Value:

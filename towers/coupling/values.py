@@ -12,7 +12,7 @@ the power of -1. A power is NaN where it is not known, as after a product with a
 stand for n.
 """
 
-from typing import Any, List, NamedTuple, Optional, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 from tensorflow_v1 import Operation
 
@@ -31,6 +31,14 @@ class Rows(NamedTuple):
   power: float = 0
   are_equal: bool = False
   fold: Optional[int] = 1
+
+  def insert(self, axis: int) -> 'Rows':
+    """Returns the rows with a new axis at this place."""
+    return self._replace(axis=self.axis + (axis <= self.axis))
+
+  def drop(self, axes: Iterable[int]) -> 'Rows':
+    """Returns the rows without these axes, none of which is that of the examples."""
+    return self._replace(axis=self.axis - sum(axis < self.axis for axis in axes))
 
 
 class Total(NamedTuple):

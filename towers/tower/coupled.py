@@ -77,8 +77,8 @@ def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> Non
     raise UsageError(
         f'{name} is {what} over the examples of a batch ({format_op(value.op)}), which is smaller '
         f'in each of the {num_parts} parts of a step (towers x micro-batches x workers) than in '
-        f'one: steps would be so too. {fix} A division by a constant does not help: a tower has '
-        'only its share of the batch.')
+        f'one, and so would be the update. {fix} A division by a constant does not help: a tower '
+        'has only its share of the batch.')
   if isinstance(value, Rows) and value.power and tensor.shape.ndims == 1:
     raise UsageError(
         f'{name} has one value per example that depends on the number of examples '

@@ -269,8 +269,8 @@ MUTANTS = [
              'test_the_graph_tells_what_a_run_shows[a_mean_over_a_mask]'),
         ]),
     *mutants_of(
-        'towers/coupling/follow.py', tests='tests/coupling/test_follow.py', faults=[
-            ('if op in begun or not missing:', 'if True:',
+        'towers/graph/walk.py', tests='tests/coupling/test_follow.py', faults=[
+            ('      if missing:', '      if False:',
              'ops are followed before those that they read',
              'test_the_graph_tells_what_a_run_shows[a_branch]'),
         ]),

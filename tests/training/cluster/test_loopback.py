@@ -30,7 +30,7 @@ def worker_on(hosts, capsys):
   """Starts a worker's server; returns its filtered and open sockets, and what it said."""
   ports = find_ports(len(hosts))
   cluster = Cluster([f'{host}:{port}' for host, port in zip(hosts, ports)])
-  worker = Worker(cluster, tf.ConfigProto(), worker_seconds=10)
+  worker = Worker(cluster, tf.ConfigProto())
   counts = count_filters(ports[0])
   socket.create_connection(('127.0.0.1', ports[0]), 10).close()
   del worker

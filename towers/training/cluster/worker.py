@@ -46,13 +46,14 @@ class Worker:
     peers: watches the others, once all have met.
   """
 
-  def __init__(self, cluster: Cluster, session_config: Any, *, worker_seconds: float):
+  peers: Peers
+
+  def __init__(self, cluster: Cluster, session_config: Any):
     """Starts the server.
 
     Args:
       cluster: the workers, this one included.
       session_config: for the server, and for sessions on it.
-      worker_seconds: how long another worker may be silent.
 
     Raises:
       UsageError: the server cannot start, since its port is in use for example.
@@ -70,7 +71,6 @@ class Worker:
     if cluster.is_on_loopback:
       self._keep_others_away()
     self.target = self._server.target
-    self.peers = Peers(cluster, limit_seconds=worker_seconds)
     self.missing: List[int] = [
         rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
 
@@ -232,15 +232,12 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
     roll_call = RollCall(cluster, limit_seconds=start_seconds, tell=write_line)
     startup.begin('workers', roll_call.describe_wait)
     check_alike(cluster, 'versions, flags or data', roll_call.gather(facts), _FIX)
-    worker = _started[_name(cluster)] = Worker(
-        cluster, session_config, worker_seconds=worker_seconds)
+    worker = _started[_name(cluster)] = Worker(cluster, session_config)
     # The server of TensorFlow 1.14 complains if the interpreter ends first.
     atexit.register(_started.clear)
     worker.meet(start_seconds)
   startup.limit(start_seconds)
-  if has_met:
-    worker.peers = Peers(cluster, limit_seconds=worker_seconds)
-  with worker.peers:
+  with Peers(cluster, limit_seconds=worker_seconds) as worker.peers:
     if has_met:
       startup.begin('workers', 'waiting for the other workers')
       worker.compare('flags or data', facts, _FIX)
