@@ -10,6 +10,7 @@ import pytest
 
 import main
 from tests import ROOT
+from tests.harness.loaded_process import run_loaded
 
 RESULT_KEYS = [
     'global_step', 'examples_seen', 'num_towers', 'global_batch_size', 'train_loss',
@@ -20,8 +21,7 @@ QUICK = ['--model=linear', '--batch_size=100', '--steps=45', '--seed=3', '--sche
 
 
 def run(*flags):
-  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True,
-                        text=True, timeout=120)
+  return run_loaded(['main.py', *flags])
 
 
 def run_here(*flags):
@@ -31,7 +31,8 @@ def run_here(*flags):
 
 def run_with_result(folder, *flags):
   path = os.path.join(str(folder), 'result.json')
-  done = run('--result_file=' + path, *flags)
+  done = subprocess.run([sys.executable, 'main.py', f'--result_file={path}', *flags], cwd=ROOT,
+                        capture_output=True, text=True, timeout=120)
   assert done.returncode == 0, done.stderr
   with open(path) as file:
     return json.load(file), done

@@ -12,6 +12,7 @@ import pytest
 import main
 from tests import ROOT
 from tests.data.pictures import damage, jpegs, write_tfrecords
+from tests.harness.loaded_process import run_loaded
 from towers.data.formats.tfrecord import load_index
 
 QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=10',
@@ -20,8 +21,7 @@ QUICK = ['--data=tfrecord', '--model=linear', '--image_size=8', '--num_classes=1
 
 
 def run(*flags):
-  return subprocess.run([sys.executable, 'main.py'] + list(flags), cwd=ROOT, capture_output=True,
-                        text=True, timeout=120)
+  return run_loaded(['main.py', *flags])
 
 
 def run_here(*flags):

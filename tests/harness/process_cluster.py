@@ -9,6 +9,7 @@ import time
 
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
+from tests.harness.loaded_process import LoadedProcess
 from towers.launch.tf_config import format_tf_config
 
 SECONDS = 60
@@ -25,10 +26,11 @@ class ProcessCluster:
     self.addresses = addresses or [f'127.0.0.1:{port}' for port in find_ports(num_workers)]
     self._lines = [[] for _ in range(num_workers)]
     self._commands = [
-        [*(prefixes or {}).get(rank, []), sys.executable, '-m', 'tests.harness.faulty_run',
-         (faults or {}).get(rank, fault), *flags, *(flags_of or {}).get(rank, ())]
+        ['-m', 'tests.harness.faulty_run', (faults or {}).get(rank, fault), *flags,
+         *(flags_of or {}).get(rank, ())]
         for rank in range(num_workers)
     ]
+    self._prefixes = prefixes or {}
     self._readers = {}
     self.processes = [None] * num_workers
     for rank in range(num_workers):
@@ -38,8 +40,13 @@ class ProcessCluster:
   def start(self, rank):
     """Starts a worker, or restarts it."""
     environ = dict(os.environ, TF_CONFIG=format_tf_config(self.addresses, 'worker', rank))
-    process = subprocess.Popen(self._commands[rank], cwd=ROOT, env=environ, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = self._commands[rank]
+    if rank in self._prefixes:
+      process = subprocess.Popen(
+          [*self._prefixes[rank], sys.executable, *command], cwd=ROOT, env=environ, text=True,
+          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    else:
+      process = LoadedProcess(command, stderr=subprocess.STDOUT, env=environ)
     self.processes[rank] = process
 
     def read():

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests import ROOT
+from tests.harness.loaded_process import LoadedProcess
 from tests.harness.small import diagonal
 from towers.training.faults.signals import Signals
 
@@ -23,9 +24,7 @@ STEPS_LEFT_SECONDS = 1.5
 
 def signalled(fault, moment, *numbers, flags=(), seconds_later=0.0):
   """Sends signals to a run at a moment of it, or later; returns its exit code and stderr."""
-  command = [sys.executable, '-m', 'tests.harness.faulty_run', fault, *flags]
-  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True)
+  process = LoadedProcess(['-m', 'tests.harness.faulty_run', fault, *flags])
   try:
     for line in process.stdout:
       if f'<{moment}>' in line:

@@ -13,6 +13,7 @@ import main
 from tests import ROOT
 from tests.harness import faults
 from tests.harness.curves import CURVES, List, train
+from tests.harness.loaded_process import run_loaded
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.training.reporting import report
@@ -189,8 +190,7 @@ def test_the_page_of_main_has_its_result(tmp_path):
   assert run['config']['steps'] == 4 and 'TensorFlow' in run['versions']
   assert '/device:CPU:1' in run['description']
   assert len(run['samples']) == 4 and 'learning rate' in check_page(tmp_path / 'run.html')
-  done = subprocess.run([sys.executable, 'main.py', '--report=/nowhere/run.html'], cwd=ROOT,
-                        capture_output=True, text=True, timeout=60)
+  done = run_loaded(['main.py', '--report=/nowhere/run.html'])
   assert done.returncode == 2 and 'report=/nowhere/run.html' in done.stderr
 
 

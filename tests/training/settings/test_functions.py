@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import types
 
@@ -10,6 +9,7 @@ import pytest
 from absl import flags
 
 from tests import ROOT
+from tests.harness.loaded_process import run_loaded
 from towers import command_line
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
@@ -59,8 +59,7 @@ def folder(tmp_path):
 
 
 def run(folder, *arguments):
-  return subprocess.run([sys.executable, *arguments], cwd=str(folder), capture_output=True,
-                        text=True, timeout=120, env=dict(os.environ, PYTHONPATH=ROOT))
+  return run_loaded(arguments, cwd=folder, env=dict(os.environ, PYTHONPATH=ROOT))
 
 
 def test_the_command_line_trains_a_model_and_data_of_ones_own(folder):

@@ -1,19 +1,15 @@
 """Runs of main.py that stall or run out of memory end in time, with a code and one message."""
 
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests import ROOT
+from tests.harness.loaded_process import LoadedProcess
 
 
 def run(fault, *flags):
   """Runs main.py to its end; returns its error messages, and the seconds since its banner."""
-  command = [sys.executable, '-m', 'tests.harness.faulty_run', fault, *flags]
-  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True)
+  process = LoadedProcess(['-m', 'tests.harness.faulty_run', fault, *flags])
   try:
     for line in process.stdout:
       if line.startswith('  device'):
