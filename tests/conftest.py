@@ -1,7 +1,9 @@
 """Sets how many tests run at a time, and which; lets their processes answer signals."""
 
 import gc
+import importlib
 import itertools
+import os
 import signal
 import sys
 import zlib
@@ -14,6 +16,8 @@ from towers.base.cores import count_cores
 if hasattr(signal, 'SIGHUP'):
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+IS_1 = sys.version_info[:2] == (3, 7)
+
 # A test's garbage is graphs in cycles, and the survivors are TensorFlow: looked at less often, they
 # cost a twentieth of the time less.
 gc.set_threshold(50000, 20, 100)
@@ -23,6 +27,18 @@ gc.set_threshold(50000, 20, 100)
 def pytest_xdist_auto_num_workers() -> int:
   """Returns more than the number of cores: many tests wait for processes or for time to pass."""
   return count_cores() * 3 // 2
+
+
+def pytest_configure(config):
+  """Loads TensorFlow 2.x without oneDNN, whose passes over small graphs take a tenth of the tests.
+
+  Processes that tests start have it, as users do: those of the docs check that towers are one.
+  """
+  starts_workers = getattr(config.option, 'numprocesses', None)
+  if not IS_1 and not starts_workers and 'TF_ENABLE_ONEDNN_OPTS' not in os.environ:
+    os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
+    importlib.import_module('tensorflow_v1')
+    del os.environ['TF_ENABLE_ONEDNN_OPTS']
 
 
 def pytest_addoption(parser):
@@ -41,10 +57,9 @@ def pytest_collection_modifyitems(config, items):
   # A machine with GPUs has one TensorFlow.
   dealt = [item for item in items if item.get_closest_marker('slow') and not any(
       map(item.get_closest_marker, ('both', 'skipif', 'gpu')))]
-  is_1 = sys.version_info[:2] == (3, 7)
   left_out = set()
   for test, points in itertools.groupby(dealt, key=lambda item: item.nodeid.split('[')[0]):
     # The points of a grid take turns, and a hash says who begins.
-    left_out.update(list(points)[(zlib.crc32(test.encode()) + is_1) % 2::2])
+    left_out.update(list(points)[(zlib.crc32(test.encode()) + IS_1) % 2::2])
   config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
   items[:] = [item for item in items if item not in left_out]

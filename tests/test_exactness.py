@@ -92,9 +92,9 @@ def test_towers_train_as_a_program_without_towers(kind):
 
 
 GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
-# A third in which any two of the settings meet, and what shows most mistakes.
-CHOSEN = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS) + [('split', 2, 0), (
-    'split', 2, 1)]
+# What shows most mistakes, and a third in which any two of the settings meet.
+FIRST = [('split', 2, 0), ('split', 2, 1)]
+CHOSEN = FIRST + small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS)
 
 
 def placement_at(index):
@@ -102,8 +102,9 @@ def placement_at(index):
 
 
 @pytest.mark.parametrize('index', [
-    pytest.param(index, id='-'.join(map(str, point)))
-    for index, point in enumerate(GRID) if point in CHOSEN])
+    pytest.param(GRID.index(point), id='-'.join(map(str, point)),
+                 marks=pytest.mark.slow if number % 3 and point not in FIRST else ())
+    for number, point in enumerate(CHOSEN)])
 def test_towers_equal_one_tower(index):
   # Placements and sizes take turns here; with those below, any three of the four settings meet.
   assert_equals_one_tower(*GRID[index], placement_at(index), SIZES[index // 3 % 3])
@@ -129,7 +130,7 @@ def outcome(run):
          ], {name: value.tobytes() for name, value in run.weights().items()}
 
 
-@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('mode', small.slow_but(['shard'], small.MODES))
 def test_repeats_are_bit_identical(mode):
   outcomes = []
   for _ in range(3):
@@ -152,8 +153,8 @@ def test_twenty_repeats_in_one_session_are_bit_identical(mode):
       assert outcome(run) == first
 
 
-@pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('num_towers', [2, 4])
+@pytest.mark.parametrize('num_towers, mode', small.slow_but(
+    [(2, 'split'), (4, 'shard')], list(itertools.product([2, 4], small.MODES))))
 def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
   with Run(mode=mode, num_towers=num_towers - 1) as switched, \
       Run(mode=mode, num_towers=num_towers, validation_tower=True) as aside:

@@ -65,7 +65,9 @@ def one(tmp_path_factory):
                      '--staging_depth=0', *QUICK)
 
 
-@pytest.mark.parametrize('mode', ['split', 'next', 'shard'])
+@pytest.mark.parametrize('mode', [
+    'split', pytest.param('next', marks=pytest.mark.slow),
+    pytest.param('shard', marks=pytest.mark.slow)])
 def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
   flags = ['--input_mode=' + mode, '--num_gpus=8', '--noshuffle'] + QUICK
   if mode == 'split':  # One of them in a process of its own.

@@ -38,9 +38,10 @@ def diagonal(*axes):
 
 
 def slow_but(fast, points):
-  """Returns points as parameters, all marked slow except those of `fast`."""
+  """Returns points, or values of one parameter, all marked slow except those of `fast`."""
   assert all(point in points for point in fast)
-  return [pytest.param(*point, marks=() if point in fast else pytest.mark.slow) for point in points]
+  return [pytest.param(*(point if isinstance(point, tuple) else [point]),
+                       marks=() if point in fast else pytest.mark.slow) for point in points]
 
 
 def id_examples(num_examples, name='train'):

@@ -164,7 +164,7 @@ FEW += [(one_array, mode, 2, depth, 16) for mode, depth in (('split', 0), ('next
 
 
 @pytest.mark.parametrize('kind, mode, num_towers, depth, num_train',
-                         small.slow_but(FEW[::2] + FEW[-2:], FEW))
+                         small.slow_but(FEW[::4] + FEW[-2:], FEW))
 def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, depth, num_train):
   check(kind, mode, num_towers, depth, num_train)
 

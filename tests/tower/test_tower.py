@@ -1,6 +1,7 @@
 """Towers share everything, weigh every example alike, and say so when a model cannot."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ def train(num_steps=6, **settings):
     return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
 
 
-@pytest.mark.parametrize('num_train', [13, 17])
-@pytest.mark.parametrize('num_towers', [3, 8])
+@pytest.mark.parametrize('num_towers, num_train', small.slow_but(
+    [(3, 13), (8, 17)], list(itertools.product([3, 8], [13, 17]))))
 def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
   examples = small.random_examples(num_train)
   losses, weights, (means, count) = train(model=scalar_model, num_towers=num_towers, train=examples)
@@ -271,8 +272,9 @@ def train_on_directions(scalar, **settings):
   return train(model=model, batch_size=5, train=small.random_examples(11), **settings)
 
 
-@pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('scalar', [False, True])
+@pytest.mark.parametrize('scalar, mode', small.slow_but(
+    [(False, 'split'), (True, 'split'), (True, 'shard')],
+    list(itertools.product([False, True], small.MODES))))
 def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar):
   # One example for four towers is in `shard` mode not always the first's.
   losses, weights, (means, count) = train_on_directions(scalar, mode=mode, num_towers=4)

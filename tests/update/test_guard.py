@@ -64,7 +64,8 @@ CASES = {
                  placement='balanced', average_weights=0.9), 'beside a validation tower':
                      dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
 }
-SLOW = ('clipped, decayed', 'mean batch norm', 'sparse')
+SLOW = ('clipped, decayed', 'mean batch norm', 'sparse', 'accumulated',
+        'beside a validation tower')
 
 
 @pytest.mark.parametrize('case, value', [

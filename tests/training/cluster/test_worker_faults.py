@@ -248,6 +248,7 @@ def test_a_network_that_is_cut_ends_both_sides():
       subprocess.run(['ip', 'netns', 'delete', name])
 
 
+@pytest.mark.slow
 def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
   # The newest five, one of which may be the best.
   assert set(steps_of(uninterrupted)) >= {20, 30, 40, 45}

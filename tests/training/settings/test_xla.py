@@ -64,7 +64,7 @@ def off(tmp_path_factory):
   return result_here(tmp_path_factory.mktemp('off'), '--xla=off', '--num_gpus=1', *FLAGS)
 
 
-@pytest.mark.parametrize('num_gpus', [1, 2])
+@pytest.mark.parametrize('num_gpus', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_compiled_towers_compute_the_same(num_gpus, off, tmp_path):
   on, _ = run_with_result(tmp_path, '--xla=on', f'--num_gpus={num_gpus}', *FLAGS)
   for key in ('train_loss', 'validation_loss', 'validation_accuracy'):

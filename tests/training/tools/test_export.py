@@ -174,6 +174,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error(served):
   assert done.stdout == 'example,class,probability\n' and done.stderr == ''
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_is_read_as_validation_reads_it(tmp_path, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   random = np.random.RandomState(0)
