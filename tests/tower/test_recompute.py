@@ -272,6 +272,6 @@ def test_the_estimate_of_memory_knows():
   for setting in ('none', 'auto'):
     with Run(model=short_chain, num_towers=1, batch_size=512, train=random_examples(512),
              recompute=setting, validation_kind='none') as run:
-      estimates.append(estimate_memory(run.program).activations)
+      estimates.append(estimate_memory(run.program).step)
   assert estimates[0] > 20 * 512 * 16 * 4
-  assert 0.3 * estimates[0] < estimates[1] < 0.6 * estimates[0]
+  assert 0.2 * estimates[0] < estimates[1] < 0.6 * estimates[0]

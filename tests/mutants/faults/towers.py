@@ -115,11 +115,30 @@ MUTANTS = [
              'test_a_cut_avoids_what_is_taken_far_behind_it'),
         ]),
     *mutants_of(
-        'towers/training/stepping/memory.py', tests='tests/tower/test_recompute.py', faults=[
-            ('return kept + max(computed, default=0)',
-             'return kept + sum(computed)',
-             'the estimate counts all segments at once',
-             'test_the_estimate_of_memory_knows'),
+        'towers/graph/live.py', tests='tests/training/stepping/test_memory.py', faults=[
+            ('1 + self._readers[output]',
+             '1',
+             'the estimate frees a tensor with its op',
+             'test_a_step_holds_what_was_estimated[layers-2-settings1]'),
+            ("elif op.type == 'Switch' and inputs[1] in self._known:",
+             "elif op.type == 'Switch' and inputs[1] in ():",
+             'the estimate counts branches that are not taken',
+             'test_a_step_holds_what_was_estimated[images-2-settings6]'),
+        ]),
+    *mutants_of(
+        'towers/graph/shapes.py', tests='tests/graph/test_shapes.py', faults=[
+            ("if op.type == 'Reshape':",
+             "if op.type == '':",
+             'the estimate takes the rows of all reshapes for those of the batch',
+             'test_sizes_follow_the_rows'),
+        ]),
+    *mutants_of(
+        'towers/training/stepping/memory.py', tests='tests/training/stepping/test_memory.py',
+        faults=[
+            ('[*tf.global_variables(), *tf.local_variables()]',
+             'tf.global_variables()',
+             'the estimate leaves out the sums of micro-batches',
+             'test_batches_that_wait_and_variables_are_where_they_stand'),
         ]),
     *mutants_of(
         'towers/tower/differentiate.py', tests='tests/tower/test_precision.py', faults=[

@@ -9,7 +9,6 @@ from tests.harness import faulty_run, small
 from tests.harness.small import Run
 from towers.base.reason import find_reason
 from towers.training.stepping.failure import explain
-from towers.training.stepping.memory import estimate_memory, format_bytes
 
 
 def fail_of(run):
@@ -96,24 +95,6 @@ def test_out_of_memory_names_device_shape_examples_and_what_to_try():
   with Run(num_towers=2, batch_size=2) as run:
     message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.steps))
   assert '--accumulate' not in message and 'a device has no room: no room' in message
-
-
-def test_memory_is_estimated_from_the_shapes_of_what_the_backward_pass_reads():
-  with Run(num_towers=2, batch_size=8, train=small.random_examples(16), depth=1) as run:
-    memory = estimate_memory(run.program)
-  # Of 4 examples, in 32 bits: features and tanh for the gradients of weights; the loss's [4, 3].
-  assert memory.activations >= 4 * 4 * (5 + 4 + 3)
-  assert memory.gradients == 4 * (5 * 4 + 4 + 4 * 3 + 3)
-  assert memory.batches == 2 * 4 * (5 * 4 + 4)
-  with Run(num_towers=2, batch_size=16, train=small.random_examples(16), depth=0) as run:
-    twice = estimate_memory(run.program)
-  assert memory.activations < twice.activations <= 2 * memory.activations
-  assert twice.gradients == memory.gradients
-
-
-def test_bytes_are_readable():
-  assert [format_bytes(num_bytes) for num_bytes in (512, 20e3, 3.62e6, 1.25e9)] == [
-      '512 bytes', '20 kB', '3.6 MB', '1.25 GB']
 
 
 @pytest.mark.parametrize('text, reason', [

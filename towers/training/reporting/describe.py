@@ -7,6 +7,9 @@ from towers.tower.recompute import Recomputed
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
 
+# Of a tower; for more, the estimate of its memory takes a second before the first step.
+_MOST_OPS = 8000
+
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
                  update: str = '') -> str:
@@ -55,8 +58,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
     lines.append(describe_all_reduce(reduced.all_reduce))
     lines += [f'  {describe_rows(slots)}' for slots in reduced.row_slots]
 
-  lines.append(f'memory: estimated at least {estimate_memory(program).describe()} per tower, '
-               'besides variables')
+  if len(program.graph.get_operations()) <= _MOST_OPS * num_towers:
+    lines.append(f'memory: estimated {estimate_memory(program).describe()} for tower 0')
   variables = tf.global_variables()
   if program.replicas is not None:
     variables = variables + program.replicas.variables

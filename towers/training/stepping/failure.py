@@ -103,6 +103,6 @@ def _explain_memory(error, text, when, program):
     advice.insert(0, f'the same batch in more micro-batches (--accumulate={accumulate})')
   if program.towers[0].recomputed is None:
     advice.append('activations computed again in the backward pass (--recompute=auto)')
-  return (f'Out of memory {when}: {where}, at {largest} examples per tower. A tower is estimated '
-          f"to take at least {estimate_memory(program).describe()}. Try {', '.join(advice)}, "
+  return (f'Out of memory {when}: {where}, at {largest} examples per tower. Tower 0 is '
+          f"estimated to take {estimate_memory(program).describe()}. Try {', '.join(advice)}, "
           '16 bits (--precision=mixed), or more towers with the same batch.')

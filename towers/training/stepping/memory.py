@@ -1,71 +1,103 @@
 """Memory: an estimate of what a tower takes on its device, from static shapes, before any run.
 
-  activations   outputs of the forward pass that the backward pass reads, per example; of those
-                that it computes again, the largest segment
-  gradients     as large as the trainable variables
-  batches       the current one, and those in the staging area
+  step        the most bytes of tensors that live at a time in a step, see `towers.graph.live`
+  batches     the current one, and those in the staging area
+  variables   weights, slots, averages and replicas on the device, and sums of micro-batches
 
-Variables and their slots are counted where they live, in the table of devices. Workspace of
-kernels, gradients in flight and TensorFlow itself come on top, so the estimate is a lower bound:
-peak memory of `convnet` on two CPU towers grew by 0.51 MB per example, and this says 0.27 MB.
+TensorFlow itself comes on top, as do kernels on GPUs: what cuDNN takes is known only when it runs.
 """
 
-from typing import Any, Dict, NamedTuple
+from typing import NamedTuple, Sequence
 
 from tensorflow_v1 import tf
-from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
+from towers.base.cores import count_cores_of_each
+from towers.graph.live import LiveTensors
+from towers.graph.sizes import tensor_bytes
+from towers.graph.walk import find_needed
+from towers.placement.host import HOST
 from towers.placement.variables import variable_bytes
 from towers.training_graph import TrainingGraph
 
 
 class Memory(NamedTuple):
-  """Estimated bytes of tower 0, which has the largest share of the batch, on its device."""
-  activations: int
-  gradients: int
+  """Estimated bytes on the device of tower 0, which has the largest share of the batch.
+
+  Attributes:
+    step: of tensors that live at a time.
+    batches: that wait, and the current one.
+    variables: that are there between two steps.
+    unknown: names of what is not counted, since its size depends on values.
+  """
+  step: int
   batches: int
+  variables: int
+  unknown: Sequence[str] = ()
+
+  @property
+  def total(self) -> int:
+    """All bytes."""
+    return self.step + self.batches + self.variables
 
   def describe(self) -> str:
     """Returns the sum and its parts in words."""
-    return (f'{format_bytes(sum(self))} (activations {format_bytes(self.activations)}, gradients '
-            f'{format_bytes(self.gradients)}, batches {format_bytes(self.batches)})')
+    least = 'at least ' if self.unknown else ''
+    return (f'{least}{format_bytes(self.total)} (step {format_bytes(self.step)}, batches '
+            f'{format_bytes(self.batches)}, variables {format_bytes(self.variables)})')
+
+
+class MemoryModel:
+  """What a program says of a tower's memory, for any size of its batch."""
+
+  def __init__(self, program: TrainingGraph):
+    """Looks at the ops of a step on the device of tower 0."""
+    self._program = program
+    tower, devices = program.towers[0], program.devices
+    is_gpu = devices.kind == 'GPU'
+    # What a tower makes may be needed by replicas alone.
+    made = [part for gradient in tower.gradients if gradient is not None
+            for part in tf.nest.flatten(gradient, expand_composites=True)]
+    roots = [getattr(root, 'op', root) for root in [program.train_op, tower.loss, *made]]
+    ops = find_needed(roots, _Near(program))
+    self._live = LiveTensors(
+        ops, device=tower.device, is_gpu=is_gpu,
+        threads=1 if is_gpu else count_cores_of_each(len(devices.names)),
+        false=program.validation and program.validation.is_validating)
+    with program.graph.as_default():
+      variables = [*tf.global_variables(), *tf.local_variables()]
+    if program.replicas is not None:
+      variables += program.replicas.variables
+    self._variables = sum(variable_bytes(variable) for variable in variables
+                          if variable.device == tower.device)
+
+  def estimate(self, batch_size: int) -> Memory:
+    """Returns the estimate for a micro-batch of all towers; of another size than the program's only
+    where the graph does not fix it, as it does where all batches of an epoch are equal."""
+    feed = self._program.feed
+    rows = feed.inputs.plan.shares(batch_size)[0]
+    batch = sum(tensor_bytes(tensor, rows=rows)
+                for tensor in tf.nest.flatten(feed.templates[0].tensors))
+    waiting = 0 if feed.stage is None else feed.stage.depth
+    step, unknown = self._live.find_peak(rows)
+    return Memory(step, batch * (1 + waiting), self._variables, unknown)
+
+
+class _Near:
+  """The ops on the device of tower 0 and on the host, and those that update shared variables."""
+
+  def __init__(self, program):
+    first, *others = program.towers
+    self._devices = {first.device, HOST, ''}
+    self._others = tuple(tower.scope for tower in others)
+    self._shares = program.replicas is None
+
+  def __contains__(self, op):
+    return op.device in self._devices or (
+        self._shares and not op.name.startswith(self._others))
 
 
 def estimate_memory(program: TrainingGraph) -> Memory:
-  """Returns the estimate; tensors with more unknown dimensions than the batch count as 0."""
-  feed, tower = program.feed, program.towers[0]
-  plan = feed.inputs.plan
-  share = plan.shares(plan.micro_batch_size)[0]
-  batch = sum(tensor_bytes(tensor, rows=share)
-              for tensor in tf.nest.flatten(feed.templates[0].tensors))
-  waiting = 0 if feed.stage is None else feed.stage.depth
-  gradients = sum(variable_bytes(variable) for _, variable in program.gradients.gradients)
-  return Memory(_estimate_activations(tower, share), gradients, batch * (1 + waiting))
-
-
-def _estimate_activations(tower, share):
-  """Returns the bytes of what the backward pass reads; with copies, of what is kept for it and of
-  the largest segment."""
-  backward = tower.scope + 'gradients'
-  again = tower.recomputed and tower.scope + tower.recomputed.scope
-  # By segment; '' is what is kept.
-  segments: Dict[str, Dict[Any, int]] = {'': {}}
-  for op in tower.loss.graph.get_operations():
-    copies = again and op.name.startswith(again)
-    if op.type in READS_SHAPES or not (copies or op.name.startswith(backward)):
-      continue
-    for source in map(find_source, op.inputs):
-      name, segment = source.op.name, ''
-      if again and name in tower.recomputed.last:
-        segment = 'last'
-      if not name.startswith(tower.scope) or name.startswith(backward):
-        continue
-      if again and name.startswith(again):
-        if copies:
-          continue  # What only other copies take is soon free.
-        segment = name[len(again):].split('/')[0]
-      segments.setdefault(segment, {})[name, source.value_index] = tensor_bytes(source, rows=share)
-  kept, *computed = [sum(sizes.values()) for sizes in segments.values()]
-  return kept + max(computed, default=0)
+  """Returns the estimate for the batches of a program."""
+  return MemoryModel(program).estimate(program.feed.inputs.plan.micro_batch_size)
 
 
 def format_bytes(num_bytes: float) -> str:
