@@ -35,7 +35,8 @@ def test_a_gradient_that_is_summed_has_the_shape_of_its_value():
     return [op.outputs[0] for op in x.graph.get_operations() if op.type == 'Sum']
 
   found, unknown = find_shapes(build)
-  assert [size for shape in found for size in shape if size != 1] == [16]
+  # On 1.14 another one, over no axis, is that of x.
+  assert [16] in [[size for size in shape if size != 1] for shape in found]
   assert not unknown
 
 
