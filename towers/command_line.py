@@ -106,7 +106,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
   with lock_folder(config.checkpoint_dir if cluster.is_chief else None,
                    wait_seconds=config.start_seconds if cluster.is_elastic else 0):
     if config.autotune:
-      config = jobs.tune(config, command)
+      config = jobs.tune(config, cluster, command)
     set_xla(config.xla, os.environ)
     data_set = jobs.load_data(config)
     if config.check:

@@ -113,7 +113,13 @@ def test_the_chief_alone_writes():
   assert [getattr(other, name) for name in outputs] == [None] * 5 + ['c'] and other.quiet
 
 
-@pytest.mark.parametrize('name', ['autotune', 'check', 'input_only'])
+def test_workers_tune_together_and_an_evaluator_does_not():
+  for task, tunes in ((dict(type='worker', index=1), True), (dict(type='evaluator'), False)):
+    config = Config(autotune=True).for_worker(read(dict(worker=TWO), task))
+    assert config.autotune == tunes
+
+
+@pytest.mark.parametrize('name', ['check', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
   with pytest.raises(UsageError,
                      match=f'{name} is a job for one worker, and TF_CONFIG names 2'):

@@ -130,10 +130,10 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   return speeds
 
 
-def tune(config: Config, command: Sequence[str]) -> Config:
+def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:
   """Returns the config with the fastest settings; `command` starts the program again."""
   from towers.training.tools.autotune import autotune
-  return autotune(config, command=command)
+  return autotune(config, cluster=cluster, command=command)
 
 
 def export(config: Config, data_set: DataSet) -> None:

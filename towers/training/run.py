@@ -239,5 +239,6 @@ def _build_result(program: TrainingGraph, end: LoopEnd, examples_seen: int, *, s
       validation_examples=end.validation_examples,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=steps.first_losses,
+      all_reduce_bytes=program.gradients.all_reduce and program.gradients.all_reduce.num_bytes,
       setup_seconds=progress.first_step_at and progress.first_step_at - startup.started,
       tensorflow_version=tf.__version__)

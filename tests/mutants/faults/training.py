@@ -389,6 +389,32 @@ MUTANTS = [
             ("parts['command'] = list(command)", "parts['command'] = []",
              'autotune remembers the settings of other flags of a script',
              'test_autotune_starts_over_where_a_model_of_ones_own_has_changed'),
+            ("parts['workers'] = [cluster.num_workers, len(hosts)]",
+             "parts['workers'] = [cluster.num_workers]",
+             'autotune remembers the settings of workers on one machine for several',
+             'tests/training/tools/test_autotune.py::test_the_fingerprint_depends_on_what_matters'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/autotune.py', tests='tests/training/tools/test_autotune.py', faults=[
+            ('all_reduce_bytes > 1e6 * least:', 'all_reduce_bytes > 0 * least:',
+             'sizes of fused gradients are tried that change nothing',
+             'test_sizes_of_fused_gradients_are_tried_where_they_change_something'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/meeting.py', tests='tests/training/tools/test_meeting.py', faults=[
+            ('if None not in rounds:', 'if rounds:',
+             'the report of a trial is taken for what its worker has found',
+             'test_a_trial_that_waits_for_one_that_has_failed_ends'),
+            ('if len(set(rounds)) > 1:', 'if not rounds:',
+             'a worker that was started again takes part in the middle',
+             'test_who_is_lost_or_begins_anew_is_named'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/timed_trial.py', tests='tests/training/tools/test_meeting.py',
+        faults=[
+            ('key=lambda rank: (_is_consequence(errors[rank]), rank))', 'key=lambda rank: rank)',
+             'of a failed trial its consequence in another worker is named',
+             'test_the_cause_of_a_failed_trial_is_named'),
         ]),
     *mutants_of(
         'towers/session.py', tests='tests/test_program.py', faults=[

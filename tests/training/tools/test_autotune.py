@@ -9,10 +9,11 @@ import pytest
 
 from tests import ROOT
 from towers.base.usage_error import UsageError
+from towers.placement.cluster import Cluster
 from towers.training.settings.config import Config
 from towers.training.tools import autotune
 from towers.training.tools import fingerprint as fingerprints
-from towers.training.tools.autotune import list_alternatives, tune
+from towers.training.tools.autotune import list_alternatives, list_fusions, tune
 from towers.training.tools.fingerprint import fingerprint
 from towers.training.tools.timed_trial import TimedTrial
 
@@ -96,6 +97,17 @@ def test_what_the_user_chose_is_not_tried():
   assert tried(variables='first') == tried(num_towers=1, device='cpu') == names - {'variables'}
 
 
+def test_sizes_of_fused_gradients_are_tried_where_they_change_something():
+  def tried(all_reduce_bytes, **chosen):
+    return [settings['fusion_megabytes'] for alternatives in list_fusions(
+        Config(**chosen), all_reduce_bytes) for settings in alternatives]
+
+  assert tried(10 ** 6) == [] and tried(10 ** 6 + 4) == [1.0]
+  assert tried(4 * 10 ** 6) == [1.0] and tried(5 * 10 ** 6) == [1.0, 16.0]
+  assert tried(17 * 10 ** 6) == tried(10 ** 9) == [1.0, 16.0, 64.0]
+  assert tried(10 ** 9, fusion_megabytes=2.0) == []
+
+
 @pytest.mark.parametrize('device, gpus, num_towers, expected', [
     ('gpu', ['one'], 1, ['first']), ('auto', ['one'], 1, ['first']), ('auto', [], 1, []),
     ('cpu', ['one'], 1, []), ('auto', ['one'], 2, ['first', 'balanced', 'replicated'])])
@@ -114,7 +126,10 @@ def test_plain_settings_that_do_not_run_are_an_error():
 def test_the_fingerprint_depends_on_what_matters(monkeypatch, tmp_path):
   plain = fingerprint(Config())
   assert fingerprint(Config(steps=7, checkpoint_dir='/tmp/x', autotune=True)) == plain
-  different = [plain] + [fingerprint(Config(**changed)) for changed in (
+  clusters = [['a:1', 'b:1'], ['a:1', 'a:2'], ['a:1', 'a:2', 'a:3'], ['a:1', 'a:2', 'b:1']]
+  different = [fingerprint(Config(), cluster=Cluster(addresses)) for addresses in clusters]
+  assert fingerprint(Config(), cluster=Cluster(['c:7', 'd:8'], 1)) == different[0]
+  different += [plain] + [fingerprint(Config(**changed)) for changed in (
       dict(model='linear'), dict(batch_size=65), dict(num_gpus=3), dict(input_mode='next'),
       dict(xla='off'))]
   monkeypatch.setenv('TF_XLA_FLAGS', '--tf_xla_auto_jit=2')

@@ -40,17 +40,19 @@ class RollCall:
   """
 
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
-               tell: Callable[[str], Any] = write_line):
+               limit_name: str = 'start_seconds', tell: Callable[[str], Any] = write_line):
     """Connects to nobody yet.
 
     Args:
       cluster: the workers, this one included.
       limit_seconds: how long to wait for all.
+      limit_name: the settings that say so.
       tell: called with a sentence if this worker must wait, and when that changes.
     """
     self.missing: List[int] = list(range(1, len(cluster.addresses))) if cluster.is_chief else [0]
     self._cluster = cluster
     self._limit_seconds = limit_seconds
+    self._limit_name = limit_name
     self._tell = tell
     self._told: List[int] = []
     self._told_at = self._until = 0.0
@@ -80,8 +82,8 @@ class RollCall:
     if now >= self._until:
       raise WorkerGone(
           f'{name_ranks(self._cluster, self.missing)} not there after {self._limit_seconds:g} s '
-          f'(start_seconds): {fault}. Start the same command on every machine of TF_CONFIG, and '
-          'see that each can reach the ports of the others.')
+          f'({self._limit_name}): {fault}. Start the same command on every machine of TF_CONFIG, '
+          'and see that each can reach the ports of the others.')
 
   def _report(self, own):
     """Reports to the chief, again and again until it answers with the facts of all."""
@@ -220,9 +222,9 @@ class _Reporters:
       _send(connection, message)
 
   def wait_until_closed(self, seconds: float) -> None:
-    """Waits until all that have reported have closed their side."""
-    until = time.monotonic() + seconds
-    while self._ranks and time.monotonic() < until:
+    """Waits until all that have reported have closed their side, not for those that come later."""
+    until, told = time.monotonic() + seconds, list(self._ranks)
+    while any(connection in self._ranks for connection in told) and time.monotonic() < until:
       self.poll(_SECONDS_BETWEEN)
 
 

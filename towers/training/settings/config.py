@@ -241,11 +241,10 @@ class Config:
     Raises:
       UsageError: several workers are given a job for one.
     """
-    for name in ('autotune', 'check', 'input_only'):
-      advice = ', and give all workers the flags that it prints' if name == 'autotune' else ''
+    for name in ('check', 'input_only'):
       if cluster.trains_together and getattr(self, name):
         raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
-                         f'{len(cluster.addresses)}: unset TF_CONFIG for it{advice}.')
+                         f'{len(cluster.addresses)}: unset TF_CONFIG for it.')
     if cluster.is_elastic and not cluster.is_evaluator and not self.checkpoint_dir:
       raise UsageError('min_workers starts all again as fewer or more workers, which without '
                        'checkpoints begin with the first step: give the command a checkpoint_dir.')
@@ -253,7 +252,7 @@ class Config:
       return self
     changes: Dict[str, Any] = dict.fromkeys(_CHIEFS)
     if cluster.is_evaluator:
-      changes.update(validation='switch', summary_dir=self.summary_dir)
+      changes.update(validation='switch', summary_dir=self.summary_dir, autotune=False)
     return dataclasses.replace(self, quiet=True, **changes)
 
   def common_to_workers(self) -> Dict[str, Any]:

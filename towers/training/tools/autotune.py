@@ -8,6 +8,9 @@
 Each trial is `main.py` itself, with all flags of the run, for a few seconds in a process of its
 own: one that crashes or hangs does no harm. The user's cache keeps the result, by a fingerprint of
 all that it depends on. Settings that are not at their default are the user's choice, and stay.
+
+Several workers run each trial together, a process of each, over the links of the run. They share
+what they have found after each (see `meeting`), so all decide alike.
 """
 
 import dataclasses
@@ -22,10 +25,12 @@ from towers.base.output import write_line
 from towers.base.sealed import read_sealed, write_sealed
 from towers.base.usage_error import UsageError
 from towers.base.user_cache import find_in_cache
+from towers.placement.cluster import ALONE, Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
 from towers.training.tools.fingerprint import fingerprint, list_gpus
-from towers.training.tools.timed_trial import TimedTrial, run_trial
+from towers.training.tools.meeting import Meeting
+from towers.training.tools.timed_trial import TimedTrial, join_trials, run_trial
 
 _COMMAND = (sys.executable, '-m', 'towers')
 _PILOT_STEPS = 8
@@ -34,6 +39,7 @@ _SECONDS = 4.0  # For the steps of the trial of the plain settings.
 _LIMIT_SECONDS, _LIMIT_FACTOR = 60.0, 4.0
 _WORTH = 1.03  # A smaller speedup may be chance.
 _TOLERANCE = 1e-3
+_FUSION_MEGABYTES = (1.0, 4.0, 16.0, 64.0)
 
 Settings = Dict[str, Any]
 
@@ -74,66 +80,86 @@ class Tuned(NamedTuple):
     return '\n'.join(lines)
 
 
-def autotune(config: Config, *, command: Sequence[str] = _COMMAND,
+def autotune(config: Config, *, cluster: Cluster = ALONE, command: Sequence[str] = _COMMAND,
              seconds: float = _SECONDS) -> Config:
   """Returns the config with the fastest settings, from the cache or by trials.
 
   Args:
     config: of the run.
+    cluster: the workers that train together, all of which call it.
     command: what runs a trial, before its flags.
     seconds: for the steps of the plain trial, roughly.
 
   Raises:
     UsageError: the plain settings do not run; says why.
+    WorkerGone: another worker is not there, or left.
   """
-  path = find_in_cache('autotune', fingerprint(config, command) + '.json')
+  tell = write_line if cluster.is_chief else lambda text: None
+  # A trial that cannot start or goes on no longer ends by itself within this time.
+  meeting = Meeting(cluster, limit_seconds=config.start_seconds + config.stall_seconds)
+  path = find_in_cache('autotune', fingerprint(config, command, cluster) + '.json')
   tuned = _recall(path)
-  if tuned is not None:
-    write_line(f'autotune: remembered in {path}\n{tuned.format()}')
+  known = meeting.share(tuned and tuned.settings)
+  if tuned is not None and all(settings == tuned.settings for settings in known):
+    tell(f'autotune: remembered in {path}\n{tuned.format()}')
   else:
-    tuned = _run_trials(config, command, seconds)
+    tuned = _run_trials(config, meeting, command, seconds, tell)
     _remember(path, tuned)
-    write_line(tuned.format())
+    tell(tuned.format())
   flags = ' '.join(format_flags(tuned.settings)) or 'no flags of speed at all'
-  write_line(f'autotune: the same as {flags}')
+  tell(f'autotune: the same as {flags}')
   return dataclasses.replace(config, autotune=False, **tuned.settings)
 
 
-def _run_trials(config, command, seconds):
-  pilot = run_trial(config, {}, command=command, steps=_PILOT_STEPS)
+def _run_trials(config, meeting, command, seconds, tell):
+  limit_seconds = None
+
+  def run(settings, steps):
+    trial = run_trial(config, settings, command=command, steps=steps, limit_seconds=limit_seconds,
+                      has_result=meeting.cluster.is_chief)
+    return join_trials([TimedTrial(*found) for found in meeting.share(
+        list(trial), others_seconds=limit_seconds or 0.0)])
+
+  pilot = run({}, _PILOT_STEPS)
   _refuse_broken(pilot)
   steps = seconds * pilot.examples_per_second / config.batch_size
   steps = int(min(max(steps, _PILOT_STEPS), _MOST_STEPS))
-  write_line(f'autotune: trials of {steps:,} steps in processes of their own')
-  limit_seconds = None
+  together = ', of all workers together' if meeting.cluster.trains_together else ''
+  tell(f'autotune: trials of {steps:,} steps in processes of their own{together}')
 
-  def run(settings):
+  def run_limited(settings):
     nonlocal limit_seconds
     started = time.monotonic()
-    trial = run_trial(config, settings, command=command, steps=steps, limit_seconds=limit_seconds)
+    trial = run(settings, steps)
     if limit_seconds is None:
       limit_seconds = max(_LIMIT_SECONDS, _LIMIT_FACTOR * (time.monotonic() - started))
     return trial
 
-  return tune(config, run)
+  return tune(config, run_limited, meeting)
 
 
-def tune(config: Config, run: Callable[[Settings], TimedTrial]) -> Tuned:
+def tune(config: Config, run: Callable[[Settings], TimedTrial],
+         meeting: Optional[Meeting] = None) -> Tuned:
   """Tries settings one after another, and keeps those that are faster with the same losses.
 
   Args:
     config: of the run; settings that are not at their default stay.
-    run: runs a trial with the settings that differ.
+    run: runs a trial with the settings that differ, and returns the same in all workers.
+    meeting: of the workers, which may have unequal machines; None for one worker.
 
   Raises:
     UsageError: the plain settings do not run.
   """
+  meeting = meeting or Meeting(ALONE, limit_seconds=0.0)
   plain = run({})
   _refuse_broken(plain)
   rows = [TrialRow({}, plain.examples_per_second, '')]
   best: Settings = {}
   speed = plain.examples_per_second
-  for alternatives in list_alternatives(config, plain.num_towers):
+  found = list_alternatives(config, plain.num_towers)
+  if meeting.cluster.trains_together:
+    found += list_fusions(config, plain.all_reduce_bytes)
+  for alternatives in meeting.share(found)[0]:
     kept = best
     for alternative in alternatives:
       settings = dict(kept, **alternative)
@@ -150,7 +176,7 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Settings]]:
 
   Args:
     config: of the run; settings that are not at their default have no alternatives.
-    num_towers: that train.
+    num_towers: that train in this process.
   """
   cores = count_cores()
   threads = {(cores, 1), (1, cores), (cores, count_cores_of_each(num_towers)), (2 * cores, 1)}
@@ -170,6 +196,25 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Settings]]:
             if getattr(config, field.name) != field.default}
   return [alternatives for alternatives in found
           if alternatives and not chosen & set(alternatives[0])]
+
+
+def list_fusions(config: Config, all_reduce_bytes: int) -> List[List[Settings]]:
+  """Returns the sizes of fused gradients to try, as alternatives: none that changes nothing.
+
+  Args:
+    config: of the run; a size that is not the default has no alternatives.
+    all_reduce_bytes: of all gradients that workers sum in a step.
+  """
+  default = Config.fusion_megabytes
+  if config.fusion_megabytes != default:
+    return []
+  tried = []
+  for size, smaller in zip(_FUSION_MEGABYTES, (0.0,) + _FUSION_MEGABYTES):
+    # From the first size on that holds all gradients, nothing changes.
+    least = size if size < default else smaller
+    if size != default and all_reduce_bytes > 1e6 * least:
+      tried.append(dict(fusion_megabytes=size))
+  return [tried] if tried else []
 
 
 def _compare(losses, expected):

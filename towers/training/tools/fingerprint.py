@@ -11,6 +11,7 @@ import sys
 from typing import List, Sequence
 
 from towers.base.cores import count_cores
+from towers.placement.cluster import ALONE, Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.functions import find_source, is_function
 from towers.training.tools.timed_trial import LEFT_OUT, ROOT
@@ -23,17 +24,20 @@ _IRRELEVANT = set(LEFT_OUT) - {'validation'} | {
 _VARIABLES = ('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_')
 
 
-def fingerprint(config: Config, command: Sequence[str] = ()) -> str:
+def fingerprint(config: Config, command: Sequence[str] = (), cluster: Cluster = ALONE) -> str:
   """Returns a digest of the run's settings, the machine, TensorFlow and the source.
 
   Args:
     config: of the run.
     command: what starts the run, before the flags of `config`: flags of the user's own, too.
+    cluster: the workers: how many they are, and on how many hosts.
   """
   parts = {name: value for name, value in dataclasses.asdict(config).items()
            if name not in _IRRELEVANT}
   parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(),
                       list_gpus()]
+  hosts = {address.rpartition(':')[0] for address in cluster.addresses}
+  parts['workers'] = [cluster.num_workers, len(hosts)]
   parts['tensorflow'] = [sys.version] + _find_tensorflow()
   parts['source'] = _digest_source(ROOT)
   parts['command'] = list(command)

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
+from towers.placement.cluster import ELASTIC
+from towers.training.faults.run_error import WorkerGone
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
 from towers.training.settings.functions import is_given
@@ -31,16 +33,18 @@ class TimedTrial(NamedTuple):
     losses: of its first steps.
     examples_per_second: after the first step.
     num_towers: that trained.
+    all_reduce_bytes: of the gradients that towers or workers sum in a step.
     error: why the trial failed, or ''.
   """
   losses: Sequence[float] = ()
   examples_per_second: float = 0.0
   num_towers: int = 0
+  all_reduce_bytes: int = 0
   error: str = ''
 
 
 def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str], steps: int,
-              limit_seconds: Optional[float] = None) -> TimedTrial:
+              limit_seconds: Optional[float] = None, has_result: bool = True) -> TimedTrial:
   """Runs some steps of a config in another process; a failure there is the trial's `error`.
 
   Args:
@@ -49,6 +53,7 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
     command: what runs the trial, before its flags.
     steps: to train.
     limit_seconds: after which the process is killed; None for no limit.
+    has_result: whether the process measures; of several workers the chief alone does.
   """
   settings = dict(dataclasses.asdict(config), **LEFT_OUT)
   settings.update(changes, steps=steps)
@@ -58,22 +63,45 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
   if config.validation == 'tower' and config.num_gpus is not None:
     settings['num_gpus'] = config.num_gpus - 1
   paths = os.pathsep.join(filter(None, [ROOT, os.environ.get('PYTHONPATH')]))
+  environment = dict(os.environ, PYTHONPATH=paths)
+  # A trial is not started again, and keeps no checkpoints.
+  environment.pop(ELASTIC, None)
   with tempfile.TemporaryDirectory(prefix='towers-autotune-') as folder:
     settings['result_file'] = os.path.join(folder, 'result.json')
     try:
       done = subprocess.run(
-          [*command, *format_flags(settings)], env=dict(os.environ, PYTHONPATH=paths),
+          [*command, *format_flags(settings)], env=environment,
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
           timeout=limit_seconds)
     except subprocess.TimeoutExpired:
       return TimedTrial(error=f'not done after {limit_seconds:.0f} s')
     if done.returncode:
       return TimedTrial(error=_find_error(done.returncode, done.stderr))
+    if not has_result:
+      return TimedTrial()
     with open(settings['result_file'], encoding='utf-8') as file:
       result = json.load(file)
   return TimedTrial(losses=result['first_losses'],
                     examples_per_second=result['examples_per_second'],
-                    num_towers=result['num_towers'])
+                    num_towers=result['num_towers'],
+                    all_reduce_bytes=result.get('all_reduce_bytes') or 0)
+
+
+def join_trials(trials: Sequence[TimedTrial]) -> TimedTrial:
+  """Returns the trial of all workers, from that of each by rank: the chief's, if none has failed.
+
+  JSON has no NaN, so a loss may come as text.
+  """
+  errors = {rank: trial.error for rank, trial in enumerate(trials) if trial.error}
+  if not errors:
+    return trials[0]._replace(losses=[float(loss) for loss in trials[0].losses])
+  # A worker whose trial has failed ends those of the others.
+  rank = min(errors, key=lambda rank: (_is_consequence(errors[rank]), rank))
+  return TimedTrial(error=errors[rank] if rank == 0 else f'in worker {rank}: {errors[rank]}')
+
+
+def _is_consequence(error):
+  return error == f'exit code {WorkerGone.exit_code}' or 'The workers have different' in error
 
 
 def _find_error(code, stderr):

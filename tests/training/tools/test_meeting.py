@@ -1,0 +1,164 @@
+"""Workers that autotune: each trial is of all, all decide alike, and none waits for one that left.
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests import ROOT
+from tests.harness.in_process_cluster import find_ports
+from towers.base.usage_error import UsageError
+from towers.placement.cluster import ALONE, Cluster
+from towers.training.cluster.roll_call import RollCall, check_alike
+from towers.training.faults.run_error import RunError, WorkerGone
+from towers.training.settings.config import Config
+from towers.training.tools import autotune
+from towers.training.tools.meeting import Meeting
+from towers.training.tools.timed_trial import TimedTrial, join_trials
+
+
+@pytest.fixture
+def clusters():
+  addresses = [f'127.0.0.1:{port}' for port in find_ports(3)]
+  return [Cluster(addresses, rank) for rank in range(3)]
+
+
+@pytest.fixture
+def threads():
+  with concurrent.futures.ThreadPoolExecutor(6) as threads:
+    yield threads
+
+
+def test_all_get_the_values_of_all_round_after_round(clusters, threads):
+  def meet(cluster):
+    meeting = Meeting(cluster, limit_seconds=20)
+    return [meeting.share(dict(rank=cluster.rank, step=step)) for step in range(3)]
+
+  expected = [[dict(rank=rank, step=step) for rank in range(3)] for step in range(3)]
+  assert list(threads.map(meet, clusters)) == [expected] * 3
+  assert Meeting(ALONE, limit_seconds=0).share('mine') == ['mine']
+
+
+@pytest.mark.parametrize('failed', [0, 1])
+def test_a_trial_that_waits_for_one_that_has_failed_ends(clusters, threads, failed):
+  """The trial of one worker has failed: it meets the others, whose trials still wait for it."""
+  def wait_in_trial(cluster):
+    found = RollCall(cluster, limit_seconds=20, tell=str).gather(dict(batch_size=64))
+    with pytest.raises(UsageError, match='different flags.*has autotune='):
+      check_alike(cluster, 'flags', found, '')
+
+  def take_part(cluster):
+    if cluster.rank != failed:
+      wait_in_trial(cluster)
+    return Meeting(cluster, limit_seconds=20).share(cluster.rank)
+
+  assert list(threads.map(take_part, clusters)) == [[0, 1, 2]] * 3
+
+
+def test_who_is_lost_or_begins_anew_is_named(clusters, threads):
+  started = time.monotonic()
+  calls = [threads.submit(Meeting(cluster, limit_seconds=0.5).share, 0, others_seconds=0.5)
+           for cluster in clusters[:2]]
+  for call in calls:
+    with pytest.raises(WorkerGone, match=re.escape(
+        f'worker 2 ({clusters[2].addresses[2]}) is not there after 1 s (start_seconds and ')):
+      call.result(20)
+  assert time.monotonic() - started < 10
+
+  def meet(cluster):
+    meeting = Meeting(cluster, limit_seconds=20)
+    meeting._round = int(cluster.rank == 1)
+    with pytest.raises(RunError, match=re.escape('at [1, 2, 1]. One of them was started again')):
+      meeting.share(0)
+
+  list(threads.map(meet, clusters))
+
+
+def test_the_cause_of_a_failed_trial_is_named():
+  fine = TimedTrial(['NaN', 2.0], 5.0, 2, 100)
+  assert str(join_trials([fine, TimedTrial()])) == str(fine._replace(losses=[float('nan'), 2.0]))
+  lost, told = TimedTrial(error='exit code 75'), TimedTrial(error='x: The workers have different y')
+  ended = TimedTrial(error='ended by signal 6')
+  assert join_trials([ended, ended]).error == 'ended by signal 6'
+  for other in (lost, told, fine):
+    assert join_trials([other, ended]).error == 'in worker 1: ended by signal 6'
+  assert join_trials([fine, lost]).error == 'in worker 1: exit code 75'
+
+
+# A fake main.py: the size of fused gradients decides its speed; with two of them one worker fails.
+FAKE_MAIN = '''
+import json, os, sys, time
+rank, *flags = sys.argv[1:]
+flags = dict(flag.lstrip('-').partition('=')[::2] for flag in flags)
+size = flags.get('fusion_megabytes', '4.0')
+with open(os.path.join(os.path.dirname(__file__), 'asked' + rank), 'a') as file:
+  file.write(size + ' ' + flags['steps'] + '\\n')
+if rank == '1' and size == '16.0':
+  os.abort()
+if rank == '1' and size == '64.0':
+  time.sleep(60)
+if rank == '0':
+  json.dump(dict(first_losses=[2.0], examples_per_second=3000.0 if size == '1.0' else 1000.0,
+                 num_towers=1, all_reduce_bytes=10 ** 9), open(flags['result_file'], 'w'))
+'''
+
+
+def test_workers_try_sizes_of_fused_gradients_and_choose_alike(
+    tmp_path, monkeypatch, capsys, clusters, threads):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(autotune, '_LIMIT_SECONDS', 2.0)
+  monkeypatch.setattr(autotune, '_LIMIT_FACTOR', 0.0)
+  monkeypatch.setattr(autotune, 'count_cores', lambda: 7)
+  (tmp_path / 'main.py').write_text(FAKE_MAIN)
+  config = Config(xla='off', graph_rewriter='off', inter_threads=2, staging_depth=2, device='cpu',
+                  num_gpus=1, batch_size=100, autotune=True, start_seconds=30.0)
+
+  def tune(rank):
+    return autotune.autotune(
+        config, cluster=Cluster(clusters[0].addresses[:2], rank),
+        command=[sys.executable, str(tmp_path / 'main.py'), str(rank)])  # With a cache of its own.
+
+  def asked(rank):
+    return (tmp_path / f'asked{rank}').read_text().splitlines()
+
+  def tune_both():
+    for tuned in threads.map(tune, range(2)):
+      assert tuned.fusion_megabytes == 1.0 and not tuned.autotune
+    return capsys.readouterr().out
+
+  shown = tune_both()
+  for words in ('trials of 40 steps in processes of their own, of all workers together',
+                '3.00  faster', 'in worker 1: ended by signal 6', 'in worker 1: not done after 2 s',
+                'the same as --fusion_megabytes=1.0'):
+    assert shown.count(words) == 1, shown
+  assert asked(0) == asked(1) == ['4.0 8', '4.0 40', '1.0 40', '16.0 40', '64.0 40']
+
+  assert 'remembered in' in tune_both() and len(asked(0)) == 5
+  # What one has forgotten all try again.
+  kept = list((tmp_path / 'cache' / 'towers' / 'autotune').iterdir())
+  assert len(kept) == 2
+  kept[0].unlink()
+  assert 'trials of 40 steps' in tune_both() and len(asked(0)) == len(asked(1)) == 10
+
+
+@pytest.mark.slow
+def test_two_workers_tune_and_train(tmp_path):
+  flags = ['--autotune', '--xla=off', '--graph_rewriter=off', '--inter_threads=1',
+           '--staging_depth=2', '--num_gpus=1', '--steps=3', f'--result_file={tmp_path}/result']
+  command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+             sys.executable, 'main.py', *flags]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=400, text=True,
+                        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)))
+  assert done.returncode == 0, done.stderr
+  for words in ('of all workers together', '--fusion_megabytes=1', 'autotune: the same as',
+                'done: 3 steps'):
+    assert done.stdout.count(words) >= 1
+  assert 'disagrees' not in done.stdout and 'exit code' not in done.stdout
+  with open(tmp_path / 'result', encoding='utf-8') as file:
+    assert json.load(file)['all_reduce_bytes'] > 1e6
