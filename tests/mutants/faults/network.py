@@ -21,4 +21,27 @@ MUTANTS = [
              'packets do not wait for those before them, and a link has any bandwidth',
              'test_packets_wait_for_those_before_them_and_a_latency_and_arrive_in_order'),
         ]),
+    *mutants_of(
+        'towers/training/cluster/roll_call.py', tests='tests/training/cluster/test_roll_call.py',
+        faults=[
+            ('if has_changed and time.monotonic() >= sent_at + _SECONDS_BETWEEN_LINES:',
+             'if has_changed:', 'each worker is told of each other that comes',
+             'test_of_many_workers_none_is_told_of_each_other_nor_gets_equal_facts_twice'),
+            ('reporters.poll(_SECONDS_BETWEEN) or has_changed', 'reporters.poll(_SECONDS_BETWEEN)',
+             'who comes soon after another one is told to nobody',
+             'test_a_worker_that_leaves_is_missing_again_unless_another_never_came[True-1]'),
+        ]),
+    *mutants_of(
+        'towers/training/cluster/peers.py', tests='tests/training/cluster/test_peers.py', faults=[
+            ('for index in range(min(_MOST_IN_A_CHECK, len(self._others)))]',
+             'for index in range(len(self._others))]',
+             'the cost of a check grows with the number of workers',
+             'test_a_check_asks_few_and_each_worker_is_asked_as_often[512]'),
+            ('self._others[(self._num_asked + index) % len(self._others)]', 'self._others[index]',
+             'each worker is watched by its neighbours alone',
+             'test_a_check_asks_few_and_each_worker_is_asked_as_often[512]'),
+            ('if not (self._is_alarmed or self._ended or self._silent_since):', 'if True:',
+             'a worker that is silent is asked again only when its turn comes',
+             'test_once_something_is_wrong_a_check_asks_all[does not answer]'),
+        ]),
 ]

@@ -11,13 +11,17 @@ HTTP/2), which shows its state without a port or a message of our own:
 The first counts at once and for good, since a worker that starts again alone takes a second to
 listen, and cannot join in the middle of a step. The others count after a time. While steps make
 progress, no worker counts as gone.
+
+Each check asks at most 64 workers, the next ones by rank: of 512 each is still asked by 64 others
+in half a second, but no worker asks, or answers, a thousand times a second. Once something is
+wrong, a check asks all.
 """
 
 import concurrent.futures
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from towers.placement.cluster import Cluster
 from towers.training.faults.run_error import WorkerGone, end_process
@@ -29,6 +33,8 @@ _GREETING = 4  # The type of an HTTP/2 SETTINGS frame, its fourth byte.
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
+_MOST_IN_A_CHECK = 64
+_MOST_NAMES = 8
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
@@ -49,12 +55,11 @@ def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
   return '' if len(greeting) > 3 and greeting[3] == _GREETING else 'is no TensorFlow server'
 
 
-def find_faults(cluster: Cluster) -> Dict[int, str]:
-  """Returns what `find_fault` finds, by rank of the other workers; asks many at a time."""
-  others = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
-  addresses = [cluster.addresses[rank] for rank in others]
-  with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(others))) as threads:
-    return dict(zip(others, threads.map(find_fault, addresses)))
+def find_faults(cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
+  """Returns what `find_fault` finds of some workers, by rank; asks many at a time."""
+  addresses = [cluster.addresses[rank] for rank in ranks]
+  with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
+    return dict(zip(ranks, threads.map(find_fault, addresses)))
 
 
 class Peers:
@@ -69,7 +74,7 @@ class Peers:
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
                on_gone: Optional[Callable[[str], Any]] = None,
                clock: Callable[[], float] = time.monotonic,
-               ask: Callable[[Cluster], Dict[int, str]] = find_faults):
+               ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults):
     """Prepares.
 
     Args:
@@ -85,6 +90,11 @@ class Peers:
     self._on_gone = on_gone or (lambda reason: end_process(reason, WorkerGone.exit_code))
     self._clock = clock
     self._ask = ask
+    # By rank, from the next one on, so that not all ask the same worker at once.
+    self._others = [(cluster.rank + distance) % len(cluster.addresses)
+                    for distance in range(1, len(cluster.addresses))]
+    self._num_asked = 0
+    self._is_alarmed = False
     self._has_ended = threading.Event()
     self._gone: List[str] = []
     self._ended: Set[int] = set()
@@ -116,19 +126,23 @@ class Peers:
     """
     if 'ollective' not in str(error):
       return None
+    self._is_alarmed = True
     until = self._clock() + _SECONDS_TO_SEE
     while not self._gone and self._clock() < until:
       time.sleep(0.1)
     return WorkerGone(self._explain()) if self._gone else None
 
   def _explain(self):
-    return (f"{'; '.join(self._gone)}. A step needs all workers, so this one ends. Only the steps "
+    gone = self._gone[:_MOST_NAMES]
+    if len(self._gone) > _MOST_NAMES:
+      gone.append(f'{len(self._gone) - _MOST_NAMES} others too')
+    return (f"{'; '.join(gone)}. A step needs all workers, so this one ends. Only the steps "
             "after the last checkpoint are lost: start all workers again.")
 
   def find_gone(self) -> List[str]:
-    """Asks all other workers; returns in words which are gone, the ended ones first."""
+    """Asks other workers; returns in words which are gone, the ended ones first."""
     now, silent = self._clock(), []
-    for rank, fault in self._ask(self._cluster).items():
+    for rank, fault in self._ask_some_or_all().items():
       if fault == REFUSED:
         self._ended.add(rank)
       if not fault or rank in self._ended:
@@ -140,3 +154,14 @@ class Peers:
                       '(worker_seconds)')
     ended = [f'{self._cluster.describe(rank)} has ended' for rank in sorted(self._ended)]
     return ended + silent
+
+  def _ask_some_or_all(self):
+    """Returns the faults of the workers whose turn it is, or of all once something is wrong."""
+    if not (self._is_alarmed or self._ended or self._silent_since):
+      turn = [self._others[(self._num_asked + index) % len(self._others)]
+              for index in range(min(_MOST_IN_A_CHECK, len(self._others)))]
+      self._num_asked += len(turn)
+      faults = self._ask(self._cluster, turn)
+      if len(turn) == len(self._others) or not any(faults.values()):
+        return faults
+    return self._ask(self._cluster, self._others)

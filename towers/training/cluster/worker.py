@@ -84,7 +84,7 @@ class Worker:
                  'by python -m towers.launch --network=loopback.')
 
   def meet(self, limit_seconds: float, *,
-           ask: Callable[[Cluster], Dict[int, str]] = find_faults,
+           ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults,
            clock: Callable[[], float] = time.monotonic) -> None:
     """Waits until the servers of all workers answer.
 
@@ -93,7 +93,7 @@ class Worker:
     """
     until = clock() + limit_seconds
     while True:
-      faults = {rank: fault for rank, fault in ask(self.cluster).items() if fault}
+      faults = {rank: fault for rank, fault in ask(self.cluster, self.missing).items() if fault}
       self.missing = sorted(faults)
       if not faults:
         return
