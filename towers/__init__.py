@@ -48,7 +48,7 @@ if TYPE_CHECKING:
   from towers.tower.losses import Weighted
   from towers.tower.precision import LossScale, Precision, build_precision
   from towers.tower.tower import Model, Tower, build_towers
-  from towers.training.faults.run_error import RunError
+  from towers.training.faults.run_error import OutOfMemory, RunError
   from towers.training.reporting.progress import Callback
   from towers.training.tools.export import export
   from towers.training.train import train
@@ -74,6 +74,7 @@ _MODULES = {
     'Inputs': 'towers.input.pipeline',
     'LossScale': 'towers.tower.precision',
     'Model': 'towers.tower.tower',
+    'OutOfMemory': 'towers.training.faults.run_error',
     'Plan': 'towers.input.plan',
     'Precision': 'towers.tower.precision',
     'Program': 'towers.program',
@@ -139,6 +140,7 @@ __all__ = [
     'Inputs',
     'LossScale',
     'Model',
+    'OutOfMemory',
     'Plan',
     'Precision',
     'Program',

@@ -30,7 +30,9 @@ class Program(TrainingGraph):
     learning_rate: for an optimizer that is a function: a float, or a function from the plan of the
       training split to a scalar tensor, which may read `towers.get_examples_seen()`.
     batch_size: the global batch, over all towers of all workers.
-    accumulate: micro-batches that a step is taken in.
+    accumulate: micro-batches that a step is taken in; or 'auto' for one, and where a step finds no
+      room for twice as many, and so on: `towers.train` then goes on by itself, and a session raises
+      `towers.OutOfMemory`, which holds the number to build with.
     last_batch: of an epoch, if it is smaller: 'keep' takes it as it is; 'pad' fills it up with rows
       that do not count, so that a tower's batches have one shape; 'drop' leaves it out.
     num_towers: None for as many as there are GPUs, or 2 on virtual CPU devices.

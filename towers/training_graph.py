@@ -14,6 +14,7 @@ from towers.base.collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 from towers.input.feed import Feed
+from towers.input.micro_batches import read_accumulate
 from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_wire
@@ -70,7 +71,7 @@ class TrainingGraph:
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
                optimizer: Optimizers,
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
-               batch_size: int, accumulate: int = 1, last_batch: str = 'keep',
+               batch_size: int, accumulate: Union[int, str] = 1, last_batch: str = 'keep',
                num_towers: Optional[int] = None, device: str = 'auto',
                workers: Optional[Workers] = None, input_mode: str = 'split',
                input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
@@ -86,10 +87,12 @@ class TrainingGraph:
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
-    given = dict(locals(), model=getattr(model, '__name__', type(model).__name__),
+    self._arguments = {name: value for name, value in locals().items() if name != 'self'}
+    given = dict(self._arguments, model=getattr(model, '__name__', type(model).__name__),
                  optimizer=name_optimizer(optimizer),
                  init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
     self.settings = {name: given[name] for name in _SETTINGS}
+    accumulate = read_accumulate(accumulate)
     self.train_examples, self.validation_examples = train, validation
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
@@ -203,6 +206,11 @@ class TrainingGraph:
           workers=self.workers, averages=self.averages)
     return towers.build_validation(
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
+
+  def build_again(self, accumulate: int) -> 'TrainingGraph':
+    """Builds the same program in so many micro-batches, in a graph of its own."""
+    with tf.Graph().as_default():
+      return TrainingGraph(**dict(self._arguments, accumulate=accumulate))
 
   def build_gradient_norm(self) -> None:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""

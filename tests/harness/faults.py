@@ -83,3 +83,27 @@ def full_disk(num_bytes=0):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     signal.signal(signal.SIGXFSZ, handler)
+
+
+def short_of_memory(lacks, model=small.model):
+  """Returns a model in which an op finds no room for the examples of a tower where it lacks some.
+
+  The op fails as TensorFlow's own do, with ResourceExhaustedError.
+
+  Args:
+    lacks: a function of the number of examples and of `is_training`.
+    model: of batches of small features.
+  """
+  def short(batch, is_training):
+    features, labels = batch
+
+    def pass_on(value, trains):
+      if lacks(len(value), trains):
+        raise MemoryError(f'no room for {len(value)} examples')
+      return value
+
+    passed = tf.py_func(pass_on, [features, is_training], features.dtype)
+    passed.set_shape(features.shape)
+    return model((passed, labels), is_training)
+
+  return short

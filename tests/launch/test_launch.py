@@ -156,6 +156,23 @@ if worker == 1:
   assert launcher.said()[-1] == f'launch: error: {named}; restarts: 0 of 0.'
 
 
+@pytest.mark.parametrize('flags', [
+    ['--restarts=0'], pytest.param(['--min_workers=1'], marks=pytest.mark.slow)])
+def test_a_worker_that_asks_for_a_start_again_is_no_failure(start, flags):
+  launcher = start('''
+wait_for_all(3)
+if len(open(os.path.join(os.environ['NOTES'], 'starts')).readlines()) == 3:
+  if worker == 1:
+    sys.exit(76)
+  time.sleep(3600)
+''', '--workers=3', *flags)
+  assert launcher.end() == 0
+  assert sorted(launcher.notes('starts')) == ['0', '0', '1', '1', '2', '2']
+  said = launcher.said()
+  assert 'launch: worker 1 has no memory for its share; all start again with smaller ones' in said
+  assert said[-1] == 'launch: goes on with 3 of 3 workers from the last checkpoint'
+
+
 def test_all_start_again_on_other_ports_as_often_as_asked_for(start):
   launcher = start('''
 note('tf_configs', os.environ['TF_CONFIG'])

@@ -10,6 +10,7 @@
   one fails                 SIGTERM to the others, SIGKILL after the grace; all start again,
                             on other ports
   … with --min_workers=M    those that are left go on at once, and the lost one later with them
+  one ends with 76          all start again in more micro-batches, which counts as no failure
   one ends with 2           the same, but no restart: a restart mends no mistake
   Ctrl-C, SIGTERM, SIGHUP   forwarded once, and all leave by themselves; a second is SIGKILL to all
   launch itself is killed   `towers/launch/orphans.py` kills all

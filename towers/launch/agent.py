@@ -34,7 +34,7 @@ from towers.launch.children import Children, say
 from towers.launch.meeting import Meeting
 from towers.launch.ports import find_free_ports, is_free
 from towers.launch.roster import Absence
-from towers.launch.round import ANOTHER_IS_GONE, LEFT_ON_REQUEST, MISTAKE, build_environment
+from towers.launch.round import ANOTHER_IS_GONE, BLAMELESS, MISTAKE, build_environment
 from towers.launch.tf_config import Parser
 from towers.placement.cluster import VARIABLE, read_cluster
 from towers.training.faults.signals import exit_code
@@ -341,7 +341,7 @@ class Agent:
     if self._lineup.number == self._card.round:
       self._num_failures += 1
     code = self._take_code()
-    is_lost = is_missed or code not in LEFT_ON_REQUEST | {ANOTHER_IS_GONE}
+    is_lost = is_missed or code not in BLAMELESS
     self._leave_round(code, is_lost=is_lost)
 
   def _end_worker(self):
@@ -357,7 +357,7 @@ class Agent:
                      for lineup in self._meeting.lineups)
     if code == MISTAKE and not came_later:
       self._try(functools.partial(self._meeting.end, MISTAKE))
-    self._leave_round(code, is_lost=code not in LEFT_ON_REQUEST | {ANOTHER_IS_GONE})
+    self._leave_round(code, is_lost=code not in BLAMELESS)
 
   def _take_code(self):
     """Returns the worker's exit code, as a shell gives it for the card, and forgets the worker."""

@@ -3,6 +3,7 @@
   how it ends                     afterwards
   all workers end with 0          nothing starts again
   one fails                       SIGTERM to the others, SIGKILL after the grace
+  one asks for a start again      the same, but nobody is to blame
   others are to take part again   SIGTERM to all, which save
 """
 
@@ -19,12 +20,16 @@ from towers.launch.members import Member
 from towers.launch.ports import find_free_ports
 from towers.launch.tf_config import format_tf_config
 from towers.placement.cluster import ELASTIC
+from towers.training.faults.run_error import StartAgain
 from towers.training.faults.signals import exit_code
 
 # Exit codes of workers.
 MISTAKE = 2
 ANOTHER_IS_GONE = 75
-LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
+_START_AGAIN = StartAgain.exit_code
+_LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
+# Of workers that nothing is wrong with.
+BLAMELESS = _LEFT_ON_REQUEST | {ANOTHER_IS_GONE, _START_AGAIN}
 
 # A worker that ends because another is gone may end first; the other ends within this time.
 _SECONDS_TO_FIND_THE_CAUSE = 1.0
@@ -142,7 +147,12 @@ class Round:
     children = self._children
     children.wait(lambda: self._causes() or self._have_ended(), _SECONDS_TO_FIND_THE_CAUSE)
     cause = (self._causes() or self._failed())[0]
-    lost = [worker for worker in self._causes() if worker.returncode not in LEFT_ON_REQUEST]
+    if cause.returncode == _START_AGAIN:
+      # Each time it asks for less than before, so that it ends.
+      say(f'{cause.name} has no memory for its share; all start again with smaller ones')
+      children.leave(grace_seconds)
+      return RoundEnd(is_stopped=True)
+    lost = [worker for worker in self._causes() if worker.returncode not in BLAMELESS]
     running = [worker for worker in self._workers if worker.returncode is None]
     if not self._causes() and len(running) == 1:
       lost = running  # All others have ended because of it.
@@ -160,7 +170,7 @@ class Round:
     if all(worker.returncode == 0 for worker in self._workers):
       return RoundEnd()
     lost = [worker for worker in self._workers
-            if worker.returncode not in LEFT_ON_REQUEST | {ANOTHER_IS_GONE}]
+            if worker.returncode not in BLAMELESS]
     return RoundEnd(lost[0] if lost else None, self._ranks(lost), is_stopped=True)
 
   def _ranks(self, workers):

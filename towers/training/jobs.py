@@ -9,6 +9,7 @@ from towers import data
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples
+from towers.input.micro_batches import AUTO, read_accumulate
 from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
 from towers.training.settings import functions
@@ -42,6 +43,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   from tensorflow_v1 import tf
   from towers.training.build import build_configured
   from towers.training.cluster.worker import join_workers
+  from towers.training.fitting import recall_accumulate
   from towers.training.reporting.describe import describe_ops, describe_run
   from towers.training.run import run_program
 
@@ -55,32 +57,49 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
       cluster, devices=devices, session_settings=config.session_settings(),
       facts=facts, splits=(data_set.train, data_set.validation), startup=startup,
       start_seconds=config.start_seconds, worker_seconds=config.worker_seconds)
-  with joined as worker, tf.Graph().as_default() as graph:
-    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+
+  with joined as worker:
     workers = towers.Workers(cluster.num_workers, cluster.rank)
-    program = build_configured(config, _build_model(config, data_set), data_set, workers)
-    startup.note(describe_ops(graph, len(devices.names)))
+    model = _build_model(config, data_set)
+
+    def build(accumulate):
+      with tf.Graph().as_default() as graph:
+        startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+        built = build_configured(
+            dataclasses.replace(config, accumulate=accumulate), model, data_set, workers)
+        startup.note(describe_ops(graph, len(devices.names)))
+      return built
+
+    accumulate, rebuild = config.accumulate, None
+    if accumulate == AUTO:
+      rebuild = build
+      accumulate = recall_accumulate(
+          config.checkpoint_dir, batch_size=config.batch_size, worker=worker,
+          num_towers=len(devices.names) - (config.validation == 'tower'))
+    program = build(accumulate)
     source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
-    description = describe_run(
-        program, data=config.data, source=source, model=config.model,
-        update=f'{config.optimizer}, {config.schedule} schedule, '
-               f'peak rate {config.peak_learning_rate():g}')
-    if cluster.is_evaluator:
-      from towers.training.tools.evaluator import evaluate
-      evaluate(
-          program, checkpoint_dir=config.checkpoint_dir,
-          last_step=config.count_steps(program.plan.steps_per_epoch),
-          session_config=towers.build_session_config(devices, **config.session_settings()),
-          startup=startup, signals=signals, best_metric=config.best_metric,
-          early_stopping=config.early_stopping, summary_dir=config.summary_dir)
-      return None
+    with program.graph.as_default():
+      description = describe_run(
+          program, data=config.data, source=source, model=config.model,
+          update=f'{config.optimizer}, {config.schedule} schedule, '
+                 f'peak rate {config.peak_learning_rate():g}')
+      if cluster.is_evaluator:
+        from towers.training.tools.evaluator import evaluate
+        evaluate(
+            program, checkpoint_dir=config.checkpoint_dir,
+            last_step=config.count_steps(program.plan.steps_per_epoch),
+            session_config=towers.build_session_config(devices, **config.session_settings()),
+            startup=startup, signals=signals, best_metric=config.best_metric,
+            early_stopping=config.early_stopping, summary_dir=config.summary_dir)
+        return None
     write_line(
         description if cluster.is_chief else
         f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
         'tells of the run')
     return run_program(
         program, config=config, settings=dataclasses.asdict(config), description=description,
-        startup=startup, signals=signals, bad_records=data_set.bad_records, worker=worker)
+        startup=startup, signals=signals, bad_records=data_set.bad_records, worker=worker,
+        rebuild=rebuild)
 
 
 def check(config: Config, data_set: DataSet) -> bool:
@@ -121,7 +140,8 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
 
   devices = towers.build_devices(config.num_gpus, config.device)
   speeds = measure_input.measure_input(
-      data_set.train, devices, batch_size=config.batch_size, accumulate=config.accumulate,
+      data_set.train, devices, batch_size=config.batch_size,
+      accumulate=read_accumulate(config.accumulate),
       last_batch=config.last_batch, shuffle=config.shuffle, seed=config.seed,
       input_threads=config.input_threads)
   write_line(measure_input.format_speeds(speeds, num_towers=len(devices.names),

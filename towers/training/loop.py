@@ -21,7 +21,7 @@ from towers.data import BadRecords
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.reporting.progress import Progress
-from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints, Snapshot
+from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints
 from towers.training.saving.history import HISTORY, MOST_ROLLBACKS, History
 from towers.training.settings.schedule import Schedule
 from towers.training.stepping.not_finite import NotFinite
@@ -107,7 +107,6 @@ class _Loop:
     self._checkpoints, self._progress, self._history = checkpoints, progress, history
     self._signals, self._unwatched, self._clock = signals, unwatched, clock
     self._running: Optional[ValidationPass] = None
-    self._measured: Optional[Snapshot] = None  # The weights that a validation tower measures.
     self._finished: Optional[ValidationPass] = None
     self._has_news = False  # The history has a validation that no checkpoint was written with.
     self._loss = None
@@ -195,7 +194,7 @@ class _Loop:
   def _begin_pass(self):
     self._running = self._steps.begin_pass(self._steps.step)
     if self._steps.has_validation_tower and self._checkpoints is not None:
-      self._measured = self._checkpoints.take(self._session)
+      self._steps.pass_began = self._checkpoints.take(self._session)
 
   def _finish_pass(self):
     """Measures the rest of the pass, and saves the weights if they are the best so far."""
@@ -210,7 +209,7 @@ class _Loop:
       self._progress.validation(step=running.step, metrics=running.means(),
                                 examples=running.num_examples)
     self._finished, self._running = running, None
-    measured, self._measured = self._measured, None
+    measured, steps.pass_began = steps.pass_began, None
     if not self._history.has_validated(running.step):
       self._history.add(running.step, running.means())
       self._has_news = True
@@ -271,12 +270,13 @@ class _Loop:
     if self._signals is not None and self._is_to_leave():
       self._signals.answer()
       # A pass on a validation tower can only be measured again from the step at which it began.
-      step = self._steps.step if self._measured is None else self._measured.step
+      began = self._steps.pass_began
+      step = self._steps.step if began is None else began.step
       if self._checkpoints is not None and not self._checkpoints.has_saved(step):
-        if self._measured is None:
+        if began is None:
           self._save()
         else:
-          self._write(self._measured)
+          self._write(began)
       self._check_saved(step)
       self._signals.has_saved()
       if self._checkpoints is None:
@@ -339,7 +339,7 @@ class _Loop:
                     self._history.format().encode())
       self._progress.write(f'WARNING: {what}; back to {path}, with {self._history.rate_factor:g} '
                            'of the learning rate')
-      self._running = self._measured = None
+      self._running = steps.pass_began = None
       steps.scale_learning_rate(self._history.rate_factor)
       steps.start(to)
       self._due = to

@@ -9,17 +9,21 @@ from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.data import BadRecords
 from towers.training.cluster.worker import Worker, facts_of_graph
+from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
+from towers.training.fitting import take_in_more
 from towers.training.loop import LoopEnd, run_loop, watch_records
 from towers.training.reporting.metric_samples import MetricSamples
 from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints
 from towers.training.saving.history import History
+from towers.training.saving.standing import Standing, take_standing
 from towers.training.settings.config import Config
 from towers.training.settings.intervals import count_interval, parse_trace_steps
 from towers.training.settings.schedule import Schedule, build_schedule, check_resume
 from towers.training.stepping.failure import explain
+from towers.training.stepping.shortage import has_changed_nothing
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 from towers.training.stepping.watchdog import Watchdog
@@ -33,8 +37,11 @@ _Saved = Union[Checkpoints, ChiefsCheckpoints, None]
 def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str, Any],
                 description: str, startup: Startup, signals: Signals,
                 bad_records: Optional[BadRecords] = None, worker: Optional[Worker] = None,
-                callbacks: Sequence[Callback] = ()) -> Dict[str, Any]:
+                callbacks: Sequence[Callback] = (),
+                rebuild: Optional[Callable[[int], TrainingGraph]] = None) -> Dict[str, Any]:
   """Runs a program from its newest checkpoint to its last step; returns the run's result.
+
+  Where a step does not fit, it goes on from there in more micro-batches, in another graph.
 
   Args:
     program: built in the default graph.
@@ -46,6 +53,8 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
     bad_records: met in the data; None where there can be none.
     worker: this process among several workers, which have met; or None.
     callbacks: of the user.
+    rebuild: builds the program in a number of micro-batches, in a graph of its own; None to end if
+      a step does not fit.
 
   Returns:
     What `--result_file` holds, by name.
@@ -55,6 +64,35 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
     RunError: the run cannot go on.
     Interrupted: a signal ended it.
   """
+  standing: Optional[Standing] = None
+  reached = 0
+  with contextlib.ExitStack() as closing:
+    for callback in callbacks:
+      closing.callback(callback.close)
+    while True:
+      try:
+        with program.graph.as_default():
+          result = _run(program, config=config, settings=settings, description=description,
+                        startup=startup, signals=signals, bad_records=bad_records, worker=worker,
+                        callbacks=callbacks, standing=standing, reached=reached,
+                        may_shrink=rebuild is not None and worker is None)
+        break
+      except OutOfMemory as shortage:
+        if rebuild is None:
+          raise
+        program = take_in_more(shortage, program, rebuild=rebuild, folder=config.checkpoint_dir,
+                               worker=worker)
+        standing, reached = shortage.standing, shortage.step
+  for callback in callbacks:
+    callback.finish(result)
+  return result
+
+
+def _run(program: TrainingGraph, *, config: Config, settings: Mapping[str, Any], description: str,
+         startup: Startup, signals: Signals, bad_records: Optional[BadRecords],
+         worker: Optional[Worker], callbacks: Sequence[Callback], standing: Optional[Standing],
+         reached: int, may_shrink: bool) -> Dict[str, Any]:
+  """Runs a program in a session of its own, from where it stands or from its newest checkpoint."""
   history = History(metric=config.best_metric, patience=config.early_stopping)
   if program.validation is not None:
     history.check_metric(program.validation.names)
@@ -77,7 +115,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
       if warm_start:
         warm_start.start(session)
       step = _resume(steps, checkpoints=checkpoints, history=history, worker=worker,
-                     total_steps=schedule.total_steps,
+                     total_steps=schedule.total_steps, standing=standing,
                      may_skip=config.on_bad_record == 'skip' or program.train_examples.marks_bad)
       startup.begin('first step', 'running the first step')
       watchdog.watch(steps)
@@ -93,9 +131,14 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
         closing.callback(progress.close)
         for callback in [
             *_build_callbacks(config, settings, description, steps=steps, first_step=step,
-                              progress=progress, startup=startup, history=history), *callbacks]:
+                              progress=progress, startup=startup, history=history)]:
           progress.callbacks.append(callback)
           closing.callback(callback.close)
+        own_callbacks = list(progress.callbacks)
+        progress.callbacks.extend(callbacks)
+        if step < reached:
+          for callback in callbacks:
+            callback.rewind(step)
         steps.start(step)
         # Before, there is nothing to save, and a signal ends the process at once.
         signals.leave_to_run(progress.seconds_per_step)
@@ -107,7 +150,11 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
       examples_seen = int(session.run(towers.get_examples_seen()))
       steps.activity = 'the end'
     except tf.errors.OpError as error:
-      raise (worker and worker.peers.explain(error)) or explain(error, steps) from None
+      fault = (worker and worker.peers.explain(error)) or explain(error, steps)
+      if may_shrink and isinstance(fault, OutOfMemory) and (
+          steps.pass_began is not None or has_changed_nothing(error, steps)):
+        fault.standing = take_standing(session, history, steps.pass_began)
+      raise fault from None
 
   advice = advise(progress.input_wait or 0.0, input_threads=settings['input_threads'],
                   staging_depth=settings['staging_depth'],
@@ -117,7 +164,7 @@ def run_program(program: TrainingGraph, *, config: Config, settings: Mapping[str
     write_line(advice)
   result = _build_result(program, end, examples_seen, steps=steps, progress=progress,
                          startup=startup)
-  for callback in progress.callbacks:
+  for callback in own_callbacks:
     callback.finish(result)
   return result
 
@@ -163,9 +210,18 @@ def _compare_graphs(worker: Worker, startup: Startup, watchdog: Watchdog) -> Non
 
 
 def _resume(steps: Steps, *, checkpoints: _Saved, history: History, worker: Optional[Worker],
-            total_steps: int, may_skip: bool) -> int:
-  """Restores the newest checkpoint, on all workers; returns the steps that it had done, or 0."""
+            total_steps: int, may_skip: bool, standing: Optional[Standing]) -> int:
+  """Restores the newest checkpoint, on all workers; returns the steps that it had done, or 0.
+
+  A run that already stands somewhere goes on from there.
+  """
   session = steps.session
+  if standing is not None:
+    standing.restore(session)
+    step = int(session.run(towers.get_global_step()))
+    history.parse(standing.history, step)
+    steps.scale_learning_rate(history.rate_factor)
+    return step
   path = checkpoints.restore(session) if checkpoints else None
   if worker:
     path = worker.share(path or '')[0]

@@ -6,9 +6,11 @@ from typing import Any, Callable, Dict, Iterable, Optional, Union
 
 import towers
 from towers.base.output import write_line
+from towers.input.micro_batches import AUTO
 from towers.placement.cluster import check_port, read_cluster
 from towers.training.cluster.worker import has_started, join_workers
 from towers.training.faults.signals import Signals
+from towers.training.fitting import recall_accumulate
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
@@ -100,7 +102,6 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       lock_folder(config.checkpoint_dir if cluster.is_chief else None,
                   wait_seconds=start_seconds if cluster.is_elastic else 0), \
       program.graph.as_default():
-    description = describe_run(program)
     if cluster.is_evaluator:
       from towers.training.tools.evaluator import evaluate
       evaluate(program, checkpoint_dir=checkpoint_dir, startup=startup, signals=signals,
@@ -116,13 +117,22 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
                       splits=(program.train_examples, program.validation_examples), startup=startup,
                       session_settings=config.session_settings(), start_seconds=start_seconds,
                       worker_seconds=worker_seconds) as worker:
+      is_auto = settings['accumulate'] == AUTO
+      if is_auto:
+        accumulate = recall_accumulate(
+            config.checkpoint_dir, batch_size=program.plan.batch_size,
+            num_towers=program.plan.num_towers, worker=worker)
+        if accumulate != program.plan.accumulate:
+          program = program.build_again(accumulate)
+      with program.graph.as_default():
+        description = describe_run(program)
       if cluster.is_chief:
         write_line(description)
       result = run_program(
           program, config=config, settings=settings, description=description, startup=startup,
           signals=signals, worker=worker, callbacks=[
               callback if isinstance(callback, Callback) else _Function(callback)
-              for callback in callbacks])
+              for callback in callbacks], rebuild=program.build_again if is_auto else None)
     if config.result_file:
       write_result(config.result_file, result)
     if cluster.is_chief:

@@ -62,14 +62,22 @@ class WarmStart:
     with open_weights(self.settings.path) as opened:
       waiting = {self.variables[name]: opened.read(source)
                  for name, source in self._matches.source.items()}
-    started = set(waiting)
-    while waiting:
-      # An initial value that several variables share is fed to one after the other.
-      taken = {variable.initializer.inputs[1]: variable for variable in waiting}
-      followers = _find_followers(session, set(taken), started)
-      session.run([variable.initializer for variable in [*taken.values(), *followers]], {
-          value: np.asarray(waiting.pop(variable)).astype(variable.dtype.as_numpy_dtype)
-          for value, variable in taken.items()})
+    load_values(session, waiting)
+
+
+def load_values(session: Session, values: Dict[Variable, np.ndarray]) -> None:
+  """Starts variables again, from values in place of their initial ones, in few runs and no new op.
+
+  All others keep their values, except those whose initial value is made of such a variable's.
+  """
+  waiting, started = dict(values), set(values)
+  while waiting:
+    # An initial value that several variables share is fed to one after the other.
+    taken = {variable.initializer.inputs[1]: variable for variable in waiting}
+    followers = _find_followers(session, set(taken), started)
+    session.run([variable.initializer for variable in [*taken.values(), *followers]], {
+        value: np.asarray(waiting.pop(variable)).astype(variable.dtype.as_numpy_dtype)
+        for value, variable in taken.items()})
 
 
 def _find_followers(session: Session, values: Set[Tensor], started: Set[Variable]

@@ -4,6 +4,33 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
+        'towers/training/stepping/shortage.py', tests='tests/training/test_fitting.py', faults=[
+            ("if op in waiting or op.type in ('Merge', 'RefMerge'):", 'if op in waiting:',
+             'what a merge passes on without waiting passes for waiting',
+             'test_an_op_that_no_write_waits_for_proves_nothing'),
+            ("if steps.activity == 'warm-up':", "if steps.activity != 'validation':",
+             'half an update is kept',
+             'test_half_an_update_is_undone_by_going_back_to_the_last_checkpoint[5-goes_back0]'),
+        ]),
+    *mutants_of(
+        'towers/input/micro_batches.py', tests='tests/training/test_fitting.py', faults=[
+            ('if number >= 2 * plan.accumulate', 'if number > plan.accumulate',
+             'a step without memory is tried again with little less',
+             'test_more_micro_batches_are_a_plan_with_smaller_shares_until_there_are_none'),
+        ]),
+    *mutants_of(
+        'towers/training/run.py', tests='tests/training/test_fitting.py', faults=[
+            ('    standing.restore(session)\n', '',
+             'more micro-batches begin with initial weights',
+             'test_a_later_step_is_taken_again_and_no_other[switch]'),
+        ]),
+    *mutants_of(
+        'towers/launch/round.py', tests='tests/launch/test_launch.py', faults=[
+            ('if cause.returncode == _START_AGAIN:', 'if False:',
+             'a worker without memory counts as a failure',
+             'test_a_worker_that_asks_for_a_start_again_is_no_failure[flags0]'),
+        ]),
+    *mutants_of(
         'towers/training/stepping/validation_pass.py', tests='tests/test_exactness.py', faults=
         [('return self._steps_left == 0', 'return self._steps_left <= 1',
           'the last validation batch is left out',

@@ -1,6 +1,7 @@
 """Errors that end a run after its start, in words for its user."""
 
 import os
+from typing import Any, Optional
 
 from towers.base.output import write_at_once
 
@@ -18,6 +19,32 @@ class WorkerGone(RunError):
   """Another worker is gone; nothing is wrong with this one."""
 
   exit_code = 75  # EX_TEMPFAIL: start all workers again.
+
+
+class OutOfMemory(RunError):
+  """A device has no room for what a step computes.
+
+  Attributes:
+    accumulate: the next number of micro-batches, which take less memory; None if more of them
+      cannot help.
+    cause: the device and what it has no room for, in words.
+    step: how many steps were done.
+    standing: where the run stands, to go on from in more micro-batches; None if the failed step may
+      have changed a variable. Only where a run asks for it.
+  """
+
+  def __init__(self, message: str, *, cause: str, step: int, accumulate: Optional[int] = None):
+    """Takes the message, and the attributes that are known at once."""
+    super().__init__(message)
+    self.cause, self.step = cause, step
+    self.accumulate = accumulate
+    self.standing: Any = None
+
+
+class StartAgain(RunError):
+  """All workers must start again, which they then do in more micro-batches."""
+
+  exit_code = 76
 
 
 def end_process(reason: str, exit_code: int = RunError.exit_code) -> None:

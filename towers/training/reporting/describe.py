@@ -1,5 +1,7 @@
 """What a run says about itself before its first step: devices, data, batches, model, variables."""
 
+from typing import Union
+
 from tensorflow_v1 import tf
 from towers import AllReduce, Plan, Precision, format_device_table
 from towers.reduce.rows import RowSlots
@@ -146,8 +148,8 @@ def describe_ops(graph: tf.Graph, num_towers: int) -> str:
   return f"{_count(num_towers, 'tower')} of {in_towers // num_towers:,} ops, {len(ops):,} in all"
 
 
-def describe_check(*, tower_build: str, variables: str, accumulate: int, precision: str,
-                   last_batch: str, recompute: str) -> str:
+def describe_check(*, tower_build: str, variables: str, accumulate: Union[int, str],
+                   precision: str, last_batch: str, recompute: str) -> str:
   """Returns a line on what `--check` compares, and which of these settings it leaves out."""
   compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32',
                   last_batch='keep', recompute='none')

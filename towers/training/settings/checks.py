@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from towers.base.usage_error import UsageError
+from towers.input.micro_batches import AUTO
 from towers.placement.gpu_memory import read_gpu_memory
 from towers.tower.segments import parse_recompute
 from towers.training.settings import intervals
@@ -34,9 +35,11 @@ def check_config(config: Any) -> None:
 
 def _check_ranges(config: Any) -> None:
   _check_at_least(
-      config, 1, 'batch_size', 'accumulate', 'steps', 'num_gpus', 'keep_checkpoints',
+      config, 1, 'batch_size', 'steps', 'num_gpus', 'keep_checkpoints',
       'early_stopping', 'image_size', 'input_threads', 'inter_threads', 'intra_threads',
       'max_image_pixels')
+  if config.accumulate != AUTO:
+    _check_at_least(config, 1, 'accumulate')
   _check_at_least(config, 2, 'num_classes')
   _check_at_least(
       config, 0, 'fusion_megabytes', 'weight_decay', 'warmup_epochs', 'seed', 'first_label',

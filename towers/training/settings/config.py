@@ -5,7 +5,7 @@ Groups follow the data through the program, and the command line is made from th
 """
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.data import DATA_SETS
@@ -14,7 +14,7 @@ from towers.data.bad_records import POLICIES
 from towers.placement.cluster import Cluster
 from towers.training.settings import intervals
 from towers.training.settings.checks import check_config
-from towers.training.settings.setting import Function, Path, Setting, Text
+from towers.training.settings.setting import Count, Function, Path, Setting, Text
 from towers.training.settings.zoo import load_zoo
 
 # Peak learning rates of optimizers with others than most.
@@ -69,7 +69,8 @@ class Config:
   batch_size: int = _setting(int, 64, 'global batch: examples per step, over all towers')
   shuffle: bool = _setting(
       bool, True, 'reshuffle the training split in every epoch; --noshuffle keeps its order')
-  accumulate: int = _setting(int, 1, 'micro-batches per step: more of them take less memory')
+  accumulate: Union[int, str] = _setting(
+      Count, 1, 'micro-batches per step: more of them take less memory; auto: as many as fit')
   last_batch: str = _setting(
       str, 'keep', 'of an epoch, if it is smaller: as it is; filled up, for one shape; left out',
       ('keep', 'pad', 'drop'))

@@ -15,12 +15,26 @@ import towers
 from towers.base.installed import find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.training.settings.config import Config, Function, Path, Text
+from towers.input.micro_batches import AUTO
+from towers.training.settings.config import Config, Count, Function, Path, Text
+
+
+class _CountParser(flags.ArgumentParser):
+  """Parses a whole number, or 'auto'."""
+
+  def parse(self, argument: Any) -> Any:
+    """Returns the number, or 'auto'; raises a ValueError for any other text."""
+    return argument if argument == AUTO else int(argument)
+
+
+def _define_count(name, default, text, *, flag_values):
+  flags.DEFINE(_CountParser(), name, default, text, flag_values=flag_values)
+
 
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
     bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
-    Text: flags.DEFINE_string, Function: flags.DEFINE_string
+    Text: flags.DEFINE_string, Count: _define_count, Function: flags.DEFINE_string
 }
 # Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
@@ -34,7 +48,8 @@ _HELP = {
 }
 # What a value must be, by the kind of its setting.
 _KINDS: Dict[type, str] = {
-    int: 'a whole number', float: 'a number, such as 0.1', bool: 'true or false'}
+    int: 'a whole number', Count: 'a whole number, or auto', float: 'a number, such as 0.1',
+    bool: 'true or false'}
 # The flags of --helpshort: they fit a screen.
 COMMON = (
     'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Tuple
 
 from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
+from towers.input.micro_batches import AUTO
 from towers.training.settings.functions import is_function
 
 
@@ -15,6 +16,10 @@ class Path(str):
 
 class Text(str):
   """The kind of a setting that is free text and no path, such as '2epochs'."""
+
+
+class Count(int):
+  """The kind of a setting that is a whole number, or 'auto'."""
 
 
 class Function(str):
@@ -27,8 +32,8 @@ class Setting(NamedTuple):
   Attributes:
     group: its heading in the help.
     help: one line.
-    kind: int, float, bool, list for comma-separated numbers, str for one of `choices`, `Function`,
-      `Path` or `Text`.
+    kind: int, float, bool, list for comma-separated numbers, str for one of `choices`, `Count`,
+      `Function`, `Path` or `Text`.
     choices: the valid values of a str.
   """
   group: str
@@ -51,6 +56,9 @@ def check_value(name: str, value: Any, setting: Setting) -> None:
     raise UsageError(f'{name}={wrong[0]}: it must be a finite number.')
   if setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)):
     raise UsageError(f'{name}={value}: it must be a whole number.')
+  if setting.kind is Count and value != AUTO and (
+      isinstance(value, bool) or not isinstance(value, int)):
+    raise UsageError(f'{name}={value}: it must be a whole number, or auto.')
   if setting.kind is Path:
     if not isinstance(value, (str, os.PathLike)):
       raise UsageError(f'{name}={value}: it must be a path.')

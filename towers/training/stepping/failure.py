@@ -2,22 +2,22 @@
 
   OutOfRangeError, NotFoundError,
   InvalidArgumentError … from an iterator   ─► the split and the towers it feeds
-  ResourceExhaustedError                    ─► device, shape, examples, what to try
+  out of memory                             ─► device, shape, examples, what to try
   anything else                             ─► the op, and its tower if it is in one
 """
 
 import re
 from typing import Any, List, Optional
 
-from tensorflow_v1 import tf
 from towers.base.reason import find_reason
+from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
-from towers.training.faults.run_error import RunError
+from towers.training.faults.run_error import OutOfMemory, RunError
 from towers.training.stepping.memory import estimate_memory, format_bytes
+from towers.training.stepping.shortage import NODE, is_shortage
 from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
 
-_NODE = re.compile(r'\[\[(?:\{\{node |node )?([^\s}\]]+)')
 # Bytes per element, where they are not 4.
 _BYTES = {'double': 8, 'int64': 8, 'half': 2, 'bfloat16': 2, 'bool': 1, 'uint8': 1, 'int8': 1}
 _UNEQUAL = re.compile('Cannot (batch tensors with different shapes|add tensor to the batch)')
@@ -29,10 +29,10 @@ def explain(error: Exception, steps: Steps) -> RunError:
   program = steps.program
   text = getattr(error, 'message', None) or str(error)
   when = f'in {steps.activity}, after {steps.step} steps'
-  if isinstance(error, tf.errors.ResourceExhaustedError):
-    return RunError(_explain_memory(error, text, when, program))
+  if is_shortage(error):
+    return _explain_memory(error, text, when, steps)
   cause = find_reason(error)
-  for node in _NODE.findall(text):
+  for node in NODE.findall(text):
     feed = find_feed(node, program)
     if feed and _UNEQUAL.search(cause):
       return RunError(f'{feed} failed {when}: {cause}. Examples of unequal sizes are padded by '
@@ -40,7 +40,7 @@ def explain(error: Exception, steps: Steps) -> RunError:
     if feed:
       return RunError(f'{feed} failed {when}: {cause}. Checkpoints from before are whole: correct '
                       'the data, and start the run again to resume from there.')
-  for node in _NODE.findall(text):
+  for node in NODE.findall(text):
     tower = re.match(r'tower_(\d+)/', node)
     if tower:
       return RunError(f'Tower {tower.group(1)} failed {when}, in the op {node}: {cause}')
@@ -83,8 +83,8 @@ def _origin(handle):
   return op
 
 
-def _explain_memory(error, text, when, program):
-  plan = program.plan
+def _explain_memory(error, text, when, steps):
+  program, plan = steps.program, steps.program.plan
   match = _NO_ROOM.search(text)
   if match:
     shape, dtype, device = match.groups()
@@ -97,12 +97,15 @@ def _explain_memory(error, text, when, program):
     where = f'a device has no room: {find_reason(error)}'
 
   largest = max(plan.shares(plan.micro_batch_size))
+  cause = f'{when}: {where}, at {largest} examples per tower'
   advice = [f'a smaller batch (--batch_size={max(plan.num_towers, plan.batch_size // 2)})']
-  accumulate = plan.accumulate * 2
-  if plan.batch_size % accumulate == 0 and plan.batch_size // accumulate >= plan.num_towers:
+  # Before the first step there are variables alone, of which micro-batches have as many.
+  accumulate = None if steps.activity == 'set-up' else find_more(plan)
+  if accumulate is not None:
     advice.insert(0, f'the same batch in more micro-batches (--accumulate={accumulate})')
   if program.towers[0].recomputed is None:
     advice.append('activations computed again in the backward pass (--recompute=auto)')
-  return (f'Out of memory {when}: {where}, at {largest} examples per tower. Tower 0 is '
-          f"estimated to take {estimate_memory(program).describe()}. Try {', '.join(advice)}, "
-          '16 bits (--precision=mixed), or more towers with the same batch.')
+  message = (f'Out of memory {cause}. Tower 0 is estimated to take '
+             f"{estimate_memory(program).describe()}. Try {', '.join(advice)}, 16 bits "
+             '(--precision=mixed), or more towers with the same batch.')
+  return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate)

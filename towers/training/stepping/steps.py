@@ -22,6 +22,7 @@ from towers import Diagnosis
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
+from towers.training.saving.checkpoints import Snapshot
 from towers.training.settings.learning_rate import get_rate_factor
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.validation_pass import ValidationPass
@@ -56,6 +57,8 @@ class Steps:
     first_losses: of the first few steps of this process, to compare runs.
     activity: what the program is doing, in words.
     update: of the last measured step, or None.
+    pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
+      run that ends meanwhile to measure them again; else None.
   """
 
   def __init__(self, session: Any, program: TrainingGraph):
@@ -66,6 +69,7 @@ class Steps:
     self.first_losses: List[float] = []
     self.activity = 'set-up'
     self.update: Optional[Update] = None
+    self.pass_began: Optional[Snapshot] = None
     self._session = session
     self._program = program
     self._plan = program.plan

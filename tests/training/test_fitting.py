@@ -1,0 +1,337 @@
+"""Fitting: a run whose steps find no memory ends where one with enough of it ends.
+
+Nothing is lost, taken twice or updated by half, whichever op of a step fails.
+"""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import towers
+from tensorflow_v1 import tf
+from tests import ROOT
+from tests.harness import small
+from tests.harness.faults import short_of_memory
+from towers.base.usage_error import UsageError
+from towers.input.micro_batches import find_fitting, find_more
+from towers.input.plan import Plan, build_plan
+from towers.training.fitting import take_in_more
+from towers.training.saving.room import ROOM, read_room, write_room
+from towers.training.stepping.shortage import has_changed_nothing, is_shortage
+from towers.training.stepping.steps import Steps
+
+NUM_STEPS, BATCH = 7, 12
+
+
+class Recorder(towers.Callback):
+  """Keeps the losses of the steps that count, and from where a run went back to where."""
+
+  def __init__(self):
+    self.losses, self.rewinds, self.validations, self.closed = [], [], [], 0
+
+  def step(self, *, step, loss, train_seconds):
+    assert step == len(self.losses) + 1
+    self.losses.append(float(loss))
+
+  def validation(self, *, step, metrics):
+    self.validations.append((step, metrics['loss']))
+
+  def rewind(self, step):
+    self.rewinds.append((len(self.losses), step))
+    del self.losses[step:]
+    self.validations = [pair for pair in self.validations if pair[0] <= step]
+
+  def close(self):
+    self.closed += 1
+
+
+def build(model=small.model, accumulate='auto', num_towers=2, optimizer=None, **settings):
+  settings = dict(dict(train=small.random_examples(29), validation=small.random_examples(
+      11, 'validation', seed=1), batch_size=BATCH, device='cpu'), **settings)
+  with tf.Graph().as_default():
+    return towers.Program(model, accumulate=accumulate, num_towers=num_towers,
+                          optimizer=optimizer or tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+
+
+def train(program, folder, **settings):
+  """Returns what a run leaves: losses, validations, the result and the last checkpoint's values."""
+  recorder = Recorder()
+  settings = dict(dict(steps=NUM_STEPS, checkpoint_every='3steps', quiet=True), **settings)
+  result = towers.train(program, checkpoint_dir=str(folder), callbacks=[recorder], **settings)
+  assert recorder.closed == 1
+  return recorder, result, read_checkpoint(folder)
+
+
+def read_checkpoint(folder):
+  reader = tf.train.load_checkpoint(str(folder))
+  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@functools.lru_cache(maxsize=None)
+def undisturbed(average_weights=None):
+  """The run of one tower with enough memory."""
+  with tempfile.TemporaryDirectory() as folder:
+    return train(build(accumulate=1, num_towers=1, average_weights=average_weights), folder)
+
+
+def assert_same_end(found, expected):
+  (recorder, result, values), (others, other_result, other_values) = found, expected
+  np.testing.assert_allclose(recorder.losses, others.losses, atol=1e-5)
+  np.testing.assert_allclose(recorder.validations, others.validations, atol=1e-5)
+  assert len(recorder.losses) == NUM_STEPS
+  for name in ('global_step', 'examples_seen', 'validation_examples'):
+    assert result[name] == other_result[name]
+  small.assert_same_weights(values, other_values)
+
+
+@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+    [('next', 3, 0), ('split', 2, 2)], small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)))
+def test_a_run_without_memory_is_one_with_enough_in_more_micro_batches(
+    mode, num_towers, depth, tmp_path, capsys):
+  most = 3
+  program = build(short_of_memory(lambda count, trains: count > most), num_towers=num_towers,
+                  input_mode=mode, staging_depth=depth)
+  found = train(program, tmp_path)
+  assert_same_end(found, undisturbed())
+  assert found[0].rewinds == []
+  told = [line for line in capsys.readouterr().out.splitlines() if 'out of memory' in line]
+  numbers = {1: [2, 4], 2: [2], 3: [2]}[num_towers]
+  assert len(told) == len(numbers)
+  for line, number in zip(told, numbers):
+    assert f'goes on from there in {number} micro-batches' in line
+    assert f'each of {-(-BATCH // number // num_towers)} examples per tower' in line
+  assert read_room(str(tmp_path)) == -(-BATCH // numbers[-1] // num_towers)
+
+
+def later(at, most=3):
+  """Returns a function that finds no room in training for more than `most` from call `at` on."""
+  calls = []
+
+  def lacks(count, trains):
+    calls.append(None)
+    return bool(trains) and len(calls) > at and count > most
+
+  return lacks
+
+
+@pytest.mark.parametrize('kind', [
+    pytest.param(dict(), id='switch'),
+    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.slow),
+    pytest.param(dict(variables='replicated'), id='replicated', marks=pytest.mark.slow),
+    pytest.param(dict(accumulate='auto', average_weights=0.9), id='averages',
+                 marks=pytest.mark.slow)])
+def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
+  found = train(build(short_of_memory(later(at=10)), **kind), tmp_path)
+  assert_same_end(found, undisturbed(kind.get('average_weights')))
+  assert found[0].rewinds == []
+
+
+class FailsInTheMiddle(tf.train.MomentumOptimizer):
+  """Updates a variable, and once then finds no room for the next one."""
+
+  def __init__(self, at):
+    super().__init__(0.1, 0.9)
+    self._at, self._calls = at, []
+
+  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    first, *rest = list(grads_and_vars)
+    updated = super().apply_gradients([first])
+
+    def fail():
+      self._calls.append(None)
+      if len(self._calls) == self._at:
+        raise MemoryError('no room for an update')
+      return np.int32(0)
+
+    with tf.control_dependencies([updated]):
+      failed = tf.py_func(fail, [], tf.int32)
+    with tf.control_dependencies([failed]):
+      return super().apply_gradients(rest)
+
+
+@pytest.mark.parametrize('at, goes_back', [(5, (4, 3)), pytest.param(
+    2, (1, 0), marks=pytest.mark.slow)])
+def test_half_an_update_is_undone_by_going_back_to_the_last_checkpoint(
+    at, goes_back, tmp_path, capsys):
+  found = train(build(optimizer=FailsInTheMiddle(at)), tmp_path)
+  assert_same_end(found, undisturbed())
+  assert found[0].rewinds == [goes_back]
+  assert 'goes on from the last checkpoint' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('kind', [
+    pytest.param(dict(), id='switch'),
+    pytest.param(dict(average_weights=0.9), id='averages', marks=pytest.mark.slow),
+    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.slow)])
+def test_a_validation_that_does_not_fit_is_taken_again(kind, tmp_path):
+  def lacks(count, trains):
+    return not trains and count > 3
+
+  found = train(build(short_of_memory(lacks), **kind), tmp_path)
+  assert_same_end(found, undisturbed(kind.get('average_weights')))
+
+
+@pytest.mark.parametrize('num_towers, expected', [(2, 2), pytest.param(
+    1, 4, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tmp_path, capsys):
+  write_room(str(tmp_path), 3)
+  # With room for all, so that only what is remembered decides.
+  calls = []
+
+  def lacks(count, trains):
+    calls.append(count)
+
+  train(build(short_of_memory(lacks), num_towers=num_towers), tmp_path, steps=2)
+  assert max(calls) == -(-BATCH // expected // num_towers)
+  assert f'a step takes {expected} micro-batch' in capsys.readouterr().out
+
+
+def test_what_is_remembered_may_be_damaged(tmp_path, capsys):
+  assert read_room(str(tmp_path)) is None
+  write_room(str(tmp_path / 'new'), 7)
+  assert read_room(str(tmp_path / 'new')) == 7
+  for text in ('{', json.dumps({'examples_per_tower': 0}), json.dumps({'examples': 3}), '[]',
+               json.dumps({'checksum': 5, 'examples_per_tower': 3})):
+    (tmp_path / ROOM).write_text(text)
+    assert read_room(str(tmp_path)) is None
+    assert 'WARNING' in capsys.readouterr().out
+
+
+def test_an_example_alone_that_does_not_fit_ends_the_run_as_without_auto(tmp_path):
+  program = build(short_of_memory(lambda count, trains: True), batch_size=2)
+  with pytest.raises(towers.OutOfMemory, match='Out of memory in the first step.*Try a smaller'):
+    train(program, tmp_path)
+
+
+def test_enough_memory_costs_nothing():
+  ops = [[(op.type, op.name, op.device, [value.name for value in op.inputs])
+          for op in build(accumulate=accumulate).graph.get_operations()]
+         for accumulate in (1, 'auto')]
+  assert ops[0] == ops[1]
+
+
+def test_a_program_that_belongs_to_its_graph_says_what_to_build(tmp_path):
+  with tf.Graph().as_default():
+    rate = tf.constant(0.1)
+    program = towers.Program(
+        short_of_memory(lambda count, trains: count > 3), train=small.random_examples(29),
+        batch_size=BATCH, num_towers=2, accumulate='auto', device='cpu',
+        optimizer=tf.train.GradientDescentOptimizer(rate))
+  with pytest.raises(towers.RunError, match=r'--accumulate=2.*cannot take the step in 2 micro'):
+    towers.train(program, steps=3)
+
+
+def test_a_session_says_what_to_build_and_has_changed_nothing():
+  program = build(short_of_memory(later(at=6)))
+  with program.session() as session, program.graph.as_default():
+    session.train()
+    before = session.run(tf.global_variables())
+    with pytest.raises(towers.OutOfMemory, match='--accumulate=2') as caught:
+      for _ in range(NUM_STEPS):
+        before = session.run(tf.global_variables())
+        session.train()
+    after = session.run(tf.global_variables())
+  assert caught.value.accumulate == 2 and caught.value.step == session_step(before, program)
+  for one, other in zip(before, after):
+    np.testing.assert_array_equal(one, other)
+
+
+def session_step(values, program):
+  with program.graph.as_default():
+    names = [variable.op.name for variable in tf.global_variables()]
+  return values[names.index('global_step')]
+
+
+@pytest.mark.parametrize('accumulate', ['many', True, 2.0])
+def test_another_word_is_refused(accumulate):
+  with pytest.raises(UsageError, match='whole number, or auto'):
+    build(accumulate=accumulate)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 4))
+def test_more_micro_batches_are_a_plan_with_smaller_shares_until_there_are_none(
+    batch_size, num_towers, num_workers):
+  batch_size = max(batch_size, num_towers * num_workers)
+  plan = Plan(1000, batch_size, num_towers, num_workers=num_workers)
+  while find_more(plan) is not None:
+    more = build_plan(num_examples=1000, batch_size=batch_size, num_towers=num_towers,
+                      num_workers=num_workers, accumulate=find_more(plan))
+    assert more.accumulate >= 2 * plan.accumulate and more.num_rows < plan.num_rows
+    fitting = find_fitting(more.num_rows, batch_size=batch_size,
+                           num_towers=num_towers * num_workers)
+    assert plan.accumulate < fitting <= more.accumulate
+    plan = more
+  assert find_fitting(1, batch_size=batch_size, num_towers=num_towers * num_workers) >= (
+      plan.accumulate)
+
+
+@pytest.mark.parametrize('error, expected', [
+    (tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating tensor'), True),
+    (tf.errors.ResourceExhaustedError(None, None, 'x.tfrecord; Too many open files'), False),
+    (tf.errors.ResourceExhaustedError(None, None, 'x; No space left on device'), False),
+    (tf.errors.InternalError(None, None, 'Dst tensor is not initialized.'), True),
+    (tf.errors.InternalError(None, None, 'CUBLAS_STATUS_ALLOC_FAILED'), True),
+    (tf.errors.InternalError(None, None, 'a graph has no op'), False),
+    (ValueError('OOM'), False)])
+def test_only_memory_is_a_shortage(error, expected):
+  assert is_shortage(error) == expected
+
+
+def test_an_op_that_no_write_waits_for_proves_nothing():
+  def model(batch, is_training):
+    features, labels = batch
+    # Where it trains, a step may be done before this is: a dead branch holds no merge up.
+    for_validation = tf.exp(features, name='for_validation')
+    features = tf.cond(is_training, lambda: features, lambda: for_validation)
+    return small.model((features, labels), is_training)
+
+  program = build(model)
+  with tf.Session(graph=program.graph) as session, program.graph.as_default():
+    steps = Steps(session, program)
+    steps.activity = 'training'
+    names = [op.name for op in program.graph.get_operations()]
+    applied = next(name for name in names if name.startswith('apply/') and 'Apply' in name)
+    for name, expected in (
+        ('tower_1/Tanh', True), ('tower_0/for_validation', False), (applied, False),
+        (program.feed.put_ops[0].name, False), ('tower_9/Tanh', False)):
+      error = tf.errors.ResourceExhaustedError(
+          None, None, f'OOM when allocating\n\t [[{{{{node {name}}}}}]]')
+      assert has_changed_nothing(error, steps) == expected, name
+
+
+def test_other_workers_are_told_by_a_file_and_an_exit_code(tmp_path):
+  shortage = towers.OutOfMemory('Out of memory', cause='here', step=5, accumulate=2)
+  arguments = dict(program=build(accumulate=1), rebuild=None, worker=object())
+  with pytest.raises(towers.RunError, match='Start all workers again.*2 micro-batches') as caught:
+    take_in_more(shortage, folder=str(tmp_path), **arguments)
+  assert caught.value.exit_code == 76 and read_room(str(tmp_path)) == 3
+  (tmp_path / 'file').touch()
+  for folder in (None, str(tmp_path / 'file')):
+    with pytest.raises(towers.OutOfMemory):
+      take_in_more(shortage, folder=folder, **arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.both
+def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
+  # A step of the whole batch takes 300 MB and more.
+  for cap in (0, 100):
+    run = subprocess.run(
+        [sys.executable, '-m', 'tests.harness.capped_run', str(cap), '--num_gpus=2', '--steps=4',
+         f'--checkpoint_dir={tmp_path / str(cap)}'],
+        cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr
+  told = [line for line in run.stdout.splitlines() if line.startswith('out of memory')]
+  assert [re.search(r'goes on from there in (\d) micro', line)[1] for line in told] == ['2', '4']
+  without, capped = (read_checkpoint(tmp_path / cap) for cap in ('0', '100'))
+  small.assert_same_weights(capped, without)
+  assert capped['global_step'] == 4 and capped['examples_seen'] == 10000 + 4096

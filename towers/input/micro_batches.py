@@ -1,0 +1,66 @@
+"""Micro-batches: in how many a step can be taken, and how many keep a tower's share small.
+
+  batch of 100, 4 towers     1: 25 examples a tower     2: 13     4: 7     5: 5     10: 3     20: 2
+
+All micro-batches of a step have one size, and each has an example for every tower. So the numbers
+are the divisors of the global batch, up to the share of a tower.
+"""
+
+from typing import Iterator, Optional, Union
+
+from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
+
+# Begins with one micro-batch, and takes more where a step does not fit.
+AUTO = 'auto'
+
+
+def read_accumulate(accumulate: Union[int, str]) -> int:
+  """Returns the micro-batches to begin with.
+
+  Raises:
+    UsageError: it is neither a number nor 'auto'.
+  """
+  if accumulate == AUTO:
+    return 1
+  if isinstance(accumulate, bool) or not isinstance(accumulate, int):
+    raise UsageError(f'accumulate={accumulate}: it must be a whole number, or auto.')
+  return accumulate
+
+
+def find_more(plan: Plan) -> Optional[int]:
+  """Returns the next number of micro-batches, at least twice as many; None if there is none."""
+  return next((number for number in _find_numbers(plan.batch_size, _count_towers(plan))
+               if number >= 2 * plan.accumulate), None)
+
+
+def share(plan: Plan, accumulate: int) -> int:
+  """Returns the most examples of a tower in one of so many micro-batches."""
+  return plan._replace(accumulate=accumulate).num_rows
+
+
+def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
+  """Returns the fewest micro-batches of which no tower gets more than `most` examples.
+
+  If a tower gets more in any number of them, it is the largest number.
+
+  Args:
+    most: examples that a tower has room for.
+    batch_size: the global batch.
+    num_towers: of all workers.
+  """
+  number = 1
+  for number in _find_numbers(batch_size, num_towers):
+    if -(-batch_size // number) <= most * num_towers:
+      break
+  return number
+
+
+def _count_towers(plan):
+  return plan.num_workers * plan.num_towers
+
+
+def _find_numbers(batch_size: int, num_towers: int) -> Iterator[int]:
+  """Yields all numbers of micro-batches that a plan takes, the smallest first."""
+  return (number for number in range(1, batch_size // max(num_towers, 1) + 1)
+          if batch_size % number == 0)

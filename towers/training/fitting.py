@@ -1,0 +1,94 @@
+"""Fitting: as many micro-batches as a step needs to fit, found by trying (`accumulate=auto`).
+
+  1 micro-batch ─► out of memory ─► 2 ─► out of memory ─► 4 ─► …    same step, same global batch
+                        └─► examples per tower that may fit, remembered beside the checkpoints
+
+A graph of more micro-batches takes the same examples in the same steps, so a run goes on in it as
+it resumes in any other shape. Several workers are inside of a collective while one runs out of
+memory: it remembers the number and ends, and all start again.
+"""
+
+from typing import Callable, Optional
+
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError
+from towers.input.micro_batches import find_fitting, share
+from towers.training.cluster.worker import Worker
+from towers.training.faults.run_error import OutOfMemory, RunError, StartAgain
+from towers.training.saving.room import read_room, write_room
+from towers.training_graph import TrainingGraph
+
+
+def recall_accumulate(folder: Optional[str], *, batch_size: int, num_towers: int,
+                      worker: Optional[Worker] = None) -> int:
+  """Returns the micro-batches that a run begins with, the same for all workers, which all call it.
+
+  Args:
+    folder: of checkpoints, or None.
+    batch_size: the global batch.
+    num_towers: of this worker.
+    worker: this process among several workers, which have met; or None.
+  """
+  most = read_room(folder) if folder else None
+  if worker is not None:
+    known = [int(text) for text in worker.share(str(most or 0))]
+    most = min(filter(None, known), default=None)
+    num_towers *= len(known)
+  if most is None:
+    return 1
+  accumulate = find_fitting(most, batch_size=batch_size, num_towers=num_towers)
+  if worker is None or worker.cluster.is_chief:
+    write_line(f'accumulate=auto: a tower has room for {most:,} examples, as {folder} remembers; a '
+               f'step takes {_count(accumulate)}')
+  return accumulate
+
+
+def take_in_more(shortage: OutOfMemory, program: TrainingGraph, *,
+                 rebuild: Callable[[int], TrainingGraph], folder: Optional[str],
+                 worker: Optional[Worker] = None) -> TrainingGraph:
+  """Returns the program in more micro-batches, and remembers how much may fit.
+
+  Args:
+    shortage: what happened.
+    program: that does not fit.
+    rebuild: builds it in a number of micro-batches.
+    folder: of checkpoints, or None.
+    worker: this process among several workers, or None.
+
+  Raises:
+    OutOfMemory: more micro-batches do not help, or there is nowhere to tell other workers.
+    StartAgain: all workers must.
+    RunError: the program cannot be built again.
+  """
+  accumulate, plan = shortage.accumulate, program.plan
+  if accumulate is None or (worker and not folder):
+    raise shortage
+  is_remembered = folder is not None and _remember(folder, share(plan, accumulate))
+  if worker:
+    if not is_remembered:
+      raise shortage
+    raise StartAgain(f'Out of memory {shortage.cause}. Start all workers again: they go on from '
+                     f'the last checkpoint, in {_count(accumulate)} a step.')
+
+  goes_on = 'goes on from there' if shortage.standing else 'goes on from the last checkpoint'
+  write_line(f'out of memory {shortage.cause}; accumulate=auto {goes_on} in {_count(accumulate)} a '
+             f'step, each of {share(plan, accumulate):,} examples per tower')
+  try:
+    return rebuild(accumulate)
+  except (UsageError, ValueError) as error:
+    raise RunError(f'{shortage} accumulate=auto cannot take the step in {_count(accumulate)} here: '
+                   f'{error}') from None
+
+
+def _remember(folder: str, most: int) -> bool:
+  """Remembers how many examples may fit; returns whether the folder could be written."""
+  try:
+    write_room(folder, most)
+  except OSError as error:
+    write_line(f'WARNING: {folder} cannot remember how much fits: {error.strerror}')
+    return False
+  return True
+
+
+def _count(accumulate):
+  return f"{accumulate:,} micro-batch{'' if accumulate == 1 else 'es'}"

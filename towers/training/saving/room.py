@@ -1,0 +1,42 @@
+"""Room: how many examples a tower has room for, remembered beside the checkpoints.
+
+  {"checksum": 1234567, "examples_per_tower": 512}
+
+Not the number of micro-batches, since a resumed run may have another number of towers or workers,
+and each of them then another share. Several workers that share the folder write the same number;
+where each has a folder of its own, they agree on the smallest.
+"""
+
+import os
+from typing import Optional
+
+from towers.base.output import write_line
+from towers.base.sealed import read_sealed, write_sealed
+
+ROOM = 'memory.json'
+_MEMBER = 'examples_per_tower'
+
+
+def read_room(folder: str) -> Optional[int]:
+  """Returns the most examples per tower of a micro-batch, or None; warns of a damaged file."""
+  path = os.path.join(folder, ROOM)
+  try:
+    most = read_sealed(path, [_MEMBER])[_MEMBER]
+    if type(most) is not int or most < 1:
+      raise ValueError(f'it holds {most!r} examples')
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, KeyError) as error:
+    write_line(f'WARNING: {path} cannot be read ({error}): how much fits is found out anew')
+    return None
+  return most
+
+
+def write_room(folder: str, most: int) -> None:
+  """Remembers the most examples per tower of a micro-batch.
+
+  Raises:
+    OSError: the folder cannot be written.
+  """
+  os.makedirs(folder, exist_ok=True)
+  write_sealed(os.path.join(folder, ROOM), {_MEMBER: most})
