@@ -13,8 +13,8 @@ are written once, by whoever is first, and never change:
 
 A round is over when no worker of it runs, or ever will: each member is out of it, has been replaced
 by a new agent, or shows no change for the time of a lease. Then any agent may write the next one.
-While its worker runs, an agent ends a round only if another member is out of it, or if more can
-take part; that a card does not change is no reason, since workers watch each other themselves.
+While its worker runs, an agent ends a round only if another member is out of it or silent, or if
+more can take part.
 
 No clock is compared with another: an agent is alive if its card changes while this host looks.
 Whatever agents see late or wrongly, a worker starts only in a round that all its members have
@@ -171,7 +171,8 @@ def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: in
   is_member = any(card.place == me.place and card.identity == me.identity
                   for card in lineup.members)
   if me.phase == STARTED:
-    if lineup.number > me.round or any(is_out(card, lineup, sights) for card in others):
+    if lineup.number > me.round or any(
+        is_out(card, lineup, sights) or sights[card.place].is_gone for card in others):
       return Step(STOP)
     runs = all(sights[card.place].is_alive and sights[card.place].card.phase == STARTED
                for card in others)
