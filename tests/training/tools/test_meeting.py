@@ -160,5 +160,6 @@ def test_two_workers_tune_and_train(tmp_path):
                 'done: 3 steps'):
     assert done.stdout.count(words) >= 1
   assert 'disagrees' not in done.stdout and 'exit code' not in done.stdout
+  assert 'Exception ignored' not in done.stderr
   with open(tmp_path / 'result', encoding='utf-8') as file:
     assert json.load(file)['all_reduce_bytes'] > 1e6

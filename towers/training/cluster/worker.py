@@ -171,6 +171,13 @@ def _digest(lines):
 _started: Dict[Tuple[Tuple[str, ...], int], Worker] = {}
 
 
+def _drop_servers():
+  """Drops all servers, though the collector leaves alone the cycles that hold their workers."""
+  for worker in _started.values():
+    del worker._server
+  _started.clear()
+
+
 def has_started(cluster: Cluster) -> bool:
   """Returns whether the server of this worker runs in this process, of an earlier program."""
   return _name(cluster) in _started
@@ -234,7 +241,7 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
     check_alike(cluster, 'versions, flags or data', roll_call.gather(facts), _FIX)
     worker = _started[_name(cluster)] = Worker(cluster, session_config)
     # The server of TensorFlow 1.14 complains if the interpreter ends first.
-    atexit.register(_started.clear)
+    atexit.register(_drop_servers)
     worker.meet(start_seconds)
   startup.limit(start_seconds)
   with Peers(cluster, limit_seconds=worker_seconds) as worker.peers:
