@@ -43,6 +43,7 @@ from tensorflow_v1.devices import (
 )
 from tensorflow_v1.graph_import import import_placed
 from tensorflow_v1.kernels import kernel_bytes
+from tensorflow_v1.server_session import ServerSession
 from tensorflow_v1.types import (
     Dataset,
     DType,
@@ -57,9 +58,9 @@ from tensorflow_v1.types import (
 
 __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
-    'Optimizer', 'SPINNING_HINDERS', 'Session', 'StagingArea', 'Tensor', 'Variable', 'all_reduce',
-    'all_reduce_16_bits', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
-    'compiles_on_cpus', 'copy_dataset',
+    'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea', 'Tensor',
+    'Variable', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of', 'as_written',
+    'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
     'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes',

@@ -1,7 +1,6 @@
 """Sets how many tests run at a time, and which; lets their processes answer signals."""
 
 import gc
-import importlib
 import itertools
 import os
 import signal
@@ -18,6 +17,10 @@ if hasattr(signal, 'SIGHUP'):
 
 IS_1 = sys.version_info[:2] == (3, 7)
 
+# On 2.x oneDNN looks through every graph for ops to rewrite, a tenth of the tests'
+# time. The commands of the docs run with it, as users do.
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+
 # A test's garbage is graphs in cycles, and the survivors are TensorFlow: looked at less often, they
 # cost a twentieth of the time less.
 gc.set_threshold(50000, 20, 100)
@@ -27,18 +30,6 @@ gc.set_threshold(50000, 20, 100)
 def pytest_xdist_auto_num_workers() -> int:
   """Returns more than the number of cores: many tests wait for processes or for time to pass."""
   return count_cores() * 3 // 2
-
-
-def pytest_configure(config):
-  """Loads TensorFlow 2.x without oneDNN, whose passes over small graphs take a tenth of the tests.
-
-  Processes that tests start have it, as users do: those of the docs check that towers are one.
-  """
-  starts_workers = getattr(config.option, 'numprocesses', None)
-  if not IS_1 and not starts_workers and 'TF_ENABLE_ONEDNN_OPTS' not in os.environ:
-    os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
-    importlib.import_module('tensorflow_v1')
-    del os.environ['TF_ENABLE_ONEDNN_OPTS']
 
 
 def pytest_addoption(parser):

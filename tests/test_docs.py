@@ -209,6 +209,7 @@ def test_every_command_runs(name, tmp_path):
   np.save(str(tmp_path / 'images.npy'), data.load('sample').validation.arrays[0][:10])
 
   environment = dict(os.environ, PYTHONPATH=ROOT, XDG_CACHE_HOME=str(tmp_path / 'cache'))
+  environment.pop('TF_ENABLE_ONEDNN_OPTS', None)
   runs = [words for words in map(translate, commands(name)) if words is not None]
   for words in share_processes(runs):
     folder = ROOT if 'pytest' in words else str(tmp_path)  # pytest gets relative paths of tests.

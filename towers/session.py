@@ -248,7 +248,7 @@ class Session:
     worker.compare('graphs', facts_of_graph(program.graph), 'Something in the model or the data '
                    'depends on the machine: see to it that all workers build the same.')
     self._worker = worker
-    return tf.Session(worker.target, config=worker.session_config)
+    return worker.open_session()
 
   @contextlib.contextmanager
   def _explained(self, steps=None):

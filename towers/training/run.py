@@ -106,9 +106,9 @@ def _run(program: TrainingGraph, *, config: Config, settings: Mapping[str, Any],
   warm_start = _open_warm_start(program, checkpoints)
 
   startup.begin('variables', 'starting the variables')
-  session_config = worker.session_config if worker else towers.build_session_config(
-      program.devices, needs_threads=program.needs_threads, **config.session_settings())
-  with watchdog, tf.Session(worker.target if worker else '', config=session_config) as session:
+  opened = worker.open_session() if worker else tf.Session(config=towers.build_session_config(
+      program.devices, needs_threads=program.needs_threads, **config.session_settings()))
+  with watchdog, opened as session:
     steps = Steps(session, program)
     try:
       steps.start_variables()

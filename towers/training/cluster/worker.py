@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 import towers
-from tensorflow_v1 import tf
+from tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -39,7 +39,6 @@ class Worker:
   """One of several workers, with a server of its own.
 
   Attributes:
-    target: the server, for `tf.Session`.
     session_config: for the server and its sessions.
     cluster: the workers, this one included.
     missing: ranks of the workers that have not answered yet.
@@ -70,7 +69,6 @@ class Worker:
                        'another in TF_CONFIG on all workers.') from None
     if cluster.is_on_loopback:
       self._keep_others_away()
-    self.target = self._server.target
     self.missing: List[int] = [
         rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
 
@@ -125,12 +123,16 @@ class Worker:
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       placeholder = tf.placeholder(tf.int32, values.shape)
       total = sum_of_workers(placeholder, num_workers=len(self.cluster.addresses), key=key)
-    with tf.Session(self.target, graph=graph, config=self.session_config) as session:
+    with self.open_session(graph) as session:
       try:
         return session.run(total, {placeholder: values})
       except tf.errors.OpError as error:
         raise self.peers.explain(error) or RunError(
             f'The workers cannot exchange what they must agree on: {find_reason(error)}') from None
+
+  def open_session(self, graph: Optional[Graph] = None) -> Session:
+    """Returns a session on the server, for the default graph or another."""
+    return ServerSession(self._server.target, graph=graph, config=self.session_config)
 
   def compare(self, what: str, facts: Dict[str, Any], fix: str) -> None:
     """Makes sure that all workers have the same facts.
