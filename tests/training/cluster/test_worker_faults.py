@@ -153,6 +153,7 @@ def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path)
     cluster.kill(0)
     cluster.processes[0].wait()
     saved = steps_of(tmp_path)
+    time.sleep(2)  # What a start of Python takes, which `LoadedProcess` spares.
     cluster.start(0)  # The chief itself, which saves.
     assert cluster.wait(1, seconds=GONE_SECONDS) == [EXIT_CODE]
     assert cluster.wait(0) == [EXIT_CODE]
