@@ -1,6 +1,6 @@
 """A run of main.py whose device has memory for fewer examples than its share of a batch.
 
-  python -m tests.harness.capped_run MEGABYTES [flags of main.py]    0: no cap
+  python -m tests.harness.capped_run MEGABYTES [flags of main.py]    0: no cap; 100@1: for worker 1
 
 The cap is that of TensorFlow's own pool on the CPU, which every tower of the process shares. A step
 holds 200 kB per example and more: 800 MB for a batch of 4,096.
@@ -10,6 +10,8 @@ import os
 import sys
 
 import numpy as np
+
+from towers.placement.cluster import read_cluster
 
 NUM_EXAMPLES, NUM_FEATURES = 10000, 64
 HERE = 'tests.harness.capped_run'
@@ -43,8 +45,9 @@ def model(batch, is_training):
 
 
 if __name__ == '__main__':
-  if int(sys.argv[1]):
+  megabytes, _, rank = sys.argv[1].partition('@')
+  if int(megabytes) and (not rank or int(rank) == read_cluster(os.environ).rank):
     os.environ['TF_CPU_ALLOCATOR_USE_BFC'] = '1'
-    os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB'] = sys.argv[1]
+    os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB'] = megabytes
   import main
   sys.exit(main.main([sys.argv[0], *FLAGS, *sys.argv[2:]]))

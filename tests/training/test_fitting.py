@@ -335,3 +335,20 @@ def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
   without, capped = (read_checkpoint(tmp_path / cap) for cap in ('0', '100'))
   small.assert_same_weights(capped, without)
   assert capped['global_step'] == 4 and capped['examples_seen'] == 10000 + 4096
+
+
+@pytest.mark.slow
+@pytest.mark.both
+def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
+  def run(cap, *launcher):
+    return subprocess.run(
+        [sys.executable, *launcher, '-m', 'tests.harness.capped_run', cap, '--num_gpus=1',
+         '--steps=4', f'--checkpoint_dir={tmp_path / cap}'],
+        cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+  alone = run('0')
+  both = run('100@1', '-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable)
+  assert alone.returncode == both.returncode == 0, both.stderr
+  assert 'worker 1 ended with exit code 76' in both.stderr
+  assert 'launch: goes on with 2 of 2 workers from the last checkpoint' in both.stderr
+  small.assert_same_weights(read_checkpoint(tmp_path / '100@1'), read_checkpoint(tmp_path / '0'))
