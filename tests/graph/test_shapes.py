@@ -23,7 +23,8 @@ def find_shapes(build, rows=7):
     (lambda x: [tf.reshape(tf.reshape(x, [-1, 16]), tf.shape(x))], [[7, 5, 16]]),
     (lambda x: [tf.concat([x, x, x], 0), tf.concat([x, x], 2)], [[21, 5, 16], [7, 5, 32]]),
     (lambda x: tf.gradients(x * tf.reshape(tf.reduce_sum(x, [1, 2]), [-1, 1, 1]), x),
-     [[7, 5, 16]])])
+     [[7, 5, 16]]),
+    (lambda x: tf.gradients(tf.square(tf.reduce_mean(x, 1)), x), [[7, 5, 16]])])
 def test_sizes_follow_the_rows(build, expected):
   assert find_shapes(build) == (expected, [])
 

@@ -9,6 +9,8 @@ from typing import Dict, List
 
 from tensorflow_v1 import Operation, Tensor, tf
 
+# Ops whose shape is an input, and which one.
+_SHAPED = {'BroadcastTo': 1, 'Fill': 0, 'Reshape': 1}
 _NO_NUMBERS = (tf.resource, tf.variant, tf.string)
 
 
@@ -47,6 +49,9 @@ class Shapes:
 
   def _find_shape(self, op, output):
     inputs = [tensor for tensor in op.inputs if tensor in self._shapes]
+    given = _find_given(op)
+    if given is not None:
+      return self.find(given)
     if op.type == 'Reshape':
       return _fill(output.shape.as_list() if output.shape.ndims else [None],
                    self.find(op.inputs[0]))
@@ -54,8 +59,9 @@ class Shapes:
       # A gradient, that of a value which may have been broadcast: it gets that value's shape.
       for consumer in output.consumers():
         if consumer.type == 'Reshape':
-          if consumer.inputs[1].op.type == 'Shape':
-            return self.find(consumer.inputs[1].op.inputs[0])
+          given = _find_given(consumer)
+          if given is not None:
+            return self.find(given)
           if consumer.outputs[0].shape.is_fully_defined():
             return consumer.outputs[0].shape.as_list()
     if output.shape.ndims is None:
@@ -82,12 +88,26 @@ class Shapes:
     return self._rows
 
 
+def _find_given(op):
+  """Returns the tensor whose shape an op is told to make, or None."""
+  if op.type in _SHAPED:
+    shape = op.inputs[_SHAPED[op.type]].op
+    if shape.type == 'Shape':
+      return shape.inputs[0]
+  return None
+
+
 def _fill(shape, source):
-  """Returns a shape with as many elements as another one, all missing ones on one axis."""
-  missing = _multiply(source) // max(_multiply(size for size in shape if size is not None), 1)
-  first = shape.index(None)
-  return [missing if axis == first else 1 if size is None else size
-          for axis, size in enumerate(shape)]
+  """Returns a shape with as many elements as another one. Of several axes that are unknown the
+  first has the other's rows, and the last one all that is missing."""
+  first, *_, last = [axis for axis, size in enumerate(shape) if size is None] * 2
+  filled = [1 if size is None else size for size in shape]
+  missing = _multiply(source) // max(_multiply(filled), 1)
+  if first != last and source and source[0] and missing % source[0] == 0:
+    filled[first] = source[0]
+    missing //= source[0]
+  filled[last] = missing
+  return filled
 
 
 def _multiply(sizes):

@@ -37,12 +37,12 @@ def images(batch, is_training):
     y = tf.nn.relu(batch_norm(tf.nn.conv2d(x, weights, [1, 1, 1, 1], 'SAME'), is_training,
                               name=f'norm_{index}'))
     x = x + tf.nn.max_pool(y, [1, 2, 2, 1], [1, 1, 1, 1], 'SAME')[..., index:index + 1]
-  x = tf.reshape(x, [-1, 64])
+  x = tf.concat([tf.reshape(x, [-1, 64]), tf.reduce_mean(y, [1, 2])], 1)
   dropped = tf.nn.dropout(x, rate=0.3)
   if is_training is True:  # Without validation.
     x = dropped
   else:
-    x = tf.cond(is_training, lambda: dropped, lambda: tf.tile(x, [1, 8])[:, :64])
+    x = tf.cond(is_training, lambda: dropped, lambda: tf.tile(x, [1, 8])[:, :128])
   return classify(x, labels), {'norm': tf.reduce_sum(tf.square(x), 1)}
 
 
