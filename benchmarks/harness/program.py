@@ -39,7 +39,7 @@ def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = T
   import towers
   from tensorflow_v1 import tf
   if worker:
-    return tf.Session(worker.target, config=worker.session_config)
+    return worker.open_session()
   return tf.Session(config=towers.build_session_config(
       devices, needs_threads=needs_threads, **config.session_settings()))
 
