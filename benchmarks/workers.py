@@ -11,6 +11,8 @@
   towers      the program of main.py: input, staging, guard, input wait and watch of peers,
               without its progress line
   estimator   Estimator + MultiWorkerMirroredStrategy in a ring, of TensorFlow 1.14
+  horovod     a session's loop with Horovod's DistributedOptimizer and gloo, of TensorFlow 1.14, if
+              Horovod is installed; 'horovod 0.1 ms' sets HOROVOD_CYCLE_TIME, whose default is 5
   fit, loop   the same with Keras's model.fit, and with a loop of tf.function, of TensorFlow 2
 
 All workers of all kinds start once and wait; then, in each round, the kinds take the same number of
@@ -42,6 +44,7 @@ from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from benchmarks.harness.slow_links import find_problem
 from benchmarks.harness.worker_cluster import BenchmarkCluster
 from benchmarks.harness.worker_steps import NETS
+from benchmarks.peers import horovod
 from benchmarks.step import in_turn
 
 OURS = 'towers'
@@ -55,7 +58,9 @@ _DEFAULT_LINKS = '1:100,5:50,20:10,20:100'
 
 def kinds_of(version: str) -> List[str]:
   """Returns the kinds that run on a version of TensorFlow, ours first."""
-  return [OURS] + (['estimator'] if version.startswith('1.') else ['fit', 'loop'])
+  if not version.startswith('1.'):
+    return [OURS, 'fit', 'loop']
+  return [OURS, 'estimator', *(['horovod', 'horovod 0.1 ms'] if horovod.is_installed() else [])]
 
 
 def measure(net: str, kinds: Sequence[str], *, num_workers: int, batch_size: int, rounds: int,
@@ -80,7 +85,8 @@ def measure(net: str, kinds: Sequence[str], *, num_workers: int, batch_size: int
                                  limit_seconds=limit_seconds)
       clusters[kind] = opened.enter_context(cluster)
       setup = max(report['seconds'] for report in cluster.wait())
-      mean_loss = cluster.take(FIRST_STEPS - 1)[0]['mean_loss']
+      mean_loss = statistics.mean(
+          report['mean_loss'] for report in cluster.take(FIRST_STEPS - 1))
       found[kind] = dict(setup_seconds=setup, mean_loss=mean_loss, steps_per_second=[],
                          cpu_milliseconds=[])
 
@@ -124,7 +130,7 @@ def format_line(line: Dict[str, Any]) -> str:
   rows = [f"{line['net']}, {line['num_workers']} workers of {line['batch_size']} examples, "
           f"turns of {line['steps_per_turn']} steps"]
   for kind, found in line['kinds'].items():
-    rows.append(f"  {kind:9}  {format_spread(found['steps_per_second'], '%.1f'):28} steps/s   "
+    rows.append(f"  {kind:14}  {format_spread(found['steps_per_second'], '%.1f'):28} steps/s   "
                 f"CPU {statistics.median(found['cpu_milliseconds']):6.2f} ms a step of all workers"
                 f"   set-up {found['setup_seconds']:5.1f} s   "
                 f"mean loss of {FIRST_STEPS} steps {found['mean_loss']:.5f}")
@@ -175,6 +181,8 @@ def main() -> None:
   if OURS not in kinds or not set(kinds) <= set(known):
     parser.error(f"--kinds={','.join(kinds)}: choose from {','.join(known)}, which run on "
                  f"TensorFlow {tf.__version__}, with {OURS} among them")
+  if not (flags.kinds or flags.scaling or flags.sums or flags.links or horovod.is_installed()):
+    print('Horovod is not installed.')
   lines = []
   sums: Dict[str, Any] = {}
   for net in () if flags.sums or flags.links else flags.nets:

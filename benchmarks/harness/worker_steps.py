@@ -5,11 +5,13 @@
 
 Every kind trains the same nets from the same weights on the same examples: a worker's batches are
 those of the plan of `towers`. Input comes from a tf.data pipeline that prefetches, and the loss of
-each step is that of all workers. No kind saves, writes summaries or shows progress.
+each step is that of all workers, except for Horovod, whose users see their own. No kind saves,
+writes summaries or shows progress.
 """
 
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import sys
@@ -210,6 +212,18 @@ def run_estimator(turns: Turns, net: str, batch_size: int) -> None:
         tf.estimator.EvalSpec(load))
 
 
+def run_horovod(turns: Turns, net: str, batch_size: int, cycle_milliseconds: str = '') -> None:
+  """Takes steps of Horovod's DistributedOptimizer, of TensorFlow 1.14."""
+  from benchmarks.peers import horovod
+  from tensorflow_v1 import tf
+  from towers.placement.cluster import read_cluster
+
+  cluster = read_cluster(os.environ)
+  horovod.run_horovod(turns, build_model(net), tf.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM),
+                      examples_of(net, cluster.rank, len(cluster.addresses)), batch_size,
+                      cluster=cluster, cycle_milliseconds=cycle_milliseconds)
+
+
 def _open_keras(net, batch_size):
   """Returns TensorFlow in eager mode, the strategy, a function that builds the net, and the input.
   """
@@ -348,6 +362,8 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
 KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
     'towers': run_towers,
     'estimator': run_estimator,
+    'horovod': run_horovod,
+    'horovod 0.1 ms': functools.partial(run_horovod, cycle_milliseconds='0.1'),
     'fit': run_fit,
     'loop': run_loop,
     'all_reduce': run_all_reduce,

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import workers
 from benchmarks.harness import all_reduces, slow_links, worker_cluster, worker_steps
+from benchmarks.peers import horovod
 from benchmarks.peers.ring import Link, Point, count_sent_bytes, plan, ring_seconds
 from tensorflow_v1 import tf
 from towers import build_plan
@@ -103,6 +104,16 @@ def test_a_line_has_the_ratio_to_the_best_peer():
   assert workers.best_peer(line) == 'loop'
   assert workers.ratios(line, 'loop') == [3.0, 1.0, 4.0]
   assert 'ours to loop, by rounds: 3.00 (1.00 to 4.00)' in workers.format_line(line)
+
+
+@pytest.mark.parametrize('version, is_installed, kinds', [
+    ('1.14.0', False, ['towers', 'estimator']),
+    ('1.14.0', True, ['towers', 'estimator', 'horovod', 'horovod 0.1 ms']),
+    ('2.21.0', True, ['towers', 'fit', 'loop'])])
+def test_horovod_takes_part_where_it_is_installed(version, is_installed, kinds, monkeypatch):
+  monkeypatch.setattr(horovod, 'is_installed', lambda: is_installed)
+  assert workers.kinds_of(version) == kinds
+  assert set(kinds) <= set(worker_steps.KINDS)
 
 
 def test_the_last_words_of_a_worker_are_reported(monkeypatch):
