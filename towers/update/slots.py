@@ -8,7 +8,7 @@ devices, initial values.
 
 from typing import List, Sequence, Tuple
 
-from tensorflow_v1 import Optimizer, Variable, tf
+from tensorflow_v1 import Optimizer, Variable, import_placed, tf
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
@@ -38,7 +38,7 @@ def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
   for (variable, _, _), name in zip(asked, names):
     _add_zeros(graph_def, name, variable)
   with tf.init_scope():
-    tf.import_graph_def(graph_def, name='')
+    import_placed(graph_def, name='', input_map={}, return_elements=[])
 
   for (variable, slot, _), name in zip(asked, names):
     definition = variable.to_proto()
