@@ -1,15 +1,21 @@
 """Set-up: from a process's start to the end of its first step, beside MirroredStrategy.
 
   python -m benchmarks.setup      # NASNet-Large and ResNet-50; takes an hour
-  python -m benchmarks.setup --models=resnet50 --towers=8 --builds=clone,reuse,mirrored --repeats=3
+  python -m benchmarks.setup --models=resnet50 --towers=8 --builds=clone,sgd,mirrored --repeats=3
 
-Each line runs in its own process. Ours builds the whole straight line of main.py, with input,
-staging and guard. MirroredStrategy gets the same model function, optimizer, towers and batch sizes,
-and keeps a replica of the variables on each device: `mirrored` in a bare session with a constant
-batch, the easier task, `estimator` inside the Estimator that it was made for, which TensorFlow 2.16
-removed. The optimizer is SGD: with momentum and 8 towers of NASNet-Large on 1.14, MirroredStrategy
-never finished its first step, because TensorFlow folds each device's zero slots into the graph
-(`estimator`: 3.3 GB, where 2 are allowed; `mirrored`: 24 GB of memory were not enough).
+Each line runs in its own process, on two synthetic images per tower:
+
+  clone      what main.py trains by default: momentum, a cosine schedule, validation by the switch
+  reuse      the same, with --tower_build=reuse
+  sgd        as clone with SGD, a constant rate and no validation, which is what the peers build
+  mirrored   MirroredStrategy in a bare session with a constant batch, the easier task
+  estimator  MirroredStrategy inside the Estimator that it was made for; TensorFlow 2.16 removed it
+
+Ours build the whole straight line, with input, staging and guard. MirroredStrategy gets the same
+model function, towers and batch sizes, and keeps a replica of the variables on each device. It has
+no row with momentum: with 8 towers of NASNet-Large on 1.14 it never finished its first step,
+because TensorFlow folds each device's zero slots into the graph (`estimator`: 3.3 GB, where 2 are
+allowed; `mirrored`: 24 GB of memory were not enough).
 """
 
 import argparse
@@ -33,9 +39,10 @@ from towers.training.reporting.chart import Curve, write_chart
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
-LEARNING_RATE = 0.001
-LABELS = {'clone': 'towers, cloned', 'reuse': 'towers, built', 'mirrored': 'MirroredStrategy',
-          'estimator': 'MirroredStrategy + Estimator'}
+# Two small images make gradients of 10^10 in a deep net, and one step at a usual rate a NaN.
+LEARNING_RATE = 1e-12
+LABELS = {'clone': 'towers', 'sgd': 'towers with SGD', 'reuse': 'towers, not cloned',
+          'mirrored': 'MirroredStrategy with SGD', 'estimator': 'MirroredStrategy + Estimator'}
 BUILDS = tuple(LABELS)
 _LATER_STEPS = 3
 
@@ -94,11 +101,11 @@ def _start_towers(opened, model, num_towers, build):
   from towers import data
   from towers.training.settings.config import Config
 
+  settings = {'sgd': dict(optimizer='sgd', schedule='constant', validation='none'),
+              'reuse': dict(tower_build='reuse')}
   config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers,
-                  tower_build=build, optimizer='sgd', learning_rate=LEARNING_RATE,
-                  schedule='constant', validation='none', last_batch='drop')
-  data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES,
-                                 num_train=8 * config.batch_size, num_validation=config.batch_size)
+                  learning_rate=LEARNING_RATE, **settings.get(build, {}))
+  data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES)
   steps = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
   steps.start(0)
   return steps.train, steps.session
@@ -189,7 +196,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--models', type=several(one_of(MODELS)), default='nasnet_large,resnet50')
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4,8')
-  parser.add_argument('--builds', type=several(one_of(BUILDS)), default='clone,reuse,mirrored',
+  parser.add_argument('--builds', type=several(one_of(BUILDS)), default='clone,sgd,reuse,mirrored',
                       help='of ' + ','.join(BUILDS))
   parser.add_argument('--repeats', type=at_least(1), default=1)
   parser.add_argument('--json', type=path_to_write, help='file to write all lines to')

@@ -63,7 +63,7 @@ def test_files_that_no_benchmark_wrote_are_not_shown(content, tmp_path, capsys):
     ('input', '--data_dir=/nowhere', 'there is no /nowhere'),
     ('mnist', '--steps=3', '--steps=3 in --rounds=20'),
     ('overlap', '--towers=0', 'at least 1'),
-    ('setup', '--builds=clone,copy', 'choose from clone,reuse,mirrored'),
+    ('setup', '--builds=clone,copy', 'choose from clone,sgd,reuse,mirrored'),
     ('workers', '--nets=cnn,rnn', "no 'rnn'"),
     ('workers', '--kinds=towers,horovod', '--kinds=towers,horovod: choose from towers,'),
     ('workers', '--kinds=fit', 'with towers among them')])
