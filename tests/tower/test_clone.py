@@ -156,8 +156,8 @@ def test_models_of_the_project_clone(name):
 
 @pytest.mark.slow
 def test_auto_clones_deep_models_alone():
-  assert image_run('resnet20', 'auto')[3] == image_run('resnet20', 'clone')[3] < image_run(
-      'resnet20', 'reuse')[3]
+  assert image_run('resnet56', 'auto')[3] == image_run('resnet56', 'clone')[3] < image_run(
+      'resnet56', 'reuse')[3]
   assert image_run('lenet', 'auto')[3] == image_run('lenet', 'reuse')[3]
 
 
