@@ -42,7 +42,7 @@ from tensorflow_v1.devices import (
     use_tf32,
 )
 from tensorflow_v1.graph_import import import_placed
-from tensorflow_v1.kernels import kernel_bytes
+from tensorflow_v1.kernels import kernel_bytes, multiply
 from tensorflow_v1.server_session import ServerSession
 from tensorflow_v1.types import (
     Dataset,
@@ -64,7 +64,7 @@ __all__ = [
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
     'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes',
-    'load_keras',
-    'map_by_reader', 'plain_data_options', 'private_session', 'set_gpu_memory', 'tf', 'unbatch',
+    'load_keras', 'map_by_reader', 'multiply', 'plain_data_options', 'private_session',
+    'set_gpu_memory', 'tf', 'unbatch',
     'use_deterministic_kernels', 'use_tf32', 'with_own_thread',
 ]

@@ -1,6 +1,8 @@
 """Kernels: the memory that those of CPUs take beside their outputs, while they run."""
 
-from typing import Callable, Sequence
+import functools
+import operator
+from typing import Callable, Iterable, Sequence
 
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Operation, Tensor
@@ -27,11 +29,11 @@ def kernel_bytes(op: Operation, find_shape: Callable[[Tensor], Sequence[int]], *
   if op.type not in _TAKING or not IS_1 and op.outputs[0].dtype != tf.half:
     return 0
   if op.type == 'MaxPoolGrad':
-    return 8 * _multiply(find_shape(op.inputs[1]))
+    return 8 * multiply(find_shape(op.inputs[1]))
   is_filter = op.type == 'Conv2DBackpropFilter'
   weights = find_shape(op.outputs[0] if is_filter else op.inputs[1])
-  pixels = _multiply(find_shape(op.inputs[2])[1:3])
-  unfolded, channels = _multiply(weights[:3]), weights[3]
+  pixels = multiply(find_shape(op.inputs[2])[1:3])
+  unfolded, channels = multiply(weights[:3]), weights[3]
   item = op.outputs[0].dtype.size
   work = item * (pixels * unfolded + pixels * channels + unfolded * channels)
   images = -(-_MATRICES_BYTES // max(work, 1))
@@ -40,8 +42,6 @@ def kernel_bytes(op: Operation, find_shape: Callable[[Tensor], Sequence[int]], *
   return item * images * pixels * unfolded
 
 
-def _multiply(sizes):
-  product = 1
-  for size in sizes:
-    product *= size
-  return product
+def multiply(sizes: Iterable[int]) -> int:
+  """Returns the product of sizes, 1 of none."""
+  return functools.reduce(operator.mul, sizes, 1)

@@ -9,9 +9,9 @@ class ServerSession(tf.Session):
   """What `tf.Session(target)` is, for the server of one worker.
 
   TensorFlow numbers the runs of a server at random, and refuses one whose number it has met among
-  the last 100,000, as a message that came twice. Since 2.11 or so each run draws its number on a
-  thread of its own, seeded with 32 bits: after some 40,000 steps two are equal, and the run ends
-  in an AbortedError. No op has run by then, so the run is asked for again.
+  the last 100,000, as a message that came twice. On 2.21 each run draws its number on a thread of
+  its own, seeded with 32 bits: about one of 40,000 meets an equal one, and ends in an
+  AbortedError. No op has run by then, so this asks for the run again.
   """
 
   def _call_tf_sessionrun(self, *arguments: Any) -> Any:

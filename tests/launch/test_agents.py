@@ -200,7 +200,7 @@ def test_of_two_agents_in_one_place_the_later_one_stays(meet):
   assert first.returncode == 1 and b'another agent has come for index=0' in said
 
 
-def test_a_file_is_written_once_whoever_tries(tmp_path):
+def test_of_several_writers_of_a_file_the_first_wins(tmp_path):
   path = str(tmp_path / 'round')
   wins = []
 

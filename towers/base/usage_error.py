@@ -4,7 +4,7 @@ A message names the setting, both numbers and the fix, since the user sees nothi
 prints it to stderr without a stack trace and exits with code 2. Any other exception is a bug.
 """
 
-from typing import Sequence
+from typing import List, Sequence, Tuple
 
 _SHOWN = 8
 
@@ -31,7 +31,12 @@ def check_same_number(first: int, of_first: str, second: int, of_second: str, *,
     raise UsageError(f'{first} {of_first}, but {second} {of_second}: {fix}')
 
 
+def first_few(items: Sequence[str]) -> Tuple[List[str], int]:
+  """Returns as many items as a message shows, and the number of the others."""
+  return list(items[:_SHOWN]), max(0, len(items) - _SHOWN)
+
+
 def format_lines(lines: Sequence[str]) -> str:
   """Returns the first few lines for a message, indented, and the number of the others."""
-  more = [f'… and {len(lines) - _SHOWN} more'] if len(lines) > _SHOWN else []
-  return '\n'.join(f'  {line}' for line in [*lines[:_SHOWN], *more])
+  shown, others = first_few(lines)
+  return '\n'.join(f'  {line}' for line in [*shown, *([f'… and {others} more'] if others else [])])

@@ -14,13 +14,11 @@ take nothing. Neither do branches of conditions that are known not to be taken.
 """
 
 import collections
-import functools
 import heapq
 import math
-import operator
 from typing import Any, Collection, Dict, List, Optional, Set, Tuple
 
-from tensorflow_v1 import Operation, Tensor, kernel_bytes
+from tensorflow_v1 import Operation, Tensor, kernel_bytes, multiply
 from towers.graph.shapes import Shapes
 from towers.graph.sizes import READS_SHAPES
 
@@ -161,7 +159,7 @@ def _guess_duration(op, shapes):
   duration = float(sum(num_bytes))
   if op.type in _PRODUCTS:
     # Of matrices the root of all sizes is the number of products.
-    duration += math.sqrt(functools.reduce(operator.mul, sorted(num_bytes)[-3:])) / 16
+    duration += math.sqrt(multiply(sorted(num_bytes)[-3:])) / 16
   return duration
 
 

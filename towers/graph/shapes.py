@@ -7,7 +7,7 @@ those of an input, and a batch has the rows.
 
 from typing import Dict, List
 
-from tensorflow_v1 import Operation, Tensor, tf
+from tensorflow_v1 import Operation, Tensor, multiply, tf
 
 # Ops whose shape is an input, and which one.
 _SHAPED = {'BroadcastTo': 1, 'Fill': 0, 'Reshape': 1}
@@ -45,7 +45,7 @@ class Shapes:
     """Returns the bytes of a tensor, 0 for one without a dtype of numbers."""
     if tensor.dtype in _NO_NUMBERS:
       return 0
-    return tensor.dtype.base_dtype.size * _multiply(self.find(tensor))
+    return tensor.dtype.base_dtype.size * multiply(self.find(tensor))
 
   def _find_shape(self, op, output):
     inputs = [tensor for tensor in op.inputs if tensor in self._shapes]
@@ -89,7 +89,7 @@ class Shapes:
 
 
 def _find_given(op):
-  """Returns the tensor whose shape an op is told to make, or None."""
+  """Returns the tensor whose shape an op makes, or None."""
   if op.type in _SHAPED:
     shape = op.inputs[_SHAPED[op.type]].op
     if shape.type == 'Shape':
@@ -102,19 +102,12 @@ def _fill(shape, source):
   first has the other's rows, and the last one all that is missing."""
   first, *_, last = [axis for axis, size in enumerate(shape) if size is None] * 2
   filled = [1 if size is None else size for size in shape]
-  missing = _multiply(source) // max(_multiply(filled), 1)
+  missing = multiply(source) // max(multiply(filled), 1)
   if first != last and source and source[0] and missing % source[0] == 0:
     filled[first] = source[0]
     missing //= source[0]
   filled[last] = missing
   return filled
-
-
-def _multiply(sizes):
-  product = 1
-  for size in sizes:
-    product *= size
-  return product
 
 
 def _joins_rows(op, output):

@@ -19,7 +19,7 @@ the agents write to a folder that all hosts share (`meeting`), and follow the sa
 import argparse
 import functools
 import os
-import shutil
+import signal
 import sys
 import time
 from typing import Callable, Dict, Optional, Sequence
@@ -31,6 +31,7 @@ from towers.launch import agreement
 from towers.launch.agreement import Attendance, Lineup, Sight, decide
 from towers.launch.child_process import ChildProcess
 from towers.launch.children import Children, say
+from towers.launch.command import check_command, check_least, parse_with_command
 from towers.launch.meeting import Meeting
 from towers.launch.ports import find_free_ports, is_free
 from towers.launch.roster import Absence
@@ -43,7 +44,7 @@ _LOOK_SECONDS = 0.5
 # So many cards are read in a second.
 _CARDS_PER_SECOND = 100
 _REPLACED = 1
-_STOPPED = 143
+_STOPPED = exit_code(signal.SIGTERM)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -80,13 +81,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('--stop', action='store_true',
                       help='starts nothing: all agents of the folder save and leave, unless they '
                            f'have ended; ends with their code, {_STOPPED} if there was none')
-  words = [*arguments, '--']
-  end_of_flags = words.index('--')
-  given, unknown = parser.parse_known_args(words[:end_of_flags])
-  if unknown:
-    raise UsageError(f'{unknown[0]} is no flag of agent: the command and its flags stand after --. '
-                     'See --help.')
-  given.command = words[end_of_flags + 1:-1]
+  given = parse_with_command(parser, arguments)
   check_local_path('folder', given.folder)
   if not given.stop:
     _fill_in(given)
@@ -113,22 +108,15 @@ def _check(given):
     if getattr(given, name) is None:
       raise UsageError(f'{name} is missing: give --{name}, or a {VARIABLE} that names all workers '
                        'and this one.')
-  for name, least in (('workers', 1), ('min_workers', 1), ('join_seconds', 0), ('retry_seconds', 1),
-                      ('lease_seconds', 4 * _look_seconds(given.workers)), ('restarts', 0),
-                      ('grace_seconds', 0)):
-    if not getattr(given, name) >= least:
-      raise UsageError(f'{name}={getattr(given, name)} must be at least {least:g}.')
+  check_least(given, dict(workers=1, min_workers=1, join_seconds=0, retry_seconds=1,
+                          lease_seconds=4 * _look_seconds(given.workers), restarts=0,
+                          grace_seconds=0))
   if given.min_workers > given.workers:
     raise UsageError(f'min_workers={given.min_workers} must be at most workers={given.workers}.')
   if not 0 <= given.index < given.workers:
     raise UsageError(f'index={given.index} must be from 0 to {given.workers - 1}, as there are '
                      f'workers={given.workers}.')
-  if not given.command:
-    raise UsageError('there is no command to start: give it after --, as in --workers=2 -- python '
-                     'main.py.')
-  if shutil.which(given.command[0]) is None:
-    raise UsageError(f'the command {given.command[0]} is not found, or is no program: give its '
-                     'path, or put its folder on PATH.')
+  check_command(given.command)
 
 
 def _look_seconds(workers):
@@ -201,10 +189,7 @@ class Agent:
     if self._is_replaced():
       return
     self._card = self._card._replace(beat=self._card.beat + 1)
-    try:
-      self._meeting.show(self._card)
-    except OSError as error:
-      self._tell(f'the folder cannot be written to: {error.strerror}; this agent tries again')
+    self._try(functools.partial(self._meeting.show, self._card))
 
   def _tell(self, text):
     if text != self._told:

@@ -1,7 +1,7 @@
 """Agreement: how the agents of several hosts come to one list of workers, without a server.
 
 Each agent shows a card, and reads those of the others. Rounds are numbered; the members of a round
-are written once, by whoever is first, and never change:
+are written once, by the fastest agent, and never change:
 
   READY ──► JOINED ──────► STARTED ──► DONE       all are done: the end
     ▲       none of its    once all    its worker

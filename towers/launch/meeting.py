@@ -1,7 +1,7 @@
 """Meeting: the files of a folder that all hosts share, by which their agents agree.
 
   agent-2.json    the card of the agent in place 2, which rewrites it all the time
-  round-7.json    the members of round 7: written once, by whoever is first
+  round-7.json    the members of round 7: written once, by the fastest agent
   end.json        the exit code of all: written once
 
 A slow disk makes the agents slow. It cannot make them disagree: a file that is written once is the

@@ -20,12 +20,12 @@ from towers.launch.members import Member
 from towers.launch.ports import find_free_ports
 from towers.launch.tf_config import format_tf_config
 from towers.placement.cluster import ELASTIC
-from towers.training.faults.run_error import StartAgain
+from towers.training.faults.run_error import StartAgain, WorkerGone
 from towers.training.faults.signals import exit_code
 
 # Exit codes of workers.
 MISTAKE = 2
-ANOTHER_IS_GONE = 75
+ANOTHER_IS_GONE = WorkerGone.exit_code
 _START_AGAIN = StartAgain.exit_code
 _LEFT_ON_REQUEST = {0} | {code for number in HANDLED for code in (-number, exit_code(number))}
 # Of workers that nothing is wrong with.

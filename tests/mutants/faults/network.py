@@ -25,10 +25,10 @@ MUTANTS = [
         'towers/training/cluster/roll_call.py', tests='tests/training/cluster/test_roll_call.py',
         faults=[
             ('if has_changed and time.monotonic() >= sent_at + _SECONDS_BETWEEN_LINES:',
-             'if has_changed:', 'each worker is told of each other that comes',
+             'if has_changed:', 'each worker hears of every other that comes',
              'test_of_many_workers_none_is_told_of_each_other_nor_gets_equal_facts_twice'),
             ('reporters.poll(_SECONDS_BETWEEN) or has_changed', 'reporters.poll(_SECONDS_BETWEEN)',
-             'who comes soon after another one is told to nobody',
+             'nobody hears of a worker that comes soon after another',
              'test_a_worker_that_leaves_is_missing_again_unless_another_never_came[True-1]'),
         ]),
     *mutants_of(

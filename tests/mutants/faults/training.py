@@ -323,7 +323,7 @@ MUTANTS = [
         'towers/base/whole_file.py', tests='tests/launch/test_agents.py', faults=[
             ('os.link(temporary, path)', 'os.replace(temporary, path)',
              'the second writer of a round replaces the first',
-             'test_a_file_is_written_once_whoever_tries'),
+             'test_of_several_writers_of_a_file_the_first_wins'),
         ]),
     *mutants_of(
         'towers/training/saving/lock.py', tests='tests/training/saving/test_lock.py', faults=[
@@ -428,7 +428,7 @@ MUTANTS = [
              'test_sizes_of_fused_gradients_are_tried_where_they_change_something'),
         ]),
     *mutants_of(
-        'towers/training/tools/meeting.py', tests='tests/training/tools/test_meeting.py', faults=[
+        'towers/training/tools/exchange.py', tests='tests/training/tools/test_exchange.py', faults=[
             ('if None not in rounds:', 'if rounds:',
              'the report of a trial is taken for what its worker has found',
              'test_a_trial_that_waits_for_one_that_has_failed_ends'),
@@ -437,7 +437,7 @@ MUTANTS = [
              'test_who_is_lost_or_begins_anew_is_named'),
         ]),
     *mutants_of(
-        'towers/training/tools/timed_trial.py', tests='tests/training/tools/test_meeting.py',
+        'towers/training/tools/timed_trial.py', tests='tests/training/tools/test_exchange.py',
         faults=[
             ('key=lambda rank: (_is_consequence(errors[rank]), rank))', 'key=lambda rank: rank)',
              'of a failed trial its consequence in another worker is named',

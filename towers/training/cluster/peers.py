@@ -23,6 +23,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
+from towers.base.usage_error import first_few
 from towers.placement.cluster import Cluster
 from towers.training.faults.run_error import WorkerGone, end_process
 
@@ -34,7 +35,6 @@ _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
 _MOST_IN_A_CHECK = 64
-_MOST_NAMES = 8
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
@@ -133,9 +133,9 @@ class Peers:
     return WorkerGone(self._explain()) if self._gone else None
 
   def _explain(self):
-    gone = self._gone[:_MOST_NAMES]
-    if len(self._gone) > _MOST_NAMES:
-      gone.append(f'{len(self._gone) - _MOST_NAMES} others too')
+    gone, others = first_few(self._gone)
+    if others:
+      gone.append(f'{others} others too')
     return (f"{'; '.join(gone)}. A step needs all workers, so this one ends. Only the steps "
             "after the last checkpoint are lost: start all workers again.")
 

@@ -7,7 +7,7 @@ without TensorFlow. Until its server starts, the chief listens on its port itsel
   other workers ◄── who is missing ── chief      when that changes, at most once a second
   other workers ◄── facts of all ──── chief      once all have reported; equal ones are sent once
 
-So what the chief does grows little faster than the number of workers, although each is told of all.
+So what the chief does grows little faster than the number of workers, although each hears of all.
 """
 
 import collections
@@ -21,13 +21,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from towers.base.output import write_line
 from towers.base.strict_json import parse_json
-from towers.base.usage_error import UsageError
+from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster, is_loopback
 from towers.training.faults.run_error import WorkerGone
 
 _MOST_BYTES = 1 << 24
 _MOST_DIFFERENCES = 8
-_MOST_NAMES = 8
 _RECEIVE_BYTES = 1 << 16
 _SECONDS_BETWEEN = 0.2
 _SECONDS_BETWEEN_LINES = 1.0  # To the user, and to the other workers.
@@ -291,9 +290,8 @@ def _describe_silence(ranks: Sequence[int]) -> str:
 
 def name_ranks(cluster: Cluster, ranks: Sequence[int]) -> str:
   """Returns workers and a verb: 'worker 1 (10.0.0.2:2222) is'."""
-  named = ', '.join(cluster.describe(rank) for rank in ranks[:_MOST_NAMES])
-  if len(ranks) > _MOST_NAMES:
-    named += f' and {len(ranks) - _MOST_NAMES} others'
+  shown, others = first_few([cluster.describe(rank) for rank in ranks])
+  named = ', '.join(shown) + (f' and {others} others' if others else '')
   return f"{named} {'is' if len(ranks) == 1 else 'are'}"
 
 

@@ -10,7 +10,7 @@ own: one that crashes or hangs does no harm. The user's cache keeps the result, 
 all that it depends on. Settings that are not at their default are the user's choice, and stay.
 
 Several workers run each trial together, a process of each, over the links of the run. They share
-what they have found after each (see `meeting`), so all decide alike.
+what they have found after each (see `exchange`), so all decide alike.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ from towers.base.user_cache import find_in_cache
 from towers.placement.cluster import ALONE, Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
+from towers.training.tools.exchange import Exchange
 from towers.training.tools.fingerprint import fingerprint, list_gpus
-from towers.training.tools.meeting import Meeting
 from towers.training.tools.timed_trial import TimedTrial, join_trials, run_trial
 
 _COMMAND = (sys.executable, '-m', 'towers')
@@ -96,14 +96,14 @@ def autotune(config: Config, *, cluster: Cluster = ALONE, command: Sequence[str]
   """
   tell = write_line if cluster.is_chief else lambda text: None
   # A trial that cannot start or goes on no longer ends by itself within this time.
-  meeting = Meeting(cluster, limit_seconds=config.start_seconds + config.stall_seconds)
+  exchange = Exchange(cluster, limit_seconds=config.start_seconds + config.stall_seconds)
   path = find_in_cache('autotune', fingerprint(config, command, cluster) + '.json')
   tuned = _recall(path)
-  known = meeting.share(tuned and tuned.settings)
+  known = exchange.share(tuned and tuned.settings)
   if tuned is not None and all(settings == tuned.settings for settings in known):
     tell(f'autotune: remembered in {path}\n{tuned.format()}')
   else:
-    tuned = _run_trials(config, meeting, command, seconds, tell)
+    tuned = _run_trials(config, exchange, command, seconds, tell)
     _remember(path, tuned)
     tell(tuned.format())
   flags = ' '.join(format_flags(tuned.settings)) or 'no flags of speed at all'
@@ -111,20 +111,20 @@ def autotune(config: Config, *, cluster: Cluster = ALONE, command: Sequence[str]
   return dataclasses.replace(config, autotune=False, **tuned.settings)
 
 
-def _run_trials(config, meeting, command, seconds, tell):
+def _run_trials(config, exchange, command, seconds, tell):
   limit_seconds = None
 
   def run(settings, steps):
     trial = run_trial(config, settings, command=command, steps=steps, limit_seconds=limit_seconds,
-                      has_result=meeting.cluster.is_chief)
-    return join_trials([TimedTrial(*found) for found in meeting.share(
+                      has_result=exchange.cluster.is_chief)
+    return join_trials([TimedTrial(*found) for found in exchange.share(
         list(trial), others_seconds=limit_seconds or 0.0)])
 
   pilot = run({}, _PILOT_STEPS)
   _refuse_broken(pilot)
   steps = seconds * pilot.examples_per_second / config.batch_size
   steps = int(min(max(steps, _PILOT_STEPS), _MOST_STEPS))
-  together = ', of all workers together' if meeting.cluster.trains_together else ''
+  together = ', of all workers together' if exchange.cluster.trains_together else ''
   tell(f'autotune: trials of {steps:,} steps in processes of their own{together}')
 
   def run_limited(settings):
@@ -135,31 +135,31 @@ def _run_trials(config, meeting, command, seconds, tell):
       limit_seconds = max(_LIMIT_SECONDS, _LIMIT_FACTOR * (time.monotonic() - started))
     return trial
 
-  return tune(config, run_limited, meeting)
+  return tune(config, run_limited, exchange)
 
 
 def tune(config: Config, run: Callable[[Settings], TimedTrial],
-         meeting: Optional[Meeting] = None) -> Tuned:
+         exchange: Optional[Exchange] = None) -> Tuned:
   """Tries settings one after another, and keeps those that are faster with the same losses.
 
   Args:
     config: of the run; settings that are not at their default stay.
     run: runs a trial with the settings that differ, and returns the same in all workers.
-    meeting: of the workers, which may have unequal machines; None for one worker.
+    exchange: of the workers, which may have unequal machines; None for one worker.
 
   Raises:
     UsageError: the plain settings do not run.
   """
-  meeting = meeting or Meeting(ALONE, limit_seconds=0.0)
+  exchange = exchange or Exchange(ALONE, limit_seconds=0.0)
   plain = run({})
   _refuse_broken(plain)
   rows = [TrialRow({}, plain.examples_per_second, '')]
   best: Settings = {}
   speed = plain.examples_per_second
   found = list_alternatives(config, plain.num_towers)
-  if meeting.cluster.trains_together:
+  if exchange.cluster.trains_together:
     found += list_fusions(config, plain.all_reduce_bytes)
-  for alternatives in meeting.share(found)[0]:
+  for alternatives in exchange.share(found)[0]:
     kept = best
     for alternative in alternatives:
       settings = dict(kept, **alternative)

@@ -1,12 +1,12 @@
-"""Meeting: what workers tell each other between two trials of autotune, so that all decide alike.
+"""Exchange: what workers tell each other between two trials of autotune, so that all decide alike.
 
-  worker 0   trial ─┐           ┌─► what all found ─► the same next trial
-  worker 1   trial ─┴─ meeting ─┴─► what all found ─► the same next trial
+  worker 0   trial ─┐            ┌─► what all found ─► the same next trial
+  worker 1   trial ─┴─ exchange ─┴─► what all found ─► the same next trial
 
 The processes of a trial meet by the TF_CONFIG of the run, and leave its ports when they end. Then
 the processes that started them hold a roll call on the same port. If a trial has failed in one
-worker, its processes in the others may still be at their own roll call: they find a meeting, which
-has no flags, and end.
+worker, its processes in the others may still be at their own roll call: they find an exchange,
+which has no flags, and end.
 """
 
 import math
@@ -22,7 +22,7 @@ from towers.training.faults.run_error import RunError
 _ROUND = 'autotune'
 
 
-class Meeting:
+class Exchange:
   """The meetings of one autotune.
 
   Attributes:

@@ -19,7 +19,7 @@ from towers.training.cluster.roll_call import RollCall, check_alike
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.settings.config import Config
 from towers.training.tools import autotune
-from towers.training.tools.meeting import Meeting
+from towers.training.tools.exchange import Exchange
 from towers.training.tools.timed_trial import TimedTrial, join_trials
 
 
@@ -37,12 +37,12 @@ def threads():
 
 def test_all_get_the_values_of_all_round_after_round(clusters, threads):
   def meet(cluster):
-    meeting = Meeting(cluster, limit_seconds=20)
-    return [meeting.share(dict(rank=cluster.rank, step=step)) for step in range(3)]
+    exchange = Exchange(cluster, limit_seconds=20)
+    return [exchange.share(dict(rank=cluster.rank, step=step)) for step in range(3)]
 
   expected = [[dict(rank=rank, step=step) for rank in range(3)] for step in range(3)]
   assert list(threads.map(meet, clusters)) == [expected] * 3
-  assert Meeting(ALONE, limit_seconds=0).share('mine') == ['mine']
+  assert Exchange(ALONE, limit_seconds=0).share('mine') == ['mine']
 
 
 @pytest.mark.parametrize('failed', [0, 1])
@@ -56,14 +56,14 @@ def test_a_trial_that_waits_for_one_that_has_failed_ends(clusters, threads, fail
   def take_part(cluster):
     if cluster.rank != failed:
       wait_in_trial(cluster)
-    return Meeting(cluster, limit_seconds=20).share(cluster.rank)
+    return Exchange(cluster, limit_seconds=20).share(cluster.rank)
 
   assert list(threads.map(take_part, clusters)) == [[0, 1, 2]] * 3
 
 
 def test_who_is_lost_or_begins_anew_is_named(clusters, threads):
   started = time.monotonic()
-  calls = [threads.submit(Meeting(cluster, limit_seconds=0.5).share, 0, others_seconds=0.5)
+  calls = [threads.submit(Exchange(cluster, limit_seconds=0.5).share, 0, others_seconds=0.5)
            for cluster in clusters[:2]]
   for call in calls:
     with pytest.raises(WorkerGone, match=re.escape(
@@ -72,10 +72,10 @@ def test_who_is_lost_or_begins_anew_is_named(clusters, threads):
   assert time.monotonic() - started < 10
 
   def meet(cluster):
-    meeting = Meeting(cluster, limit_seconds=20)
-    meeting._round = int(cluster.rank == 1)
+    exchange = Exchange(cluster, limit_seconds=20)
+    exchange._round = int(cluster.rank == 1)
     with pytest.raises(RunError, match=re.escape('at [1, 2, 1]. One of them was started again')):
-      meeting.share(0)
+      exchange.share(0)
 
   list(threads.map(meet, clusters))
 
