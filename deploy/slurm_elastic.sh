@@ -13,8 +13,8 @@
 # The job keeps its other nodes when one fails. If it is the first, which runs this script, Slurm
 # requeues the job.
 #SBATCH --no-kill
-# Two minutes before the time limit this shell alone is told, and all workers save and leave; the
-# job resumes in its next run.
+# Two minutes before the time limit this shell alone gets a signal, and all workers save and leave;
+# the job resumes in its next run.
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
