@@ -11,9 +11,12 @@ import pytest
 
 from towers.base.cores import count_cores
 
-# Under nohup all processes of the tests would ignore it, and tests of it fail.
+# Under nohup all processes of the tests would ignore SIGHUP, and in the background of a script
+# SIGINT: tests of these would fail.
 if hasattr(signal, 'SIGHUP'):
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IS_1 = sys.version_info[:2] == (3, 7)
 
