@@ -18,8 +18,13 @@ def describe_machine() -> Dict[str, str]:
 
 
 def read_peak_bytes() -> int:
-  """Returns this process's peak memory; on Linux, at least that of its parent when it forked."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  """Returns this process's peak memory; off Linux, at least that of its parent when it forked."""
+  try:
+    with open('/proc/self/status', encoding='utf-8') as file:
+      [kilobytes] = [line.split()[1] for line in file if line.startswith('VmHWM:')]
+  except (OSError, ValueError):
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  return int(kilobytes) * 1024
 
 
 def _find_processor():

@@ -198,8 +198,9 @@ def test_a_run_that_left_records_out_resumes(tmp_path):
 
 # Writes records of 6 KB, takes an epoch of them, and prints the peak of its memory in bytes.
 _EPOCH = """
-import resource, sys
+import sys
 import towers
+from benchmarks.harness.machine import read_peak_bytes
 from tensorflow_v1 import tf
 from tests.data.test_records import parse, write
 write(sys.argv[1], range(int(sys.argv[2])), size=6000)
@@ -211,7 +212,7 @@ with tf.Session() as session:
   session.run(inputs.initializer, inputs.feed_dict(0))
   assert sum(len(ids) for _ in range(plan.steps_per_epoch) for ids in session.run(batches)) == int(
       sys.argv[2])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+print(read_peak_bytes())
 """
 
 

@@ -62,8 +62,8 @@ def _is_pooled():
 def test_a_step_of_large_tensors_fetches_no_memory():
   told = _take_steps('lenet', 32)
   assert told['pool'] == ('1' if _IS_1 else None)
-  # With malloc alone it is some 900 a step.
-  assert told['pages'] < 50 * _STEPS
+  # It is mostly less than one a step; with malloc alone it is some 900.
+  assert told['pages'] < 200 * _STEPS
 
 
 # Prints how many pages a large block fetches again after it was freed.
