@@ -45,7 +45,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
   from towers.training.cluster.worker import join_workers
   from towers.training.fitting import recall_accumulate
   from towers.training.reporting.describe import describe_ops, describe_run
-  from towers.training.run import run_program
+  from towers.training.run import Run
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
@@ -96,10 +96,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
         description if cluster.is_chief else
         f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
         'tells of the run')
-    return run_program(
-        program, config=config, settings=dataclasses.asdict(config), description=description,
-        startup=startup, signals=signals, bad_records=data_set.bad_records, worker=worker,
-        rebuild=rebuild)
+    run = Run(config, dataclasses.asdict(config), description, startup, signals,
+              bad_records=data_set.bad_records, worker=worker)
+    return run.train(program, rebuild)
 
 
 def check(config: Config, data_set: DataSet) -> bool:

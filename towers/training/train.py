@@ -14,7 +14,7 @@ from towers.training.fitting import recall_accumulate
 from towers.training.reporting.describe import describe_run
 from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
-from towers.training.run import run_program
+from towers.training.run import Run
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.outputs import check_outputs
@@ -128,11 +128,10 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
         description = describe_run(program)
       if cluster.is_chief:
         write_line(description)
-      result = run_program(
-          program, config=config, settings=settings, description=description, startup=startup,
-          signals=signals, worker=worker, callbacks=[
-              callback if isinstance(callback, Callback) else _Function(callback)
-              for callback in callbacks], rebuild=program.build_again if is_auto else None)
+      run = Run(config, settings, description, startup, signals, worker=worker, callbacks=[
+          callback if isinstance(callback, Callback) else _Function(callback)
+          for callback in callbacks])
+      result = run.train(program, program.build_again if is_auto else None)
     if config.result_file:
       write_result(config.result_file, result)
     if cluster.is_chief:

@@ -19,7 +19,7 @@ MUTANTS = [
              'test_more_micro_batches_are_a_plan_with_smaller_shares_until_there_are_none'),
         ]),
     *mutants_of(
-        'towers/training/run.py', tests='tests/training/test_fitting.py', faults=[
+        'towers/training/resume.py', tests='tests/training/test_fitting.py', faults=[
             ('    standing.restore(session)\n', '',
              'more micro-batches begin with initial weights',
              'test_a_later_step_is_taken_again_and_no_other[switch]'),

@@ -65,7 +65,7 @@ MUTANTS = [
              'test_a_renamed_tensor_comes_before_one_that_has_the_name'),
         ]),
     *mutants_of(
-        'towers/training/run.py', tests='tests/warm_start/test_warm_start.py', faults=[
+        'towers/training/resume.py', tests='tests/warm_start/test_warm_start.py', faults=[
             ('if checkpoints and not checkpoints.is_empty():', 'if checkpoints is None:',
              'a resume needs the file of initial weights',
              'test_a_run_resumes_without_the_file'),
