@@ -1,5 +1,6 @@
 """Sets how many tests run at a time, and which; lets their processes answer signals."""
 
+import functools
 import gc
 import itertools
 import os
@@ -38,6 +39,16 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_addoption(parser):
   parser.addoption('--whole_grids', action='store_true',
                    help='run all slow tests, which 1.14 and 2.x deal out between them')
+
+
+def pytest_collection_finish(session):
+  """Lets ops of 1.14 keep the innermost lines of the stack that made them, without pytest's forty.
+
+  To list all of these in Python takes a twelfth of the tests' time.
+  """
+  if IS_1 and 'tensorflow' in sys.modules:
+    from tensorflow.python.util import tf_stack
+    tf_stack.extract_stack = functools.partial(tf_stack.extract_stack, limit=30)
 
 
 def pytest_collection_modifyitems(config, items):
