@@ -17,6 +17,7 @@ from tensorflow_v1.collectives import (
     all_reduce_16_bits,
     all_reduce_one_of,
     broadcast,
+    exchange,
 )
 from tensorflow_v1.constants import get_constant, get_constant_array
 from tensorflow_v1.data_sets import (
@@ -60,7 +61,7 @@ __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
     'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea', 'Tensor',
     'Variable', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of', 'as_written',
-    'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset',
+    'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset', 'exchange',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
     'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes',

@@ -29,8 +29,7 @@ def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: 
 def all_reduce_16_bits(share: Tensor, dtype: DType, **group: Any) -> Tensor:
   """Returns the sum of a group's shares, sent in 16 bits; all get the same bits.
 
-  TensorFlow 1.14 adds up no 16 bits, but integers. So the two of a group send the bits of their
-  shares as integers, and each takes its own off their sum: what is left are those of the other.
+  TensorFlow 1.14 adds up no 16 bits: there the two of a group exchange their shares.
 
   Args:
     share: this device's; all shares of the group have the same static shape and dtype.
@@ -40,12 +39,26 @@ def all_reduce_16_bits(share: Tensor, dtype: DType, **group: Any) -> Tensor:
   sent = tf.cast(share, dtype)
   if not IS_1:
     return tf.cast(all_reduce(sent, **group), share.dtype)
-  size = share.shape.num_elements()
-  pairs = tf.reshape(tf.pad(tf.reshape(sent, [-1]), [[0, size % 2]]), [-1, 2])
-  words = tf.bitcast(pairs, tf.int32)
-  others = tf.bitcast(all_reduce(words, **group) - words, dtype)
-  received = tf.reshape(tf.reshape(others, [-1])[:size], share.shape)
-  return tf.cast(sent, share.dtype) + tf.cast(received, share.dtype)
+  return tf.cast(sent, share.dtype) + tf.cast(exchange(sent, **group), share.dtype)
+
+
+def exchange(share: Tensor, **group: Any) -> Tensor:
+  """Returns the share of the other one in a group of two, to the bit; on hosts alone.
+
+  Both send the bits of their shares as integers, and each takes its own off their sum: what is left
+  are those of the other. TensorFlow 1.14 can neither gather nor broadcast from every worker.
+
+  Args:
+    share: this device's; both shares have the same static shape and dtype.
+    **group: as for `all_reduce`.
+  """
+  size, width = share.shape.num_elements(), share.dtype.size
+  bits = tf.reshape(share, [-1])
+  if width < 4:
+    bits = tf.reshape(tf.pad(bits, [[0, -size % (4 // width)]]), [-1, 4 // width])
+  words = tf.bitcast(bits, tf.int32)
+  received = tf.bitcast(all_reduce(words, **group) - words, share.dtype)
+  return tf.reshape(tf.reshape(received, [-1])[:size] if width < 4 else received, share.shape)
 
 
 def all_reduce_one_of(share: Tensor, *, shape_index: Tensor, group_size: int, group_key: int,

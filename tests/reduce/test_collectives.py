@@ -232,3 +232,40 @@ def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, nu
       np.testing.assert_allclose(of_tower, expected, rtol=0,
                                  atol=dict(float32=1e-5, float16=2e-2, bfloat16=0.1)[wire])
       assert np.array(of_tower).tobytes() == np.array(totals[0][0]).tobytes()
+
+
+@pytest.mark.parametrize('wire', ['float32', 'float16', 'bfloat16'])
+def test_two_workers_gather_to_the_bit_and_send_their_own_alone(wire):
+  random = np.random.RandomState(0)
+  summed = random.randn(2, 7).astype(np.float32)
+  # Bits that a sum would change: of negative zeros, of infinities, of numbers that are none.
+  gathered = random.randn(2, 5001, 3).astype(np.float32)
+  gathered[:, :4, 0] = [-0.0, np.inf, -np.inf, np.nan]
+  links, sessions, fetched = CountedLinks(2), [], []
+  for rank in range(2):
+    config = build_session_config(build_devices(1, 'cpu'), workers=Workers(2, rank))
+    with tf.Graph().as_default() as graph:
+      rounded = [tf.cast(tf.cast(of_worker, wire), tf.float32) for of_worker in gathered]
+      [found], all_reduce = sum_fused(
+          [[tf.constant(summed[rank]), tf.constant(gathered[rank])]], devices=['/device:CPU:0'],
+          kind='ring', num_workers=2, rank=rank, gathered=[1],
+          wires=() if wire == 'float32' else [tf.as_dtype(wire)] * 2)
+      fetched.append([found, rounded])
+    sessions.append(tf.Session(links.target(rank, config), graph=graph, config=config))
+  with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    def run():
+      before = dict(links.passed)
+      futures = [threads.submit(*call) for call in zip([s.run for s in sessions], fetched)]
+      results = [future.result(60) for future in futures]
+      return results, [links.passed[way] - before.get(way, 0) for way in ((0, 1), (1, 0))]
+
+    run()
+    results, passed = run()
+  links.close()
+  in_graph = (7 + 5001 * 3) * tf.as_dtype(wire).size
+  assert all_reduce.sent_bytes == in_graph and all_reduce.num_collectives == 1
+  assert all(in_graph <= sent < 1.05 * in_graph + 1000 for sent in passed)
+  for (total, rows), expected in results:
+    np.testing.assert_allclose(total, summed.sum(0), rtol=0, atol=2e-2)
+    assert total.tobytes() == results[0][0][0].tobytes()
+    assert rows.tobytes() == np.concatenate(expected).tobytes()

@@ -21,6 +21,10 @@ the towers' devices.
 What crosses between workers may be rounded to 16 bits, its *wire*: then half as much is sent. The
 towers of a worker add up before that.
 
+Two workers can also gather: each gets what the other has sent, and adds up by itself what is to be
+summed. The rows of sparse gradients come one after another then, and no worker sends zeros in the
+place of another's (see `rows`).
+
 TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
 have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
 So keys follow from a hash of these, and a server can train one program after another. With NCCL,
@@ -40,6 +44,7 @@ from tensorflow_v1 import (
     all_reduce_16_bits,
     all_reduce_one_of,
     broadcast,
+    exchange,
     tf,
 )
 from towers.base.usage_error import UsageError
@@ -136,6 +141,11 @@ def choose_wire(wire: str, *, num_workers: int, collective: str = 'auto') -> Opt
   return tf.as_dtype(wire)
 
 
+def can_gather(num_workers: int, device: str) -> bool:
+  """Whether workers can gather what they send from a device: TensorFlow lets two hosts do so."""
+  return num_workers == 2 and 'GPU' not in device
+
+
 def plan_fusion(sizes: Sequence[Tuple[Any, int]], fusion_bytes: int) -> List[List[int]]:
   """Returns the indices of the gradients of each fused group, the last gradient first.
 
@@ -189,8 +199,9 @@ def sizes_of(values: Sequence[Tensor]) -> List[Tuple[DType, int]]:
 
 
 def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kind: str,
-              fusion_bytes: int = FUSION_BYTES, num_workers: int = 1,
-              wires: Sequence[Optional[DType]] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
+              fusion_bytes: int = FUSION_BYTES, num_workers: int = 1, rank: int = 0,
+              wires: Sequence[Optional[DType]] = (),
+              gathered: Sequence[int] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
   With one worker, each sum on the first device waits for the collectives of all devices, so that
@@ -202,8 +213,11 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
     kind: 'ring' or 'nccl'.
     fusion_bytes: see `plan_fusion`.
     num_workers: each with as many devices and tensors.
+    rank: of this one.
     wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
       if all have their own. The sums are of the tensors' dtypes.
+    gathered: the indices of tensors that are not summed: those of all workers follow one another
+      along the first axis. Where the workers can, see `can_gather`.
 
   Raises:
     UsageError: a dtype that no all-reduce can sum.
@@ -217,7 +231,8 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
   homes = [_find_home(devices[count % len(devices)], wires[indices[0]])
            for count, indices in enumerate(fused_groups)]
   facts = [(home, wires[indices[0]],
-            [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
+            [(shares[0][index].dtype, shares[0][index].shape, index in gathered)
+             for index in indices])
            for home, indices in zip(homes, fused_groups)]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = num_workers if num_workers > 1 else len(devices)
@@ -231,14 +246,21 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
         with tf.device(device):
           fused.append(tf.identity(fuse([of_device[index] for index in indices])))
       ring = dict(group_size=group_size, instance_key=key, kind=kind)
-      if num_workers > 1:
-        totals = _sum_of_workers(fused, devices, home, wires[indices[0]], **ring)
+      # What each device splits: the sum, or the shares of two workers.
+      received: List[List[Tensor]]
+      if num_workers == 1:
+        received = [[total] for total in _sum_of_towers(fused, devices, **ring)]
+      elif set(indices).isdisjoint(gathered):
+        received = [_sum_of_workers(fused, home, wires[indices[0]], **ring)] * len(devices)
       else:
-        totals = _sum_of_towers(fused, devices, **ring)
-    for tower, (total, device) in enumerate(zip(totals, devices)):
+        pair = _exchange_of_workers(fused, home, wires[indices[0]], rank, **ring)
+        received = [pair] * len(devices)
+    for tower, (of_device, device) in enumerate(zip(received, devices)):
       with tf.device(device), tf.name_scope(f'split_{count}'):
-        for index, part in zip(indices, split_fused(total, shapes)):
-          sums[tower][index] = part
+        of_device = [share if share.device == device else tf.identity(share)
+                     for share in of_device]
+        for index, *parts in zip(indices, *[split_fused(share, shapes) for share in of_device]):
+          sums[tower][index] = tf.concat(parts, 0) if index in gathered else add_all(parts)
 
   return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes),
                          group_size, num_workers, wire=next(filter(None, wires), None))
@@ -250,25 +272,38 @@ def _find_home(device, wire):
   return device if wire is None or LARGEST_OF_16_BITS is None else HOST
 
 
-def _sum_of_workers(shares, devices, home, wire, **ring):
-  """Returns the sum over the devices of all workers, on each device of this one.
+def _sum_of_workers(shares, home, wire, **ring):
+  """Returns the sum over the devices of all workers, in a list, on `home`.
 
   Args:
-    shares: of the devices.
-    devices: of this worker.
-    home: the one that takes part for all.
+    shares: of the devices of this worker.
+    home: the device that takes part for all of them.
     wire: the dtype in which the sum of this worker is sent, or None.
     **ring: as for `all_reduce`.
   """
-  ring['group_key'] = _WORKERS + _code_of(home)
+  ring['group_key'] = _group_of(home)
   with tf.device(home):
     share = add_all(shares)
-    total = all_reduce(share, **ring) if wire is None else all_reduce_16_bits(share, wire, **ring)
-  received = []
-  for device in devices:
-    with tf.device(device):
-      received.append(total if device == home else tf.identity(total))
-  return received
+    return [all_reduce(share, **ring)
+            if wire is None else all_reduce_16_bits(share, wire, **ring)]
+
+
+def _exchange_of_workers(shares, home, wire, rank, **ring):
+  """Returns what each of two workers has sent, for both in the order of their ranks.
+
+  Args:
+    shares: see `_sum_of_workers`, and so are all others.
+    home: see there.
+    wire: see there.
+    rank: of this worker.
+    **ring: see there.
+  """
+  with tf.device(home):
+    share = add_all(shares)
+    sent = share if wire is None else tf.cast(share, wire)
+    pair = [sent, exchange(sent, group_key=_group_of(home), **ring)]
+    pair = pair if wire is None else [tf.cast(share_of_one, share.dtype) for share_of_one in pair]
+  return pair if rank == 0 else pair[::-1]
 
 
 def _sum_of_towers(shares, devices, **ring):
@@ -280,6 +315,11 @@ def _sum_of_towers(shares, devices, **ring):
   with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
     totals[0] = tf.identity(totals[0])
   return totals
+
+
+def _group_of(home):
+  """Returns the key of a group of one device of each worker."""
+  return _WORKERS + _code_of(home)
 
 
 def _code_of(device):

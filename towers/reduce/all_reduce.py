@@ -23,6 +23,7 @@ from typing import List, NamedTuple, Optional, Tuple
 from tensorflow_v1 import DType, Gradient, Tensor, Variable, tf
 from towers.placement.collectives import (
     FUSION_BYTES,
+    can_gather,
     choose_collective,
     choose_wire,
     sum_fused,
@@ -53,10 +54,16 @@ class Votes(NamedTuple):
 
 
 class _Part(NamedTuple):
-  """What a tower sends of a gradient in one tensor, and its dtype between workers if not its own.
+  """What a tower sends of a gradient in one tensor.
+
+  Attributes:
+    value: the tensor.
+    wire: its dtype between workers, or None for its own.
+    is_gathered: whether those of all workers follow one another; else they are summed.
   """
   value: Tensor
   wire: Optional[DType] = None
+  is_gathered: bool = False
 
 
 def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
@@ -129,7 +136,8 @@ def _average_workers(reduced, workers, collective, fusion_bytes, wire):
       tail = sum_over_workers(tail, workers)
       weight = 1.0 / workers.num_workers if is_even else own / tf.maximum(tail[1], 1.0)
 
-  slots = plan_slots(reduced.gradients, workers)
+  slots = plan_slots(reduced.gradients, workers,
+                     gathers=can_gather(workers.num_workers, devices[0]))
   parts: List[List[List[_Part]]] = []
   shares: List[List[Tensor]] = []
   for tower, (of_tower, device) in enumerate(zip(pairs, devices)):
@@ -141,11 +149,14 @@ def _average_workers(reduced, workers, collective, fusion_bytes, wire):
         # The first tower sends what a worker sends once.
         sent.insert(0, tail if tower == 0 else tf.zeros_like(tail))
       shares.append(sent)
-  wires = [] if wire is None else [part.wire for part in itertools.chain(*parts[0])]
+  listed = [] if wire is not None else [_Part(tail)]
+  listed += itertools.chain(*parts[0])
   totals, all_reduce = sum_fused(shares, devices=devices,
                                  kind=choose_collective(collective, devices),
                                  fusion_bytes=fusion_bytes, num_workers=workers.num_workers,
-                                 wires=wires)
+                                 rank=workers.rank, wires=[part.wire for part in listed],
+                                 gathered=[index for index, part in enumerate(listed)
+                                           if part.is_gathered])
 
   with tf.device(HOST):
     loss, count, steps, squares, leave, save = tf.unstack(totals[0][0] if wire is None else tail)
@@ -194,9 +205,9 @@ def _list_parts(gradient, variable, slots, wire) -> List[_Part]:
     return []
   sent = slots.write(gradient)
   if wire is None:
-    return [_Part(sent)]
+    return [_Part(sent, None, slots.is_gathered)]
   values, indices = slots.part(sent)
-  return [_Part(values, wire), _Part(indices)]
+  return [_Part(values, wire, slots.is_gathered), _Part(indices, None, slots.is_gathered)]
 
 
 def _join_parts(totals, parts, device) -> List[Optional[Tensor]]:

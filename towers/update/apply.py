@@ -1,6 +1,7 @@
 """Apply: one optimizer step with the averaged gradients."""
 
-from typing import Optional, Sequence, Union
+import contextlib
+from typing import Iterator, Optional, Sequence, Union
 
 from tensorflow_v1 import Operation, Optimizer, Tensor, tf
 from towers.base.collector import uncollected
@@ -9,6 +10,7 @@ from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import follow_writes, rounding_alike, slot_creator
 from towers.reduce.gradients import ReducedGradients
+from towers.reduce.rows import has_each_once
 from towers.tower.precision import build_growth
 from towers.update.averages import Averages
 from towers.update.groups import Group
@@ -101,10 +103,37 @@ def _apply_gradients(reduced, groups, weight_decay, before):
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
-    applied = [optimizer.apply_gradients([gradients[index]
-                                          for gradients in [decayed.gradients, *decayed.replicas]
-                                          for index in indices]) for optimizer, indices in groups]
+    applied = []
+    for optimizer, indices in groups:
+      with _merging_once(optimizer):
+        applied.append(optimizer.apply_gradients([
+            gradients[index] for gradients in [decayed.gradients, *decayed.replicas]
+            for index in indices]))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
+
+
+@contextlib.contextmanager
+def _merging_once(optimizer: Optimizer) -> Iterator[None]:
+  """Keeps an optimizer from merging rows that are merged already.
+
+  Of a table of 64 columns it takes a tenth of a millisecond for each thousand rows.
+  """
+  name = '_resource_apply_sparse_duplicate_indices'
+  merge_and_apply = getattr(optimizer, name)
+  # Other optimizers apply rows with the same index one after another.
+  if getattr(type(optimizer), name) is not getattr(Optimizer, name):
+    yield
+    return
+
+  def apply(rows, variable, indices):
+    act = optimizer._resource_apply_sparse if has_each_once(indices) else merge_and_apply
+    return act(rows, variable, indices)
+
+  setattr(optimizer, name, apply)
+  try:
+    yield
+  finally:
+    delattr(optimizer, name)
 
 
 def _find_writes(reduced, update_ops, is_finite):

@@ -114,6 +114,7 @@ def describe_rows(slots: RowSlots) -> str:
   if slots.is_whole:
     return f'{head}{whole} in each step, since it touches up to {touched}'
   sent = format_bytes(slots.num_slots * slots.row_bytes)
+  sent += ' from each' if slots.is_gathered else ''
   return f'{head}those that a step touches, up to {touched} ({sent}), not {whole}'
 
 
