@@ -111,6 +111,11 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     data_set = jobs.load_data(config)
     if config.check:
       return 0 if jobs.check(config, data_set) else 1
+    if config.find_batch:
+      found = jobs.find_batch(config, data_set, command)
+      if config.result_file:
+        write_result(config.result_file, found)
+      return 0
     if config.input_only:
       speeds = jobs.measure_input(config, data_set)
       if config.result_file:

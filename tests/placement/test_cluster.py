@@ -119,7 +119,7 @@ def test_workers_tune_together_and_an_evaluator_does_not():
     assert config.autotune == tunes
 
 
-@pytest.mark.parametrize('name', ['check', 'input_only'])
+@pytest.mark.parametrize('name', ['check', 'find_batch', 'input_only'])
 def test_what_one_worker_does_alone_is_refused_among_several(name):
   with pytest.raises(UsageError,
                      match=f'{name} is a job for one worker, and TF_CONFIG names 2'):

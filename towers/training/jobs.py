@@ -149,6 +149,21 @@ def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   return speeds
 
 
+def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dict[str, Any]:
+  """Finds the largest batch that fits into the towers' memory; `command` starts the program again.
+
+  Returns what it found, as `--result_file` holds it.
+  """
+  from towers.training.build import build_configured
+  from towers.training.tools.find_batch import find_batch
+
+  devices, model = _build_devices(config), _build_model(config, data_set)
+  found = find_batch(config, lambda sized: build_configured(sized, model, data_set), devices,
+                     num_examples=data_set.train.num_examples, command=command)
+  write_line(found.describe())
+  return found.as_result()
+
+
 def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:
   """Returns the config with the fastest settings; `command` starts the program again."""
   from towers.training.tools.autotune import autotune

@@ -133,6 +133,26 @@ MUTANTS = [
              'test_sizes_follow_the_rows'),
         ]),
     *mutants_of(
+        'towers/training/tools/find_batch.py', tests='tests/training/tools/test_find_batch.py',
+        faults=[
+            ('beyond = min(beyond, most + 1)',
+             'pass',
+             'a batch may be larger than the data',
+             'test_a_search_finds_the_largest_that_fits[100]'),
+        ]),
+    *mutants_of(
+        'towers/training/tools/room.py', tests='tests/training/tools/test_find_batch.py',
+        faults=[
+            ('memory.total + (memory.elsewhere if self.is_shared else 0)',
+             'memory.total',
+             'each tower on a CPU may take all memory of the machine',
+             'test_towers_on_cpus_share_what_is_free'),
+            ('if not self.is_shared:',
+             'if False:',
+             'the towers of a trial have the memory of one',
+             'test_towers_on_cpus_share_what_is_free'),
+        ]),
+    *mutants_of(
         'towers/training/stepping/memory.py', tests='tests/training/stepping/test_memory.py',
         faults=[
             ('[*tf.global_variables(), *tf.local_variables()]',

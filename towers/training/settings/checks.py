@@ -46,7 +46,7 @@ def _check_ranges(config: Any) -> None:
       'min_rate')
   _check_above_zero(
       config, 'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
-      'stall_seconds', 'start_seconds', 'worker_seconds')
+      'tower_megabytes', 'stall_seconds', 'start_seconds', 'worker_seconds')
   parse_recompute(config.recompute)
   _refuse(config.staging_depth not in (0, 1, 2),
           f'staging_depth={config.staging_depth}: choose 0, 1 or 2.')
@@ -129,13 +129,20 @@ def _check_devices(config: Any) -> None:
 
 def _check_job(config: Any) -> None:
   """Refuses jobs that contradict each other, or that lack the folder they read."""
-  other = 'check' if config.check else 'input_only'
-  _refuse(config.autotune and (config.check or config.input_only),
+  others = [name for name in ('check', 'find_batch', 'input_only') if getattr(config, name)]
+  other = others[0] if others else ''
+  _refuse(len(others) > 1, f"{' and '.join(others)} are different jobs: give one of them.")
+  _refuse(config.autotune and bool(other),
           f'autotune with {other}, which trains nothing: give one of them.')
+  _refuse(config.tower_megabytes is not None and not config.find_batch,
+          f'tower_megabytes={config.tower_megabytes} has no effect without find_batch.')
+  _refuse(config.tower_megabytes is not None and config.gpu_memory is not None,
+          f'tower_megabytes={config.tower_megabytes} and gpu_memory={config.gpu_memory} both say '
+          'what a tower may take: give one of them.')
   for name in ('init_map', 'reinit'):
     _refuse(getattr(config, name) is not None and config.init_from is None,
             f'{name}={getattr(config, name)} has no effect without init_from: name the file too.')
-  _refuse(config.init_from is not None and (config.check or config.input_only),
+  _refuse(config.init_from is not None and bool(other),
           f'init_from={config.init_from} has no effect on {other}, which trains nothing: leave it '
           'out.')
   sources = (config.checkpoint_dir, config.predict)

@@ -229,6 +229,10 @@ class Config:
   _group('tools')
   doctor: bool = _setting(
       bool, False, 'examine this machine and report what is wrong; train nothing')
+  find_batch: bool = _setting(
+      bool, False, 'find the largest batch per tower that fits into memory; train nothing')
+  tower_megabytes: Optional[float] = _setting(
+      float, None, 'find_batch: what a tower may take; default: what its device has')
   export_dir: Optional[str] = _setting(Path, None, 'folder for the best weights as a SavedModel')
   predict: Optional[str] = _setting(
       Path, None, '.npy or .npz file, or folder of images, to predict, instead of training')
@@ -242,7 +246,7 @@ class Config:
     Raises:
       UsageError: several workers are given a job for one.
     """
-    for name in ('check', 'input_only'):
+    for name in ('check', 'find_batch', 'input_only'):
       if cluster.trains_together and getattr(self, name):
         raise UsageError(f'{name} is a job for one worker, and TF_CONFIG names '
                          f'{len(cluster.addresses)}: unset TF_CONFIG for it.')

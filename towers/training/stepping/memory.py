@@ -26,11 +26,13 @@ class Memory(NamedTuple):
     step: of tensors that live at a time.
     batches: that wait, and the current one.
     variables: that are there between two steps.
+    elsewhere: on the devices of the other towers, which CPU devices have in common with this one.
     unknown: names of what is not counted, since its size depends on values.
   """
   step: int
   batches: int
   variables: int
+  elsewhere: int = 0
   unknown: Sequence[str] = ()
 
   @property
@@ -66,8 +68,9 @@ class MemoryModel:
       variables = [*tf.global_variables(), *tf.local_variables()]
     if program.replicas is not None:
       variables += program.replicas.variables
-    self._variables = sum(variable_bytes(variable) for variable in variables
-                          if variable.device == tower.device)
+    sizes = [(variable.device == tower.device, variable_bytes(variable)) for variable in variables]
+    self._variables = sum(size for is_here, size in sizes if is_here)
+    self._variables_elsewhere = sum(size for is_here, size in sizes if not is_here)
 
   def estimate(self, batch_size: int) -> Memory:
     """Returns the estimate for a micro-batch of all towers; of another size than the program's only
@@ -78,7 +81,9 @@ class MemoryModel:
                 for tensor in tf.nest.flatten(feed.templates[0].tensors))
     waiting = 0 if feed.stage is None else feed.stage.depth
     step, unknown = self._live.find_peak(rows)
-    return Memory(step, batch * (1 + waiting), self._variables, unknown)
+    batches = batch * (1 + waiting)
+    elsewhere = self._variables_elsewhere + (len(self._program.towers) - 1) * (step + batches)
+    return Memory(step, batches, self._variables, elsewhere, unknown)
 
 
 class _Near:

@@ -7,7 +7,6 @@
 This module does not import TensorFlow, so that the doctor can say why an import fails.
 """
 
-import re
 import sys
 import threading
 from typing import Any, Callable, List, Sequence
@@ -16,6 +15,7 @@ from towers.base.cores import count_cores
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.training.tools.finding import Finding, format_finding
+from towers.training.tools.free_memory import find_free_memory
 from towers.training.tools.gpus import find_gpus
 from towers.training.tools.tensorflow_build import Build, check_gpus, check_visible, find_build
 
@@ -68,10 +68,8 @@ def check_machine() -> Finding:
   """Returns the number of cores and the free memory."""
   cores = count_cores()
   text = f"{cores} core{'' if cores == 1 else 's'}"
-  try:
-    with open('/proc/meminfo') as file:
-      available = 1024.0 * int(re.findall(r'MemAvailable: +(\d+) kB', file.read())[0])
-  except (OSError, IndexError):  # Not Linux.
+  available = find_free_memory()
+  if available is None:  # Not Linux.
     return Finding('ok', text)
   text += f', {available / 1e9:.1f} GB of memory free'
   if available < _LEAST_MEMORY:

@@ -44,7 +44,8 @@ class TimedTrial(NamedTuple):
 
 
 def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str], steps: int,
-              limit_seconds: Optional[float] = None, has_result: bool = True) -> TimedTrial:
+              limit_seconds: Optional[float] = None, has_result: bool = True,
+              environment: Optional[Dict[str, str]] = None) -> TimedTrial:
   """Runs some steps of a config in another process; a failure there is the trial's `error`.
 
   Args:
@@ -54,6 +55,7 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
     steps: to train.
     limit_seconds: after which the process is killed; None for no limit.
     has_result: whether the process measures; of several workers the chief alone does.
+    environment: variables that the process has besides those of this one, or None.
   """
   settings = dict(dataclasses.asdict(config), **LEFT_OUT)
   settings.update(changes, steps=steps)
@@ -63,7 +65,7 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
   if config.validation == 'tower' and config.num_gpus is not None:
     settings['num_gpus'] = config.num_gpus - 1
   paths = os.pathsep.join(filter(None, [ROOT, os.environ.get('PYTHONPATH')]))
-  environment = dict(os.environ, PYTHONPATH=paths)
+  environment = dict(os.environ, **environment or {}, PYTHONPATH=paths)
   # A trial is not started again, and keeps no checkpoints.
   environment.pop(ELASTIC, None)
   with tempfile.TemporaryDirectory(prefix='towers-autotune-') as folder:
@@ -107,5 +109,5 @@ def _is_consequence(error):
 def _find_error(code, stderr):
   lines = stderr.decode(errors='replace').strip().splitlines()
   if lines and code in _EXPLAINED_EXIT_CODES:
-    return lines[-1][:200]
+    return lines[-1].replace('towers: error: ', '', 1)[:200]
   return f'exit code {code}' if code > 0 else f'ended by signal {-code}'
