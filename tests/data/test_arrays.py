@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import towers
 from tensorflow_v1 import tf
 from tests import ROOT
 from towers.base.usage_error import UsageError
@@ -213,3 +214,67 @@ def test_a_name_that_cannot_be_a_scope_is_refused():
   for name in ('my split', '', 'a/b', 'a\n'):
     with pytest.raises(UsageError, match='letters, digits and underscores'):
       from_arrays(np.zeros([2]), name=name)
+
+
+def _pad(rows, pad_to=4, values=None):
+  """Returns unequal rows as batches give them, all at once and not shuffled."""
+  examples = towers.padded(from_arrays({'rows': rows}), pad_to, values)
+  with tf.Graph().as_default():
+    plan = towers.build_plan(num_examples=len(rows), batch_size=len(rows), num_towers=1)
+    inputs = towers.build_inputs(examples, plan=plan)
+    [batch] = inputs.next_batches()
+    with tf.Session() as session:
+      session.run(inputs.initializer, inputs.feed_dict(0))
+      return session.run(batch.tensors['rows'])
+
+
+def _of_objects(*rows):
+  array = np.empty(len(rows), object)
+  array[:] = rows
+  return array
+
+
+@pytest.mark.parametrize('rows, dtype, padded', [
+    ([[1, 2], [], [3]], np.int64, [[1, 2, 0, 0], [0, 0, 0, 0], [3, 0, 0, 0]]),
+    (_of_objects([1, 2], (3,)), np.int64, [[1, 2, 0, 0], [3, 0, 0, 0]]),
+    ([np.array([7], '>u2'), np.array([8, 9], '>u2')], np.uint16, [[7, 0, 0, 0], [8, 9, 0, 0]]),
+    ([['a', 'bcd'], ['e\0f']], object, [[b'a', b'bcd', b'', b''], [b'e\0f', b'', b'', b'']]),
+    ([np.ones([1, 2], np.float16), np.ones([2, 2], np.float16), np.ones([0, 2], np.float16)],
+     np.float16, [[[1, 1], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]])])
+def test_rows_of_unequal_length_are_padded(rows, dtype, padded):
+  got = _pad(rows, pad_to=len(padded[0]))
+  assert got.dtype == dtype
+  np.testing.assert_array_equal(got, padded)
+
+
+def test_rows_of_equal_length_are_an_array_whoever_holds_them():
+  for rows in ([[1, 2], [3, 4]], _of_objects([1, 2], [3, 4])):
+    examples = from_arrays(rows)
+    assert examples.is_gathered
+    np.testing.assert_array_equal(examples.arrays[0], [[1, 2], [3, 4]])
+
+
+def test_the_bytes_of_unequal_rows_fill_buckets():
+  examples = from_arrays([[1, 2], [], [3]], np.arange(3), [np.ones([1, 2])] * 2 + [np.ones([3, 2])])
+  assert list(examples.num_bytes) == [16 + 16, 16, 8 + 48]
+  assert list(towers.padded(examples, bucket_by='bytes').buckets.lengths) == [32, 16, 56]
+
+
+def test_unequal_rows_without_padding_are_refused_where_a_program_reads_them():
+  examples = from_arrays(np.arange(3), [[1, 2], [3, 4, 5], [6, 7]], name='train')
+  with tf.Graph().as_default(), pytest.raises(UsageError) as refusal:
+    plan = towers.build_plan(num_examples=3, batch_size=3, num_towers=1)
+    towers.build_inputs(examples, plan=plan).next_batches()
+  assert str(refusal.value) == (
+      'train: the rows of array 1 have 2 to 3 values, and a batch needs one shape: give the split '
+      'to towers.padded.')
+
+
+@pytest.mark.parametrize('rows, words', [
+    ([np.ones([1, 2]), np.ones([2, 3])], ['rows 0 and 1 of array 0', '(2,)', '(3,)']),
+    ([[[1], [2, 3]], [[4]]], ['array 0']), ([[[1], [2, 3]], [[4], [5]]], ['array 0']),
+    ([[1, 2], 3], ['array 0']), ([[1, 2], None, [3]], ['array 0'])])
+def test_rows_that_differ_in_more_than_their_length_are_refused(rows, words):
+  with pytest.raises(UsageError) as refusal:
+    from_arrays(rows)
+  assert all(word in str(refusal.value) for word in words)

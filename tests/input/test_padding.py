@@ -25,6 +25,13 @@ def ragged_examples(text, *, name='train', **padding):
   return towers.padded(examples, **padding)
 
 
+def unequal_arrays(text, *, name='train', **padding):
+  """The same as lists, which `from_arrays` takes."""
+  tokens, tags = ([row[:length] for row, length in zip(rows, text.lengths)]
+                  for rows in (text.tokens, text.tags))
+  return towers.padded(towers.from_arrays(tokens, tags, text.lengths, name=name), **padding)
+
+
 def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
   """Returns for each step each tower's (tensors, number of examples)."""
   with tf.Graph().as_default():
@@ -38,12 +45,13 @@ def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
       return [session.run(batches) for _ in range(num_steps)]
 
 
-@pytest.mark.parametrize('mode, num_towers, num_rows, pad_to', [
-    ('split', 3, 17, 'batch'), ('next', 3, 17, 9), ('next', 2, 16, 'batch'),
-    ('shard', 3, 17, 'batch'), ('shard', 2, 16, 9)])
-def test_rows_keep_their_values_and_end_with_the_padding(mode, num_towers, num_rows, pad_to):
+@pytest.mark.parametrize('make, mode, num_towers, num_rows, pad_to', [
+    (ragged_examples, 'split', 3, 17, 'batch'), (ragged_examples, 'next', 3, 17, 9),
+    (unequal_arrays, 'next', 2, 16, 'batch'), (unequal_arrays, 'shard', 3, 17, 'batch'),
+    (ragged_examples, 'shard', 2, 16, 9), (unequal_arrays, 'split', 2, 17, 6)])
+def test_rows_keep_their_values_and_end_with_the_padding(make, mode, num_towers, num_rows, pad_to):
   text = weighted.Text(num_rows)
-  examples = ragged_examples(text, pad_to=pad_to, values=(-1, -2, None))
+  examples = make(text, pad_to=pad_to, values=(-1, -2, None))
   steps = take(examples, mode=mode, num_towers=num_towers, num_steps=3)
   assert str(take(examples, mode=mode, num_towers=num_towers, num_steps=1, first_step=2)) == str(
       steps[2:])
@@ -84,18 +92,17 @@ def length_tagger(batch, is_training):
       'accuracy': towers.Weighted(hits, mask), 'long': lengths > 3}
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, num_rows, pad_to, settings', [
-    ('split', 3, 2, 17, 'batch', dict(tower_build='clone')),
-    ('next', 2, 1, 16, 'batch', dict(accumulate=2)),
-    ('shard', 3, 1, 13, 'batch', dict(placement='replicated')),
-    ('shard', 2, 0, 17, 7, dict(validation_tower=True))])
-def test_towers_on_padded_batches_equal_a_batch_by_hand(mode, num_towers, depth, num_rows, pad_to,
-                                                        settings):
+@pytest.mark.parametrize('make, mode, num_towers, depth, num_rows, pad_to, settings', [
+    (ragged_examples, 'split', 3, 2, 17, 'batch', dict(tower_build='clone')),
+    (unequal_arrays, 'next', 2, 1, 16, 'batch', dict(accumulate=2)),
+    (ragged_examples, 'shard', 3, 1, 13, 'batch', dict(placement='replicated')),
+    (unequal_arrays, 'shard', 2, 0, 17, 7, dict(validation_tower=True))])
+def test_towers_on_padded_batches_equal_a_batch_by_hand(make, mode, num_towers, depth, num_rows,
+                                                        pad_to, settings):
   train, validation = weighted.texts(num_rows)
   settings = weighted.settings_of(
-      num_rows, train=ragged_examples(train, pad_to=pad_to), model=length_tagger, mode=mode,
-      depth=depth, validation=ragged_examples(validation, pad_to=pad_to, name='validation'),
-      **settings)
+      num_rows, train=make(train, pad_to=pad_to), model=length_tagger, mode=mode, depth=depth,
+      validation=make(validation, pad_to=pad_to, name='validation'), **settings)
   with Run(num_towers=num_towers, **settings) as run:
     losses = [run.steps.train() for _ in range(4)]
     weighted.assert_as_by_hand(run, num_rows, losses, run.validate())

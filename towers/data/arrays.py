@@ -14,10 +14,13 @@ with a copy of the fed arrays in its GraphDef.
   batches = tf.data.Dataset.range(examples.num_examples).batch(64)
   # ([64, height, width, channels], [64])
   batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))
+
+Rows of unequal length, such as sentences, are fed one after another, with where each begins. An
+example is a slice of them, which `padded` pads.
 """
 
 import re
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -31,6 +34,41 @@ DTYPES = (
     'float32', 'float64', 'complex64', 'complex128')
 
 
+class _Column(NamedTuple):
+  """One component of all examples.
+
+  Attributes:
+    label: in messages.
+    fed: the array, `[num_examples, ...]`; or of rows of unequal length all values, one row after
+      another, and where each row begins and the last one ends, `[num_examples + 1]`.
+  """
+  label: str
+  fed: Tuple[np.ndarray, ...]
+
+  @property
+  def is_unequal(self) -> bool:
+    return len(self.fed) > 1
+
+  @property
+  def num_examples(self) -> int:
+    return len(self.fed[-1]) - self.is_unequal
+
+  @property
+  def num_bytes(self) -> np.ndarray:
+    """Of each of the rows of unequal length, or at least in proportion to these."""
+    values, starts = self.fed
+    return np.diff(starts) * (values[:1].nbytes or 1)
+
+  def take(self, index: Any, tensors: Iterator[Any]) -> Any:
+    """Returns an example, given the next of the tensors that are fed; or of an array, a batch."""
+    from tensorflow_v1 import tf
+    values = next(tensors)
+    if not self.is_unequal:
+      return tf.gather(values, index)
+    starts = next(tensors)
+    return values[starts[index]:starts[index + 1]]
+
+
 def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   """Makes a split of arrays whose first dimension counts the examples.
 
@@ -40,10 +78,12 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
 
     from_arrays(images, labels)                        # batches are (images, labels)
     from_arrays({'image': images, 'name': names})      # batches are such dicts
+    padded(from_arrays(sentences, labels))             # sentences of unequal length
 
   Args:
     *arrays: each `[num_examples, ...]`, e.g. images and labels; or instead a single dict or tuple
-      of arrays, nested in any way. A list is an array.
+      of arrays, nested in any way. A list is an array. The rows of a list, or of an array of
+      objects, may differ in their length; then give the split to `padded`.
     name: what messages and name scopes call the split: letters, digits and underscores.
 
   Returns:
@@ -51,27 +91,44 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
     the same order; or tensors in the structure of the dict or tuple.
 
   Raises:
-    UsageError: no arrays, none or an unequal number of examples, 0-d arrays, a dtype outside
-      `DTYPES` that is not of strings, or a name that cannot be a name scope.
+    UsageError: no arrays, none or an unequal number of examples, 0-d arrays, rows that differ in
+      more than their length, a dtype outside `DTYPES` that is not of strings, or a name that cannot
+      be a name scope.
   """
   check_name(name)
   is_structure = len(arrays) == 1 and isinstance(arrays[0], (dict, tuple))
   structure = arrays[0] if is_structure else arrays
-  leaves = list(_leaves(structure, '', name))
-  labels = [f'array {path}' for path, _ in leaves]
-  fed = tuple(_feedable(array, label, name) for label, (_, array) in zip(labels, leaves))
-  num_examples = _count_examples(fed, labels, name)
+  columns = [_Column(f'array {path}', _feedable(array, f'array {path}', name))
+             for path, array in _leaves(structure, '', name)]
+  num_examples = _count_examples(columns, name)
+  fed = tuple(array for column in columns for array in column.fed)
 
-  def gather(indices: Any, *tensors: Any) -> Any:
+  def take(index: Any, *tensors: Any) -> Any:
     # TensorFlow is imported only where a graph is built, so that a wrong path or array fails within
     # a moment, and not after the seconds that importing TensorFlow takes.
     from tensorflow_v1 import tf
+    given = iter(tensors)
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
     with tf.device('/cpu:0'):
-      return _pack(structure, iter([tf.gather(tensor, indices) for tensor in tensors]))
+      return _pack(structure, iter([column.take(index, given) for column in columns]))
 
-  return Examples(num_examples=num_examples, parse_batch=gather, arrays=fed, name=name,
-                  is_gathered=True)
+  unequal = [column for column in columns if column.is_unequal]
+  if not unequal:
+    return Examples(num_examples=num_examples, parse_batch=take, arrays=fed, name=name,
+                    is_gathered=True)
+
+  def read(elements: Any, *tensors: Any, epoch: Any, parallel_calls: Any) -> Any:
+    del epoch, parallel_calls  # To slice takes less time than to wake a thread.
+    return elements.map(lambda index: take(index, *tensors))
+
+  def refuse(*_: Any, **__: Any) -> Any:
+    lengths = np.diff(unequal[0].fed[1])
+    raise UsageError(f'{name}: the rows of {unequal[0].label} have {lengths.min():,} to '
+                     f'{lengths.max():,} values, and a batch needs one shape: give the split to '
+                     'towers.padded.')
+
+  return Examples(num_examples=num_examples, arrays=fed, name=name, read=refuse, read_unequal=read,
+                  num_bytes=sum(column.num_bytes for column in unequal))
 
 
 def check_name(name: str) -> None:
@@ -104,25 +161,65 @@ def _pack(structure: Any, values: Iterator[Any]) -> Any:
   return next(values)
 
 
-def _count_examples(arrays: Sequence[np.ndarray], labels: List[str], name: str) -> int:
+def _count_examples(columns: Sequence[_Column], name: str) -> int:
   """Returns the number of rows that all arrays have, at least 1."""
-  if not arrays:
+  if not columns:
     raise UsageError(f'{name}: no arrays; give at least one, e.g. from_arrays(images, labels).')
-  first = arrays[0]
-  for label, array in zip(labels, arrays):
-    if len(array) != len(first):
+  first = columns[0]
+  for column in columns:
+    if column.num_examples != first.num_examples:
       raise UsageError(
-          f'{name}: {labels[0]} of shape {first.shape} has {len(first)} examples, and {label} '
-          f'of shape {array.shape} has {len(array)}; every array needs one row for each example.')
-  if len(first) == 0:
+          f'{name}: {_describe(first)} has {first.num_examples} examples, and {_describe(column)} '
+          f'has {column.num_examples}; every array needs one row for each example.')
+  if first.num_examples == 0:
+    raise UsageError(f'{name}: {_describe(first)} has 0 examples; give at least 1.')
+  return first.num_examples
+
+
+def _describe(column: _Column) -> str:
+  shape = 'unequal rows' if column.is_unequal else f'shape {column.fed[0].shape}'
+  return f'{column.label} of {shape}'
+
+
+def _feedable(array: Any, label: str, name: str) -> Tuple[np.ndarray, ...]:
+  """Returns what is fed of a component, see `_Column`, as TensorFlow takes it."""
+  rows = _find_rows(array)
+  if rows is None or len({len(row) for row in rows}) < 2:
+    return _as_fed(_as_array(array if rows is None else rows, label, name), label, name),
+  starts = np.cumsum([0] + [len(row) for row in rows])
+  # An empty list has a dtype of its own, but no values.
+  filled = {index: _as_array(row, f'{label}, row {index}', name)
+            for index, row in enumerate(rows) if len(row)}
+  shapes = {row.shape[1:]: index for index, row in filled.items()}
+  if len(shapes) > 1:
+    (one, index), (other, other_index) = list(shapes.items())[:2]
     raise UsageError(
-        f'{name}: {labels[0]} of shape {first.shape} has 0 examples; give at least 1.')
-  return len(first)
+        f'{name}: rows {index} and {other_index} of {label} hold values of shapes {one} and '
+        f'{other}: only the length of a row may differ, its first dimension.')
+  return _as_fed(np.concatenate(list(filled.values())), label, name), starts
 
 
-def _feedable(array: Any, label: str, name: str) -> np.ndarray:
+def _find_rows(array: Any) -> Optional[List[Any]]:
+  """Returns the rows of a list of rows, or of an array of such objects; None of anything else."""
+  is_of_objects = isinstance(array, np.ndarray) and array.dtype == object and array.ndim == 1
+  if not (is_of_objects or isinstance(array, list)):
+    return None
+  are_rows = all(isinstance(row, (list, tuple)) or isinstance(row, np.ndarray) and row.ndim > 0
+                 for row in array)
+  return list(array) if are_rows and len(array) else None
+
+
+def _as_array(array: Any, label: str, name: str) -> np.ndarray:
+  try:
+    array = np.asarray(array)
+  except ValueError as error:
+    raise UsageError(f'{name}: {label} cannot become an array: {error} Only the length of a row '
+                     'may differ, its first dimension.') from None
+  return array
+
+
+def _as_fed(array: np.ndarray, label: str, name: str) -> np.ndarray:
   """Returns the array in native byte and C order, as TensorFlow takes it; copies only if needed."""
-  array = np.asarray(array)
   if array.ndim == 0:
     raise UsageError(
         f'{name}: {label} is a single value of dtype {array.dtype} with 0 dimensions; it '
@@ -133,7 +230,7 @@ def _feedable(array: Any, label: str, name: str) -> np.ndarray:
     raise UsageError(
         f"{name}: {label} of shape {array.shape} has dtype {array.dtype}, which cannot be "
         f"fed; convert it with .astype() to one of {', '.join(DTYPES)}, or make it an array of "
-        "strings. (A list of rows of unequal length becomes dtype object: pad it.)")
+        "strings. (Rows that differ in more than their length become dtype object.)")
   return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder('='))
 
 

@@ -63,13 +63,13 @@ class Examples(NamedTuple):
       already. Mapped in parallel over single elements, before they are batched.
     parse_batch: `parse_batch(elements, *arrays) -> batch` of elements `[batch, ...]`, or None.
     arrays: fed once, when iterators are initialised, and shared by all towers. They never become
-      constants of the graph, so that arrays beyond the 2 GB limit of a GraphDef train. `elements`
-      and `parse_batch` get tensors of the same shapes and dtypes in the same order.
+      constants of the graph, so that arrays beyond the 2 GB limit of a GraphDef train. `elements`,
+      `read` and `parse_batch` get tensors of the same shapes and dtypes in the same order.
     shuffle_buffer: of `elements` held while shuffling, by every iterator (`shard` has one for each
       tower); 0 for the whole split, which mixes best and is right wherever elements are small.
       Indices need no buffer.
     name: of the split in messages and name scopes: letters, digits and underscores.
-    read: `read(elements, epoch=..., parallel_calls=...) -> tf.data.Dataset`, instead of
+    read: `read(elements, *arrays, epoch=..., parallel_calls=...) -> tf.data.Dataset`, instead of
       parse_example: exactly one example for each element, in the same order. `epoch` is a scalar
       int64 tensor that counts from 0, for what differs between epochs; `parallel_calls` the number
       of examples to work on at a time.
@@ -84,7 +84,8 @@ class Examples(NamedTuple):
       where the split is padded; None if these are the same.
     buckets: which examples share a batch, see `padded`; None for any. Only where the elements are
       indices.
-    num_bytes: of each example in its file, `[num_examples]`; None where that is not known.
+    num_bytes: of each example in its file, or of its rows of unequal length, `[num_examples]`; None
+      where that is not known.
     marks_bad: batches are `(batch, is_good)` with is_good `[batch]` bool. Rows that are not good
       keep their place in the plan, and are left out of the towers' batches.
     source: where encoded images are, an `encoded_images.ImageSource`; None elsewhere.

@@ -25,8 +25,8 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
     pad_to: 'batch', or a number from 1 on; an example that is larger is an error.
     values: of the padding, see `Padding`.
     bucket_by: the length of each example, `[num_examples]`, in any unit, or 'bytes' for the sizes
-      of records: examples of similar lengths share a batch, see `input.buckets`. None for the
-      epoch's own order.
+      of records and of the unequal rows of arrays: examples of similar lengths share a batch, see
+      `input.buckets`. None for the epoch's own order.
     bucket_window: global batches among which examples are sorted, by default 100. More save more
       padding, and mix less.
 
@@ -68,7 +68,8 @@ def _read_lengths(examples, bucket_by) -> np.ndarray:
   if isinstance(bucket_by, str):
     if bucket_by != _BY_BYTES or examples.num_bytes is None:
       raise UsageError(f"{name}: bucket_by is '{bucket_by}': give the length of each example, an "
-                       "array of numbers, or 'bytes' for a split of TFRecords.")
+                       "array of numbers, or 'bytes' for a split of TFRecords or of "
+                       "arrays with rows of unequal length.")
     return examples.num_bytes
   lengths = np.asarray(bucket_by)
   if lengths.shape != (num_examples,) or lengths.dtype.kind not in 'iuf' or (

@@ -82,7 +82,7 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
       elements = _order_elements(elements, examples, plan, shard, first,
                                  seed=None if seed is None else _epoch_seed(seed, epoch))
     if examples.read:
-      elements = examples.read(elements, epoch=epoch, parallel_calls=parallel_calls)
+      elements = examples.read(elements, *arrays, epoch=epoch, parallel_calls=parallel_calls)
     elif examples.parse_example:
       elements = elements.map(examples.parse_example, num_parallel_calls=parallel_calls)
 

@@ -38,17 +38,17 @@ MUTANTS = [
             ('plan.is_even and examples.padding is None and',
              'plan.is_even and',
              'towers of one step are padded to sizes of their own',
-             'test_rows_keep_their_values_and_end_with_the_padding[next-2-16-batch]'),
+             'test_rows_keep_their_values_and_end_with_the_padding[unequal_arrays-next-2-16-batch]'),
             ('    if padding is None:\n'
              '      batches = _cut_batches(',
              '    if True:\n'
              '      batches = _cut_batches(',
              'padded examples that differ in size are cut from a batch without padding',
-             'test_rows_keep_their_values_and_end_with_the_padding[shard-3-17-batch]'),
+             'test_rows_keep_their_values_and_end_with_the_padding[unequal_arrays-shard-3-17-batch]'),
             ('sizes = [1 if size is None else size for',
              'sizes = [0 if size is None else size for',
              'the row that fills an empty batch of padded examples has no size',
-             'test_rows_keep_their_values_and_end_with_the_padding[shard-3-17-batch]'),
+             'test_rows_keep_their_values_and_end_with_the_padding[unequal_arrays-shard-3-17-batch]'),
         ]),
     *mutants_of(
         'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
@@ -187,8 +187,8 @@ MUTANTS = [
              'an epoch of augmented arrays ends after its first batch',
              'tests/data/test_augment.py::test_augmented_arrays_are_cropped_anew_in_every_epoch_'
              'by_each_examples_draws'),
-            ('elements = examples.read(elements, epoch=epoch, parallel_calls=parallel_calls)',
-             'elements = examples.read(elements, epoch=start.epoch, parallel_calls=parallel_calls)',
+            ('elements = examples.read(elements, *arrays, epoch=epoch,',
+             'elements = examples.read(elements, *arrays, epoch=start.epoch,',
              'images are augmented alike in every epoch',
              'tests/data/test_encoded_images.py::test_augmentation_is_the_same_in_every_mode_'
              'on_any_towers_and_after_a_resume[imagenet]'),
