@@ -352,3 +352,38 @@ def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
   assert 'worker 1 ended with exit code 76' in both.stderr
   assert 'launch: goes on with 2 of 2 workers from the last checkpoint' in both.stderr
   small.assert_same_weights(read_checkpoint(tmp_path / '100@1'), read_checkpoint(tmp_path / '0'))
+
+
+@pytest.mark.slow
+@pytest.mark.both
+def test_under_agents_workers_start_again_together_when_one_has_no_memory(tmp_path):
+  def start(cap, *agent):
+    return subprocess.Popen(
+        [sys.executable, *agent, '-m', 'tests.harness.capped_run', cap, '--num_gpus=1',
+         '--steps=4', f'--checkpoint_dir={tmp_path / cap}'],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+
+  def end(processes):
+    said = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said
+
+  started = [start('0')]
+  try:
+    end(started)
+    # One worker would be enough for a round, if the other one counted as lost.
+    agents = [start('100@1', '-m', 'towers.launch.agent', f'--folder={tmp_path}/meeting',
+                    f'--index={index}', '--host=127.0.0.1', '--workers=2', '--min_workers=1',
+                    '--retry_seconds=inf', '--', sys.executable) for index in range(2)]
+    started += agents
+    said = end(agents)
+  finally:
+    for process in started:
+      process.kill()
+  for index, (_, stderr) in enumerate(said):
+    rounds = [line for line in stderr.splitlines() if ': worker ' in line and 'round' in line]
+    assert len(rounds) == 3 and all(f'worker {index} of 2' in line for line in rounds), stderr
+    assert 'left out' not in stderr
+  # Room for 2,048 examples is too much as well.
+  assert 'Start all workers again' in said[1][1] and read_room(str(tmp_path / '100@1')) == 512
+  small.assert_same_weights(read_checkpoint(tmp_path / '100@1'), read_checkpoint(tmp_path / '0'))
