@@ -144,6 +144,17 @@ wait_long()
   assert team.end() == [0, 0, 0]
 
 
+def test_after_the_only_agent_was_killed_a_new_one_goes_on_without_waiting_for_the_others(meet):
+  team = meet(ROUND + 'if os.path.exists(os.path.join(os.environ["NOTES"], "back")):\n  sys.exit(0)\n'
+              'wait_long()\n')
+  team.start(0, flags=['--min_workers=1', '--join_seconds=0'])
+  team.wait_for('sizes', 1)
+  team.running[0].kill()
+  (team.folder / 'back').write_text('')
+  team.start(0, flags=['--min_workers=1', '--join_seconds=inf'])
+  assert team.end() == [0] and team.notes('sizes') == ['1', '1']
+
+
 def test_a_mistake_ends_all_agents(meet):
   team = meet(ROUND + 'if worker == 2:\n  sys.exit(2)\nwait_long()\n')
   team.start(0, 1, 2)

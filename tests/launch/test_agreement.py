@@ -238,9 +238,10 @@ def see(*cards, silent=()):
 LINEUP = Lineup(3, [card(0), card(1), card(2)])
 
 
-def ask(me, *others, lineup=LINEUP, silent=(), may_grow=False, has_waited=False, least=LEAST):
+def ask(me, *others, lineup=LINEUP, silent=(), may_grow=False, has_waited=False, has_looked=False,
+        least=LEAST):
   step = decide(me, lineup, see(*others, silent=silent), workers=WORKERS, min_workers=least,
-                may_grow=may_grow, has_waited=has_waited)
+                may_grow=may_grow, has_waited=has_waited, has_looked=has_looked)
   members = [one.place for one in step.lineup.members] if step.lineup else []
   return (step.verb, members) if members else step.verb
 
@@ -306,6 +307,10 @@ def test_the_first_round_waits_for_all_for_some_time():
   # All agents are new, as when a whole job starts again.
   fresh = [card(index, generation=1) for index in range(3)]
   assert ask(*fresh) == WAIT and ask(*fresh, has_waited=True) == (PROPOSE, [0, 1, 2])
+  # As many as trained before go on once all others have had the time to show themselves.
+  assert ask(*fresh, has_looked=True) == (PROPOSE, [0, 1, 2])
+  assert ask(*fresh, silent=[2], has_looked=True) == WAIT
+  assert ask(*fresh, lineup=none, has_looked=True) == WAIT
 
 
 def test_an_agent_is_alive_if_its_card_changes_while_this_host_looks_whatever_clocks_say():

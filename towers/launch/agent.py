@@ -240,7 +240,8 @@ class Agent:
         self._card, self._lineup, self._sights, workers=self._given.workers,
         min_workers=self._given.min_workers,
         may_grow=self._children.wants_more or lasted >= self._given.retry_seconds,
-        has_waited=lasted >= self._given.join_seconds)
+        has_waited=lasted >= self._given.join_seconds,
+        has_looked=lasted >= self._given.lease_seconds)
     if step.verb == agreement.WAIT:
       self._tell_wait()
     elif step.verb == agreement.JOIN:

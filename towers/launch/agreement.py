@@ -155,7 +155,7 @@ REFUSE, PROPOSE, FINISH = 'refuse', 'propose', 'finish'
 
 
 def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: int,
-           min_workers: int, may_grow: bool, has_waited: bool) -> Step:
+           min_workers: int, may_grow: bool, has_waited: bool, has_looked: bool) -> Step:
   """Returns what an agent does next.
 
   Args:
@@ -166,6 +166,8 @@ def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: in
     min_workers: at least.
     may_grow: whether a round that runs may end to become one of more workers.
     has_waited: whether agents that had no part in a round yet may begin with fewer than all.
+    has_looked: whether they have looked for the time of a lease, so that all others have shown
+      themselves, and they may begin with as many as the last round had.
   """
   others = [card for card in lineup.members if card.place != me.place]
   is_member = any(card.place == me.place and card.identity == me.identity
@@ -200,7 +202,8 @@ def decide(me: Card, lineup: Lineup, sights: Mapping[int, Sight], *, workers: in
     return Step(WAIT)
   chosen = choose(me, lineup, sights, workers=workers, min_workers=min_workers)
   goes_on = any(card.round for card in chosen)  # It has waited for all others before.
-  may_begin = goes_on or has_waited or len(chosen) == workers
+  may_begin = (goes_on or has_waited or len(chosen) == workers or
+               has_looked and 0 < len(lineup.members) <= len(chosen))
   return _propose(lineup, chosen) if chosen and may_begin else Step(WAIT)
 
 
