@@ -145,8 +145,11 @@ wait_long()
 
 
 def test_after_the_only_agent_was_killed_a_new_one_goes_on_without_waiting_for_the_others(meet):
-  team = meet(ROUND + 'if os.path.exists(os.path.join(os.environ["NOTES"], "back")):\n  sys.exit(0)\n'
-              'wait_long()\n')
+  team = meet(ROUND + '''
+if os.path.exists(os.path.join(os.environ['NOTES'], 'back')):
+  sys.exit(0)
+wait_long()
+''')
   team.start(0, flags=['--min_workers=1', '--join_seconds=0'])
   team.wait_for('sizes', 1)
   team.running[0].kill()

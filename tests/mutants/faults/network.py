@@ -43,5 +43,12 @@ MUTANTS = [
             ('if not (self._is_alarmed or self._ended or self._silent_since):', 'if True:',
              'a worker that is silent is asked again only when its turn comes',
              'test_once_something_is_wrong_a_check_asks_all[does not answer]'),
+            ('if _has_ended(connection):', 'if False:',
+             'a process that another has replaced between two checks passes for it',
+             'test_a_process_that_another_has_replaced_between_two_checks_has_ended'),
+            ('return {**self._ask(self._cluster, self._others), **ended}',
+             'return self._ask(self._cluster, self._others)',
+             'of many workers one that was replaced is forgotten when all are asked',
+             'test_of_many_workers_one_that_was_replaced_is_seen_though_it_is_no_longer_asked'),
         ]),
 ]

@@ -1,18 +1,44 @@
 """Peers find who has ended, who is silent and who is there, with real servers and a fake clock."""
 
 import collections
+import contextlib
 import itertools
 import socket
 import threading
+import time
 
 import pytest
 
 from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
-from towers.training.cluster.peers import REFUSED, Peers, find_fault, find_faults
+from towers.training.cluster.peers import REFUSED, Connections, Peers, find_fault, find_faults
 
 FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
+
+
+class Server:
+  """What looks like the server of a process, until it ends and another one takes its place."""
+
+  def __init__(self, port=0):
+    self._listener = socket.socket()
+    self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    self._listener.bind(('127.0.0.1', port))
+    self._listener.listen()
+    self.port = self._listener.getsockname()[1]
+    self.connections = []
+    threading.Thread(target=self._serve, daemon=True).start()
+
+  def _serve(self):
+    with contextlib.suppress(OSError):
+      while True:
+        self.connections.append(self._listener.accept()[0])
+        self.connections[-1].sendall(b'\0\0\0\4\0\0\0\0\0')
+
+  def end(self):
+    self._listener.shutdown(socket.SHUT_RDWR)
+    for connection in [self._listener, *self.connections]:
+      connection.close()
 
 
 def listen(greeting):
@@ -40,7 +66,13 @@ def test_a_server_of_tensorflow_greets():
   config = tf.ConfigProto()
   server = tf.train.Server({'worker': [address]}, job_name='worker', task_index=0, config=config)
   assert find_fault(address) == ''
-  assert find_faults(Cluster([address, address], 1), [0]) == {0: ''}
+  cluster = Cluster([address, address], 1)
+  assert find_faults(cluster, [0]) == {0: ''}
+  # It keeps connections that say nothing, for longer than from one check to the next.
+  connections = Connections()
+  for seconds in (0, 1, 0):
+    time.sleep(seconds)
+    assert connections.find_faults(cluster, [0]) == {0: ''}
   del server
 
 
@@ -54,6 +86,32 @@ def test_others_do_not(greeting, fault):
 def test_nobody_and_nowhere():
   assert find_fault(f'127.0.0.1:{find_ports(1)[0]}') == REFUSED
   assert find_fault('no.such.host.invalid:1').startswith('cannot be reached: ')
+
+
+def test_a_process_that_another_has_replaced_between_two_checks_has_ended():
+  first, other = Server(), Server()
+  cluster = Cluster([f'127.0.0.1:{first.port}', 'own:1', f'127.0.0.1:{other.port}'], 1)
+  peers = Peers(cluster, limit_seconds=10)
+  assert peers.find_gone() == peers.find_gone() == []
+  first.end()
+  second = Server(first.port)
+  assert find_fault(cluster.addresses[0]) == ''
+  assert peers.find_gone() == [f'worker 0 (127.0.0.1:{first.port}) has ended']
+  for server in (second, other):
+    server.end()
+
+
+def test_of_many_workers_one_that_was_replaced_is_seen_though_it_is_no_longer_asked(monkeypatch):
+  monkeypatch.setattr('towers.training.cluster.peers._MOST_IN_A_CHECK', 1)
+  first, other = Server(), Server()
+  cluster = Cluster([f'127.0.0.1:{first.port}', f'127.0.0.1:{other.port}', 'own:1'], 2)
+  peers = Peers(cluster, limit_seconds=10)
+  assert peers.find_gone() == []  # Asks the first, and then the other.
+  first.end()
+  second = Server(first.port)
+  assert peers.find_gone() == [f'worker 0 (127.0.0.1:{first.port}) has ended']
+  for server in (second, other):
+    server.end()
 
 
 class Clock:

@@ -92,6 +92,20 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
   assert evaluated == pytest.approx(validated, abs=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.both
+def test_a_worker_that_is_back_before_the_others_look_is_missed_all_the_same():
+  with ProcessCluster(fault='steps are marked', flags=['--steps=4000']) as cluster:
+    cluster.wait_for(1, '<training>', 20)
+    cluster.kill(1, signal.SIGSTOP)
+    cluster.kill(0)
+    cluster.processes[0].wait()
+    cluster.start(0)
+    cluster.wait_for(0, 'waiting for the other workers')  # At its port, like a server.
+    cluster.kill(1, signal.SIGCONT)
+    assert_gone(cluster, 1, 0)
+
+
 def test_a_worker_that_dies_in_its_start_is_missed():
   with ProcessCluster(faults={1: 'building is slow'}) as cluster:
     cluster.wait_for(1, '<set-up>')

@@ -8,9 +8,12 @@ HTTP/2), which shows its state without a port or a message of our own:
   connected, and no greeting   ─► the process is stopped, or its machine is too busy
   no connection                ─► its machine, or the network between, is gone
 
-The first counts at once and for good, since a worker that starts again alone takes a second to
-listen, and cannot join in the middle of a step. The others count after a time. While steps make
-progress, no worker counts as gone.
+The first counts at once and for good, since a worker that starts again alone cannot join in the
+middle of a step. The others count after a time. While steps make progress, no worker counts as
+gone.
+
+Each connection stays open until the next check. So a process that ends between two checks shows
+too, by the end of its connection, even if another one listens in its place already.
 
 Each check asks at most 64 workers, the next ones by rank: of 512 each is still asked by 64 others
 in half a second, but no worker asks, or answers, a thousand times a second. Once something is
@@ -18,10 +21,11 @@ wrong, a check asks all.
 """
 
 import concurrent.futures
+import contextlib
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from towers.base.usage_error import first_few
 from towers.placement.cluster import Cluster
@@ -31,6 +35,7 @@ from towers.training.faults.run_error import WorkerGone, end_process
 REFUSED = 'refused'
 _SECONDS_TO_GREET = 2.0
 _GREETING = 4  # The type of an HTTP/2 SETTINGS frame, its fourth byte.
+_RECEIVE_BYTES = 1 << 12
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
@@ -39,27 +44,76 @@ _MOST_IN_A_CHECK = 64
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
   """Returns '' if a TensorFlow server greets at 'host:port', else what happens, in words."""
+  fault, connection = _connect(address, seconds)
+  if connection:
+    connection.close()
+  return fault
+
+
+def _connect(address, seconds=_SECONDS_TO_GREET) -> Tuple[str, Optional[socket.socket]]:
+  """Returns the fault, and the connection with a server that greets."""
   host, _, port = address.rpartition(':')
   try:
-    with socket.create_connection((host.strip('[]'), int(port)), seconds) as connection:
+    with contextlib.ExitStack() as stack:
+      connection = stack.enter_context(
+          socket.create_connection((host.strip('[]'), int(port)), seconds))
       connection.settimeout(seconds)
       greeting = connection.recv(9)
+      if len(greeting) > 3 and greeting[3] == _GREETING:
+        stack.pop_all()
+        return '', connection
   except (ConnectionRefusedError, ConnectionResetError):
-    return REFUSED
+    return REFUSED, None
   except socket.timeout:
-    return 'does not answer'
+    return 'does not answer', None
   except OSError as error:
-    return f'cannot be reached: {error}'
-  if not greeting:
-    return REFUSED
-  return '' if len(greeting) > 3 and greeting[3] == _GREETING else 'is no TensorFlow server'
+    return f'cannot be reached: {error}', None
+  return 'is no TensorFlow server' if greeting else REFUSED, None
 
 
 def find_faults(cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
   """Returns what `find_fault` finds of some workers, by rank; asks many at a time."""
+  return _ask_all(find_fault, cluster, ranks)
+
+
+def _ask_all(ask, cluster, ranks):
   addresses = [cluster.addresses[rank] for rank in ranks]
   with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
-    return dict(zip(ranks, threads.map(find_fault, addresses)))
+    return dict(zip(ranks, threads.map(ask, addresses)))
+
+
+class Connections:
+  """What `find_faults` finds, and whose process has ended since the last time it was asked."""
+
+  def __init__(self):
+    self._open: Dict[int, socket.socket] = {}
+
+  def find_faults(self, cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
+    """Returns the faults of some workers, and of those of the last time that have ended."""
+    older, self._open, faults = self._open, {}, {}
+    for rank, (fault, connection) in _ask_all(_connect, cluster, ranks).items():
+      faults[rank] = fault
+      if connection:
+        self._open[rank] = connection
+    # Those are looked at last, so that at each moment a connection was open.
+    for rank, connection in older.items():
+      if _has_ended(connection):
+        faults[rank] = REFUSED
+      connection.close()
+    return faults
+
+
+def _has_ended(connection):
+  """Whether the other side of a connection is closed, as by the end of its process."""
+  connection.setblocking(False)
+  try:
+    while connection.recv(_RECEIVE_BYTES):
+      pass
+  except ConnectionResetError:
+    return True
+  except OSError:  # Nothing more has come.
+    return False
+  return True
 
 
 class Peers:
@@ -74,7 +128,7 @@ class Peers:
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
                on_gone: Optional[Callable[[str], Any]] = None,
                clock: Callable[[], float] = time.monotonic,
-               ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults):
+               ask: Optional[Callable[[Cluster, Sequence[int]], Dict[int, str]]] = None):
     """Prepares.
 
     Args:
@@ -82,14 +136,14 @@ class Peers:
       limit_seconds: how long a worker may be silent if nothing shows that its process has ended.
       on_gone: called with the reason, in a thread; None writes it and ends the process.
       clock: returns seconds.
-      ask: `find_faults`, or a fake.
+      ask: a fake of `Connections.find_faults`; None for the real one.
     """
     self.is_busy: Callable[[], bool] = lambda: False
     self._cluster = cluster
     self._limit_seconds = limit_seconds
     self._on_gone = on_gone or (lambda reason: end_process(reason, WorkerGone.exit_code))
     self._clock = clock
-    self._ask = ask
+    self._ask = ask or Connections().find_faults
     # By rank, from the next one on, so that not all ask the same worker at once.
     self._others = [(cluster.rank + distance) % len(cluster.addresses)
                     for distance in range(1, len(cluster.addresses))]
@@ -164,4 +218,6 @@ class Peers:
       faults = self._ask(self._cluster, turn)
       if len(turn) == len(self._others) or not any(faults.values()):
         return faults
+      ended = {rank: fault for rank, fault in faults.items() if fault == REFUSED}
+      return {**self._ask(self._cluster, self._others), **ended}
     return self._ask(self._cluster, self._others)
