@@ -8,7 +8,8 @@ from tensorflow_v1 import Operation, tf
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Folders whose lines are no part of the user's program.
 _OURS = tuple(os.path.join(folder, '') for folder in (
-    os.path.join(_ROOT, 'towers'), os.path.join(_ROOT, 'staging'), tf.sysconfig.get_lib()))
+    *(os.path.join(_ROOT, folder) for folder in ('towers', 'staging', 'tensorflow_v1')),
+    tf.sysconfig.get_lib()))
 _PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), '')
 # Python itself, installed packages, and AutoGraph's copies of functions.
 _LIBRARIES = re.compile(
