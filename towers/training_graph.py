@@ -17,7 +17,7 @@ from towers.input.feed import Feed
 from towers.input.micro_batches import read_accumulate
 from towers.input.plan import Plan
 from towers.placement.cluster import read_cluster
-from towers.placement.collectives import choose_wire
+from towers.placement.collectives import choose_collective, choose_wire
 from towers.placement.host import HOST
 from towers.placement.workers import Workers
 from towers.tower.tower import Model
@@ -165,9 +165,9 @@ class TrainingGraph:
     if collective == 'nccl' and self.devices.memory.num_logical:
       raise UsageError('collective=nccl refuses two towers on one GPU, and logical_gpus='
                        f'{self.devices.memory.num_logical} puts all there: use collective=ring.')
-    if collective != 'auto' and variables != 'replicated' and self.workers.num_workers == 1:
-      raise UsageError(f'collective={collective} has no meaning with variables={variables}, which '
-                       'are shared, and one worker: use variables=replicated.')
+    if variables != 'replicated' and self.workers.num_workers == 1:
+      # Nothing is left to sum, but an elastic run may go on as one worker, or as more again.
+      choose_collective(collective, self.devices.names)
     choose_wire(self.settings['wire'], num_workers=self.workers.num_workers, collective=collective)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,

@@ -18,6 +18,7 @@ from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
+from towers.training.reporting.describe import describe_run
 from towers.training.stepping.not_finite import NotFinite
 
 SHAPES = [(1, 4), (2, 2), (4, 1), (3, 1)]
@@ -302,7 +303,15 @@ def test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing():
   with Run(num_towers=2) as run:
     assert run.program.gradients.votes is None and run.program.broadcast is None
     assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
-  with pytest.raises(UsageError, match='collective=ring has no meaning with variables=host'):
-    Run(num_towers=2, collective='ring')
+  # An elastic run may go on as one worker.
+  with Run(num_towers=2, collective='ring') as run:
+    assert not [op for op in run.graph.get_operations() if op.type.startswith('Collective')]
+    with run.graph.as_default():
+      assert ('\ncollective=ring has nothing to sum: there is one worker, whose towers share their '
+              'variables\n') in describe_run(run.program)
   with pytest.raises(UsageError, match='it runs on GPUs alone'):
     Run(num_towers=2, num_workers=2, collective='nccl')
+  for collective, words in (('nccl', 'runs on GPUs alone'), ('tree', 'choose one of auto, ring')):
+    with tf.Graph().as_default(), pytest.raises(UsageError, match=words):
+      towers.Program(small.model, train=small.random_examples(13), batch_size=8, num_towers=2,
+                     device='cpu', optimizer=tf.train.AdamOptimizer(), collective=collective)

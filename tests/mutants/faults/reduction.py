@@ -119,6 +119,12 @@ MUTANTS = [
              'test_they_are_one_tower_where_all_sizes_are_known[replicated]'),
         ]),
     *mutants_of(
+        'towers/training_graph.py', tests='tests/reduce/test_workers.py', faults=[
+            ('      choose_collective(collective, self.devices.names)', '      pass',
+             'one worker is given a collective that its devices do not have',
+             'test_what_no_worker_can_reduce_is_refused_and_one_reduces_nothing'),
+        ]),
+    *mutants_of(
         'towers/reduce/rows.py', tests='tests/reduce/test_rows.py', faults=[
             ('      slices = merge_rows(slices)', '      slices = slices',
              'a worker sends rows with the same index apart, into slots of the next',

@@ -59,6 +59,9 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   if reduced.all_reduce is not None:
     lines.append(describe_all_reduce(reduced.all_reduce))
     lines += [f'  {describe_rows(slots)}' for slots in reduced.row_slots]
+  elif program.settings['collective'] != 'auto':
+    lines.append(f"collective={program.settings['collective']} has nothing to sum: there is one "
+                 'worker, whose towers share their variables')
 
   if len(program.graph.get_operations()) <= _MOST_OPS * num_towers:
     lines.append(f'memory: estimated {estimate_memory(program).describe()} for tower 0')
