@@ -108,6 +108,8 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     if config.autotune:
       config = jobs.tune(config, cluster, command)
     set_xla(config.xla, os.environ)
+    if cluster.trains_together:
+      startup.limit_idleness(config.start_seconds)
     data_set = jobs.load_data(config)
     if config.check:
       return 0 if jobs.check(config, data_set) else 1

@@ -137,7 +137,7 @@ def huge_model(batch, is_training):
 def run(fault, flags):
   """Runs main.py with a fault; returns the exit code."""
   train, validation = small.random_examples(24), small.random_examples(20, 'validation', seed=1)
-  model = small.model
+  model, load = small.model, None
   if fault == 'the map function raises':
     train = train._replace(parse_example=on_row(fail))
   elif fault == 'the map function sleeps':
@@ -162,13 +162,15 @@ def run(fault, flags):
     train = faults.poison(train, ROW)
   elif fault == 'other data':
     train = small.random_examples(24, seed=2)
+  elif fault == 'loading sleeps':
+    load = faults.hang
   elif fault == 'out of memory':
     model = huge_model
   else:
     assert fault == 'none', fault
   data_set = DataSet(train, validation, image_shape=(1, 1, small.NUM_FEATURES),
                      num_classes=small.NUM_CLASSES)
-  data.DATA_SETS['synthetic'] = lambda settings: data_set
+  data.DATA_SETS['synthetic'] = load or (lambda settings: data_set)
   models.build_classifier = lambda *args, **settings: model
   return main.main(['main.py'] + FLAGS + flags)
 

@@ -343,6 +343,9 @@ MUTANTS = [
     *mutants_of(
         'towers/training/stepping/startup.py', tests='tests/training/stepping/test_startup.py',
         faults=[
+            ('elif now - self._idle_since >= self._idle_limit:', 'elif False:',
+             'a worker that hangs before all have met never ends',
+             'test_a_start_that_does_nothing_for_long_ends_and_one_that_works_does_not[idle]'),
             ('if self._limit_seconds is not None and now', 'if False and now',
              'a start that hangs never ends',
              'test_a_start_with_a_limit_says_what_does_not_end_unless_the_limit_is_lifted[False]'),

@@ -14,7 +14,7 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests.harness.process_cluster import ROOT, ProcessCluster
-from towers.training.faults.run_error import WorkerGone
+from towers.training.faults.run_error import RunError, WorkerGone
 
 EXIT_CODE = WorkerGone.exit_code
 # The workers check each other twice a second; the rest is for a busy machine.
@@ -124,6 +124,15 @@ def test_a_worker_that_hangs_in_its_start_ends_and_so_do_the_others():
     assert any(found), cluster.all_output()
     for worker, is_found in enumerate(found):
       assert is_found or 'has ended. A step needs all workers' in cluster.output(worker)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_before_all_have_met_ends_by_itself():
+  with ProcessCluster(faults={1: 'loading sleeps'}, flags=['--start_seconds=8']) as cluster:
+    assert cluster.wait() == [EXIT_CODE, RunError.exit_code]
+    assert 'worker 1' in cluster.output(0) and 'not there after 8 s' in cluster.output(0)
+    assert ("This worker has done nothing for 8 s (start_seconds), and the others wait for it. It "
+            "is still at 'packages and files'") in cluster.output(1)
 
 
 @pytest.mark.slow

@@ -62,6 +62,26 @@ def test_a_start_with_a_limit_says_what_does_not_end_unless_the_limit_is_lifted(
                             '0.2 s (start_seconds)') for reason in late] == [True] * (not is_lifted)
 
 
+@pytest.mark.parametrize('kind', ['idle', 'busy', 'unlimited'])
+def test_a_start_that_does_nothing_for_long_ends_and_one_that_works_does_not(kind):
+  idle, is_told = [], threading.Event()
+
+  def on_idle(reason):
+    idle.append(reason)
+    is_told.set()
+
+  cpu_seconds = itertools.count(0, 1.5 if kind == 'busy' else 0.001)
+  with Startup(time.monotonic(), stream=io.StringIO(), beat_seconds=0.02, on_late=on_idle,
+               on_idle=on_idle, cpu_clock=lambda: next(cpu_seconds)) as startup:
+    startup.limit_idleness(0.2)
+    if kind == 'unlimited':
+      startup.limit_idleness(None)
+    is_told.wait(30 if kind == 'idle' else 0.5)
+  assert [reason.startswith("This worker has done nothing for 0.2 s (start_seconds), and the "
+                            "others wait for it. It is still at 'packages and files'")
+          for reason in idle] == [True] * (kind == 'idle')
+
+
 def test_ops_are_counted_by_tower():
   with tf.Graph().as_default() as graph:
     tf.constant(0)

@@ -229,6 +229,7 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
   if not cluster.trains_together:
     yield None
     return
+  startup.limit_idleness(start_seconds)
   session_config = towers.build_session_config(
       devices, workers=towers.Workers(cluster.num_workers, cluster.rank),
       **(session_settings or {}))
@@ -237,6 +238,7 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
       for name, examples in zip(('training_data', 'validation_data'), splits)})
   worker = _find_started(cluster, session_config)
   has_met = worker is not None
+  startup.limit_idleness(None)  # From here on workers wait for each other.
   if worker is None:
     roll_call = RollCall(cluster, limit_seconds=start_seconds, tell=write_line)
     startup.begin('workers', roll_call.describe_wait)

@@ -4,7 +4,8 @@
   ready in 21.3 s: packages and files 2.0, graph 12.2 (2 towers of 10,602 ops), variables 3.0, first
   step 4.1
 
-Workers that start together limit the time: one that hangs would keep all waiting.
+Workers that start together limit the time: one that hangs would keep all waiting. Before they have
+met, a start may take as long as it needs, as to index many files, but not do nothing for long.
 """
 
 import threading
@@ -15,6 +16,8 @@ from towers.base.output import write_line
 from towers.training.faults.run_error import WorkerGone, end_process
 
 _BEAT_SECONDS = 5.0
+# A process that has not used so much CPU time in the limit hangs. The beat itself uses far less.
+_LEAST_CPU_SECONDS = 1.0
 
 
 class Startup:
@@ -26,7 +29,9 @@ class Startup:
   """
 
   def __init__(self, started: float, *, stream: Any = None, beat_seconds: float = _BEAT_SECONDS,
-               on_late: Optional[Callable[[str], Any]] = None):
+               on_late: Optional[Callable[[str], Any]] = None,
+               on_idle: Callable[[str], Any] = end_process,
+               cpu_clock: Callable[[], float] = time.process_time):
     """Begins with the phase 'packages and files', which is silent.
 
     Args:
@@ -35,6 +40,9 @@ class Startup:
       beat_seconds: how long a phase stays silent, and then the time between two lines.
       on_late: called with the reason when the time is over, in a thread; None writes it and ends
         the process with code 75.
+      on_idle: the same when the process has done nothing for too long, by default with code 3: none
+        of the other workers is to blame.
+      cpu_clock: CPU seconds of this process.
     """
     self.seconds: Dict[str, float] = {}
     self._notes: Dict[str, str] = {}
@@ -47,6 +55,10 @@ class Startup:
     self._on_late = on_late or (lambda reason: end_process(reason, WorkerGone.exit_code))
     self._limit_seconds: Optional[float] = None
     self._limited_since = 0.0
+    self._on_idle = on_idle
+    self._cpu_clock = cpu_clock
+    self._idle_limit: Optional[float] = None
+    self._idle_since = self._cpu_seconds = 0.0
     self._is_over = threading.Event()
     self._lock = threading.Lock()
     self._thread = threading.Thread(target=self._beat, name='startup', daemon=True)
@@ -76,6 +88,23 @@ class Startup:
     """Gives the rest of the start a time from now on; None takes the limit away."""
     with self._lock:
       self._limit_seconds, self._limited_since = seconds, time.monotonic()
+
+  def limit_idleness(self, seconds: Optional[float]) -> None:
+    """Ends a start that does nothing for so long from now on; None takes the limit away."""
+    with self._lock:
+      self._idle_limit, self._idle_since = seconds, time.monotonic()
+      self._cpu_seconds = self._cpu_clock()
+
+  def _find_idleness(self, now):
+    """Returns in words what does not end, if nothing has been done for too long; else ''."""
+    used = self._cpu_clock()
+    if self._idle_limit is None or used - self._cpu_seconds >= _LEAST_CPU_SECONDS:
+      self._idle_since, self._cpu_seconds = now, used
+    elif now - self._idle_since >= self._idle_limit:
+      return (f'This worker has done nothing for {self._idle_limit:g} s (start_seconds), and the '
+              f"others wait for it. It is still at '{self._name}': see what it waits for, such as "
+              'a disk, and start all workers again; raise start_seconds if that may take so long.')
+    return ''
 
   def note(self, text: str) -> None:
     """Adds a note on the phase, which the last line puts in brackets."""
@@ -111,6 +140,10 @@ class Startup:
               f'{doing} does not end: not all workers are ready to train {self._limit_seconds:g} s '
               '(start_seconds) after they had met. This one hangs, or waits for one that does and '
               'says so. Start all workers again; raise start_seconds if they need longer.')
+          return
+        idleness = self._find_idleness(now)
+        if idleness:
+          self._on_idle(idleness)
           return
         if doing and now - self._phase_started >= self._beat_seconds:
           so_far = '' if self._count_ops is None else f', {self._count_ops():,} ops so far'
