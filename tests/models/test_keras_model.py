@@ -227,8 +227,8 @@ def test_an_application_trains_and_validates_on_two_towers():
 @pytest.mark.slow
 def test_an_application_starts_from_its_file(tmp_path):
   def make(weights=None):
-    return keras.applications.MobileNetV2(
-        alpha=0.35, weights=weights, classes=4, input_shape=(32, 32, 3))
+    return keras.applications.MobileNet(
+        alpha=0.25, weights=weights, classes=4, input_shape=(32, 32, 3))
 
   path = str(tmp_path / 'weights.h5')
   with tf.Graph().as_default(), tf.Session() as session:
