@@ -72,8 +72,9 @@ def translate(command):
       return [sys.executable, 'main.py'] + flags
     if '--data=fashion_mnist' in flags and not os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
       return None
-    if '--autotune' in flags or flags == ['--input_only']:
-      # They take time; tests/training/tools/test_autotune.py and tests/test_main_data.py run them.
+    if '--autotune' in flags or '--find_batch' in flags or flags == ['--input_only']:
+      # They take time; test_autotune.py and test_find_batch.py in tests/training/tools and
+      # tests/test_main_data.py run them.
       return None
     # Two steps are enough to see it work.
     flags = [flag for flag in flags if not flag.startswith('--epochs=')]
