@@ -7,7 +7,7 @@ import functools
 import pytest
 
 import models
-from models import nasnet
+from models import nasnet, resnet
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.device_audit import DeviceAudit
@@ -35,8 +35,10 @@ def build(name):
   data_set = load_synthetic(num_train=9, num_validation=5)
   with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
     patch.setattr(devices, 'count_gpus', lambda: 8)
-    # Cells of each kind once.
+    # Cells and blocks of each kind once.
     patch.setitem(nasnet._VARIANTS, 'cifar', nasnet._VARIANTS['cifar']._replace(num_normal=1))
+    patch.setitem(resnet._CIFAR_BLOCKS, 20, (1, 1, 1))
+    patch.setitem(resnet._IMAGENET_BLOCKS, 50, (2, 1, 1, 1))
     model = models.build_classifier(config.model, num_classes=data_set.num_classes)
     return build_configured(config, model, data_set)
 
