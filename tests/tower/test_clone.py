@@ -192,6 +192,19 @@ def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
               outcome('reuse', model=escaping_model, num_towers=3))
 
 
+@pytest.mark.parametrize('least, num_calls', [(10, 1), (10**6, 3)])
+def test_auto_clones_a_tower_of_many_ops(least, num_calls, monkeypatch):
+  calls = []
+
+  def model(batch, is_training):
+    calls.append(batch)
+    return small.model(batch, is_training)
+
+  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', least)
+  with Run(model=model, num_towers=3, batch_size=6, tower_build='auto'):
+    assert len(calls) == num_calls
+
+
 def test_an_unknown_build_is_refused():
   with pytest.raises(UsageError, match='tower_build'):
     Run(tower_build='copy')
