@@ -65,6 +65,8 @@ class CountedLinks:
     while True:
       try:
         chunk = source.recv(_BYTES)
+        # Before they pass, so that whoever has received bytes finds them counted.
+        self.passed[way] += len(chunk)
         if chunk:
           sink.sendall(chunk)
       except OSError:
@@ -73,7 +75,6 @@ class CountedLinks:
         source.close()
         sink.close()
         return
-      self.passed[way] += len(chunk)
 
   def _run(self, function, *arguments):
     threading.Thread(target=function, args=arguments, daemon=True).start()
