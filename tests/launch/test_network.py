@@ -126,8 +126,10 @@ def train(name, folder):
 
 
 @pytest.mark.slow
-@has_namespaces
 def test_workers_in_it_train_to_the_same_bits_and_nobody_outside_reaches_them(tmp_path):
+  # Not by a mark, with which both TensorFlows would take it.
+  if network.find_obstacle(network.enter_network) is not None:
+    pytest.skip('needs namespaces of users or networks')
   assert train('open', tmp_path / 'open') == {True}
   assert train('loopback', tmp_path / 'loopback') == {False}
   left, right = (read_weights(tmp_path / name, 20) for name in ('loopback', 'open'))

@@ -61,8 +61,8 @@ def count(variables):
   return sum(variable.shape.num_elements() for variable in variables)
 
 
-def maybe_slow(names):
-  return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in names]
+def maybe_slow(names, slow=SLOW):
+  return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
 
 
 @pytest.mark.parametrize('name', maybe_slow(models.MODELS))
@@ -74,7 +74,8 @@ def test_weights_are_as_many_as_published(name):
     assert count(tf.global_variables()) - trained == other
 
 
-@pytest.mark.parametrize('name', maybe_slow(name for name in models.MODELS if name not in COUNTED))
+@pytest.mark.parametrize('name', maybe_slow(
+    [name for name in models.MODELS if name not in COUNTED], SLOW + ('resnet20', 'vgg16')))
 def test_two_towers_train_all_weights(name, monkeypatch):
   shape, num_classes = SMALLER.get(name, PUBLISHED[name][:2])
   for variant in ('cifar', 'mobile'):

@@ -4,6 +4,7 @@ That N towers are one tower with them as well is one of the placements in `test_
 """
 
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -78,10 +79,10 @@ def take_steps_of_shared(case):
   return take_steps(placement='first', **CASES[case])
 
 
-@pytest.mark.parametrize('case, build', [
-    # Each in one of the builds, and the slow tests in the other.
-    pytest.param(case, build, marks=pytest.mark.slow if (index + (build == 'clone')) % 2 else ())
-    for index, case in enumerate(sorted(CASES)) for build in ('reuse', 'clone')])
+@pytest.mark.parametrize('case, build', small.slow_but([
+    ('momentum', 'reuse'), ('clipped, decayed, accumulated', 'clone'), ('sparse', 'clone'),
+    ('batch norm, synchronous', 'clone'), ('beside a validation tower', 'reuse')],
+    list(itertools.product(sorted(CASES), ('reuse', 'clone')))))
 def test_they_train_as_shared_variables_do(case, build):
   told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])
   expected_told, expected_variables = take_steps_of_shared(case)
