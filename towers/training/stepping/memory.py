@@ -20,7 +20,7 @@ from towers.training_graph import TrainingGraph
 
 
 class Memory(NamedTuple):
-  """Estimated bytes on the device of tower 0, which has the largest share of the batch.
+  """Estimated bytes on the device of a tower; the first has the largest share of the batch.
 
   Attributes:
     step: of tensors that live at a time.
@@ -50,16 +50,16 @@ class Memory(NamedTuple):
 class MemoryModel:
   """What a program says of a tower's memory, for any size of its batch."""
 
-  def __init__(self, program: TrainingGraph):
-    """Looks at the ops of a step on the device of tower 0."""
-    self._program = program
-    tower, devices = program.towers[0], program.devices
+  def __init__(self, program: TrainingGraph, index: int = 0):
+    """Looks at the ops of a step on the device of a tower, by default the first."""
+    self._program, self._index = program, index
+    tower, devices = program.towers[index], program.devices
     is_gpu = devices.kind == 'GPU'
     # What a tower makes may be needed by replicas alone.
     made = [part for gradient in tower.gradients if gradient is not None
             for part in tf.nest.flatten(gradient, expand_composites=True)]
     roots = [getattr(root, 'op', root) for root in [program.train_op, tower.loss, *made]]
-    ops = find_needed(roots, _Near(program))
+    ops = find_needed(roots, _Near(program, index))
     self._live = LiveTensors(
         ops, device=tower.device, is_gpu=is_gpu,
         threads=1 if is_gpu else count_cores_of_each(len(devices.names)),
@@ -76,9 +76,9 @@ class MemoryModel:
     """Returns the estimate for a micro-batch of all towers; of another size than the program's only
     where the graph does not fix it, as it does where all batches of an epoch are equal."""
     feed = self._program.feed
-    rows = feed.inputs.plan.shares(batch_size)[0]
+    rows = feed.inputs.plan.shares(batch_size)[self._index]
     batch = sum(tensor_bytes(tensor, rows=rows)
-                for tensor in tf.nest.flatten(feed.templates[0].tensors))
+                for tensor in tf.nest.flatten(feed.templates[self._index].tensors))
     waiting = 0 if feed.stage is None else feed.stage.depth
     step, unknown = self._live.find_peak(rows)
     batches = batch * (1 + waiting)
@@ -87,17 +87,17 @@ class MemoryModel:
 
 
 class _Near:
-  """The ops on the device of tower 0 and on the host, and those that update shared variables."""
+  """The ops on the device of a tower and on the host, and those that update shared variables;
+  without other towers."""
 
-  def __init__(self, program):
-    first, *others = program.towers
-    self._devices = {first.device, HOST, ''}
-    self._others = tuple(tower.scope for tower in others)
+  def __init__(self, program, index):
+    self._devices = {program.towers[index].device, HOST, ''}
+    self._others = tuple(tower.scope for other, tower in enumerate(program.towers)
+                         if other != index)
     self._shares = program.replicas is None
 
   def __contains__(self, op):
-    return op.device in self._devices or (
-        self._shares and not op.name.startswith(self._others))
+    return (self._shares or op.device in self._devices) and not op.name.startswith(self._others)
 
 
 def estimate_memory(program: TrainingGraph) -> Memory:
