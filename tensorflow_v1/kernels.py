@@ -8,7 +8,7 @@ from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Operation, Tensor
 
 _TAKING = ('Conv2DBackpropFilter', 'Conv2DBackpropInput', 'MaxPoolGrad')
-# Of the matrices that 1.14 multiplies at a time, and of those that one thread should not exceed.
+# Of the matrices that are multiplied at a time, and of those that one thread should not exceed.
 _MATRICES_BYTES, _THREAD_BYTES = 30 << 20, 256 << 10
 
 
@@ -16,17 +16,17 @@ def kernel_bytes(op: Operation, find_shape: Callable[[Tensor], Sequence[int]], *
                  threads: int) -> int:
   """Returns what the kernel of an op takes on a CPU, besides its outputs.
 
-  Gradients of convolutions on 1.14 unfold several images into one matrix, as many as fill 30 MB
-  with the others, however many there are (conv_grad_{filter,input}_ops.cc); those of max pooling
-  note where each maximum was (maxpooling_op.cc). On 2.x oneDNN takes next to nothing, but does not
-  compute in half precision.
+  TensorFlow's own gradients of convolutions unfold several images into one matrix, as many as fill
+  30 MB with the others, however many there are (conv_grad_{filter,input}_ops.cc); those of max
+  pooling note where each maximum was (maxpooling_op.cc). On 2.x oneDNN takes next to nothing, where
+  it is on, but does not compute in half precision.
 
   Args:
     op: any.
     find_shape: of a tensor, without unknown axes.
     threads: inside of an op.
   """
-  if op.type not in _TAKING or not IS_1 and op.outputs[0].dtype != tf.half:
+  if op.type not in _TAKING or _uses_onednn() and op.outputs[0].dtype != tf.half:
     return 0
   if op.type == 'MaxPoolGrad':
     return 8 * multiply(find_shape(op.inputs[1]))
@@ -45,3 +45,12 @@ def kernel_bytes(op: Operation, find_shape: Callable[[Tensor], Sequence[int]], *
 def multiply(sizes: Iterable[int]) -> int:
   """Returns the product of sizes, 1 of none."""
   return functools.reduce(operator.mul, sizes, 1)
+
+
+@functools.lru_cache(maxsize=None)
+def _uses_onednn() -> bool:
+  """Returns whether oneDNN computes; TF_ENABLE_ONEDNN_OPTS and the processor decide."""
+  if IS_1:
+    return False
+  from tensorflow.python.util import _pywrap_util_port
+  return bool(_pywrap_util_port.IsMklEnabled())

@@ -186,7 +186,7 @@ PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.agent',
     'towers.launch.tf_config', 'benchmarks.workers', 'benchmarks.input', 'benchmarks.step',
     'benchmarks.mnist', 'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation',
-    'benchmarks.recompute', 'benchmarks.results',
+    'benchmarks.recompute', 'benchmarks.results', 'benchmarks.memory',
     'tests.mutants', 'tests.chaos')]
 
 

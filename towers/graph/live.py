@@ -67,21 +67,30 @@ class LiveTensors:
       false: a scalar bool that is false in this run, or None.
     """
     self._is_gpu, self._threads, self._false = is_gpu, threads, false
+    # Asked once, since TensorFlow answers in a microsecond or two.
+    self._types = {op: op.type for op in ops}
+    self._inputs: Dict[Operation, List[Tensor]] = {}
+    self._controls: Dict[Operation, List[Operation]] = {}
     self._here = {op for op in ops if op.device in (device, '')}
     self._followers: Dict[Operation, List[Operation]] = collections.defaultdict(list)
     self._waiting: Dict[Operation, int] = {}  # How many ops each op waits for.
     self._readers: Dict[Tensor, int] = collections.Counter()  # How many inputs each tensor is.
     for op in sorted(ops, key=lambda op: op._id):
+      inputs = self._inputs[op] = list(op.inputs)
+      controls = self._controls[op] = op.control_inputs
       # A loop's second turn does not wait for itself.
-      sources = [tensor.op for tensor in op.inputs if tensor.op.type != 'NextIteration']
-      sources = [source for source in [*sources, *op.control_inputs] if source in ops]
+      sources = [source for source in [tensor.op for tensor in inputs]
+                 if self._types.get(source, 'NextIteration') != 'NextIteration']
+      sources += [source for source in controls if source in self._types]
       for source in sources:
         self._followers[source].append(op)
       self._waiting[op] = len(sources)
       if self._keeps(op):
-        self._readers.update(op.inputs)
+        for tensor in inputs:
+          self._readers[tensor] += 1
     # Writes of single rows go to a variable's own memory, so its reads are copies.
-    self._copied = {op.inputs[0] for op in ops if op.type.startswith('ResourceScatter')}
+    self._copied = {self._inputs[op][0] for op, kind in self._types.items()
+                    if kind.startswith('ResourceScatter')}
 
   def find_peak(self, rows: int) -> Tuple[int, List[str]]:
     """Returns the most bytes for a batch of `rows` examples, and what counts as nothing since its
@@ -100,9 +109,11 @@ class LiveTensors:
       self._end(op, run)
       for follower in self._followers[op]:
         waiting[follower] -= 1
-        if not waiting[follower] and not self._is_gpu and follower.type in _CHEAP:
+        if waiting[follower]:
+          continue
+        if not self._is_gpu and self._types[follower] in _CHEAP:
           ready.appendleft(follower)
-        elif not waiting[follower]:
+        else:
           ready.append(follower)
     return run.peak, run.shapes.unknown
 
@@ -112,41 +123,44 @@ class LiveTensors:
 
   def _begin(self, op, run):
     """Gives the outputs of an op their memory; returns how long it takes, in some unit."""
-    if run.is_dead(op):
+    kind, inputs = self._types[op], self._inputs[op]
+    if run.is_dead(op, kind, inputs, self._controls[op]):
       return 0.0
     run.shapes.add(op)
-    if op.type in _PILES:
+    if kind in _PILES:
       run.shapes.unknown.append(op.name)
     is_here = op in self._here
-    is_given = op.type in _GIVEN and not (
-        op.type == 'ReadVariableOp' and op.inputs[0] in self._copied)
+    is_given = kind in _GIVEN and not (kind == 'ReadVariableOp' and inputs[0] in self._copied)
     for output in op.outputs:
       if output not in run.dead and (
           not is_given if is_here else self._is_gpu and self._readers[output]):
         self._place(op, output, run, is_here)
         run.hold(output, 1 + self._readers[output])  # One is the op itself, while it runs.
     if is_here and not self._is_gpu:
-      run.take(op, kernel_bytes(op, run.shapes.find, threads=self._threads))
-      run.hold(op, 1)
-    if self._threads == 1 or op.type in _CHEAP:
+      taken = kernel_bytes(op, run.shapes.find, threads=self._threads)
+      if taken:
+        run.take(op, taken)
+        run.hold(op, 1)
+    if self._threads == 1 or kind in _CHEAP:
       return 0.0
     return _guess_duration(op, run.shapes)
 
   def _end(self, op, run):
-    for tensor in [op, *op.outputs, *(op.inputs if self._keeps(op) else ())]:
+    for tensor in [op, *op.outputs, *(self._inputs[op] if self._keeps(op) else ())]:
       run.release(tensor)
 
   def _place(self, op, output, run, is_here):
     """Gives a tensor memory of its own, or that of an input."""
-    if is_here and op.type in _ALIASES:
-      run.share(output, next(tensor for tensor in op.inputs if tensor not in run.dead))
+    kind, inputs = self._types[op], self._inputs[op]
+    if is_here and kind in _ALIASES:
+      run.share(output, next(tensor for tensor in inputs if tensor not in run.dead))
       return
     num_bytes = run.shapes.count_bytes(output)
-    if is_here and op.type == 'Sum' and num_bytes == run.shapes.count_bytes(op.inputs[0]):
-      run.share(output, op.inputs[0])  # Over no axis.
+    if is_here and kind == 'Sum' and num_bytes == run.shapes.count_bytes(inputs[0]):
+      run.share(output, inputs[0])  # Over no axis.
       return
-    if is_here and op.type in _IN_PLACE:
-      for tensor in op.inputs:
+    if is_here and kind in _IN_PLACE:
+      for tensor in inputs:
         if tensor.dtype == output.dtype and run.is_spare(tensor, num_bytes):
           run.share(output, tensor)
           return
@@ -182,20 +196,20 @@ class _Run:
     self._sizes: Dict[Any, int] = {}
     self._readers: Dict[Any, int] = {}
 
-  def is_dead(self, op):
+  def is_dead(self, op, kind, inputs, controls):
     """Returns whether an op is in a branch that is not taken, and finds which of its outputs are.
     """
-    inputs = list(op.inputs)
     are_dead = [tensor in self.dead for tensor in inputs]
-    if any(source in self.dead for source in op.control_inputs) or (
-        all(are_dead) if op.type == 'Merge' and inputs else any(are_dead)):
+    if any(source in self.dead for source in controls) or (
+        all(are_dead) if kind == 'Merge' and inputs else any(are_dead)):
       self.dead.add(op)
       self.dead.update(op.outputs)
-    elif op.type == 'Switch' and inputs[1] in self._known:
+      return True
+    if kind == 'Switch' and inputs[1] in self._known:
       self.dead.add(op.outputs[not self._known[inputs[1]]])
-    elif op.type in ('Identity', 'LogicalNot') and inputs[0] in self._known:
-      self._known[op.outputs[0]] = self._known[inputs[0]] != (op.type == 'LogicalNot')
-    return op in self.dead
+    elif kind in ('Identity', 'LogicalNot') and inputs[0] in self._known:
+      self._known[op.outputs[0]] = self._known[inputs[0]] != (kind == 'LogicalNot')
+    return False
 
   def take(self, tensor, num_bytes):
     """Gives a tensor a buffer."""

@@ -1,7 +1,9 @@
 """Memory: a step holds what has been estimated before it, within a fifth."""
 
+import numpy as np
 import pytest
 
+import models
 import towers
 from benchmarks.harness.live_memory import measure_peaks
 from tensorflow_v1 import tf
@@ -88,12 +90,13 @@ def one_thread(monkeypatch):
 
 
 def measure(run):
-  """Returns the peak of a step on the device of tower 0."""
+  """Returns the peak of a step on the device of each tower."""
   program = run.program
   run.steps.train()
   for _ in range(program.plan.accumulate - 1):
     run.session.run(program.gradients.add_op)
-  return measure_peaks(run.session, program.train_op)[program.towers[0].device]
+  peaks = measure_peaks(run.session, program.train_op)
+  return [peaks[tower.device] for tower in program.towers]
 
 
 @pytest.mark.parametrize('model, num_towers, settings', slow_but(FAST, POINTS))
@@ -101,9 +104,32 @@ def test_a_step_holds_what_was_estimated(model, num_towers, settings):
   settings = dict(dict(batch_size=BATCH), **settings)
   with Run(model=model, num_towers=num_towers, train=random_examples(3 * BATCH), **settings) as run:
     estimate = estimate_memory(run.program)
-    measured = measure(run)
+    measured, *_ = measure(run)
   assert not estimate.unknown
   assert 0.8 * measured < estimate.step < 1.2 * measured
+
+
+# (model, towers, pixels per side, examples per tower)
+ZOO = [('lenet', 2, 28, 16), ('alexnet_cifar', 2, 32, 16), ('resnet20', 2, 16, 8),
+       ('resnet32', 1, 32, 8), ('vgg16', 1, 32, 4), ('nasnet_cifar', 1, 32, 2)]
+
+
+@pytest.mark.parametrize('model, num_towers, size, rows', slow_but(ZOO[:1], ZOO))
+def test_a_step_of_the_zoo_holds_what_was_estimated(model, num_towers, size, rows):
+  batch_size = num_towers * rows
+  random = np.random.RandomState(0)
+  train = towers.from_arrays(
+      random.randint(256, size=[2 * batch_size + 1, size, size, 3]).astype(np.uint8),
+      random.randint(10, size=2 * batch_size + 1).astype(np.int32))
+  classifier = models.build_classifier(model, num_classes=10)
+  with Run(model=classifier, num_towers=num_towers, train=train, validation_kind='none',
+           batch_size=batch_size, optimizer='momentum') as run:
+    estimates = [MemoryModel(run.program, index).estimate(batch_size)
+                 for index in range(num_towers)]
+    measured = measure(run)
+  assert not estimates[0].unknown
+  for estimate, peak in zip(estimates, measured):
+    assert 0.8 * peak < estimate.step < 1.2 * peak
 
 
 def test_one_model_of_a_program_estimates_any_batch():

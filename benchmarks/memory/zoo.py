@@ -1,28 +1,33 @@
 """Memory: what is estimated before a run beside what a step holds, for every model of the zoo.
 
-  python -m benchmarks.memory                                # a table; half an hour on two cores
+  python -m benchmarks.memory          # a line for each tower; an hour on two cores
   python -m benchmarks.memory --models=resnet20,lenet --towers=1,2,4 --json=FILE
+  python -m benchmarks.memory --print                        # the table of what the file has
 
-Each point is a process of its own, whose session is that of main.py. The memory measured is that of
-live tensors and kernels in a traced step, by tower; of several traced steps the median counts, since
-ops of several threads meet otherwise each time.
+The file of --json keeps all lines, those of another TensorFlow too. Each point is a process of its
+own, whose session is that of main.py. The memory measured is that of live tensors and kernels in a
+traced step, by tower; of several traced steps the median counts, since ops of several threads meet
+otherwise each time.
 """
 
 import argparse
 import concurrent.futures
 import multiprocessing
+import os
 import statistics
 from typing import Any, Dict, List, NamedTuple
 
-from benchmarks.harness.figures import write_figures
+from benchmarks.harness.figures import read_figures, write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from benchmarks.harness.live_memory import measure_peaks
 from benchmarks.harness.machine import describe_machine
 from benchmarks.harness.program import open_program
 from models import MODELS
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FIGURES = os.path.join(_ROOT, 'docs', 'figures', 'memory.json')
 _TRACED = 3
-_STEPS_BEFORE = 2
+_STEPS_BEFORE = 1
 
 
 class Point(NamedTuple):
@@ -41,13 +46,12 @@ POINTS = {
     'nasnet_cifar_large': Point(32, 2), 'nasnet_mobile': Point(96, 4), 'nasnet_large': Point(96, 2)}
 
 
-def measure(model: str, num_towers: int, optimizer: str = 'momentum') -> List[Dict[str, Any]]:
+def measure(model: str, num_towers: int) -> List[Dict[str, Any]]:
   """Returns a line for each tower; call it in a process of its own.
 
   Args:
     model: of the zoo.
     num_towers: on virtual CPU devices.
-    optimizer: as for main.py.
   """
   from tensorflow_v1 import tf
   from towers.data import load_synthetic
@@ -59,7 +63,7 @@ def measure(model: str, num_towers: int, optimizer: str = 'momentum') -> List[Di
   # So many that the last batch of an epoch is smaller, as in most runs.
   data_set = load_synthetic(image_shape=(point.size, point.size, 3), num_classes=10,
                             num_train=8 * batch_size - 1, num_validation=2 * batch_size)
-  config = Config(model=model, batch_size=batch_size, optimizer=optimizer)
+  config = Config(model=model, batch_size=batch_size)
   with open_program(config, data_set, num_towers=num_towers) as steps:
     program = steps.program
     estimates = [MemoryModel(program, index).estimate(batch_size) for index in range(num_towers)]
@@ -68,7 +72,7 @@ def measure(model: str, num_towers: int, optimizer: str = 'momentum') -> List[Di
       steps.train()
     traced = [measure_peaks(steps.session, program.train_op) for _ in range(_TRACED)]
     return [dict(model=model, size=point.size, rows=point.rows, num_towers=num_towers,
-                 tower=index, optimizer=optimizer,
+                 tower=index,
                  estimated_bytes=estimate.step, is_complete=not estimate.unknown,
                  measured_bytes=[peaks[program.towers[index].device] for peaks in traced],
                  variable_bytes=estimate.variables, batch_bytes=estimate.batches,
@@ -89,33 +93,54 @@ def find_ratio(line: Dict[str, Any]) -> float:
 
 
 def format_line(line: Dict[str, Any]) -> str:
-  """Returns a row of the table, in Markdown."""
+  """Returns what is estimated and measured of a tower, in words."""
   measured = sorted(number / 1e6 for number in line['measured_bytes'])
-  return (f"| {line['tensorflow_version']} | `{line['model']}` | {line['size']} | {line['rows']} | "
-          f"{line['tower']} of {line['num_towers']} | {line['estimated_bytes'] / 1e6:.1f} MB | "
-          f'{statistics.median(measured):.1f} MB | {measured[0]:.1f} to {measured[-1]:.1f} | '
-          f'{find_ratio(line):.2f} |')
+  return (f"TensorFlow {line['tensorflow_version']}, {line['model']}, images of {line['size']}, "
+          f"{line['rows']} per tower, tower {line['tower']} of {line['num_towers']}: estimated "
+          f"{line['estimated_bytes'] / 1e6:.1f} MB, measured {measured[0]:.1f} to "
+          f'{measured[-1]:.1f} MB, {find_ratio(line):.2f} of the median')
+
+
+def format_table(lines: List[Dict[str, Any]]) -> str:
+  """Returns a table with a row for each TensorFlow and model, in Markdown."""
+  towers = sorted({(line['num_towers'], line['tower']) for line in lines})
+  names = [f"tower {tower} of {count}" for count, tower in towers]
+  rows: Dict[Any, Any] = {}
+  for line in lines:
+    head = line['tensorflow_version'], list(MODELS).index(line['model'])
+    middle = statistics.median(line['measured_bytes'])
+    rows.setdefault(head, (line, {}))[1][line['num_towers'], line['tower']] = (
+        f"{line['estimated_bytes'] / 1e6:.1f} / {middle / 1e6:.1f} MB: {find_ratio(line):.2f}")
+  return '\n'.join([
+      f"| TensorFlow | Model | Image | Batch per tower | {' | '.join(names)} |",
+      '|---' * (4 + len(towers)) + '|'] + [
+          f"| {version} | `{line['model']}` | {line['size']} | {line['rows']} | "
+          f"{' | '.join(cells.get(tower, '') for tower in towers)} |"
+          for (version, _), (line, cells) in sorted(rows.items())])
+
+
+def read_lines(path: str) -> List[Dict[str, Any]]:
+  """Returns the lines of a file, none if it is not there."""
+  return read_figures(path)['lines'] if os.path.exists(path) else []
 
 
 def main() -> None:
-  """Measures every model, and prints the table."""
+  """Measures every model, and prints a line for each tower."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--models', type=several(one_of(MODELS)), default=','.join(MODELS))
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2')
-  parser.add_argument('--optimizer', default='momentum')
-  parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
+  parser.add_argument('--json', type=path_to_write, default=FIGURES,
+                      help='file of all lines, in which those of new points replace older ones')
+  parser.add_argument('--print', action='store_true', help='measure nothing')
   flags = parser.parse_args()
-  print('| TensorFlow | Model | Image | Batch per tower | Tower | Estimated | Measured | from … to '
-        '| Ratio |\n|---|---|---|---|---|---|---|---|---|')
-  lines: List[Dict[str, Any]] = []
+  if flags.print:
+    print(format_table(read_lines(flags.json)))
+    return
   for model in flags.models:
     for num_towers in flags.towers:
-      for line in measure_alone(model, num_towers, flags.optimizer):
-        lines.append(line)
-        print(format_line(line), flush=True)
-  if flags.json:
-    write_figures(flags.json, dict(machine=describe_machine(), lines=lines))
-
-
-if __name__ == '__main__':
-  main()
+      found = measure_alone(model, num_towers)
+      print(*map(format_line, found), sep='\n', flush=True)
+      point = model, num_towers, found[0]['tensorflow_version']
+      lines = [line for line in read_lines(flags.json) if point != (
+          line['model'], line['num_towers'], line['tensorflow_version'])] + found
+      write_figures(flags.json, dict(machine=describe_machine(), lines=lines))
