@@ -96,7 +96,8 @@ def translate(command):
     return [sys.executable, *words[1:], '--models=linear', '--towers=1', '--kinds=towers,by hand',
             '--rounds=1', '--seconds=0.01']
   if words[:3] == ['python', '-m', 'benchmarks.mnist']:
-    return [sys.executable, *words[1:], '--model=linear', '--steps=2', '--rounds=1']
+    return [sys.executable, *words[1:], '--data=sample', '--model=linear', '--steps=2',
+            '--rounds=1']
   if words[:3] == ['python', '-m', 'tests.gallery']:
     return [sys.executable, *words[1:], 'feature_columns']
   assert words[0] == 'python', f'No test knows how to run {command!r}.'

@@ -161,18 +161,24 @@ def test_three_repeats_of_eight_towers_are_bit_identical():
   assert len(repeat(3, 8)) == 1
 
 
+def build(placement, num_towers):
+  return Run(placement=placement, num_towers=num_towers, optimizer='adam', learning_rate=0.01,
+             train=small.random_examples(13))
+
+
+@functools.lru_cache(maxsize=None)
+def four_steps_of_one_tower():
+  """Returns the losses, and the names of all variables."""
+  with build('host', 1) as run, run.graph.as_default():
+    return ([run.steps.train() for _ in range(4)],
+            sorted(variable.op.name for variable in tf.global_variables()))
+
+
 @pytest.mark.parametrize('ours, other', [
     (('replicated', 3), ('replicated', 2)), (('replicated', 2), ('balanced', 2)), (('host', 1), (
         'replicated', 3))])
 def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_path):
-  settings = dict(optimizer='adam', learning_rate=0.01, train=small.random_examples(13))
-
-  def build(placement, num_towers):
-    return Run(placement=placement, num_towers=num_towers, **settings)
-
-  with build('host', 1) as run, run.graph.as_default():
-    expected = [run.steps.train() for _ in range(4)]
-    expected_names = sorted(variable.op.name for variable in tf.global_variables())
+  expected, expected_names = four_steps_of_one_tower()
   with build(*ours) as run, run.graph.as_default():
     losses = [run.steps.train() for _ in range(2)]
     Checkpoints(str(tmp_path), keep=1).save(run.session)
@@ -315,21 +321,30 @@ def initialize_with_copies(run, variables, path):
   run.session.run(tf.local_variables_initializer())
 
 
+def losses_after(means, path, **settings):
+  """Returns the losses of the steps after a write."""
+  with Run(**settings) as run, run.graph.as_default():
+    run.steps.train()
+    variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+    means(run, variables, path)
+    assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
+    losses = [run.steps.train() for _ in range(2)]
+    if run.program.replicas is not None:
+      assert_same_replicas(run)
+    return losses
+
+
+@functools.lru_cache(maxsize=None)
+def losses_of_one_tower():
+  return losses_after(load, None, num_towers=1)
+
+
 @pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
                                    initialize_with_copies], ids=lambda means: means.__name__)
 def test_every_write_of_weights_writes_all_replicas(means, tmp_path):
   path = save_other_weights(tmp_path)
-  outcomes = []
-  for num_towers, placement in ((1, 'host'), (3, 'replicated')):
-    with Run(num_towers=num_towers, placement=placement) as run, run.graph.as_default():
-      run.steps.train()
-      variables = {variable.op.name: variable for variable in tf.trainable_variables()}
-      means(run, variables, path)
-      assert_same_weights(run.weights(), other_weights(), tolerance=1e-6)
-      outcomes.append([run.steps.train() for _ in range(2)])
-      if run.program.replicas is not None:
-        assert_same_replicas(run)
-  np.testing.assert_allclose(outcomes[1], outcomes[0], rtol=0, atol=1e-5)
+  losses = losses_after(means, path, num_towers=3, placement='replicated')
+  np.testing.assert_allclose(losses, losses_of_one_tower(), rtol=0, atol=1e-5)
 
 
 def test_initial_values_from_a_checkpoint_reach_all_replicas(tmp_path):
