@@ -44,7 +44,7 @@ def images(batch, is_training):
   if is_training is True:  # Without validation.
     x = dropped
   else:
-    x = tf.cond(is_training, lambda: dropped, lambda: tf.tile(x, [1, 8])[:, :128])
+    x = tf.cond(is_training, lambda: dropped, lambda: tf.tile(x, [1, 256])[:, :128])
   return classify(x, labels), {'norm': tf.reduce_sum(tf.square(x), 1)}
 
 
