@@ -208,12 +208,13 @@ class _Original(NamedTuple):
     """Returns a copy in the same graph."""
     graph._names_in_use.update((name.lower() + suffix, times) for suffix, times in self.suffixes)
     made: List[Operation] = []
-    for op, node, inputs in zip(self.indices, self.nodes, self.inputs):
-      node.name = name + op.name[len(self.name):]
-      _write_name(node, name)
-      c_op = ops._create_c_op(graph, node, [made[index].outputs[port] for index, port in inputs],
-                              [])
-      made.append(graph._create_op_from_tf_operation(c_op, compute_device=False))
+    with graph._mutation_lock():
+      for op, node, inputs in zip(self.indices, self.nodes, self.inputs):
+        node.name = name + op.name[len(self.name):]
+        _write_name(node, name)
+        c_op = ops._create_c_op(graph, node,
+                                [made[index].outputs[port] for index, port in inputs], [])
+        made.append(graph._create_op_from_tf_operation(c_op, compute_device=False))
 
     names = {self.name: name, self.name + ':0': name + ':0'}
     variable = object.__new__(self.kind)
