@@ -56,13 +56,12 @@ from tensorflow_v1.types import (
     Tensor,
     Variable,
 )
-from tensorflow_v1.variable_copies import VariableCopies
 
 __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
     'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea', 'Tensor',
-    'Variable', 'VariableCopies', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of',
-    'as_written', 'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset', 'exchange',
+    'Variable', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of', 'as_written',
+    'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset', 'exchange',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
     'get_next_by_reader',
     'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes',

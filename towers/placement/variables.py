@@ -19,7 +19,7 @@ import contextlib
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from tensorflow_v1 import Operation, Variable, VariableCopies, tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_same_number
 from towers.placement.host import HOST
 from towers.placement.randomness import find_random_ops, seed_initial_value
@@ -34,7 +34,7 @@ class VariableStore(NamedTuple):
   Attributes:
     creator: for `tf.variable_creator_scope`: makes a variable, or returns the first tower's to a
       later tower.
-    begin_tower: to call before each tower is built, with the device function of its ops or None.
+    begin_tower: to call before each tower is built.
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
     seed: of everything random in the towers.
@@ -46,7 +46,7 @@ class VariableStore(NamedTuple):
       towers draw the same.
   """
   creator: Callable[..., Variable]
-  begin_tower: Callable[[Any], None]
+  begin_tower: Callable[[], None]
   made: Dict[str, Variable]
   initial_ops: Set[Operation]
   seed: int
@@ -92,13 +92,10 @@ class _Creator:
     candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
     self._bytes_on = dict.fromkeys(candidates, 0)
     self._asked: Dict[str, int] = {}
-    self._copies = VariableCopies()
-    self._place: Any = None
 
-  def begin_tower(self, place):
+  def begin_tower(self):
     """Starts to count names anew, so that each tower asks for the same ones."""
     self._asked.clear()
-    self._place = place
 
   def make(self, next_creator, **settings):
     """Makes a variable and its replicas, unless an earlier tower has; a variable creator."""
@@ -113,7 +110,7 @@ class _Creator:
 
     device = min(self._bytes_on, key=lambda candidate: self._bytes_on[candidate])
     with tf.device(device), tf.name_scope(None):
-      variable = self._copies.make(next_creator, dict(settings, name=name), self._place)
+      variable = next_creator(**dict(settings, name=name))
     if not scope:
       # Keras uses names again, as for the layers of a SavedModel, and TensorFlow makes them unique.
       name = variable.op.name

@@ -281,7 +281,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
   sizes = [len(tf.get_collection(key)) for key in collections]
 
-  store.begin_tower(place)
+  store.begin_tower()
   outer = tf.get_variable_scope()
   with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope:
     returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,

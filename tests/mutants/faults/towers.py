@@ -4,22 +4,6 @@ from tests.mutants.mutant import mutants_of
 
 MUTANTS = [
     *mutants_of(
-        'tensorflow_v1/variable_copies.py', tests='tests/tensorflow_v1/test_variable_copies.py',
-        faults=[
-            ("[device for device in devices if device is not place]", "[]",
-             'a variable stands on the device of an earlier one',
-             'test_any_difference_counts[balanced]'),
-            ("getattr(creator, '__closure__', creator) is not None", 'False',
-             'a creator that the user has put around all towers is not asked',
-             'test_a_creator_around_all_towers_is_asked'),
-            ('return type(value).__name__, repr(value)', 'return type(value).__name__, value',
-             'a variable that starts with -0.0 is copied from one that starts with 0.0',
-             'test_any_difference_counts[host]'),
-            ('sorted(vars(initializer).items())', '[]',
-             'weights of another initializer of the same class start as those before',
-             'test_any_difference_counts[host]'),
-        ]),
-    *mutants_of(
         'towers/validation.py', tests='tests/test_exactness.py', faults=[
             ('[tf.cast(tower.num_examples, tf.float32)]',
              '[tf.cast(tf.maximum(tower.num_examples, 1), tf.float32)]',
