@@ -46,8 +46,8 @@ def pytest_collection_finish(session):
 
   To list all of these in Python takes a twelfth of the tests' time.
   """
-  if IS_1 and 'tensorflow' in sys.modules:
-    from tensorflow.python.util import tf_stack
+  tf_stack = sys.modules.get('tensorflow.python.util.tf_stack')
+  if IS_1 and tf_stack is not None:
     tf_stack.extract_stack = functools.partial(tf_stack.extract_stack, limit=30)
 
 

@@ -266,7 +266,7 @@ def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
 
 @pytest.mark.parametrize('more', [
     dict(parse_example=lambda number: number),
-    dict(read=lambda elements, epoch, parallel_calls: elements),
+    dict(read=lambda elements, rows, epoch, parallel_calls: elements),
     dict(takes_epoch=True, parse_batch=lambda numbers, rows, epoch: tf.gather(rows, numbers))
 ])
 def test_what_does_more_than_gather_is_parsed_by_threads(more):
