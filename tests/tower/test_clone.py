@@ -170,8 +170,8 @@ def test_models_of_the_project_clone(name):
 
 @pytest.mark.slow
 def test_auto_clones_deep_models_alone():
-  assert count_ops('resnet56', 'auto') == count_ops('resnet56', 'clone') < count_ops(
-      'resnet56', 'reuse')
+  assert count_ops('resnet20', 'auto') == count_ops('resnet20', 'clone') < count_ops(
+      'resnet20', 'reuse')
   assert count_ops('lenet', 'auto') == count_ops('lenet', 'reuse')
 
 
