@@ -247,7 +247,7 @@ def test_rows_of_unequal_length_are_padded(rows, dtype, padded):
   np.testing.assert_array_equal(got, padded)
 
 
-def test_rows_of_equal_length_are_an_array_whoever_holds_them():
+def test_rows_of_equal_length_are_an_array_in_a_list_or_an_array_of_objects():
   for rows in ([[1, 2], [3, 4]], _of_objects([1, 2], [3, 4])):
     examples = from_arrays(rows)
     assert examples.is_gathered

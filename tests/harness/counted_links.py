@@ -65,7 +65,7 @@ class CountedLinks:
     while True:
       try:
         chunk = source.recv(_BYTES)
-        # Before they pass, so that whoever has received bytes finds them counted.
+        # Before they pass, so that bytes that have arrived are counted.
         self.passed[way] += len(chunk)
         if chunk:
           sink.sendall(chunk)

@@ -117,7 +117,7 @@ TOWERS = {1: {}, 3: dict(placement='balanced', tower_build='clone'), 8: {},
 FAST = diagonal(NAMES, list(TOWERS)) + [('lamb', 2), ('lars', 2), ('adamw', 2)]
 
 
-# Gradients come from eight towers as from three, whoever takes the step.
+# Gradients come from eight towers as from three, with any optimizer.
 @pytest.mark.parametrize('name, num_towers', slow_but(FAST, [
     (name, num_towers) for name in NAMES for num_towers in TOWERS
     if num_towers < 8 or (name, num_towers) in FAST]))

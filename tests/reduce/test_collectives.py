@@ -238,7 +238,7 @@ def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, nu
 def test_two_workers_gather_to_the_bit_and_send_their_own_alone(wire):
   random = np.random.RandomState(0)
   summed = random.randn(2, 7).astype(np.float32)
-  # Bits that a sum would change: of negative zeros, of infinities, of numbers that are none.
+  # Bits that a sum would change: of negative zeros, of infinities, of NaN.
   gathered = random.randn(2, 5001, 3).astype(np.float32)
   gathered[:, :4, 0] = [-0.0, np.inf, -np.inf, np.nan]
   links, sessions, fetched = CountedLinks(2), [], []

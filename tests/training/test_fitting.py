@@ -337,14 +337,18 @@ def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
   assert capped['global_step'] == 4 and capped['examples_seen'] == 10000 + 4096
 
 
+def capped_command(folder, cap, *starter):
+  """Returns the command of four steps of a worker that may have a cap of memory, by a starter."""
+  return [sys.executable, *starter, '-m', 'tests.harness.capped_run', cap, '--num_gpus=1',
+          '--steps=4', f'--checkpoint_dir={folder / cap}']
+
+
 @pytest.mark.slow
 @pytest.mark.both
 def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
-  def run(cap, *launcher):
-    return subprocess.run(
-        [sys.executable, *launcher, '-m', 'tests.harness.capped_run', cap, '--num_gpus=1',
-         '--steps=4', f'--checkpoint_dir={tmp_path / cap}'],
-        cwd=ROOT, capture_output=True, text=True, timeout=300)
+  def run(*arguments):
+    return subprocess.run(capped_command(tmp_path, *arguments), cwd=ROOT, capture_output=True,
+                          text=True, timeout=300)
 
   alone = run('0')
   both = run('100@1', '-m', 'towers.launch', '--workers=2', '--restarts=0', '--', sys.executable)
@@ -357,11 +361,9 @@ def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
 @pytest.mark.slow
 @pytest.mark.both
 def test_under_agents_workers_start_again_together_when_one_has_no_memory(tmp_path):
-  def start(cap, *agent):
-    return subprocess.Popen(
-        [sys.executable, *agent, '-m', 'tests.harness.capped_run', cap, '--num_gpus=1',
-         '--steps=4', f'--checkpoint_dir={tmp_path / cap}'],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+  def start(*arguments):
+    return subprocess.Popen(capped_command(tmp_path, *arguments), cwd=ROOT, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, universal_newlines=True)
 
   def end(processes):
     said = [process.communicate(timeout=300) for process in processes]

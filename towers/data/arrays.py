@@ -55,7 +55,7 @@ class _Column(NamedTuple):
 
   @property
   def num_bytes(self) -> np.ndarray:
-    """Of each of the rows of unequal length, or at least in proportion to these."""
+    """Of each row of unequal length; of strings, in proportion to how many there are."""
     values, starts = self.fed
     return np.diff(starts) * (values[:1].nbytes or 1)
 
@@ -211,11 +211,10 @@ def _find_rows(array: Any) -> Optional[List[Any]]:
 
 def _as_array(array: Any, label: str, name: str) -> np.ndarray:
   try:
-    array = np.asarray(array)
+    return np.asarray(array)
   except ValueError as error:
     raise UsageError(f'{name}: {label} cannot become an array: {error} Only the length of a row '
                      'may differ, its first dimension.') from None
-  return array
 
 
 def _as_fed(array: np.ndarray, label: str, name: str) -> np.ndarray:

@@ -119,11 +119,11 @@ def _merging_once(optimizer: Optimizer) -> Iterator[None]:
   Of a table of 64 columns it takes a tenth of a millisecond for each thousand rows.
   """
   name = '_resource_apply_sparse_duplicate_indices'
-  merge_and_apply = getattr(optimizer, name)
-  # Other optimizers apply rows with the same index one after another.
-  if getattr(type(optimizer), name) is not getattr(Optimizer, name):
+  # Optimizers with a method of their own apply rows with the same index one after another.
+  if getattr(type(optimizer), name, None) is not getattr(Optimizer, name):
     yield
     return
+  merge_and_apply = getattr(optimizer, name)
 
   def apply(rows, variable, indices):
     act = optimizer._resource_apply_sparse if has_each_once(indices) else merge_and_apply
