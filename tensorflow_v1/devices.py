@@ -9,11 +9,13 @@ from typing import Any, List, Optional, Sequence, Tuple
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Graph
 
-# glibc's settings by their names in the environment and in mallopt: never shrink the heap, and use
-# mmap for no block below 1 GiB.
+# glibc's settings by their names in the environment and in mallopt: never shrink the heap, use mmap
+# for no block below 1 GiB, and never remove one of a thread's heaps, which have 64 MiB: glibc keeps
+# an empty one if the heap before it could not hold its blocks and this much beside them.
 _MALLOC_SETTINGS = (
     ('MALLOC_TRIM_THRESHOLD_', -1, 2**31 - 1),
     ('MALLOC_MMAP_THRESHOLD_', -3, 2**30),
+    ('MALLOC_TOP_PAD_', -2, 2**27),
 )
 _XLA_ON_CPUS = (r'tf_xla_auto_jit=(?!-|0)', r'tf_xla_cpu_global_jit(?!=(false|0))')
 
