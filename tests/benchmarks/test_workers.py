@@ -124,7 +124,7 @@ def test_the_last_words_of_a_worker_are_reported(monkeypatch):
     cluster.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(on='1.14')
 def test_all_kinds_compute_the_same(monkeypatch, capsys, tmp_path):
   path = str(tmp_path / 'figures.json')
   monkeypatch.setattr(sys, 'argv', [
