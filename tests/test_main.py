@@ -101,13 +101,6 @@ def test_a_package_that_is_not_there_is_named():
                   done.stderr)
 
 
-@pytest.mark.slow
-def test_without_flags_it_trains_the_sample_on_two_towers(tmp_path):
-  result, _ = run_with_result(tmp_path)
-  assert result['num_towers'] == 2 and result['global_step'] == 315
-  assert result['validation_accuracy'] > 0.82
-
-
 def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
   switched = result_here(tmp_path, '--num_gpus=2', *QUICK)
   capfd.readouterr()
