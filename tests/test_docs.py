@@ -18,6 +18,7 @@ from tests import ROOT
 from tests.data.folders.test_tfds_folder import MNIST, digits, first_batch
 from tests.data.folders.test_tfds_folder import write as write_tfds
 from tests.data.pictures import jpegs
+from tests.harness.loaded_process import run_loaded
 from tests.test_house import PACKAGES, ROOMS
 from towers import data
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR
@@ -192,13 +193,12 @@ PROGRAMS = [['main.py']] + [['-m', module] for module in (
 
 
 def help_of(program):
-  return subprocess.run([sys.executable, *program, '--help'], cwd=ROOT, stdout=subprocess.PIPE,
-                        timeout=60, text=True).stdout
+  return run_loaded([*program, '--help']).stdout
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+    pytest.param(name, marks=[pytest.mark.slow(on='1.14')] if name in LONG else [])
     for name in DOCS if commands(name)])
 def test_every_command_runs(name, tmp_path):
   # The folder has the files that the docs assume, and those that earlier commands wrote.
