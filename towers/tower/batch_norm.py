@@ -123,6 +123,7 @@ def _join_sums(scopes, devices, counts, workers):
   # The gradient of no examples may be NaN, so it is left out like the sums.
   with tf.device(HOST):
     weights = [tf.minimum(count, 1) for count in counts]
+  weights = _compare(weights, devices[0])
   # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
   is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
   examples = None
@@ -144,6 +145,7 @@ def _join_moments(kind, scopes, devices, counts, workers):
     else:
       weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)), ALONE
     weights = tf.unstack(weights)
+  weights = _compare(weights, devices[0])
   for identities in _match(BATCH_MOMENTS, scopes):
     identities[0].op._update_input(0, _add_up(identities, weights, devices[0], workers))
 
@@ -158,6 +160,12 @@ def _match(collection, scopes) -> List[List[Any]]:
   return list(by_layer.values())
 
 
+def _compare(weights, device):
+  """Returns each tower's weight as a float, and whether it takes part: once for all layers."""
+  with tf.device(device), tf.name_scope('weigh_towers'):
+    return [(tf.cast(weight, tf.float32), weight > 0) for weight in weights]
+
+
 def _add_up(identities, weights, device, workers, scale=None):
   """Returns the weighted sum of the identities' inputs over all workers.
 
@@ -165,12 +173,11 @@ def _add_up(identities, weights, device, workers, scale=None):
   part by its own scale, and divides the sum by it.
   """
   with tf.device(device), tf.name_scope('join_batch_norm'):
-    parts = []
-    for identity, weight in zip(identities, weights):
-      part = identity.op.inputs[0]
-      weight = tf.cast(weight, part.dtype)
-      # 0 times NaN is NaN.
-      parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))
+    parts = [identity.op.inputs[0] for identity in identities]
+    zeros = tf.zeros_like(parts[0])
+    # 0 times NaN is NaN.
+    parts = [tf.cast(weight, part.dtype) * tf.where(takes_part, part, zeros)
+             for part, (weight, takes_part) in zip(parts, weights)]
     if scale is None:
       return sum_over_workers(add_all(parts), workers)
     return sum_over_workers(add_all(parts) * scale, workers) / scale

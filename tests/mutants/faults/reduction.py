@@ -226,9 +226,8 @@ MUTANTS = [
              'gradients of unequal workers are not weighted by their examples',
              'tests/reduce/test_workers.py::test_with_sync_batch_norm_they_are_one_tower[17-(3, '
              '1)]'),
-            ('parts.append(weight * tf.where(weight > 0, part, tf.zeros_like(part)))',
-             'parts.append(weight * part)', 'NaN of an empty tower spoils the averages',
-             'test_empty_towers_have_no_part'),
+            ('tf.where(takes_part, part, zeros)', 'part',
+             'NaN of an empty tower spoils the averages', 'test_empty_towers_have_no_part'),
             ('if averages and not update_ops and not find_step_writes([loss]).early:',
              'if averages and update_ops is None:',
              'a model whose averages nothing updates is taken',
