@@ -43,7 +43,7 @@ from tensorflow_v1.devices import (
     use_tf32,
 )
 from tensorflow_v1.graph_import import import_placed
-from tensorflow_v1.kernels import kernel_bytes, multiply
+from tensorflow_v1.kernels import TAKING_KERNELS, kernel_bytes, multiply
 from tensorflow_v1.server_session import ServerSession
 from tensorflow_v1.types import (
     Dataset,
@@ -59,7 +59,8 @@ from tensorflow_v1.types import (
 
 __all__ = [
     'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
-    'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea', 'Tensor',
+    'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea',
+    'TAKING_KERNELS', 'Tensor',
     'Variable', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of', 'as_written',
     'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset', 'exchange',
     'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',

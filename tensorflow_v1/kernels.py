@@ -7,7 +7,7 @@ from typing import Callable, Iterable, Sequence
 from tensorflow_v1.load import IS_1, tf
 from tensorflow_v1.types import Operation, Tensor
 
-_TAKING = ('Conv2DBackpropFilter', 'Conv2DBackpropInput', 'MaxPoolGrad')
+TAKING_KERNELS = ('Conv2DBackpropFilter', 'Conv2DBackpropInput', 'MaxPoolGrad')
 # Of the matrices that are multiplied at a time, and of those that one thread should not exceed.
 _MATRICES_BYTES, _THREAD_BYTES = 30 << 20, 256 << 10
 
@@ -26,7 +26,7 @@ def kernel_bytes(op: Operation, find_shape: Callable[[Tensor], Sequence[int]], *
     find_shape: of a tensor, without unknown axes.
     threads: inside of an op.
   """
-  if op.type not in _TAKING or _uses_onednn() and op.outputs[0].dtype != tf.half:
+  if op.type not in TAKING_KERNELS or _uses_onednn() and op.outputs[0].dtype != tf.half:
     return 0
   if op.type == 'MaxPoolGrad':
     return 8 * multiply(find_shape(op.inputs[1]))

@@ -116,19 +116,26 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/graph/live.py', tests='tests/training/stepping/test_memory.py', faults=[
-            ('1 + self._readers[output]',
+            ('1 + self._readers[tensor]',
              '1',
              'the estimate frees a tensor with its op',
              'test_a_step_holds_what_was_estimated[layers-2-settings1]'),
-            ("if kind == 'Switch' and inputs[1] in self._known:",
-             "if kind == 'Switch' and inputs[1] in ():",
+        ]),
+    *mutants_of(
+        'towers/graph/numbered.py', tests='tests/graph/test_numbered.py', faults=[
+            ('if inputs[1] in known:',
+             'if inputs[1] in ():',
              'the estimate counts branches that are not taken',
-             'test_a_step_holds_what_was_estimated[images-2-settings6]'),
+             'test_a_branch_that_is_not_taken_is_left_out'),
+            ("if maker < len(numbers) and self.kinds[maker] != 'NextIteration']",
+             'if maker < len(numbers)]',
+             'the estimate leaves out loops, whose first turn waits for the second',
+             'test_each_op_comes_after_what_it_waits_for'),
         ]),
     *mutants_of(
         'towers/graph/shapes.py', tests='tests/graph/test_shapes.py', faults=[
-            ("if op.type == 'Reshape':",
-             "if op.type == '':",
+            ("if kind == 'Reshape':",
+             "if kind == '':",
              'the estimate takes the rows of all reshapes for those of the batch',
              'test_sizes_follow_the_rows'),
         ]),

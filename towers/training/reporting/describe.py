@@ -9,9 +9,6 @@ from towers.tower.recompute import Recomputed
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
 
-# Of a tower; for more, the estimate of its memory takes a second before the first step.
-_MOST_OPS = 8000
-
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
                  update: str = '') -> str:
@@ -63,8 +60,7 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
     lines.append(f"collective={program.settings['collective']} has nothing to sum: there is one "
                  'worker, whose towers share their variables')
 
-  if len(program.graph.get_operations()) <= _MOST_OPS * num_towers:
-    lines.append(f'memory: estimated {estimate_memory(program).describe()} for tower 0')
+  lines.append(f'memory: estimated {estimate_memory(program).describe()} for tower 0')
   variables = tf.global_variables()
   if program.replicas is not None:
     variables = variables + program.replicas.variables

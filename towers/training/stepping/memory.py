@@ -12,8 +12,8 @@ from typing import NamedTuple, Sequence
 from tensorflow_v1 import tf
 from towers.base.cores import count_cores_of_each
 from towers.graph.live import LiveTensors
+from towers.graph.numbered import NumberedOps
 from towers.graph.sizes import tensor_bytes
-from towers.graph.walk import find_needed
 from towers.placement.host import HOST
 from towers.placement.variables import variable_bytes
 from towers.training_graph import TrainingGraph
@@ -59,11 +59,11 @@ class MemoryModel:
     made = [part for gradient in tower.gradients if gradient is not None
             for part in tf.nest.flatten(gradient, expand_composites=True)]
     roots = [getattr(root, 'op', root) for root in [program.train_op, tower.loss, *made]]
-    ops = find_needed(roots, _Near(program, index))
+    run = NumberedOps(roots, _Near(program, index),
+                      false=program.validation and program.validation.is_validating)
     self._live = LiveTensors(
-        ops, device=tower.device, is_gpu=is_gpu,
-        threads=1 if is_gpu else count_cores_of_each(len(devices.names)),
-        false=program.validation and program.validation.is_validating)
+        run, device=tower.device, is_gpu=is_gpu,
+        threads=1 if is_gpu else count_cores_of_each(len(devices.names)))
     with program.graph.as_default():
       variables = [*tf.global_variables(), *tf.local_variables()]
     if program.replicas is not None:
