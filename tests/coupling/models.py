@@ -183,6 +183,46 @@ def a_mask_of_tf_losses(x, y):
 
 
 @_in(MIXED)
+def a_mean_of_a_loop_over_a_mask(x, y):
+  losses = cross_entropy(tf.map_fn(tf.tanh, x), y)
+  return tf.reduce_sum(losses * mask(y)) / (tf.reduce_sum(mask(y)) + 1e-6)
+
+
+@_in(MIXED)
+def a_mean_of_chosen_examples(x, y):
+  return tf.reduce_mean(tf.boolean_mask(cross_entropy(x, y), y > 0))
+
+
+@_in(MIXED)
+def a_mean_of_chosen_steps(x, y):
+  steps = tf.boolean_mask(tf.reshape(x, [-1, 4, 2]), tf.sequence_mask(y + 1, 4))
+  return tf.reduce_mean(dense(steps, 3) ** 2)
+
+
+@_in(MIXED)
+def a_sum_divided_by_the_number_of_chosen(x, y):
+  losses = cross_entropy(x, y)
+  chosen = tf.gather_nd(losses, tf.where(y > 0))
+  return tf.reduce_sum(chosen) / tf.cast(tf.size(chosen), tf.float32)
+
+
+@_in(MIXED)
+def means_of_two_parts(x, y):
+  parts = tf.dynamic_partition(cross_entropy(x, y), tf.cast(y > 0, tf.int32), 2)
+  return tf.add_n([tf.reduce_sum(part) / tf.reduce_sum(tf.ones_like(part)) for part in parts])
+
+
+@_in(EXACT)
+def a_sum_of_chosen_divided_by_the_number_of_examples(x, y):
+  return tf.reduce_sum(tf.boolean_mask(cross_entropy(x, y), y > 0)) / count(x)
+
+
+@_in(SCALED)
+def a_sum_of_chosen_examples(x, y):
+  return tf.reduce_sum(tf.boolean_mask(cross_entropy(x, y), y > 0))
+
+
+@_in(MIXED)
 def the_root_of_a_mean(x, y):
   return tf.sqrt(tf.reduce_mean(cross_entropy(x, y)))
 

@@ -47,7 +47,7 @@ def _join_rows(operands, rows, power) -> Value:
   if len(from_right) > 1:
     return Mixed(operands.op)  # A value for each pair of examples.
   return Rows(max(ranks) - from_right.pop(), power, all(value.are_equal for value in rows),
-              _join_folds(rows))
+              _join_folds(rows), any(value.is_part for value in rows))
 
 
 def _join_folds(rows) -> Optional[int]:
@@ -170,6 +170,8 @@ def reduction(kind: str) -> Rule:
     if kind == 'other':
       # The largest of some integers is mostly a length, which chooses a shape.
       return Mixed(op) if op.inputs[0].dtype.is_floating else None
+    if kind == 'mean' and value.is_part:
+      return Mixed(op)  # How many there are is another number in each part of a batch.
     power = value.power - (kind == 'mean')
     return Free(power + 1) if value.are_equal else Total(power, op)
 
@@ -204,7 +206,8 @@ def matmul(operands: Operands) -> Value:
   if any(are_summed) or len(examples) > 1:
     return Mixed(op)  # Each example times a weight of its position, or pairs of examples.
   rows = [value for value in (left, right) if isinstance(value, Rows)]
-  return Rows(max(ranks) - examples.pop(), power, fold=_join_folds(rows))
+  return Rows(max(ranks) - examples.pop(), power, fold=_join_folds(rows),
+              is_part=any(value.is_part for value in rows))
 
 
 def _from_right(value: Value, rank: int, is_transposed: bool) -> int:

@@ -11,9 +11,10 @@ from typing import Collection, Dict, List, Optional, Sequence
 
 from tensorflow_v1 import Operation, Tensor
 from towers.coupling.rules import RULES
-from towers.coupling.values import Free, Mixed, Operands, Rows, Value
+from towers.coupling.values import Free, Mixed, Operands, Rows, Total, Value
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
+_DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
 _SHAPED_BY_THE_SECOND = ('Reshape', 'TopKV2')
 
 
@@ -50,6 +51,9 @@ def _find_outputs(op: Operation, inputs: List[Value], num_rows: Optional[int]) -
                    for tensor, value in zip(op.inputs, inputs))
     return [mixed[0] if is_known and not tensor.dtype.is_integer else None
             for tensor in op.outputs]
+  if op.type in _DIVISIONS and isinstance(inputs[1], Total):
+    # Whatever is divided: only one batch as a whole has this divisor.
+    return [Mixed(inputs[1].op)]
   rule = RULES.get(op.type)
   if op.type in _SHAPED_BY_THE_SECOND:
     inputs = [inputs[0], Free()]  # The output's static shape tells as much.

@@ -14,12 +14,15 @@ from towers.coupling.values import Free, Operands, Rows, Shape, Total, Value
 def shape(operands: Operands) -> Value:
   """Returns the shape of rows."""
   value = operands.values[0]
-  return Shape(value.axis, value.fold) if isinstance(value, Rows) else None
+  return Shape(value.axis, value.fold, value.is_part) if isinstance(value, Rows) else None
 
 
 def size(operands: Operands) -> Value:
   """Returns the number of rows, times a constant."""
-  return Free(1) if isinstance(operands.values[0], Rows) else None
+  value = operands.values[0]
+  if not isinstance(value, Rows):
+    return None
+  return Total(0, operands.op) if value.is_part else Free(1)
 
 
 def filled(operands: Operands) -> Value:
@@ -27,13 +30,16 @@ def filled(operands: Operands) -> Value:
   shape = operands.values[0]
   if not isinstance(shape, Shape) or any(value != Free() for value in operands.values[1:]):
     return None
-  return Rows(shape.axis, are_equal=operands.op.type == 'Fill', fold=shape.fold)
+  return Rows(shape.axis, are_equal=operands.op.type == 'Fill' and not shape.is_part,
+              fold=shape.fold, is_part=shape.is_part)
 
 
 def like(operands: Operands) -> Value:
   """The rule of ones and zeros in the shape of rows."""
   value = operands.values[0]
-  return value._replace(power=0, are_equal=True) if isinstance(value, Rows) else None
+  if not isinstance(value, Rows):
+    return None
+  return value._replace(power=0, are_equal=not value.is_part)
 
 
 def strided_slice(operands: Operands) -> Value:
@@ -45,7 +51,9 @@ def strided_slice(operands: Operands) -> Value:
   if isinstance(value, Shape):
     if begin is None or begin.size != 1 or masks['shrink_axis'] != 1:
       return None
-    return Free(int(begin[0] == value.axis))
+    if begin[0] != value.axis:
+      return Free()
+    return Total(0, op) if value.is_part else Free(1)
   if not isinstance(value, Rows) or strides is None or masks['ellipsis']:
     return None
   axis_in = axis_out = 0
@@ -197,7 +205,17 @@ def gather(operands: Operands) -> Value:
     return indices._replace(axis=int(axis) + indices.axis, are_equal=False)
   if isinstance(data, Rows) and indices == Free() and 0 <= int(axis) != data.axis:
     return data._replace(axis=data.axis + (operands.rank(1) - 1) * (int(axis) < data.axis))
-  return None
+  return choose(operands) if axis == 0 and operands.rank(1) == 1 else None
+
+
+def choose(operands: Operands) -> Value:
+  """Some of the rows, by a condition on each, by their indices or by the number of their part."""
+  rows = operands.values[0]
+  is_part = operands.op.type in ('Where', 'DynamicPartition') or (
+      isinstance(operands.values[1], Rows) and operands.values[1].is_part)
+  if not isinstance(rows, Rows) or rows.axis or not is_part:
+    return None
+  return rows._replace(are_equal=False, fold=None, is_part=True)
 
 
 def one_hot(operands: Operands) -> Value:

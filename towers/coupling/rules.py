@@ -44,6 +44,7 @@ RULES: Dict[str, Rule] = {
     **_rules('Pad PadV2 MirrorPad', layout.pad),
     **_rules('Split SplitV', layout.split),
     **_rules('Gather GatherV2 ResourceGather', layout.gather),
+    **_rules('Where DynamicPartition GatherNd', layout.choose),
     'ConcatV2': layout.concat, 'ExpandDims': layout.expand_dims, 'Merge': layout.merge,
     'OneHot': layout.one_hot, 'Pack': layout.pack, 'Reshape': layout.reshape,
     'Shape': layout.shape, 'Size': layout.size, 'Slice': layout.slice_,

@@ -26,11 +26,13 @@ class Rows(NamedTuple):
     are_equal: whether all are the same, as in ones_like.
     fold: values per example along the axis, as after a reshape of `[n, time]` to `[n * time]`; None
       where it is not known.
+    is_part: whether only some examples have values, by a condition, as after tf.boolean_mask.
   """
   axis: int
   power: float = 0
   are_equal: bool = False
   fold: Optional[int] = 1
+  is_part: bool = False
 
   def insert(self, axis: int) -> 'Rows':
     """Returns the rows with a new axis at this place."""
@@ -53,9 +55,10 @@ class Free(NamedTuple):
 
 
 class Shape(NamedTuple):
-  """The shape of rows, whose element `axis` is n * `fold`."""
+  """The shape of rows, whose element `axis` is n * `fold`; of some rows if `is_part`."""
   axis: int
   fold: Optional[int] = 1
+  is_part: bool = False
 
 
 class Mixed(NamedTuple):
