@@ -264,6 +264,37 @@ def test_a_program_validates_exports_and_starts_again_from_them(tmp_path, capsys
           assert_equal(values, expected)
 
 
+def teaching(batch, is_training):
+  """Keeps an average of a weight that no validation uses."""
+  losses, metrics = small.model(batch, is_training)
+  [weights] = [each for each in tf.trainable_variables() if each.op.name == 'hidden/weights']
+  average = tf.train.ExponentialMovingAverage(0.5)
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, average.apply([weights]))
+  return losses, metrics
+
+
+def test_an_average_of_the_model_itself_is_not_exported_for_its_weight(tmp_path, capsys):
+  with tf.Graph().as_default():
+    made = towers.Program(
+        teaching, train=small.random_examples(13), batch_size=8, device='cpu', num_towers=1,
+        optimizer=tf.train.GradientDescentOptimizer(0.5))
+    with made.session() as session:
+      session.train()
+      session.save(str(tmp_path / 'saved'))
+      names = ['hidden/weights', 'hidden/weights/ExponentialMovingAverage']
+      expected = session.run({variable.op.name: variable for variable in tf.global_variables()
+                              if variable.op.name in names})
+    exported = towers.export(
+        made, str(tmp_path / 'out'), checkpoint_dir=str(tmp_path / 'saved'),
+        predict=lambda features: features + [
+            tf.reduce_sum(tf.get_variable(name, [small.NUM_FEATURES, 4])) for name in names][0])
+  saved = tf.train.load_checkpoint(f'{exported}/variables/variables')
+  assert_equal({name: saved.get_tensor(name) for name in names}, expected)
+  assert not np.array_equal(*expected.values())
+  assert f'{names[1]} in {tmp_path}/saved/model.ckpt-1 is an average of the model itself' in (
+      capsys.readouterr().out)
+
+
 @pytest.mark.parametrize('placement', ['balanced', 'replicated'])
 def test_each_moves_on_the_device_of_its_weight(placement):
   with Run(num_towers=3, placement=placement, average_weights=0.9) as run:

@@ -12,7 +12,7 @@ import numpy as np
 from towers.base.splitmix import as_int64
 from towers.input.plan import Plan
 
-# The only tensor of a checkpoint that is no variable.
+# Of a checkpoint, no variable.
 ORDER_TENSOR = 'towers/order'
 # Raise it with every change of `permutation`.
 _VERSION = 1

@@ -23,6 +23,10 @@ from towers.base.usage_error import UsageError
 from towers.placement.host import HOST
 from towers.update.average_decay import check_decay
 
+# Of a checkpoint with averages, holds their decay: a model may have averages of its own by the same
+# names, which validation does not use.
+AVERAGES_TENSOR = 'towers/averages'
+
 
 class Averages(NamedTuple):
   """The averages of all weights.

@@ -14,6 +14,7 @@ from tensorflow_v1 import tf
 from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
 from towers.input.order import ORDER_TENSOR
+from towers.update.averages import AVERAGES_TENSOR
 
 _INDEX = '.index'
 _DATA = '.data-'
@@ -94,7 +95,8 @@ def _open_checkpoint(path):
   dtypes = reader.get_variable_to_dtype_map()
   tensors = {name: Info(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
              for name, shape in sorted(reader.get_variable_to_shape_map().items())
-             if name != ORDER_TENSOR and np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
+             if name not in (ORDER_TENSOR, AVERAGES_TENSOR)
+             and np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
   claimed = sum(_count_bytes(info) for info in tensors.values())
   held = sum(os.path.getsize(name) for name in glob.glob(glob.escape(path) + _DATA + '*'))

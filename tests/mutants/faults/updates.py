@@ -91,9 +91,12 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/training/tools/export.py', tests='tests/update/test_averages.py', faults=[
-            ('name_average(name) if name_average(name) in shapes else name', 'name',
+            ('averages.get(name, name)', 'name',
              'what is exported is not what was validated',
              'test_a_program_validates_exports_and_starts_again_from_them'),
+            ('if averages and AVERAGES_TENSOR not in shapes:', 'if False:',
+             'an average of the model itself is exported for its weight',
+             'test_an_average_of_the_model_itself_is_not_exported_for_its_weight'),
         ]),
     *mutants_of(
         'towers/update/slots.py', tests='tests/update/test_slots.py', faults=[

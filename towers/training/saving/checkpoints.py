@@ -16,7 +16,7 @@ that is whole.
 
 import os
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from towers.training.saving.files import (
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.restore import Restorer
 from towers.training.saving.writer import Writer
-from towers.update.averages import Averages
+from towers.update.averages import AVERAGES_TENSOR, Averages
 
 
 class Snapshot(NamedTuple):
@@ -83,6 +83,11 @@ class Checkpoints:
     self.folder = folder
     self.error = self.reason = ''
     self._inputs = inputs
+    self._constants: Dict[str, np.ndarray] = {}
+    if inputs is not None:
+      self._constants[ORDER_TENSOR] = inputs.order.to_array()
+    if averages is not None:
+      self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
     self._keep = keep
     self._stop_on_full_disk = stop_on_full_disk
     self.warn = warn
@@ -202,8 +207,7 @@ class Checkpoints:
   def _write(self, snapshot, notes):
     """Writes a checkpoint, whole or not at all, in a thread."""
     try:
-      self._writer = self._writer or Writer(
-          self._variables, self._inputs and self._inputs.order)
+      self._writer = self._writer or Writer(self._variables, self._constants)
       with folder_aside(self.folder) as aside:
         self._writer.write(os.path.join(aside, PREFIX), snapshot.values)
         if notes is not None:

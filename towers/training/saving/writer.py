@@ -1,28 +1,26 @@
 """Writes the values of variables as a checkpoint, beside the session that trains."""
 
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers.input.order import ORDER_TENSOR, Order
 from towers.training.saving.files import DATA, INDEX, sync
 
 
 class Writer:
   """Writes values of the host, in a small graph and session of its own."""
 
-  def __init__(self, variables: Sequence[Any], order: Optional[Order]):
-    """Builds the graph that writes these variables and, unless None, the order of the input."""
-    self._constants = {} if order is None else {ORDER_TENSOR: order.to_array()}
+  def __init__(self, variables: Sequence[Any], constants: Mapping[str, np.ndarray]):
+    """Builds the graph that writes these variables, and tensors by name that are none."""
+    self._constants = constants
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
-      names = [variable.op.name for variable in variables] + list(self._constants)
-      constants = [tf.constant(value) for value in self._constants.values()]
+      names = [variable.op.name for variable in variables] + list(constants)
       op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names),
-                             tensors=values + constants)
+                             tensors=values + list(map(tf.constant, constants.values())))
     # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(
         graph=graph,

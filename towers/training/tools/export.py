@@ -6,8 +6,8 @@
 
 The folder is named after the step of the weights: TensorFlow Serving reads it as a version. Without
 iterators, staging areas, devices and towers the model loads anywhere, also on one CPU. The weights
-are those of the best validation that has a checkpoint, otherwise the newest; the averages of the
-weights where the checkpoint has them.
+are those of the best validation that has a checkpoint, otherwise the newest: their averages where
+validation measured these. Averages that a model keeps for itself, as for a teacher, are its own.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from tensorflow_v1 import tf
 from towers.base.aside import folder_aside
 from towers.base.disk_room import is_about_room
 from towers.base.local_path import check_local_path
+from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
@@ -29,7 +30,7 @@ from towers.training.saving.history import History
 from towers.training.saving.restore import check_same_variables
 from towers.training.tools.serving import Predict, Serving, build_serving
 from towers.training_graph import TrainingGraph
-from towers.update.averages import name_average
+from towers.update.averages import AVERAGES_TENSOR, name_average
 
 _KEY = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _TAG = tf.saved_model.tag_constants.SERVING
@@ -186,8 +187,13 @@ def _restore(session, path):
   try:
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    sources = {name: name_average(name) if name_average(name) in shapes else name
-               for name in expected if name in shapes}
+    averages = {name: name_average(name) for name in expected if name_average(name) in shapes}
+    if averages and AVERAGES_TENSOR not in shapes:
+      write_line(f'{min(averages.values())} in {path} is an average of the model itself, which '
+                 'validation did not measure: the weights are taken. A variable of this name in '
+                 'predict reads it.')
+      averages = {}
+    sources = {name: averages.get(name, name) for name in expected if name in shapes}
     saved = {name: (tuple(shapes[source]), dtypes[source]) for name, source in sources.items()}
     check_same_variables(path, saved, expected)
     for variable in variables:
