@@ -323,6 +323,21 @@ def test_without_a_gpu_auto_says_so_and_gpu_refuses(monkeypatch):
     towers.build_devices(1, 'gpu')
 
 
+@pytest.mark.parametrize('part, name', [
+    ('store', '/cpu'), ('feed', '/device:GPU'), ('towers', '/cpu'), ('store', ''),
+    ('feed', 'gpu 1')])
+def test_devices_have_an_index_which_collectives_need(part, name):
+  devices = {key: [HOST, name if key == part else '/gpu:1']
+             for key in ('feed', 'store', 'towers')}
+  plan = towers.build_plan(num_examples=8, batch_size=4, num_towers=2)
+  with tf.Graph().as_default(), pytest.raises(
+      UsageError, match=f"devices has '{name}': name the type and the index"):
+    inputs = towers.build_inputs(small.random_examples(8), plan=plan, mode='split')
+    batches = towers.build_batches(towers.build_feed(inputs, devices=devices['feed']))
+    store = towers.build_variable_store(devices=devices['store'])
+    towers.build_towers(small.model, batches, devices=devices['towers'], store=store)
+
+
 @pytest.mark.parametrize('build', [
     lambda: towers.build_devices(0, 'cpu'),
     lambda: towers.build_devices(2, 'tpu'),

@@ -16,6 +16,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
+from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 
 
@@ -60,11 +61,12 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1
     staging_depth: batches that wait for each tower; with 0 there are no staging areas.
 
   Raises:
-    UsageError: there are more or fewer devices than the plan has towers.
+    UsageError: there are more or fewer devices than the plan has towers, or one has no index.
   """
   check_same_number(inputs.plan.num_towers, f'towers in the plan of {inputs.name}',
                     len(devices), 'devices',
                     fix='build the plan for as many towers as there are devices.')
+  check_devices(devices)
   if staging_depth == 0:
     # Never run, only for their shapes: the get_next ops that run stand inside the branch.
     return Feed(inputs, None, inputs.next_batches(), devices)

@@ -5,7 +5,7 @@ never silently: `auto` says so, and fewer GPUs than asked for is an error before
 """
 
 import os
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import (
     SPINNING_HINDERS,
@@ -109,6 +109,22 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
   notice = '' if kind == 'cpu' else (f'no GPU is visible to TensorFlow {tf.__version__}: the '
                                      f'{num_towers} towers stand on virtual CPU devices')
   return Devices('CPU', [f'/device:CPU:{tower}' for tower in range(num_towers)], notice)
+
+
+def check_devices(names: Sequence[str]) -> None:
+  """Refuses names of devices without a type and an index, which collectives and a clone need.
+
+  Raises:
+    UsageError: shows the name and the fix.
+  """
+  for name in names:
+    try:
+      spec = tf.DeviceSpec.from_string(name)
+    except ValueError:
+      spec = tf.DeviceSpec()
+    if spec.device_type is None or spec.device_index is None:
+      raise UsageError(f'devices has {name!r}: name the type and the index of each device, such as '
+                       '/device:GPU:0.')
 
 
 def _take_memory(memory):

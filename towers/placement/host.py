@@ -5,4 +5,4 @@ HOST = '/device:CPU:0'
 
 def is_gpu(device: str) -> bool:
   """Returns whether a device string names a GPU."""
-  return 'GPU' in device
+  return 'GPU' in device.upper()  # TensorFlow takes /gpu:0 as well.

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Se
 
 from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_same_number
+from towers.placement.devices import check_devices
 from towers.placement.host import HOST
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
@@ -67,10 +68,11 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
     rank: of this worker.
 
   Raises:
-    UsageError: an unknown placement, or no device.
+    UsageError: an unknown placement, no device, or one without an index.
   """
   if not devices:
     raise UsageError('devices is empty: give a device for each tower.')
+  check_devices(devices)
   if placement not in PLACEMENTS:
     raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
   creator = _Creator(devices, placement, seed)

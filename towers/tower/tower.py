@@ -22,6 +22,7 @@ from towers.base.usage_error import UsageError, check_same_number
 from towers.data.composite import decode_batch
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
+from towers.placement.devices import check_devices
 from towers.placement.frozen import freeze_variables
 from towers.placement.host import HOST
 from towers.placement.randomness import micro_batch_reader, seed_tower
@@ -193,11 +194,12 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
 
 def _check_numbers(batches, devices, store):
-  """Refuses numbers of towers that differ, and batches of other structures."""
+  """Refuses numbers of towers that differ, devices without an index, and other structures."""
   check_same_number(len(batches), 'batches', len(devices), 'devices',
                     fix='give a device for each batch.')
   check_same_number(store.num_towers, 'devices of the variable store', len(devices),
                     'devices of the towers', fix='build the store with the devices of the towers.')
+  check_devices(devices)
   sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
   for tower, size in enumerate(sizes):
     check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0],
