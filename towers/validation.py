@@ -71,8 +71,9 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
                     fix='build both for the same devices.')
   check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers,
                     'workers', fix='give the plan the same num_workers.')
-  if is_validating is not None:
-    check_measuring([tower.sums['loss'] for tower in towers], is_validating)
+  # A tower of its own may change the snapshot that its loss reads.
+  check_measuring([value for tower in towers for name, value in tower.sums.items()
+                   if name != 'loss' or is_validating is not None], is_validating)
 
   names, weighted = list(towers[0].sums), list(towers[0].weights)
   vectors = []

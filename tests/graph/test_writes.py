@@ -284,6 +284,12 @@ def updates_in_loop(variable, mean, is_training):
   return updates[0]
 
 
+def measures_totals(batch, is_training):
+  losses, metrics = small.model(batch, is_training)
+  _, total = tf.metrics.accuracy(batch[1], tf.cast(metrics['accuracy'], tf.int32))
+  return losses, {'accuracy': total + tf.zeros_like(losses)}
+
+
 ASSIGNS = in_place(UPDATES['assign'])
 
 
@@ -297,7 +303,9 @@ ASSIGNS = in_place(UPDATES['assign'])
     (dict(model=slim_norm(updates_collections=None)), 'norm/moving_mean while .* each of 2 towers'),
     (dict(model=ASSIGNS, num_towers=1, accumulate=2), 'for every micro-batch on each of 1 towers'),
     (dict(model=ASSIGNS, num_towers=1, validation_kind='switch'),
-     'variable average whenever the loss is computed, in validation too: .*tf.cond.is_training'),
+     'variable average whenever the loss or a metric .*, in validation too: .*tf.cond.is_train'),
+    (dict(model=measures_totals, validation_kind='switch'), 'accuracy/total whenever .*tf.metrics'),
+    (dict(model=measures_totals, validation_kind='tower'), 'accuracy/total whenever .*tf.metrics'),
     (dict(model=in_place(lambda _, mean, __: average('ref', use_resource=False).assign_add(mean)),
           num_towers=1), 'a ref variable cannot get its old value back.*use_resource=True'),
     (dict(model=updated(updates_in_loop)), 'while/AssignAddVariableOp in .*UPDATE_OPS is part'),

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 import towers
@@ -51,6 +52,50 @@ def test_a_metric_is_followed_too(caplog):
 
   build(model)
   assert 'The metric rank' in caplog.records[0].getMessage()
+
+
+def state(name, initial, **settings):
+  return tf.get_variable(name, initializer=initial, trainable=False, **settings)
+
+
+def centres(x, y):
+  kept = state('centres', np.zeros([4, 8], 'f'))
+  return tf.scatter_sub(kept, y, 0.5 * (tf.gather(kept, y) - x)), tf.gather(kept, y)[:, 0]
+
+
+def a_queue(x, y):
+  kept = state('queue', np.zeros([3, 8], 'f'))
+  return kept.assign(tf.concat([x, kept], 0)[:3]), tf.reduce_mean(kept) + x[:, 0]
+
+
+def a_counter(x, y):
+  kept = state('counter', 0.0)
+  return kept.assign_add(1.0), kept + x[:, 0]
+
+
+def an_average_to_look_at(x, y):
+  return state('average', 0.0).assign_sub(tf.reduce_mean(x)), x[:, 0]
+
+
+def batch_norm_of_another(x, y):
+  kept = state('moving_mean', np.zeros([8], 'f'))
+  return kept.assign_sub(0.1 * (kept - tf.reduce_mean(x, 0))), (x - kept)[:, 0]
+
+
+@pytest.mark.parametrize('model, num_towers, is_named', [
+    (centres, 3, True), (centres, 1, False), (a_queue, 3, True), (a_counter, 3, False),
+    (an_average_to_look_at, 3, False), (batch_norm_of_another, 3, False)])
+def test_state_of_a_batch_is_named_if_the_loss_reads_it(model, num_towers, is_named, caplog):
+  def keeping(x, y):
+    update, added = model(x, y)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return EXACT['a_loss_per_example'](x, y) + added
+
+  with caplog.at_level(logging.WARNING, 'towers'):
+    build(keeping, num_towers=num_towers)
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == is_named
+  assert all('test_coupled.py, line' in text and '3 parts' in text for text in messages)
 
 
 def test_rows_that_do_not_count_are_not_mixed():

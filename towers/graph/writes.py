@@ -149,22 +149,25 @@ def check_replicated(writes: StepWrites) -> None:
             'trainable=False, or train with one worker and variables=host, first or balanced.')
 
 
-def check_measuring(losses: Iterable[Tensor], is_validating: Tensor) -> None:
+def check_measuring(measured: Iterable[Tensor], is_validating: Optional[Tensor]) -> None:
   """Refuses early writes that would run in validation too.
 
   Args:
-    losses: of towers that train and validate in turn.
-    is_validating: the placeholder that switches between the two.
+    measured: sums of the losses and metrics of towers that train and validate in turn.
+    is_validating: the placeholder that switches between the two; None for a tower that only
+      validates.
 
   Raises:
     UsageError: names the op, the variable and the fix.
   """
-  for write in find_step_writes(losses).early:
-    if not _is_switched(write.op, is_validating):
+  for write in find_step_writes(measured).early:
+    if is_validating is None or not _is_switched(write.op, is_validating):
       raise UsageError(
           f'The op {write.op.name} changes the variable {write.variables[0].name} whenever the '
-          'loss is computed, in validation too: make it inside of tf.cond(is_training, ...), or '
-          'put it into tf.GraphKeys.UPDATE_OPS and do not let the loss wait for it.')
+          'loss or a metric is computed, in validation too: make it inside of '
+          'tf.cond(is_training, ...), or put it into tf.GraphKeys.UPDATE_OPS and do not let the '
+          'loss wait for it. A metric is a value per example without a total of its own, as those '
+          'of tf.metrics have.')
 
 
 def _is_switched(op, switch) -> bool:

@@ -52,8 +52,7 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
       towers with layers that do not take part.
   """
   check_kind(kind)
-  moving = [variable for variable in variables
-            if 'moving_' in variable.op.name.split('/')[-1]]
+  moving = list(filter(is_moving_average, variables))
   frozen = _find_frozen(moving, loss) if moving and not update_ops else []
   averages = [variable.op.name for variable in moving if variable not in frozen]
   if averages and not update_ops and not find_step_writes([loss]).early:
@@ -66,6 +65,11 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      'towers.tower.batch_norm_layer does; the model\'s own, which update '
                      f'{averages[0] if averages else update_ops[0].name}, do not: use '
                      'batch_norm=first, or towers.tower.batch_norm_layer.')
+
+
+def is_moving_average(variable: Variable) -> bool:
+  """Returns whether a variable is a moment that batch normalisation keeps, by its name."""
+  return 'moving_' in variable.op.name.split('/')[-1]
 
 
 def _find_frozen(averages, loss) -> List[Variable]:

@@ -15,7 +15,9 @@ from towers.coupling.follow import follow
 from towers.coupling.values import Mixed, Rows, Total, Value
 from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_needed
+from towers.graph.writes import find_writes
 from towers.input.batch import Batch
+from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.losses import Weighted, split_returned
 
@@ -97,6 +99,37 @@ def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None
       'not equal one. For batch normalisation use towers.tower.batch_norm_layer with '
       'batch_norm=sync, for a mean by weights return towers.Weighted(losses, weights). '
       'towers.check shows by how much they differ.', where, num_parts)
+
+
+def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_parts: int) -> None:
+  """Warns of a variable that the loss reads, and update ops change by the examples of a batch.
+
+  Moving averages of batch normalisation are a matter of `batch_norm`.
+
+  Args:
+    batch: of the first tower.
+    loss: of this tower.
+    update_ops: what its model added to UPDATE_OPS.
+    num_parts: as for `check_coupled`.
+  """
+  kept = [variable.op for variable in tf.global_variables() + tf.local_variables()
+          if not is_moving_average(variable)]
+  writes = find_writes(loss.graph, kept) if num_parts > 1 and update_ops else []
+  if not writes:
+    return
+  updating = find_needed([getattr(update, 'op', update) for update in update_ops])
+  of_batch = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
+                             by_control=False)
+  read = find_needed([loss.op])
+  for write in writes:
+    if write.op in updating and write.op in of_batch and not read.isdisjoint(write.variables):
+      logging.getLogger('towers').warning(
+          'The loss of the model reads the variable %s, and %s in tf.GraphKeys.UPDATE_OPS changes '
+          'it by the examples of a batch. Of the %d parts of a step (towers x micro-batches x '
+          'workers) only one does so, with its own examples, so they do not equal one. '
+          'towers.check shows by how much they differ.', write.variables[0].name,
+          format_op(write.op), num_parts)
+      return
 
 
 def check_padded_rows(batch: Batch, loss: Tensor, update_ops: Sequence[Any]) -> None:

@@ -41,7 +41,7 @@ from towers.tower.batch_norm import check_batch_norms, join_batch_norms, joins_m
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
 from towers.tower.clone import record_tower
 from towers.tower.cloner import Cloner
-from towers.tower.coupled import check_coupled, check_padded_rows
+from towers.tower.coupled import check_coupled, check_padded_rows, warn_of_state
 from towers.tower.differentiate import differentiate
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
@@ -220,6 +220,7 @@ def _build_tower(call, batch, *, index, device, recording):
   if index == 0:
     _check_trained(call)
     check_padded_rows(batch, tower.sums['loss'], tower.update_ops)
+    warn_of_state(batch, tower.sums['loss'], tower.update_ops, num_parts=call.num_parts)
     seed_made_before(store, tf.trainable_variables())
     freeze_variables(call.frozen)
   else:
