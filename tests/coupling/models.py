@@ -207,6 +207,12 @@ def a_sum_divided_by_the_number_of_chosen(x, y):
 
 
 @_in(MIXED)
+def a_sum_divided_by_the_shape_of_chosen(x, y):
+  chosen = tf.boolean_mask(cross_entropy(x, y), y > 0)
+  return tf.reduce_sum(chosen) / count(chosen)
+
+
+@_in(MIXED)
 def means_of_two_parts(x, y):
   parts = tf.dynamic_partition(cross_entropy(x, y), tf.cast(y > 0, tf.int32), 2)
   return tf.add_n([tf.reduce_sum(part) / tf.reduce_sum(tf.ones_like(part)) for part in parts])

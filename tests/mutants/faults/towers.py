@@ -313,6 +313,24 @@ MUTANTS = [
             ('return Mixed(totals[-1].op)', 'return totals[-1]',
              'a mean over a mask counts as one over the batch',
              'test_the_graph_tells_what_a_run_shows[a_mean_over_a_mask]'),
+            ("if kind == 'mean' and value.is_part:", 'if False:',
+             'a mean of chosen examples counts as one over the batch',
+             'test_the_graph_tells_what_a_run_shows[a_mean_of_chosen_examples]'),
+        ]),
+    *mutants_of(
+        'towers/coupling/layout.py', tests='tests/coupling/test_follow.py', faults=[
+            ('return Total(0, operands.op) if value.is_part else Free(1)', 'return Free(1)',
+             'the number of chosen examples counts as that of the batch',
+             'test_the_graph_tells_what_a_run_shows[a_sum_divided_by_the_number_of_chosen]'),
+            ('return Total(0, op) if value.is_part else Free(1)', 'return Free(1)',
+             'the size of a part counts as that of the batch',
+             'test_the_graph_tells_what_a_run_shows[a_sum_divided_by_the_shape_of_chosen]'),
+        ]),
+    *mutants_of(
+        'towers/coupling/follow.py', tests='tests/coupling/test_follow.py', faults=[
+            ('if op.type in _DIVISIONS and isinstance(inputs[1], Total):', 'if False:',
+             'a loop hides that a sum over the batch divides it',
+             'test_the_graph_tells_what_a_run_shows[a_mean_of_a_loop_over_a_mask]'),
         ]),
     *mutants_of(
         'towers/graph/walk.py', tests='tests/coupling/test_follow.py', faults=[
@@ -328,6 +346,15 @@ MUTANTS = [
             ('free=tf.get_collection(BATCH_SUMS))', 'free=[])',
              'nothing is known behind a layer of batch normalisation',
              'test_what_follows_batch_normalisation_is_named'),
+            ('write.op in updating and write.op in of_batch and', 'write.op in updating and',
+             'a counter of steps is named as if examples changed it',
+             'test_state_of_a_batch_is_named_if_the_loss_reads_it[a_counter-3-False]'),
+            (' and not read.isdisjoint(write.variables):', ':',
+             'state that no loss reads is named',
+             'test_state_of_a_batch_is_named_if_the_loss_reads_it[an_average_to_look_at-3-False]'),
+            ('if not is_moving_average(variable)]', ']',
+             'averages of batch normalisation are named as state',
+             'test_state_of_a_batch_is_named_if_the_loss_reads_it[batch_norm_of_another-3-False]'),
         ]),
     *mutants_of(
         'towers/tower/apart.py', tests='tests/tower/test_apart.py', faults=[
