@@ -6,6 +6,7 @@ Nothing is lost, taken twice or updated by half, whichever op of a step fails.
 import functools
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tests.harness.faults import short_of_memory
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import find_fitting, find_more
 from towers.input.plan import Plan, build_plan
+from towers.training.faults.signals import Interrupted
 from towers.training.fitting import take_in_more
 from towers.training.saving.room import ROOM, read_room, write_room
 from towers.training.stepping.shortage import has_changed_nothing, is_shortage
@@ -132,6 +134,20 @@ def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
   found = train(build(short_of_memory(later(at=10)), **kind), tmp_path)
   assert_same_end(found, undisturbed(kind.get('average_weights')))
   assert found[0].rewinds == []
+
+
+def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
+    tmp_path, monkeypatch):
+  def end(shortage, *_, **__):
+    raise Interrupted(signal.SIGTERM, str(shortage.step))
+
+  with monkeypatch.context() as patch, pytest.raises(Interrupted, match='SIGTERM: 4'):
+    patch.setattr('towers.training.run.take_in_more', end)
+    train(build(short_of_memory(later(at=10))), tmp_path)
+  assert read_checkpoint(tmp_path)['global_step'] == 4
+  with tf.Graph().as_default():
+    towers.train(build(accumulate=2), checkpoint_dir=str(tmp_path), steps=NUM_STEPS, quiet=True)
+  small.assert_same_weights(read_checkpoint(tmp_path), undisturbed()[2])
 
 
 class FailsInTheMiddle(tf.train.MomentumOptimizer):

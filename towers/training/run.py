@@ -163,6 +163,9 @@ class Run(NamedTuple):
         if may_shrink and isinstance(fault, OutOfMemory) and (
             steps.pass_began is not None or has_changed_nothing(error, steps)):
           fault.standing = take_standing(session, history, steps.pass_began)
+          # A signal while the graph is built again leaves no time to save.
+          with watchdog.paused():
+            _save_last_step(checkpoints, session, history, steps.pass_began)
         raise fault from None
 
     advice = advise(progress.input_wait or 0.0, input_threads=self.settings['input_threads'],
@@ -176,6 +179,15 @@ class Run(NamedTuple):
     for callback in own_callbacks:
       callback.finish(result)
     return result
+
+
+def _save_last_step(checkpoints, session, history, snapshot):
+  """Saves the step that a run goes on from, if any is done and it is not saved yet."""
+  if checkpoints is not None:
+    snapshot = snapshot or checkpoints.take(session)
+    if snapshot.step and not checkpoints.has_saved(snapshot.step):
+      checkpoints.write(snapshot, history)
+    checkpoints.close()
 
 
 def _build_schedule(config: Config, program: TrainingGraph, worker: Optional[Worker]) -> Schedule:

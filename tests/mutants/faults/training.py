@@ -19,6 +19,12 @@ MUTANTS = [
              'test_more_micro_batches_are_a_plan_with_smaller_shares_until_there_are_none'),
         ]),
     *mutants_of(
+        'towers/training/run.py', tests='tests/training/test_fitting.py', faults=[
+            ('if snapshot.step and not checkpoints.has_saved(snapshot.step):', 'if False:',
+             'a signal while the graph is built again loses steps',
+             'test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step'),
+        ]),
+    *mutants_of(
         'towers/training/resume.py', tests='tests/training/test_fitting.py', faults=[
             ('    standing.restore(session)\n', '',
              'more micro-batches begin with initial weights',

@@ -1,5 +1,6 @@
 """After a fault no worker hangs, trains or saves a mixed state, and all resume together."""
 
+import contextlib
 import json
 import os
 import re
@@ -35,6 +36,15 @@ def assert_gone(cluster, survivor, dead):
   assert cluster.wait(survivor, seconds=GONE_SECONDS) == [EXIT_CODE]
   assert f'worker {dead} ({cluster.addresses[dead]}) has ended' in cluster.output(survivor)
   assert 'start all workers again' in cluster.output(survivor)
+
+
+@contextlib.contextmanager
+def standing_still(*flags):
+  """Two workers in training, the second of which has been stopped."""
+  with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
+    cluster.wait_for(1, '<training>', 20)
+    cluster.kill(1, signal.SIGSTOP)
+    yield cluster
 
 
 FLAGS = ['--checkpoint_every=10steps', '--validate_every=15steps', '--steps=45', '--shuffle',
@@ -95,9 +105,7 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
 @pytest.mark.slow
 @pytest.mark.both
 def test_a_worker_that_is_back_before_the_others_look_is_missed_all_the_same():
-  with ProcessCluster(fault='steps are marked', flags=['--steps=4000']) as cluster:
-    cluster.wait_for(1, '<training>', 20)
-    cluster.kill(1, signal.SIGSTOP)
+  with standing_still('--steps=4000') as cluster:
     cluster.kill(0)
     cluster.processes[0].wait()
     cluster.start(0)
@@ -147,9 +155,7 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
-  with ProcessCluster(fault='steps are marked', flags=['--steps=60']) as cluster:
-    cluster.wait_for(1, '<training>', 20)
-    cluster.kill(1, signal.SIGSTOP)
+  with standing_still('--steps=60') as cluster:
     time.sleep(4)
     assert cluster.processes[0].poll() is None
     cluster.kill(1, signal.SIGCONT)
@@ -158,9 +164,7 @@ def test_a_worker_that_stands_still_for_a_while_is_waited_for():
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes():
-  with ProcessCluster(fault='steps are marked', flags=['--worker_seconds=4']) as cluster:
-    cluster.wait_for(1, '<training>', 20)
-    cluster.kill(1, signal.SIGSTOP)
+  with standing_still('--worker_seconds=4') as cluster:
     assert cluster.wait(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
     assert re.search(rf'worker 1 \({cluster.addresses[1]}\) does not answer for \d+ s '
                      r'\(worker_seconds\)', cluster.output(0))
