@@ -3,6 +3,7 @@ it is part of.
 """
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -94,9 +95,10 @@ def test_clones_are_the_towers_that_the_model_would_build(index):
   for clones, towers in zip(towers_of(cloned[3], num_towers), towers_of(built[3], num_towers)):
     assert 20 < len(clones) <= len(towers)
     for name, op in clones.items():
-      if name.split('/')[-1].isdigit() and op.type == 'Const':
-        name = name.rsplit('/', 1)[0]
-        assert (towers[name].type, op.device) == ('ShapeN', towers[name].device), name
+      if name not in towers:
+        name = re.sub(r'/[0-9]+(/[a-z]+_*)?$', '', name)
+        assert op.type in ('Const', 'Shape', 'StridedSlice', 'Pack'), name
+        assert towers[name].type in ('Shape', 'ShapeN') and op.device == towers[name].device, name
         continue
       assert (op.type, op.device) == (towers[name].type, towers[name].device), name
   kept = [op for op in cloned[3].get_operations() if op.name.endswith('/rows')]
@@ -166,6 +168,11 @@ def count_ops(name, build):
     'lenet', 'convnet', pytest.param('resnet20', marks=pytest.mark.slow)])
 def test_models_of_the_project_clone(name):
   assert_same(image_outcome(name, 'clone'), image_outcome(name, 'reuse'))
+  clone, built = [towers_of(image_run(name, build).graph, 2)[1] for build in ('clone', 'reuse')]
+  shapes = [sum(op.type in ('Shape', 'ShapeN') for op in tower.values())
+            for tower in (clone, built)]
+  # That of the batch, and one in the gradient of the sum over examples; each layer asks for more.
+  assert shapes[0] == 2 < shapes[1]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ own name scope:
 A clone computes the same bits as a tower that the model builds. It leaves out what only one tower
 needs: updates of moving averages, penalties, summaries. It also leaves out repetition: a shared
 variable is read once on its device, and the value is sent to every tower; equal constants are
-merged, and known shapes become constants. A clone of NASNet-Large has half of the ops.
+merged, known shapes become constants, and of the others each is computed once, from the batch.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
@@ -28,6 +28,7 @@ from towers.placement.host import HOST, is_gpu
 from towers.placement.randomness import find_random_nodes, seed_nodes
 from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
 from towers.tower.clone_names import Names, get_op_name
+from towers.tower.row_shapes import RowShapes
 
 # Collections to which one tower adds for all, and descriptions of the graph.
 _NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',
@@ -120,7 +121,8 @@ class Pattern:
     self._placed: List[Any] = []
     self._control_inputs: Dict[str, List[str]] = {}
     self._frames: List[Any] = []
-    self._constants: Dict[bytes, str] = {}
+    self._merged: Dict[bytes, str] = {}
+    self._shapes: Dict[Any, str] = {}
     self._add_nodes([node for node in graph_def.node if node.name in self._inside], recording,
                     replicated)
     self._random = self._find_seeded(index)
@@ -130,6 +132,7 @@ class Pattern:
     """Adds nodes, given in the graph's order, or constants in their place."""
     random = {node.name for node in find_random_nodes(nodes)}
     placed = _find_placed(nodes, recording.on_device, replicated)
+    self._row_shapes = RowShapes(self._batch, nodes)
     self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
     others = []
     for node in nodes:
@@ -168,24 +171,49 @@ class Pattern:
                    for name in map(get_op_name, node.input))
 
   def _add_known_shapes(self, node, is_placed):
-    """Adds constants in place of a node of static shapes; returns whether it is one."""
-    if node.op != 'ShapeN' or any(name.startswith('^') for name in node.input):
+    """Adds what stands for a node of known shapes, or of the batch's rows; returns whether it does.
+    """
+    if node.op not in ('Shape', 'ShapeN') or any(name.startswith('^') for name in node.input):
       return False
     op = tf.get_default_graph().get_operation_by_name(node.name)
-    if not all(tensor.shape.is_fully_defined() for tensor in op.inputs):
-      return False
-    # A constant inside of a loop would need an Enter op.
-    if op._get_control_flow_context() is not None:
+    shapes: List[Any] = [self._row_shapes.find(tensor) for tensor in op.inputs]
+    # What stands inside of a loop would need an Enter op.
+    if None in shapes or op._get_control_flow_context() is not None:
       return False
     like = self._names.get_op(node.name)
-    for port, (tensor, shape) in enumerate(zip(op.inputs, op.outputs)):
-      constant = tf.NodeDef(name=self._names.make(f'{like}/{port}'), op='Const',
-                            device=node.device)
-      constant.attr['dtype'].type = shape.dtype.as_datatype_enum
-      constant.attr['value'].tensor.CopyFrom(
-          tf.make_tensor_proto(tensor.shape.as_list(), shape.dtype))
-      self._names.stand_in(node.name, port, self._merge_constant(constant, is_placed))
+    for port, (shape, output) in enumerate(zip(shapes, op.outputs)):
+      key = (tuple(shape), output.dtype, node.device, is_placed)
+      if key not in self._shapes:
+        self._shapes[key] = self._add_shape(shape, output.dtype, name=f'{like}/{port}',
+                                            device=node.device, is_placed=is_placed)
+      self._names.stand_in(node.name, port, self._shapes[key])
     return True
+
+  def _add_shape(self, shape, dtype, *, name, device, is_placed):
+    """Adds the nodes of a shape, whose sizes are None for the batch's rows; returns its name."""
+    def add(kind, suffix='', inputs=(), **attributes):
+      node = tf.NodeDef(name=self._names.make(name + suffix), op=kind, device=device, input=inputs)
+      for key, value in attributes.items():
+        node.attr[key].CopyFrom(value)
+      return self._merge(node, is_placed)
+
+    def constant(value, suffix=''):
+      return add('Const', suffix, dtype=of_type, value=tf.AttrValue(
+          tensor=tf.make_tensor_proto(value, dtype)))
+
+    of_type = tf.AttrValue(type=dtype.as_datatype_enum)
+    if None not in shape:
+      return constant(shape)
+    batch = self._row_shapes.batch
+    of_batch = add('Shape', '/batch', [self._names.get_input(batch.name)], out_type=of_type,
+                   T=tf.AttrValue(type=batch.dtype.as_datatype_enum))
+    begin, end = constant([0], '/begin'), constant([1], '/end')
+    masks = {f'{mask}_mask': tf.AttrValue(i=int(mask == 'shrink_axis'))
+             for mask in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
+    rows = add('StridedSlice', '/n', [of_batch, begin, end, end], T=of_type, Index=of_type,
+               **masks)
+    sizes = [rows if size is None else constant(size, '/size') for size in shape]
+    return add('Pack', '', sizes, T=of_type, N=tf.AttrValue(i=len(sizes)), axis=tf.AttrValue(i=0))
 
   def _add_constant(self, node, is_placed):
     """Adds a constant, unless an equal one is there; returns whether the node is a constant."""
@@ -193,17 +221,17 @@ class Pattern:
       return False
     constant = tf.NodeDef()
     self._copy_node(node, constant)
-    self._names.stand_in(node.name, 0, self._merge_constant(constant, is_placed))
+    self._names.stand_in(node.name, 0, self._merge(constant, is_placed))
     return True
 
-  def _merge_constant(self, constant, is_placed):
-    """Adds a constant, unless an equal one is there; returns the name of either."""
-    unnamed = tf.NodeDef(device=constant.device, attr=constant.attr)
+  def _merge(self, node, is_placed):
+    """Adds a node, unless an equal one is there; returns the name of either."""
+    unnamed = tf.NodeDef(op=node.op, input=node.input, device=node.device, attr=node.attr)
     key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
-    name = self._constants.setdefault(key, constant.name)
-    if name == constant.name:
+    name = self._merged.setdefault(key, node.name)
+    if name == node.name:
       added = self._graph_def.node.add()
-      added.CopyFrom(constant)
+      added.CopyFrom(node)
       if is_placed:
         self._placed.append(added)
     return name
