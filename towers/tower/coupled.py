@@ -124,10 +124,10 @@ def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_
   for write in writes:
     if write.op in updating and write.op in of_batch and not read.isdisjoint(write.variables):
       logging.getLogger('towers').warning(
-          'The loss of the model reads the variable %s, and %s in tf.GraphKeys.UPDATE_OPS changes '
-          'it by the examples of a batch. Of the %d parts of a step (towers x micro-batches x '
-          'workers) only one does so, with its own examples, so they do not equal one. '
-          'towers.check shows by how much they differ.', write.variables[0].name,
+          'The loss of the model reads the variable %s, which an op in tf.GraphKeys.UPDATE_OPS '
+          'changes by the examples of a batch (%s). Of the %d parts of a step (towers x '
+          'micro-batches x workers) only one does so, with its own examples, so they do not equal '
+          'one. towers.check shows by how much they differ.', write.variables[0].name,
           format_op(write.op), num_parts)
       return
 
