@@ -7,7 +7,7 @@
 The file of --json keeps all lines, those of another TensorFlow too. Each point is a process of its
 own, whose session is that of main.py. The memory measured is that of live tensors and kernels in a
 traced step, by tower; of several traced steps the median counts, since ops of several threads meet
-otherwise each time.
+otherwise each time. Memory comes from malloc here: gaps of TensorFlow's pool are no tensors.
 """
 
 import argparse
@@ -53,6 +53,8 @@ def measure(model: str, num_towers: int) -> List[Dict[str, Any]]:
     model: of the zoo.
     num_towers: on virtual CPU devices.
   """
+  # A pool may give a kernel twice the memory that it asks for, and traces count what it gives.
+  os.environ['TF_CPU_ALLOCATOR_USE_BFC'] = '0'
   from tensorflow_v1 import tf
   from towers.data import load_synthetic
   from towers.training.settings.config import Config
