@@ -21,6 +21,8 @@ def find_shapes(build, rows=7):
     (lambda x: [tf.reshape(x, [-1, 16]), tf.reshape(x, [-1, 4, 4])], [[35, 16], [35, 4, 4]]),
     (lambda x: [tf.matmul(tf.reshape(x, [-1, 16]), tf.ones([16, 3]))], [[35, 3]]),
     (lambda x: [tf.reshape(tf.reshape(x, [-1, 16]), tf.shape(x))], [[7, 5, 16]]),
+    (lambda x: [tf.reshape(x, [tf.shape(x)[0], tf.placeholder_with_default(20, []), 4])],
+     [[7, 20, 4]]),
     (lambda x: [tf.concat([x, x, x], 0), tf.concat([x, x], 2)], [[21, 5, 16], [7, 5, 32]]),
     (lambda x: tf.gradients(x * tf.reshape(tf.reduce_sum(x, [1, 2]), [-1, 1, 1]), x),
      [[7, 5, 16]]),

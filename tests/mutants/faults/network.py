@@ -46,6 +46,10 @@ MUTANTS = [
             ('if _has_ended(connection):', 'if False:',
              'a process that another has replaced between two checks passes for it',
              'test_a_process_that_another_has_replaced_between_two_checks_has_ended'),
+            ('  except ConnectionResetError:\n    return True', '  except ConnectionResetError:\n'
+             '    return False',
+             'a process that ends with bytes unread passes for the one in its place',
+             'test_a_process_that_another_has_replaced_between_two_checks_has_ended[True]'),
             ('return {**self._ask(self._cluster, self._others), **ended}',
              'return self._ask(self._cluster, self._others)',
              'of many workers one that was replaced is forgotten when all are asked',

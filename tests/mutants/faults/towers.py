@@ -138,6 +138,9 @@ MUTANTS = [
              "if kind == '':",
              'the estimate takes the rows of all reshapes for those of the batch',
              'test_sizes_follow_the_rows'),
+            ('if first != last and source and', 'if False and',
+             'of two unknown axes the first does not have the rows',
+             'test_sizes_follow_the_rows'),
         ]),
     *mutants_of(
         'towers/training/tools/find_batch.py', tests='tests/training/tools/test_find_batch.py',

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import itertools
 import socket
+import struct
 import threading
 import time
 
@@ -35,7 +36,9 @@ class Server:
         self.connections.append(self._listener.accept()[0])
         self.connections[-1].sendall(b'\0\0\0\4\0\0\0\0\0')
 
-  def end(self):
+  def end(self, resets=False):
+    for connection in self.connections if resets else ():  # As with bytes that nobody has read.
+      connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
     self._listener.shutdown(socket.SHUT_RDWR)
     for connection in [self._listener, *self.connections]:
       connection.close()
@@ -88,12 +91,13 @@ def test_nobody_and_nowhere():
   assert find_fault('no.such.host.invalid:1').startswith('cannot be reached: ')
 
 
-def test_a_process_that_another_has_replaced_between_two_checks_has_ended():
+@pytest.mark.parametrize('resets', [False, True])
+def test_a_process_that_another_has_replaced_between_two_checks_has_ended(resets):
   first, other = Server(), Server()
   cluster = Cluster([f'127.0.0.1:{first.port}', 'own:1', f'127.0.0.1:{other.port}'], 1)
   peers = Peers(cluster, limit_seconds=10)
   assert peers.find_gone() == peers.find_gone() == []
-  first.end()
+  first.end(resets)
   second = Server(first.port)
   assert find_fault(cluster.addresses[0]) == ''
   assert peers.find_gone() == [f'worker 0 (127.0.0.1:{first.port}) has ended']
