@@ -169,6 +169,20 @@ def test_a_mean_over_rows_that_do_not_count_is_refused():
     Run(model=mean_loss, last_batch='pad')
 
 
+@pytest.mark.parametrize('reorder', [
+    lambda losses, labels: tf.concat(tf.dynamic_partition(losses, labels % 2, 2), 0),
+    lambda losses, labels: tf.gather(losses, tf.nn.top_k(losses, tf.shape(labels)[0])[1])])
+def test_rows_in_another_order_are_refused(reorder):
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    return reorder(losses, batch[1]), metrics
+
+  with pytest.raises(UsageError, match='last_batch=pad.*another order.*last_batch=drop'):
+    Run(model=model, last_batch='pad')
+  with Run(model=model, last_batch='keep') as run:
+    run.steps.train()
+
+
 def test_updates_that_read_no_row_are_welcome():
   def model(batch, is_training):
     count = tf.get_variable('count', [], trainable=False, initializer=tf.zeros_initializer())

@@ -9,7 +9,7 @@ import logging
 import math
 from typing import Any, Sequence
 
-from tensorflow_v1 import Tensor, tf
+from tensorflow_v1 import Tensor, get_constant_array, tf
 from towers.base.usage_error import UsageError
 from towers.coupling.follow import follow
 from towers.coupling.values import Mixed, Rows, Total, Value
@@ -133,7 +133,7 @@ def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_
 
 
 def check_padded_rows(batch: Batch, loss: Tensor, update_ops: Sequence[Any]) -> None:
-  """Refuses a kernel that normalises by the moments of a padded batch, or state updated from one.
+  """Refuses what normalises by the moments of a padded batch, updates state from it or reorders it.
 
   Args:
     batch: of a tower.
@@ -148,10 +148,30 @@ def check_padded_rows(batch: Batch, loss: Tensor, update_ops: Sequence[Any]) -> 
   of_rows = find_dependents([tensor.op for tensor in tf.nest.flatten(batch.tensors)],
                             by_control=False)
   updates = {getattr(update, 'op', update) for update in update_ops}
-  normalise = {op for op in find_needed([loss.op], within=of_rows)
+  needed = find_needed([loss.op], within=of_rows)
+  normalise = {op for op in needed
                if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')}
   mixed = sorted(of_rows & (updates | normalise), key=lambda op: op._id)
   if mixed:
     raise UsageError(f'last_batch=pad fills batches up with rows that must not count, and '
                      f'{format_op(mixed[0])} is computed from all rows, as batch normalisation '
                      f'is: {_PAD_FIX}.')
+  reordered = sorted(_find_reordering(batch, needed, of_rows), key=lambda op: op._id)
+  if reordered:
+    raise UsageError(f'last_batch=pad fills batches up with rows that must not count, and '
+                     f'{format_op(reordered[0])} gives the rows another order, so nobody knows '
+                     f'which these are: {_PAD_FIX}.')
+
+
+def _find_reordering(batch, needed, of_rows):
+  """Returns ops that put the rows of a batch into an order that depends on the batch."""
+  parts = [op for op in needed if op.type == 'DynamicPartition']
+  if any(op.type.endswith('DynamicStitch') for op in needed):
+    parts = []  # Which mostly restores the order.
+  gathers = [op for op in needed if op.type in ('Gather', 'GatherV2')
+             and all(tensor.op in of_rows for tensor in op.inputs[:2])
+             and not (op.type == 'GatherV2' and (
+                 op.get_attr('batch_dims') or get_constant_array(op.inputs[2]) != 0))]
+  values = follow(tf.nest.flatten(batch.tensors), [op.inputs[0] for op in gathers])
+  return parts + [op for op, value in zip(gathers, values)
+                  if isinstance(value, Rows) and value.axis == 0 and value.fold == 1]
