@@ -7,7 +7,7 @@
 The file of --json keeps all lines, those of another TensorFlow too. Each point is a process of its
 own, whose session is that of main.py. The memory measured is that of live tensors and kernels in a
 traced step, by tower; of several traced steps the median counts, since ops of several threads meet
-otherwise each time. Memory comes from malloc here: gaps of TensorFlow's pool are no tensors.
+otherwise each time. Memory comes from malloc here, without the gaps of TensorFlow's pool.
 """
 
 import argparse

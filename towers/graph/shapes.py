@@ -23,7 +23,7 @@ def static_bytes(tensor: Tensor) -> Optional[int]:
 
 @functools.lru_cache(maxsize=None)
 def _item_bytes(dtype: DType) -> int:
-  """Returns the bytes of a number, 0 of what is none."""
+  """Returns the bytes of one element, 0 for a dtype without numbers."""
   return 0 if dtype in (tf.resource, tf.variant, tf.string) else dtype.base_dtype.size
 
 

@@ -13,7 +13,7 @@ class Writer:
   """Writes values of the host, in a small graph and session of its own."""
 
   def __init__(self, variables: Sequence[Any], constants: Mapping[str, np.ndarray]):
-    """Builds the graph that writes these variables, and tensors by name that are none."""
+    """Builds the graph that writes these variables, and constants by name."""
     self._constants = constants
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
