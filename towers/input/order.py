@@ -12,7 +12,7 @@ import numpy as np
 from towers.base.splitmix import as_int64
 from towers.input.plan import Plan
 
-# Of a checkpoint, no variable.
+# The name of a tensor in checkpoints that belongs to no variable.
 ORDER_TENSOR = 'towers/order'
 # Raise it with every change of `permutation`.
 _VERSION = 1

@@ -13,8 +13,7 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.base.local_path import check_local_path
 from towers.base.usage_error import UsageError
-from towers.input.order import ORDER_TENSOR
-from towers.update.averages import AVERAGES_TENSOR
+from towers.update.averages import NOT_VARIABLES
 
 _INDEX = '.index'
 _DATA = '.data-'
@@ -95,7 +94,7 @@ def _open_checkpoint(path):
   dtypes = reader.get_variable_to_dtype_map()
   tensors = {name: Info(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
              for name, shape in sorted(reader.get_variable_to_shape_map().items())
-             if name not in (ORDER_TENSOR, AVERAGES_TENSOR)
+             if name not in NOT_VARIABLES
              and np.dtype(dtypes[name].as_numpy_dtype).kind in _KEPT}
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
   claimed = sum(_count_bytes(info) for info in tensors.values())

@@ -9,8 +9,7 @@ from typing import Any, Dict, Optional
 
 from tensorflow_v1 import Session, tf
 from towers.base.usage_error import UsageError, format_lines
-from towers.input.order import ORDER_TENSOR
-from towers.update.averages import AVERAGES_TENSOR, Averages, name_average
+from towers.update.averages import NOT_VARIABLES, Averages, name_average
 
 
 class Restorer:
@@ -38,7 +37,7 @@ class Restorer:
     reader = tf.train.load_checkpoint(path)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     saved = {name: (tuple(shape), dtypes[name]) for name, shape in shapes.items()
-             if name not in (ORDER_TENSOR, AVERAGES_TENSOR)}
+             if name not in NOT_VARIABLES}
     expected = _describe(self._variables)
     averages = {name_average(name) for name in expected} - set(expected)
     has_averages = not averages.isdisjoint(saved)
