@@ -2,11 +2,13 @@
 
 import concurrent.futures
 import itertools
+import time
 
 import numpy as np
 import pytest
 
 from tensorflow_v1 import LARGEST_OF_16_BITS, tf
+from tests.harness import small
 from tests.harness.counted_links import CountedLinks
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
@@ -81,7 +83,8 @@ def test_training_does_not_depend_on_fusion(fusion_megabytes):
   with Run(num_towers=3, **settings) as run, Run(num_towers=1) as one:
     all_reduce = run.program.gradients.all_reduce
     assert all_reduce.num_collectives == num_collectives
-    ops = [op for op in run.graph.get_operations() if op.type.startswith('CollectiveReduce')]
+    ops = [op for op in find_needed([run.program.train_op.op])
+           if op.type.startswith('CollectiveReduce')]
     assert len(ops) == 3 * num_collectives
     for _ in range(3):
       assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
@@ -269,3 +272,22 @@ def test_two_workers_gather_to_the_bit_and_send_their_own_alone(wire):
     np.testing.assert_allclose(total, summed.sum(0), rtol=0, atol=2e-2)
     assert total.tobytes() == results[0][0][0].tobytes()
     assert rows.tobytes() == np.concatenate(expected).tobytes()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize('num_towers', [2, 3])
+def test_a_first_step_ends_where_one_tower_fails_while_the_others_wait_for_it(num_towers):
+  def fail(losses):
+    time.sleep(1)
+    raise ValueError('no such row')
+
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    if losses.device.endswith(':1'):
+      losses *= tf.reshape(tf.numpy_function(fail, [losses], tf.float32), [-1])
+    return losses, metrics
+
+  settings = dict(placement='replicated', tower_build='reuse')
+  with Run(model=model, num_towers=num_towers, **settings) as run, \
+      pytest.raises(tf.errors.OpError, match='no such row'):
+    run.steps.train()

@@ -39,6 +39,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from tensorflow_v1 import (
     LARGEST_OF_16_BITS,
     DType,
+    Operation,
     Tensor,
     all_reduce,
     all_reduce_16_bits,
@@ -304,6 +305,26 @@ def _exchange_of_workers(shares, home, wire, rank, **ring):
     pair = [sent, exchange(sent, group_key=_group_of(home), **ring)]
     pair = pair if wire is None else [tf.cast(share_of_one, share.dtype) for share_of_one in pair]
   return pair if rank == 0 else pair[::-1]
+
+
+def meet_towers(devices: Sequence[str], kind: str) -> Operation:
+  """Returns the op in which the towers of the only worker find each other.
+
+  TensorFlow 1.14 ends a collective whose partner fails only if they have met before. Run by itself
+  before the first step, where no tower can fail, this op keeps such a step from hanging.
+
+  Args:
+    devices: of the towers.
+    kind: 'ring' or 'nccl'.
+  """
+  with tf.name_scope('meet_towers'):
+    shares = []
+    for device in devices:
+      with tf.device(device):
+        shares.append(tf.zeros([]))
+    [key] = _make_keys(1, 'meet', len(devices))
+    return tf.group(*_sum_of_towers(shares, devices, group_size=len(devices), instance_key=key,
+                                    kind=kind))
 
 
 def _sum_of_towers(shares, devices, **ring):

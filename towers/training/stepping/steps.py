@@ -19,6 +19,7 @@ import numpy as np
 
 from tensorflow_v1 import Call, tf
 from towers import Diagnosis
+from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.reduce.all_reduce import VOTES
 from towers.training.faults.run_error import RunError
@@ -124,6 +125,7 @@ class Steps:
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
+    self._meet_towers()
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
                      by_caller=len(self._program.gradients.towers) > _FEW_TOWERS)
@@ -135,6 +137,12 @@ class Steps:
         if name != 'measure_and_train':  # The first validation prepares it.
           self._plain_calls[name] = call.prepare()
       started.result()
+
+  def _meet_towers(self):
+    """Lets towers meet that sum among themselves; `peers` ends workers whose partner fails."""
+    towers, all_reduce = self._program.gradients.towers, self._program.gradients.all_reduce
+    if all_reduce is not None and all_reduce.num_workers == 1:
+      self._session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
 
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
