@@ -283,3 +283,131 @@ def a_sum_and_a_penalty(x, y):
 @_in(SCALED)
 def losses_divided_by_the_number_of_examples(x, y):
   return cross_entropy(x, y) / count(x)
+
+
+def critic(x):
+  with tf.variable_scope('critic', reuse=tf.AUTO_REUSE):
+    return dense(tf.nn.tanh(dense(x, 5, 'hidden')), 1, 'score')
+
+
+def critic_of_images(x):
+  with tf.variable_scope('critic', reuse=tf.AUTO_REUSE):
+    images = tf.reshape(x, [-1, 4, 2, 1])
+    kernel = tf.get_variable('kernel', [2, 2, 1, 3])
+    images = tf.nn.leaky_relu(tf.nn.conv2d(images, kernel, strides=[1, 1, 1, 1], padding='SAME'))
+    images = tf.nn.avg_pool(images, [1, 2, 2, 1], [1, 2, 2, 1], 'SAME')
+    return dense(tf.reduce_mean(tf.nn.bias_add(images, tf.ones([3])), [1, 2]), 1)
+
+
+def gradient_norm(value, x):
+  return tf.sqrt(tf.reduce_sum(tf.square(tf.gradients(value, [x])[0]), 1) + 1e-12)
+
+
+@_in(EXACT)
+def a_gradient_penalty(x, y):
+  mixed = x + tf.random.uniform([tf.shape(x)[0], 1]) * 0
+  return cross_entropy(x, y) + 10 * (gradient_norm(critic(mixed), mixed) - 1) ** 2
+
+
+@_in(EXACT)
+def a_gradient_penalty_of_a_sum(x, y):
+  return tf.reduce_mean(cross_entropy(x, y)) + tf.reduce_mean(
+      (gradient_norm(tf.reduce_sum(critic(x)), x) - 1) ** 2)
+
+
+@_in(EXACT)
+def a_gradient_penalty_on_images(x, y):
+  return cross_entropy(x, y) + (gradient_norm(critic_of_images(x), x) - 1) ** 2
+
+
+@_in(EXACT)
+def a_step_as_long_as_one_along_the_gradient_of_a_mean(x, y):
+  [step] = tf.gradients(tf.reduce_mean(critic(x) ** 2), [x])
+  step /= tf.norm(step, axis=1, keepdims=True) + 1e-12
+  return tf.reduce_mean(critic(x + 0.1 * tf.stop_gradient(step)))
+
+
+@_in(EXACT)
+def the_sign_of_the_gradient_of_a_mean(x, y):
+  [step] = tf.gradients(tf.reduce_mean(cross_entropy(x, y)), [x])
+  return tf.reduce_mean(critic(x + 0.1 * tf.sign(step)))
+
+
+@_in(EXACT)
+def a_gradient_of_a_mean_that_is_summed(x, y):
+  return tf.reduce_sum(tf.gradients(tf.reduce_mean(cross_entropy(x, y)), [x])[0])
+
+
+@_in(EXACT)
+def a_gradient_of_a_mean_that_is_multiplied_by_the_number_of_examples(x, y):
+  [step] = tf.gradients(tf.reduce_mean(critic(x) ** 2), [x])
+  return tf.reduce_sum((step * count(x)) ** 2, 1)
+
+
+@_in(EXACT)
+def a_linear_function_of_the_gradient_of_weights(x, y):
+  loss = tf.reduce_mean(critic(x) ** 2)
+  return loss + sum(tf.reduce_sum(one) for one in tf.gradients(loss, tf.trainable_variables()))
+
+
+@_in(EXACT)
+def an_inner_step_for_each_example(x, y):
+  code = tf.zeros_like(x[:, :3])
+  code -= 0.1 * tf.gradients(tf.reduce_sum((critic(code) - x) ** 2, 1), [code])[0]
+  return tf.reduce_sum((critic(code) - x) ** 2, 1)
+
+
+@_in(MIXED)
+def an_inner_step_along_a_mean_for_each_example(x, y):
+  code = tf.zeros_like(x[:, :3])
+  loss = tf.reduce_mean(tf.reduce_sum((critic(code) - x) ** 2, 1))
+  return tf.reduce_sum((critic(code - tf.gradients(loss, [code])[0]) - x) ** 2, 1)
+
+
+@_in(SCALED)
+def a_square_of_the_gradient_of_a_mean(x, y):
+  [step] = tf.gradients(tf.reduce_mean(critic(x)), [x])
+  return tf.reduce_mean(cross_entropy(x, y)) + tf.reduce_mean(tf.reduce_sum(step ** 2, 1))
+
+
+@_in(SCALED)
+def a_sum_of_gradients_of_weights(x, y):
+  critic(x)
+  weights = tf.trainable_variables()
+  return sum(tf.reduce_sum(one) for one in tf.gradients(critic(x) ** 2, weights))
+
+
+@_in(MIXED)
+def a_gradient_penalty_of_a_mean(x, y):
+  return tf.reduce_mean(cross_entropy(x, y)) + tf.reduce_mean(
+      (gradient_norm(tf.reduce_mean(critic(x)), x) - 1) ** 2)
+
+
+@_in(MIXED)
+def a_gradient_penalty_of_a_mean_of_images(x, y):
+  return cross_entropy(x, y) + (gradient_norm(tf.reduce_mean(critic_of_images(x)), x) - 1) ** 2
+
+
+@_in(MIXED)
+def a_gradient_penalty_of_a_mean_loss(x, y):
+  losses = cross_entropy(x, y)
+  return losses + tf.nn.relu(gradient_norm(tf.reduce_mean(losses), x) - 0.1)
+
+
+@_in(MIXED)
+def a_step_along_the_gradient_of_a_mean(x, y):
+  [step] = tf.gradients(tf.reduce_mean(critic(x) ** 2), [x])
+  return tf.reduce_mean(critic(x - step))
+
+
+@_in(MIXED)
+def the_norm_of_the_gradient_of_weights(x, y):
+  loss = tf.reduce_mean(critic(x) ** 2)
+  return loss + tf.global_norm(tf.gradients(loss, tf.trainable_variables()))
+
+
+@_in(MIXED)
+def an_inner_step(x, y):
+  weights = tf.get_variable('inner', [8, 1])
+  [step] = tf.gradients(tf.reduce_mean(tf.matmul(x, weights) ** 2), [weights])
+  return tf.reduce_mean((tf.matmul(x, weights - 0.5 * step) - 1) ** 2)

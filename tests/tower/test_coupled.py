@@ -46,6 +46,22 @@ def test_a_value_of_several_examples_is_named_once(model, caplog):
   assert 'models.py, line' in record.getMessage() and '3 parts' in record.getMessage()
 
 
+@pytest.mark.parametrize('num_towers', [1, 2, 3])
+@pytest.mark.parametrize('model', ['a_gradient_penalty', 'a_gradient_penalty_of_a_mean',
+                                   'an_inner_step'])
+def test_gradients_inside_of_a_model_are_exact_or_named(model, num_towers, caplog):
+  with caplog.at_level(logging.WARNING, 'towers'):
+    build({**EXACT, **MIXED}[model], num_towers=num_towers)
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == (model in MIXED and num_towers > 1)
+  assert all('tf.gradients of values per example' in message for message in messages)
+
+
+def test_the_square_of_a_means_gradient_is_refused():
+  with pytest.raises(towers.UsageError, match='no mean.*tf.gradients of values per example'):
+    build(SCALED['a_square_of_the_gradient_of_a_mean'])
+
+
 def test_a_metric_is_followed_too(caplog):
   def model(x, y):
     return EXACT['a_loss_per_example'](x, y), {'rank': x[:, 0] - tf.reduce_mean(x[:, 0])}

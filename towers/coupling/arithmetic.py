@@ -13,11 +13,25 @@ from tensorflow_v1 import Tensor, get_constant_array
 from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
 
 Rule = Callable[[Operands], Any]
+# A constant up to this is there to keep clear of 0.
+_EPSILON = 1e-3
+# The power of n in a function of rows times n: the degree to which it is homogeneous.
+_DEGREES = {
+    'Square': 2, 'SquaredDifference': 2, 'Sqrt': 0.5, 'Rsqrt': -0.5, 'Reciprocal': -1, 'Inv': -1,
+    **dict.fromkeys(('Abs', 'Relu', 'LeakyRelu', 'Maximum', 'Minimum', 'Select', 'SelectV2', 'Max',
+                     'Min'), 1),
+    **dict.fromkeys(('Sign', 'Greater', 'GreaterEqual', 'Less', 'LessEqual', 'Equal', 'NotEqual',
+                     'ArgMax', 'ArgMin', 'IsFinite', 'IsNan', 'IsInf'), 0)}
 _WITH_KEEP_DIMS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
 
 
 def elementwise(combine: str) -> Rule:
-  """Returns the rule of an op on elements; `combine` is 'add', 'multiply', 'divide' or 'other'."""
+  """Returns the rule of an op on elements.
+
+  Args:
+    combine: how powers of n combine: 'add', 'multiply', 'divide', 'gradient' where it multiplies
+      by the gradient that it reads, or 'other'.
+  """
 
   def rule(operands: Operands) -> Value:
     values = operands.values
@@ -27,7 +41,9 @@ def elementwise(combine: str) -> Rule:
     totals = [value for value in values if isinstance(value, Total)]
     if rows and totals:
       return Mixed(totals[0].op)
-    power = _join_powers([value.power for value in values], combine)
+    power = _join_powers(operands, combine)
+    if rows and math.isnan(power) and _depends_on_size(values):
+      return Mixed(operands.op)
     if combine in ('multiply', 'divide') and _may_count_rows(operands):
       power = math.nan
     if rows:
@@ -59,21 +75,53 @@ def _join_totals(values, totals, combine, power) -> Value:
   """Returns what becomes of totals and free values: linear functions keep a total one."""
   if combine == 'add' and all(value == Free() for value in values if value not in totals):
     powers = [total.power for total in totals]
-    return totals[0]._replace(power=math.nan if any(map(math.isnan, powers)) else max(powers))
+    if any(map(math.isnan, powers)):
+      return totals[0]._replace(power=math.nan)
+    return max(totals, key=lambda total: abs(total.power + 1))  # The one that is no mean.
   if len(totals) == 1 and (combine == 'multiply' or combine == 'divide' and totals == values[:1]):
     return totals[0]._replace(power=power)
   return Mixed(totals[-1].op)
 
 
-def _join_powers(powers, combine) -> float:
-  first, *others = powers
-  if combine == 'multiply':
+def _join_powers(operands: Operands, combine: str) -> float:
+  """Returns the power of n of an op's result, NaN where it has none."""
+  powers = [value.power for value in operands.values]
+  if combine in ('multiply', 'gradient'):
     return sum(powers)
   if combine == 'divide':
-    return first - sum(others)
-  if combine == 'add':
-    return first if all(other == first for other in others) else math.nan
-  return math.nan if any(powers) else 0
+    return powers[0] - sum(powers[1:])
+  if not any(powers):
+    return 0
+  kind = operands.op.type
+  degree = 1.0 if combine == 'add' else _DEGREES.get(kind, math.nan)
+  chosen = [value for index, value in enumerate(operands.values)
+            if not (index == 0 and kind.startswith('Select')) and not _is_epsilon(operands, index)]
+  if kind == 'Pow' and len(chosen) == 2 and chosen[1] == Free():
+    exponent = get_constant_array(operands.op.inputs[1])
+    degree = math.nan if exponent is None or exponent.size != 1 else float(exponent.reshape([]))
+    chosen = chosen[:1]
+  same = {value.power for value in chosen}
+  return degree * same.pop() if len(same) == 1 else math.nan
+
+
+def _is_epsilon(operands, index):
+  """Returns whether an input is 0, or a constant that only keeps clear of 0."""
+  value, tensor = operands.values[index], operands.op.inputs[index]
+  if isinstance(value, Rows) and value.are_equal:
+    if tensor.op.type == 'ZerosLike':
+      return True
+    tensor = tensor.op.inputs[1] if tensor.op.type == 'Fill' else tensor
+  elif value != Free():
+    return False
+  constant = get_constant_array(tensor)
+  return constant is not None and np.issubdtype(constant.dtype, np.number) and bool(
+      np.all(np.abs(constant) <= _EPSILON))
+
+
+def _depends_on_size(values) -> bool:
+  """Returns whether rows that are not all equal have a known power of n, which they then lose."""
+  return not any(math.isnan(value.power) for value in values) and not any(
+      value.are_equal for value in values if isinstance(value, Rows))
 
 
 def _may_count_rows(operands: Operands) -> bool:
@@ -104,7 +152,9 @@ def linear(operands: Operands) -> Value:
 def bias_add(operands: Operands) -> Value:
   """The rule of a sum with one value for each channel."""
   rows, bias = operands.values
-  return rows if isinstance(rows, Rows) and bias == Free() else None
+  if not isinstance(rows, Rows) or bias != Free():
+    return None
+  return Mixed(operands.op) if rows.power and not math.isnan(rows.power) else rows
 
 
 def to_rows(operands: Operands) -> Value:
@@ -120,15 +170,40 @@ def batch_norm(operands: Operands) -> List[Value]:
   return [to_rows(operands)] + [None] * (len(operands.op.outputs) - 1)
 
 
+def back_to_rows(operands: Operands) -> Value:
+  """The rule of the gradient of a layer with respect to its rows."""
+  rows = _list_rows(operands)
+  if not rows or any(value.axis for value in rows):
+    return None
+  return rows[0]._replace(power=sum(value.power for value in rows), are_equal=False)
+
+
+def back_to_weights(operands: Operands) -> Value:
+  """The rule of the gradient of a layer with respect to its weights: a sum over the examples."""
+  rows = _list_rows(operands)
+  power = sum(value.power for value in rows)
+  if not rows:
+    return None
+  if all(value.are_equal for value in rows):
+    return Free(power + 1)
+  return Total(power, operands.op)
+
+
+def _list_rows(operands):
+  """Returns the inputs that are rows, if all others are free."""
+  rows = [value for value in operands.values if isinstance(value, Rows)]
+  return rows if len(rows) + operands.values.count(Free()) == len(operands.values) else []
+
+
 def both_rows(operands: Operands) -> Value:
   """The rule of losses whose inputs and outputs all have a row for each example."""
-  rows = [value for value in operands.values if isinstance(value, Rows)]
-  if len(rows) + operands.values.count(Free()) < len(operands.values):
+  rows = _list_rows(operands)
+  if not rows or any(value.axis for value in rows):
     return None
-  if any(value.axis for value in rows):
-    return None
-  return rows[0]._replace(power=_join_powers([value.power for value in rows], 'other'),
-                          are_equal=False)
+  power = _join_powers(operands, 'other')
+  if math.isnan(power) and _depends_on_size(operands.values):
+    return Mixed(operands.op)
+  return rows[0]._replace(power=power, are_equal=False)
 
 
 def along_axis(input_index: Optional[int] = None) -> Rule:
@@ -147,6 +222,8 @@ def along_axis(input_index: Optional[int] = None) -> Rule:
       return None
     if rows.axis in axes:
       return Mixed(operands.op)
+    if rows.power and 'Softmax' in operands.op.type:
+      return rows._replace(power=math.nan) if math.isnan(rows.power) else Mixed(operands.op)
     return rows._replace(are_equal=False)
 
   return rule
@@ -164,7 +241,7 @@ def reduction(kind: str) -> Rule:
       return None
     if value.axis not in axes:
       if kind == 'other':
-        value = value._replace(power=_join_powers([value.power], 'other'))
+        value = value._replace(power=_join_powers(operands._replace(values=[value]), 'other'))
       keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
       return value if keeps else value.drop(axes)
     if kind == 'other':
@@ -182,7 +259,7 @@ def l2_loss(operands: Operands) -> Value:
   """The rule of half a sum of squares."""
   value = operands.values[0]
   if isinstance(value, Rows):
-    return Total(_join_powers([value.power], 'other'), operands.op)
+    return Total(2 * value.power, operands.op)
   return Mixed(value.op) if isinstance(value, Total) else None
 
 

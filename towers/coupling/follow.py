@@ -7,11 +7,12 @@ Several towers equal one whatever is computed of an example alone, and of means 
 differ where a value is mixed: a tower has only its own examples to mix.
 """
 
-from typing import Collection, Dict, List, Optional, Sequence
+from typing import Collection, Dict, List, Optional, Sequence, Set
 
 from tensorflow_v1 import Operation, Tensor
+from towers.coupling.gradients import follow_gradient, seeded
 from towers.coupling.rules import RULES
-from towers.coupling.values import Free, Mixed, Operands, Rows, Total, Value
+from towers.coupling.values import Free, Mixed, Operands, Rows, Source, Total, Value
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
@@ -30,18 +31,41 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
   """
   values: Dict[Tensor, Value] = {tensor: Rows(0) for tensor in batch}
   values.update((tensor, Free()) for tensor in free)
-  dependents = find_dependents([tensor.op for tensor in batch], by_control=False)
+  dependents = _find_dependents(batch)
   needed = find_needed([tensor.op for tensor in targets], within=dependents)
-  for op in sort_by_inputs(needed):
-    inputs = [values.get(tensor, None if tensor.op in dependents else Free())
-              for tensor in op.inputs]
-    for tensor, value in zip(op.outputs, _find_outputs(op, inputs, num_rows)):
+  needed |= find_needed([op._original_op for op in needed if op._original_op], within=dependents)
+
+  def find(tensor):
+    return values.get(tensor, None if tensor.op in dependents else Free())
+
+  # In the order in which they were made, since a gradient may not read the op that it is of.
+  for op in sort_by_inputs(dict.fromkeys(sorted(needed, key=lambda op: op._id))):
+    source = op._original_op
+    operands = Operands(op, [find(tensor) for tensor in op.inputs], num_rows, source and Source(
+        source, [find(tensor) for tensor in source.inputs],
+        find(source.outputs[0]) if source.outputs else None))
+    for tensor, value in zip(op.outputs, _find_outputs(operands)):
       values.setdefault(tensor, value)
   return [values.get(tensor, Free()) for tensor in targets]
 
 
-def _find_outputs(op: Operation, inputs: List[Value], num_rows: Optional[int]) -> List[Value]:
+def _find_dependents(batch) -> Set[Operation]:
+  """Returns what depends on the batch, with the gradients of it. Of a static number of rows some
+  of these are constants."""
+  dependents = find_dependents([tensor.op for tensor in batch], by_control=False)
+  for op in batch[0].graph.get_operations() if batch else []:
+    if op not in dependents and op._original_op in dependents:
+      dependents |= find_dependents([op], by_control=False)
+  return dependents
+
+
+def _find_outputs(operands: Operands) -> List[Value]:
   """Returns the value of each output."""
+  operands = seeded(operands)
+  op, inputs = operands.op, operands.values
+  known = follow_gradient(operands)
+  if known is not None:
+    return [known] * len(op.outputs)
   if all(value == Free() for value in inputs):
     return [Free()] * len(op.outputs)
   mixed = [value for value in inputs if isinstance(value, Mixed)]
@@ -59,5 +83,5 @@ def _find_outputs(op: Operation, inputs: List[Value], num_rows: Optional[int]) -
     inputs = [inputs[0], Free()]  # The output's static shape tells as much.
   if rule is None or None in inputs:
     return [None] * len(op.outputs)
-  result = rule(Operands(op, inputs, num_rows))
+  result = rule(operands._replace(values=inputs))
   return result if isinstance(result, list) else [result] * len(op.outputs)

@@ -82,7 +82,7 @@ def slice_(operands: Operands) -> Value:
 def reshape(operands: Operands) -> Value:
   """Follows the axis of examples where it stays the first; it may be joined with others."""
   value, (data, *_), output = operands.values[0], operands.op.inputs, operands.op.outputs[0]
-  if isinstance(value, Total):
+  if isinstance(value, (Free, Total)):
     return value
   if not isinstance(value, Rows) or value.axis or None in (data.shape.ndims, output.shape.ndims):
     return None

@@ -22,6 +22,13 @@ RULES: Dict[str, Rule] = {
     **_rules('Identity Neg Cast StopGradient PreventGradient Snapshot CheckNumerics EnsureShape',
              arithmetic.linear),
     'BiasAdd': arithmetic.bias_add,
+    **_rules('TanhGrad SigmoidGrad ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad SoftplusGrad '
+             'SoftsignGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad',
+             elementwise('gradient')),
+    **_rules('MaxPoolGrad AvgPoolGrad Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput',
+             arithmetic.back_to_rows),
+    **_rules('BiasAddGrad Conv2DBackpropFilter DepthwiseConv2dNativeBackpropFilter',
+             arithmetic.back_to_weights),
     **_rules('Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D LRN '
              'ResizeBilinear ResizeNearestNeighbor ResizeBicubic SpaceToDepth DepthToSpace '
              'Dilation2D', arithmetic.to_rows),

@@ -69,6 +69,13 @@ class Mixed(NamedTuple):
 Value = Union[Rows, Total, Free, Shape, Mixed, None]
 
 
+class Source(NamedTuple):
+  """The op whose gradient another op computes, with the values of its inputs and first output."""
+  op: Operation
+  inputs: List[Any]
+  output: Any
+
+
 class Operands(NamedTuple):
   """What a rule needs to tell the value of an op's outputs.
 
@@ -76,10 +83,12 @@ class Operands(NamedTuple):
     op: whose outputs are asked for.
     values: of its inputs.
     num_rows: of the batch, if it is static: then constants may stand for it.
+    source: whose gradient it computes, or None.
   """
   op: Operation
   values: List[Any]
   num_rows: Optional[int]
+  source: Optional[Source] = None
 
   def rank(self, index: int) -> Any:
     """Returns the rank of an input, or None if it is not known."""

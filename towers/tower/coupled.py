@@ -21,6 +21,8 @@ from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.losses import Weighted, split_returned
 
+_GRADIENT_FIX = ('inside of a model take tf.gradients of values per example or of their sum, '
+                 'since those of a mean are divided by the size of the batch')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
@@ -80,7 +82,7 @@ def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> Non
         f'{name} is {what} over the examples of a batch ({format_op(value.op)}), which is smaller '
         f'in each of the {num_parts} parts of a step (towers x micro-batches x workers) than in '
         f'one, and so would be the update. {fix} A division by a constant does not help: a tower '
-        'has only its share of the batch.')
+        f'has only its share of the batch. And {_GRADIENT_FIX}.')
   if isinstance(value, Rows) and value.power and tensor.shape.ndims == 1:
     raise UsageError(
         f'{name} has one value per example that depends on the number of examples '
@@ -97,8 +99,8 @@ def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None
   logging.getLogger('towers').warning(
       '%s. A tower has only its own, so %d parts of a step (towers x micro-batches x workers) do '
       'not equal one. For batch normalisation use towers.tower.batch_norm_layer with '
-      'batch_norm=sync, for a mean by weights return towers.Weighted(losses, weights). '
-      'towers.check shows by how much they differ.', where, num_parts)
+      'batch_norm=sync, for a mean by weights return towers.Weighted(losses, weights), and %s. '
+      'towers.check shows by how much they differ.', where, num_parts, _GRADIENT_FIX)
 
 
 def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_parts: int) -> None:

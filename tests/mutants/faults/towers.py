@@ -319,6 +319,19 @@ MUTANTS = [
             ("if kind == 'mean' and value.is_part:", 'if False:',
              'a mean of chosen examples counts as one over the batch',
              'test_the_graph_tells_what_a_run_shows[a_mean_of_chosen_examples]'),
+            ('if rows and math.isnan(power) and _depends_on_size(values):', 'if False:',
+             'what is left of 1/n after a function of it is not known',
+             'test_the_graph_tells_what_a_run_shows[a_gradient_penalty_of_a_mean]'),
+            ('and not _is_epsilon(operands, index)]', ']',
+             'a constant that keeps clear of 0 counts beside 1/n',
+             'test_the_graph_tells_what_a_run_shows'
+             '[a_step_as_long_as_one_along_the_gradient_of_a_mean]'),
+        ]),
+    *mutants_of(
+        'towers/coupling/gradients.py', tests='tests/coupling/test_follow.py', faults=[
+            ('return data._replace(power=data.power - 1)', 'return data',
+             'the gradient of a mean counts as that of a sum',
+             'test_the_graph_tells_what_a_run_shows[a_gradient_penalty_of_a_mean]'),
         ]),
     *mutants_of(
         'towers/coupling/layout.py', tests='tests/coupling/test_follow.py', faults=[
@@ -334,6 +347,9 @@ MUTANTS = [
             ('if op.type in _DIVISIONS and isinstance(inputs[1], Total):', 'if False:',
              'a loop hides that a sum over the batch divides it',
              'test_the_graph_tells_what_a_run_shows[a_mean_of_a_loop_over_a_mask]'),
+            ('if op not in dependents and op._original_op in dependents:', 'if False:',
+             'a gradient made of constants counts as one of no example',
+             'test_a_batch_of_one_size_raises_no_false_alarm[a_gradient_penalty_of_a_mean]'),
         ]),
     *mutants_of(
         'towers/graph/walk.py', tests='tests/coupling/test_follow.py', faults=[
