@@ -9,6 +9,7 @@ Only this folder imports TensorFlow, so all differences between the two targets 
 from tensorflow_v1.load import StagingArea, load_keras, tf
 
 # isort: split
+import tensorflow_v1.gradients  # noqa: F401
 from tensorflow_v1.before_runs import before_each_run
 from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import (

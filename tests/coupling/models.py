@@ -255,6 +255,21 @@ def examples_backwards(x, y):
 
 
 @_in(MIXED)
+def each_example_with_the_one_before(x, y):
+  return cross_entropy(x + tf.roll(x, 1, 0), y)
+
+
+@_in(MIXED)
+def each_example_with_one_from_the_end(x, y):
+  return cross_entropy(0.7 * x + 0.3 * x[::-1], y)
+
+
+@_in(EXACT)
+def elements_of_an_example_rolled_and_backwards(x, y):
+  return cross_entropy(tf.roll(x, 1, 1) * x[:, ::-1], y)
+
+
+@_in(MIXED)
 def a_square_of_a_mean(x, y):
   hidden = dense(x, 3)
   return tf.reduce_sum((tf.matmul(hidden, hidden, transpose_a=True) / count(x)) ** 2)

@@ -8,7 +8,7 @@ from typing import List, Optional
 import numpy as np
 
 from tensorflow_v1 import get_constant_array
-from towers.coupling.values import Free, Operands, Rows, Shape, Total, Value
+from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
 
 
 def shape(operands: Operands) -> Value:
@@ -63,8 +63,9 @@ def strided_slice(operands: Operands) -> Value:
       axis_out += 1
       continue
     if axis_in == value.axis:
-      is_whole = masks['begin'] & masks['end'] & bit and stride == 1
-      return value._replace(axis=axis_out) if is_whole else None
+      if not masks['begin'] & masks['end'] & bit or abs(stride) != 1:
+        return None
+      return value._replace(axis=axis_out) if stride == 1 else Mixed(op)  # Backwards.
     axis_in += 1
     axis_out += not masks['shrink_axis'] & bit
   return value._replace(axis=axis_out + value.axis - axis_in)

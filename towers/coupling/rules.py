@@ -39,6 +39,7 @@ RULES: Dict[str, Rule] = {
     'Einsum': arithmetic.einsum,
     **_rules('Softmax LogSoftmax TopKV2 TopK', along_axis()),
     **_rules('Cumsum Cumprod ReverseV2', along_axis(1)),
+    'Roll': along_axis(2),
     'Sum': reduction('sum'),
     'Mean': reduction('mean'),
     **_rules('Prod Max Min All Any ArgMax ArgMin', reduction('other')),

@@ -341,6 +341,9 @@ MUTANTS = [
             ('return Total(0, op) if value.is_part else Free(1)', 'return Free(1)',
              'the size of a part counts as that of the batch',
              'test_the_graph_tells_what_a_run_shows[a_sum_divided_by_the_shape_of_chosen]'),
+            ('if stride == 1 else Mixed(op)  # Backwards.', '',
+             'examples backwards stand beside themselves',
+             'test_the_graph_tells_what_a_run_shows[each_example_with_one_from_the_end]'),
         ]),
     *mutants_of(
         'towers/coupling/follow.py', tests='tests/coupling/test_follow.py', faults=[
