@@ -39,12 +39,11 @@ print(json.dumps(dict(pages=min(fetched), pool=os.environ.get('TF_CPU_ALLOCATOR_
 '''
 
 
-def _take_steps(net, batch_size, num_steps=_STEPS, **environ):
-  environ = dict({name: value for name, value in os.environ.items() if name not in (_POOL, _LIMIT)},
-                 **environ)
+def _take_steps(net, batch_size):
+  environ = {name: value for name, value in os.environ.items() if name not in (_POOL, _LIMIT)}
   told = subprocess.run(
-      [sys.executable, '-c', _PROGRAM, net,
-       str(batch_size), str(num_steps)], cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE)
+      [sys.executable, '-c', _PROGRAM, net, str(batch_size), str(_STEPS)], cwd=ROOT, env=environ,
+      check=True, stdout=subprocess.PIPE)
   return json.loads(told.stdout.decode().splitlines()[-1])
 
 
@@ -121,8 +120,13 @@ def test_small_tensors_need_no_pool():
   assert told['pages'] < 50 * _STEPS
 
 
-def test_what_the_user_set_wins():
-  assert _take_steps('lenet', 32, num_steps=1, **{_POOL: '0'})['pool'] == '0'
+def test_what_the_user_set_wins(monkeypatch):
+  for name in (_POOL, _LIMIT):
+    monkeypatch.setenv(name, '0')
+  with tf.Graph().as_default():
+    tf.identity(tf.placeholder(tf.float32, [32768]))
+    towers.build_session_config(towers.build_devices(2, 'cpu'))
+  assert os.environ[_POOL] == os.environ[_LIMIT] == '0'
 
 
 @pytest.mark.parametrize('shape, dtype, is_large',
