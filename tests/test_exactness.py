@@ -58,7 +58,7 @@ def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
   assert counters == expected_counters
 
 
-@pytest.mark.parametrize('kind', ['sgd', 'momentum', 'adam'])
+@pytest.mark.parametrize('kind', small.slow_but(['sgd', 'adam'], ['sgd', 'momentum', 'adam']))
 def test_towers_train_as_a_program_without_towers(kind):
   # Of 17 examples in batches of 8 one is left, for three towers.
   train = small.random_examples(17)
@@ -178,9 +178,8 @@ VALIDATIONS = list(itertools.product([11, 16, 17], [False, True], small.MODES))
 
 
 @pytest.mark.parametrize('num_examples, validation_tower, mode', small.slow_but(
-    # Every size in every mode, with and without a validation tower in turn.
-    [point for number, point in enumerate(VALIDATIONS) if (number // 6 + number) % 2 == 0],
-    VALIDATIONS))
+    [(11, False, 'split'), (17, False, 'split'), (11, True, 'next'), (16, False, 'shard'),
+     (17, True, 'shard')], VALIDATIONS))
 def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower,
                                                                    num_examples):
   def model(batch, is_training):
@@ -205,7 +204,7 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
           }, abs=1e-5)
 
 
-@pytest.mark.parametrize('mode', small.MODES)
+@pytest.mark.parametrize('mode', small.slow_but(['shard'], small.MODES))
 def test_an_empty_validation_tower_measures_nothing(mode):
   # The row of zeros that fills its batch gives 0 / 0. Training never leaves a tower empty here.
   def model(batch, is_training):

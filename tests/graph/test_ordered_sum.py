@@ -45,18 +45,18 @@ def many_sums(batch, is_training):
       'logits'))
 
 
-@pytest.mark.parametrize('build', ['reuse', 'clone'])
-@pytest.mark.parametrize('settings', [
-    dict(batch_norm='sync'),
-    dict(mode='next', accumulate=2, weight_decay=0.1),
-    dict(mode='shard', validation_tower=True, clip_norm=1.0)
+@pytest.mark.parametrize('build, settings', [
+    ('reuse', dict(batch_norm='sync')),
+    ('clone', dict(mode='next', accumulate=2, weight_decay=0.1)),
+    pytest.param('reuse', dict(mode='shard', num_towers=4, validation_tower=True, clip_norm=1.0),
+                 marks=pytest.mark.slow)
 ], ids=str)
 def test_every_sum_of_a_program_keeps_its_order(build, settings):
-  with Run(model=many_sums, num_towers=4, tower_build=build, **settings) as run:
+  with Run(model=many_sums, **dict(dict(num_towers=3), **settings), tower_build=build) as run:
     sums = [op for op in run.graph.get_operations() if op.type == 'AddN' and len(op.inputs) > 2]
   free = [op.name for op in sums if '_forward_input' not in op.node_def.attr]
   assert not free
-  for part in ['average/'] + [f'tower_{tower}/' for tower in range(4)]:
+  for part in ['average/'] + [f'tower_{tower}/' for tower in range(3)]:
     assert any(op.name.startswith(part) for op in sums), part
-  assert sum('model_sum' in op.name for op in sums) >= 4
-  assert sum('gradients' in op.name for op in sums) >= 4
+  assert sum('model_sum' in op.name for op in sums) >= 3
+  assert sum('gradients' in op.name for op in sums) >= 3

@@ -57,7 +57,9 @@ def plain_model(batch, is_training):
 
 
 @pytest.mark.parametrize('num_towers,placement,build', [
-    (1, 'host', 'reuse'), (2, 'first', 'reuse'), (3, 'balanced', 'reuse'), (3, 'host', 'clone')])
+    (2, 'first', 'reuse'), (3, 'host', 'clone'),
+    pytest.param(1, 'host', 'reuse', marks=pytest.mark.slow),
+    pytest.param(3, 'balanced', 'reuse', marks=pytest.mark.slow)])
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'})

@@ -26,7 +26,7 @@ CASES = {
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
     'tower': dict(model='convnet', num_gpus=2, validation='tower'),
 }
-SLOW = ('resnet50', 'nasnet')
+SLOW = {'resnet50': [pytest.mark.slow], 'nasnet': [pytest.mark.slow, pytest.mark.both]}
 
 
 def build(name):
@@ -54,8 +54,7 @@ def audit(name):
 
 
 each_case = pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow, pytest.mark.both] if name in SLOW else ())
-    for name in CASES])
+    pytest.param(name, marks=SLOW.get(name, [])) for name in CASES])
 
 
 @each_case

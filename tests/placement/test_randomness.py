@@ -51,8 +51,8 @@ def test_masks_differ_per_tower_and_step_and_repeat_with_the_seed():
   assert (masks != draw(seed=6)).any()
 
 
-@pytest.mark.parametrize('settings', [dict(mode='shard'), dict(depth=2), dict(placement='balanced'),
-                                      dict(train=small.random_examples(16))])
+@pytest.mark.parametrize('settings', [
+    dict(mode='shard', depth=2), dict(placement='balanced', train=small.random_examples(16))])
 def test_masks_do_not_depend_on_how_the_graph_was_built(settings):
   np.testing.assert_array_equal(drawn(), draw(**settings))
 
@@ -178,7 +178,7 @@ def test_a_variable_that_starts_from_another_ones_value_leaves_that_as_it_is():
   np.testing.assert_array_equal(second, 2 * first)
 
 
-FAST = [('split', 2, 'host'), ('next', 3, 'balanced'), ('shard', 8, 'replicated')]
+FAST = [('split', 2, 'host'), ('next', 3, 'balanced'), ('shard', 2, 'replicated')]
 
 
 def of_initializer_objects(batch, is_training):

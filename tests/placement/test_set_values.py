@@ -114,7 +114,7 @@ def test_values_arrive_whatever_the_format(way, files):
     assert_started(run, model)
 
 
-FAST = [(1, 'first', 'reuse'), (3, 'balanced', 'clone'), (8, 'replicated', 'clone')]
+FAST = [(1, 'first', 'reuse'), (3, 'balanced', 'clone'), (2, 'replicated', 'clone')]
 # A Keras layer holds its variables, so that replicas need clones. Otherwise both builds take turns.
 SLOW = [(num_towers, placement,
          'clone' if placement == 'replicated' or (number + number // 4) % 2 else 'reuse')

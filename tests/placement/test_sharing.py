@@ -2,6 +2,7 @@
 """
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -47,8 +48,9 @@ def one_tower():
     return one.initial_weights, losses, one.weights(), sorted(named.weights())
 
 
-@pytest.mark.parametrize('placement', small.PLACEMENTS)
-@pytest.mark.parametrize('num_towers', [1, 2, 3])
+@pytest.mark.parametrize('num_towers, placement', small.slow_but(
+    small.diagonal([1, 2, 3], small.PLACEMENTS),
+    list(itertools.product([1, 2, 3], small.PLACEMENTS))))
 def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):
   initial, losses, weights, names = one_tower()
   with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run:

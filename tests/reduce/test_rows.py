@@ -50,7 +50,7 @@ def assert_same_rows_moved(cluster, one):
 
 
 CASES = pairwise(
-    [(2, 2), (3, 1), (5, 1)], ['host', 'balanced', 'replicated'], ['sgd', 'momentum', 'adam'],
+    [(2, 2), (3, 1), (4, 1)], ['host', 'balanced', 'replicated'], ['sgd', 'momentum', 'adam'],
     [1, 2], [(13, 10), (24, 12), (23, 12)], [SMALL, LARGE], [None, 0.1], [False, True], first=[
         ((2, 2), 'host', 'adam', 1, (24, 12), LARGE, 0.1, True),
         ((2, 2), 'replicated', 'momentum', 1, (13, 10), LARGE, None, False),

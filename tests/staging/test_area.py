@@ -70,8 +70,9 @@ names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'valida
                  min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth',
-                         small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS), ids=str)
+@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+    [('split', 3, 1), ('next', 1, 2), ('shard', 2, 0)],
+    small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)), ids=str)
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
   with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
 

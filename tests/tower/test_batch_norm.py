@@ -53,14 +53,16 @@ def one_tower(num_train):
 
 
 KINDS = ('first', 'mean', 'sync')
-GRID = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS)
+# One tower is the reference, and four share evenly as two do.
+TOWERS = (3, 2, 8)
+GRID = small.covering_grid(small.MODES, TOWERS, small.DEPTHS)
 
 
 @pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
-    [('split', 2, 2), ('shard', 3, 2), ('next', 8, 1)], GRID))
+    [('split', 2, 2), ('shard', 3, 1)], GRID))
 def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   # Every size meets every mode, number of towers and depth.
-  num_train = SIZES[(small.MODES.index(mode) + 2 * small.TOWERS.index(num_towers)) % 3]
+  num_train = SIZES[(small.MODES.index(mode) + 2 * TOWERS.index(num_towers)) % 3]
   losses, (means, num_examples), weights, moving = train_and_validate(
       mode=mode, num_towers=num_towers, depth=depth, batch_norm='sync',
       train=small.random_examples(num_train))
@@ -74,8 +76,8 @@ def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   assert_same_weights(moving, expected_moving, tolerance=2e-5)
 
 
-@pytest.mark.parametrize('kind', ['first', 'mean', 'sync'])
-@pytest.mark.parametrize('num_towers', [1, 2, 3])
+@pytest.mark.parametrize('num_towers, kind', small.slow_but(
+    [(1, 'first'), (3, 'mean'), (2, 'sync')], list(itertools.product([1, 2, 3], KINDS))))
 def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers):
   train = small.random_examples(16)
   batch = train.arrays[0][:8]
@@ -101,13 +103,13 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
 @pytest.mark.parametrize('mode, kind', small.slow_but(
     small.diagonal(small.MODES, KINDS), list(itertools.product(small.MODES, KINDS))))
 def test_empty_towers_have_no_part(mode, kind):
-  # 11 in batches of 5 leave one for 4 towers; in `shard` mode the first may be empty. The row of
+  # 11 in batches of 5 leave one for 3 towers; in `shard` mode the first may be empty. The row of
   # zeros that fills a batch is NaN.
   def of_directions(batch, is_training):
     features, labels = batch
     return model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
 
-  with Run(model=of_directions, mode=mode, num_towers=4, batch_size=5, batch_norm=kind,
+  with Run(model=of_directions, mode=mode, num_towers=3, batch_size=5, batch_norm=kind,
            train=small.random_examples(11)) as run:
     losses = [run.steps.train() for _ in range(9)]
     assert np.isfinite(losses).all()

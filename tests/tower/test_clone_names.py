@@ -134,7 +134,7 @@ def test_a_clone_is_the_tower_under_any_names(program):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(40)
+@settings(25)
 @hypothesis.given(programs)
 def test_a_clone_is_the_tower_under_any_names_at_length(program):
   assert_same_outcome(program)

@@ -68,13 +68,13 @@ POINTS = [
     ('split', 1, 'reuse', 'host', 3, {}),
     ('next', 2, 'clone', 'replicated', 'auto', dict(accumulate=2, batch_norm='sync')),
     ('shard', 3, 'auto', 'balanced', 4, dict(precision='mixed', batch_norm='mean')),
-    ('split', 3, 'clone', 'first', 'auto', dict(precision='mixed', batch_norm='sync')),
-    ('next', 3, 'reuse', 'replicated', 'block_1/,block_2/', dict(accumulate=2)),
+    ('split', 2, 'clone', 'first', 'auto', dict(precision='mixed', batch_norm='sync')),
+    ('next', 2, 'reuse', 'replicated', 'block_1/,block_2/', dict(accumulate=2)),
 ]
 
 
 @pytest.mark.parametrize('mode, num_towers, build, placement, recompute, settings',
-                         slow_but(POINTS[1:2], POINTS))
+                         slow_but(POINTS[3:4], POINTS))
 def test_all_that_steps_leave_behind_has_the_same_bits(mode, num_towers, build, placement,
                                                        recompute, settings):
   program = assert_same_bits(recompute, mode=mode, num_towers=num_towers, tower_build=build,

@@ -27,7 +27,7 @@ SHAPES = {'host, clone': dict(placement='host', tower_build='clone'),
 GRID = [(*point, shape) for point, shape in zip(covering_grid(MODES, TOWERS, DEPTHS),
                                                 itertools.cycle(SHAPES))]
 FAST = [('split', 3, 1, 'host, clone'), ('next', 2, 0, 'balanced, accumulated'),
-        ('shard', 4, 2, 'replicated')]
+        ('shard', 2, 2, 'replicated')]
 
 
 def recursion(initial, steps, decay=DECAY, first=1):
@@ -100,7 +100,8 @@ def reference():
     return moments, averages, plain.validate()
 
 
-@pytest.mark.parametrize('shape', ['host, clone', 'replicated', 'validation tower'])
+@pytest.mark.parametrize('shape', small.slow_but(
+    ['replicated', 'validation tower'], ['host, clone', 'replicated', 'validation tower']))
 def test_validation_measures_them_with_the_moments_as_they_are(shape):
   moments, averages, (expected, num_examples) = reference()
   settings = SHAPES.get(shape, dict(validation_tower=True, mode='shard'))

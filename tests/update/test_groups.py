@@ -94,10 +94,14 @@ def by_hand(kind):
 
 
 @pytest.mark.parametrize('kind, num_towers, settings', [
-    ('optimizers', 1, {}), ('optimizers', 3, dict(variables='balanced')),
-    ('factors', 2, dict(variables='replicated')), ('factors', 8, {}),
-    ('frozen', 2, dict(accumulate=2, variables='replicated')), ('frozen', 3, {}),
-    ('all', 2, dict(accumulate=2)), ('all', 3, dict(variables='replicated', tower_build='clone'))])
+    pytest.param('optimizers', 1, {}, marks=pytest.mark.slow),
+    ('optimizers', 3, dict(variables='balanced')),
+    ('factors', 2, dict(variables='replicated')),
+    pytest.param('factors', 8, {}, marks=pytest.mark.slow),
+    ('frozen', 2, dict(accumulate=2, variables='replicated')),
+    pytest.param('frozen', 3, {}, marks=pytest.mark.slow),
+    pytest.param('all', 2, dict(accumulate=2), marks=pytest.mark.slow),
+    ('all', 3, dict(variables='replicated', tower_build='clone'))])
 def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
   initial, trained = train(num_towers, **SETTINGS[kind], **settings)
   expected = by_hand(kind)

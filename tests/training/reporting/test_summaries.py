@@ -63,7 +63,8 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
 
 
 @pytest.mark.parametrize('settings', [
-    {}, dict(clip_norm=0.1), dict(accumulate=2), dict(weight_decay=0.1)])
+    pytest.param({}, marks=pytest.mark.slow), dict(clip_norm=0.1), dict(accumulate=2),
+    pytest.param(dict(weight_decay=0.1), marks=pytest.mark.slow)])
 def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(settings):
   kept = List()
   with Run(num_towers=2, **dict(CURVES, **settings)) as run:

@@ -24,7 +24,7 @@ def restore(run, folder):
     return Checkpoints(str(folder), keep=5).restore(run.session)
 
 
-@pytest.mark.parametrize('optimizer', ['momentum', 'adam'])
+@pytest.mark.parametrize('optimizer', small.slow_but(['adam'], ['momentum', 'adam']))
 def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer):
   with Run(num_towers=4, optimizer=optimizer) as run:
     for _ in range(3):

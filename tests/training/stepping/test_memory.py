@@ -6,6 +6,7 @@ import pytest
 import models
 import towers
 from benchmarks.harness.live_memory import measure_peaks
+from models import nasnet
 from tensorflow_v1 import tf
 from tests.harness.small import Run, dense, random_examples, slow_but
 from towers.tower.batch_norm_layer import batch_norm
@@ -111,11 +112,13 @@ def test_a_step_holds_what_was_estimated(model, num_towers, settings):
 
 # (model, towers, pixels per side, examples per tower)
 ZOO = [('lenet', 2, 28, 16), ('alexnet_cifar', 2, 32, 16), ('resnet20', 2, 16, 8),
-       ('resnet32', 1, 32, 8), ('vgg16', 1, 32, 4), ('nasnet_cifar', 1, 32, 2)]
+       ('vgg16', 1, 32, 4), ('nasnet_cifar', 1, 32, 2)]
 
 
 @pytest.mark.parametrize('model, num_towers, size, rows', slow_but(ZOO[:1], ZOO))
-def test_a_step_of_the_zoo_holds_what_was_estimated(model, num_towers, size, rows):
+def test_a_step_of_the_zoo_holds_what_was_estimated(model, num_towers, size, rows, monkeypatch):
+  one_cell = nasnet._VARIANTS['cifar']._replace(num_normal=1)
+  monkeypatch.setitem(nasnet._VARIANTS, 'cifar', one_cell)
   batch_size = num_towers * rows
   random = np.random.RandomState(0)
   train = towers.from_arrays(
