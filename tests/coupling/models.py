@@ -270,6 +270,50 @@ def elements_of_an_example_rolled_and_backwards(x, y):
 
 
 @_in(MIXED)
+def distances_from_the_means_of_classes(x, y):
+  hidden = dense(x, 3)
+  return tf.reduce_sum((hidden - tf.gather(tf.unsorted_segment_mean(hidden, y, 4), y)) ** 2, 1)
+
+
+@_in(MIXED)
+def weights_by_the_size_of_a_class(x, y):
+  counts = tf.scatter_nd(y[:, None], tf.ones_like(x[:, 0]), [4])
+  return cross_entropy(x, y) * tf.gather(counts, y)
+
+
+@_in(MIXED)
+def weights_by_a_histogram(x, y):
+  counts = tf.math.bincount(y, minlength=4, maxlength=4, dtype=tf.float32)
+  return cross_entropy(x, y) * tf.gather(1 / (counts + 1), y)
+
+
+@_in(EXACT)
+def a_sum_of_classes_divided_by_the_number_of_examples(x, y):
+  return tf.reduce_sum(tf.unsorted_segment_sum(cross_entropy(x, y), y, 4)) / count(x)
+
+
+@_in(UNKNOWN)
+def elements_put_in_the_place_of_a_class(x, y):
+  places = 4 * tf.range(tf.shape(x)[0]) + y
+  table = tf.scatter_nd(places[:, None], x[:, 0], tf.shape(tf.tile(y, [4])))
+  return cross_entropy(x, y) * tf.reduce_sum(tf.reshape(table, [-1, 4]), 1)
+
+
+@_in(MIXED)
+def the_determinant_of_a_covariance(x, y):
+  hidden = dense(x, 3)
+  products = tf.matmul(hidden, hidden, transpose_a=True) / count(x)
+  return tf.reduce_mean(cross_entropy(x, y)) - tf.linalg.logdet(products + tf.eye(3))
+
+
+@_in(EXACT)
+def determinants_of_each_example(x, y):
+  matrices = tf.reshape(x, [-1, 4, 2])
+  products = tf.matmul(matrices, matrices, transpose_a=True) + tf.eye(2)
+  return cross_entropy(x, y) - tf.linalg.det(products)
+
+
+@_in(MIXED)
 def a_square_of_a_mean(x, y):
   hidden = dense(x, 3)
   return tf.reduce_sum((tf.matmul(hidden, hidden, transpose_a=True) / count(x)) ** 2)

@@ -109,6 +109,12 @@ def strings(features, labels):
   return tf.nn.embedding_lookup(tf.get_variable('table', [7, UNITS]), rows) + features[:, :UNITS]
 
 
+def rows_of_rows(features, labels):
+  own, places = tf.unique(labels)
+  rows = tf.gather(tf.get_variable('table', [7, UNITS]), own)
+  return tf.gather(rows, places) + features[:, :UNITS]
+
+
 def unknown_rank(features, labels):
   x = small.dense(features, UNITS, 'hidden')
   x = tf.placeholder_with_default(x, None)
@@ -125,7 +131,7 @@ def stateless_python(features, labels):
 
 OF_TENSORFLOW_1 = [lstm, both_ways] if tf.__version__.startswith('1.') else []
 CLONED = [gated, of_lengths, time_major, array, branches, within_a_loop, functions,
-          reading_function, strings, unknown_rank, stateless_python] + OF_TENSORFLOW_1
+          reading_function, strings, rows_of_rows, unknown_rank, stateless_python] + OF_TENSORFLOW_1
 
 
 def python(features, labels):

@@ -215,6 +215,8 @@ def along_axis(input_index: Optional[int] = None) -> Rule:
 
   def rule(operands: Operands) -> Value:
     rows, rank = operands.values[0], operands.rank(0)
+    if isinstance(rows, Total) and input_index is None:
+      return Mixed(rows.op)
     if not isinstance(rows, Rows) or rank is None:
       return None
     axes = _axes(operands.op.inputs[input_index], rank) if input_index else [rank - 1]
@@ -261,6 +263,40 @@ def l2_loss(operands: Operands) -> Value:
   if isinstance(value, Rows):
     return Total(2 * value.power, operands.op)
   return Mixed(value.op) if isinstance(value, Total) else None
+
+
+def by_class(operands: Operands) -> Value:
+  """The rule of sums of the examples of each class, or of each place in a table."""
+  op = operands.op
+  places, size = (0, 2) if op.type == 'ScatterNd' else (1, 2)
+  others = operands.values[:2]
+  constant = get_constant_array(op.inputs[size])
+  if others[places] != Rows(0) or operands.values[size] != Free() or constant is None or not all(
+      value == Free() or isinstance(value, Rows) and not value.axis for value in others):
+    return None
+  if operands.num_rows and constant.flat[0] % operands.num_rows == 0:
+    return None  # The places may be the examples.
+  if not op.type.endswith(('Sum', 'Nd')):
+    return Mixed(op)
+  return Total(sum(value.power for value in others), op)
+
+
+def bincount(operands: Operands) -> Value:
+  """The rule of how many examples each class has."""
+  labels, _, weights = operands.values
+  is_one = labels == Rows(0) and operands.rank(0) == 1
+  return Total(0, operands.op) if is_one and weights in (Free(), Rows(0)) else None
+
+
+def matrices(operands: Operands) -> Value:
+  """The rule of functions of matrices, of which there may be one for each example."""
+  totals = [value for value in operands.values if isinstance(value, Total)]
+  if totals:
+    return Mixed(totals[0].op)
+  rows = _list_rows(operands)
+  if len(rows) != 1 or rows[0].axis or (operands.rank(0) or 0) < 3:
+    return None
+  return rows[0]._replace(power=math.nan if rows[0].power else 0, are_equal=False)
 
 
 def matmul(operands: Operands) -> Value:

@@ -16,8 +16,9 @@ from towers.coupling.arithmetic import Rule
 from towers.coupling.values import Free, Operands, Rows, Total, Value
 
 # Inputs that only give sizes, by the type of op.
-_SIZES = {'AvgPoolGrad': 0, 'Conv2DBackpropFilter': 1, 'Conv2DBackpropInput': 0,
-          'DepthwiseConv2dNativeBackpropFilter': 1, 'DepthwiseConv2dNativeBackpropInput': 0}
+_SIZES = {'AvgPoolGrad': 0, 'Bincount': 1, 'Conv2DBackpropFilter': 1, 'Conv2DBackpropInput': 0,
+          'DenseBincount': 1, 'DepthwiseConv2dNativeBackpropFilter': 1,
+          'DepthwiseConv2dNativeBackpropInput': 0}
 
 
 def seeded(operands: Operands) -> Operands:

@@ -48,6 +48,8 @@ def strided_slice(operands: Operands) -> Value:
   begin, end, strides = [get_constant_array(tensor) for tensor in op.inputs[1:4]]
   masks = {name: op.get_attr(f'{name}_mask')
            for name in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
+  if isinstance(value, Total):
+    return value
   if isinstance(value, Shape):
     if begin is None or begin.size != 1 or masks['shrink_axis'] != 1:
       return None
@@ -76,7 +78,7 @@ def slice_(operands: Operands) -> Value:
   rows = operands.values[0]
   begin, size = [get_constant_array(tensor) for tensor in operands.op.inputs[1:3]]
   if not isinstance(rows, Rows) or begin is None or size is None:
-    return None
+    return rows if isinstance(rows, Total) else None
   return rows if begin[rows.axis] == 0 and size[rows.axis] == -1 else None
 
 
@@ -135,7 +137,7 @@ def transpose(operands: Operands) -> Value:
   """Moves the axis by the permutation."""
   value, order = operands.values[0], get_constant_array(operands.op.inputs[1])
   if not isinstance(value, Rows) or order is None:
-    return None
+    return value if isinstance(value, Total) else None
   return value._replace(axis=order.tolist().index(value.axis))
 
 
@@ -202,6 +204,9 @@ def gather(operands: Operands) -> Value:
       return None
   if axis is None or operands.rank(1) is None:
     return None
+  if isinstance(data, Total):
+    # What an example takes of a total of all examples.
+    return data if indices == Free() else Mixed(data.op)
   if data == Free() and isinstance(indices, Rows):
     return indices._replace(axis=int(axis) + indices.axis, are_equal=False)
   if isinstance(data, Rows) and indices == Free() and 0 <= int(axis) != data.axis:

@@ -44,6 +44,11 @@ RULES: Dict[str, Rule] = {
     'Mean': reduction('mean'),
     **_rules('Prod Max Min All Any ArgMax ArgMin', reduction('other')),
     'L2Loss': arithmetic.l2_loss,
+    **_rules('UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd '
+             'ScatterNd', arithmetic.by_class),
+    **_rules('Bincount DenseBincount', arithmetic.bincount),
+    **_rules('Cholesky LogMatrixDeterminant MatrixDeterminant MatrixInverse Qr SelfAdjointEigV2 '
+             'Svd', arithmetic.matrices),
     **_rules('Select SelectV2', arithmetic.select),
     **_rules('Fill RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniform '
              'StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformV2 '

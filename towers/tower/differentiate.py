@@ -41,7 +41,7 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
 
     made = graph.get_operations()[num_ops:]
     keep_order(made)
-    _keep_stacks(made)
+    _keep_on_tower(made)
     if not (is_first and tower.penalties):
       return tower._replace(gradients=own), own
 
@@ -67,14 +67,15 @@ def _keep_apart(tower, own, penalties):
   return tower._replace(gradients=gradients, penalty_gradients=penalties)
 
 
-def _keep_stacks(ops):
-  """Places the stacks that a loop's gradients need beside the ops that push and pop.
+def _keep_on_tower(ops):
+  """Places the stacks that a loop's gradients need, and shapes of rows that are read, on the tower.
 
-  TensorFlow colocates each with the op whose value it holds: for a shared variable that is read in
-  the loop, on the variable's device.
+  TensorFlow colocates each with the op whose value it holds: for a shared variable that is read, on
+  the variable's device.
   """
   for op in ops:
-    if op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups()):
+    if (op.type == 'StackV2' and any(b'ReadVariableOp' in group for group in op.colocation_groups())
+        or op.type == 'Shape' and op.inputs[0].op.type == 'ResourceGather'):
       own = tf.AttrValue.ListValue(s=[f'loc:@{op.name}'.encode()])
       op._set_attr('_class', tf.AttrValue(list=own))
 

@@ -322,6 +322,13 @@ MUTANTS = [
             ('if rows and math.isnan(power) and _depends_on_size(values):', 'if False:',
              'what is left of 1/n after a function of it is not known',
              'test_the_graph_tells_what_a_run_shows[a_gradient_penalty_of_a_mean]'),
+            ('if operands.num_rows and constant.flat[0] % operands.num_rows == 0:', 'if False:',
+             'places of single examples count as those of classes',
+             'test_a_batch_of_one_size_raises_no_false_alarm'
+             '[elements_put_in_the_place_of_a_class]'),
+            ('if is_one and weights in (Free(), Rows(0)) else None', 'if False else None',
+             'the sizes of classes are not known to be those of a batch',
+             'test_the_graph_tells_what_a_run_shows[weights_by_a_histogram]'),
             ('and not _is_epsilon(operands, index)]', ']',
              'a constant that keeps clear of 0 counts beside 1/n',
              'test_the_graph_tells_what_a_run_shows'
