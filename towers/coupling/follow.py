@@ -29,6 +29,8 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
     num_rows: n, if it is static.
     free: to take as free, such as moments that all towers share.
   """
+  if not targets:
+    return []
   values: Dict[Tensor, Value] = {tensor: Rows(0) for tensor in batch}
   values.update((tensor, Free()) for tensor in free)
   dependents = _find_dependents(batch)
@@ -53,9 +55,13 @@ def _find_dependents(batch) -> Set[Operation]:
   """Returns what depends on the batch, with the gradients of it. Of a static number of rows some
   of these are constants."""
   dependents = find_dependents([tensor.op for tensor in batch], by_control=False)
-  for op in batch[0].graph.get_operations() if batch else []:
-    if op not in dependents and op._original_op in dependents:
-      dependents |= find_dependents([op], by_control=False)
+  while batch:
+    # A walk from all at once: one from each would be as slow as the graph is deep.
+    found = [op for op in batch[0].graph.get_operations()
+             if op._original_op in dependents and op not in dependents]
+    if not found:
+      break
+    dependents |= find_dependents(found, by_control=False)
   return dependents
 
 
