@@ -42,7 +42,7 @@ def get_scale(run):
 @pytest.mark.parametrize('mode, num_towers, placement, build', [
     ('split', 3, 'replicated', 'reuse'),
     pytest.param('next', 2, 'replicated', 'clone', marks=pytest.mark.slow),
-    ('shard', 3, 'balanced', 'clone')])
+    ('shard', 2, 'balanced', 'clone')])
 def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, placement, build):
   settings = dict(model=normed, batch_norm='sync', weight_decay=0.01)
   losses, means, weights, initial = take_steps(mode=mode, num_towers=num_towers,
