@@ -140,7 +140,7 @@ def test_without_validation_there_is_none():
 @pytest.mark.parametrize('mode, depth', small.slow_but(
     [('next', 1)], list(itertools.product(small.MODES, small.DEPTHS))))
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, depth):
-  settings = dict(mode=mode, depth=depth, shuffle=True, num_towers=3)
+  settings = dict(mode=mode, depth=depth, shuffle=True, num_towers=2)
   with Run(**settings) as run:
     expected, recorded = loop(run)
     weights = run.weights()

@@ -114,7 +114,7 @@ def test_without_curves_no_step_computes_the_norm():
 @pytest.fixture(scope='module', params=[False, True], ids=['switch', 'tower'])
 def whole(request, tmp_path_factory):
   """The settings of a run, and the points that it writes when nothing ends it."""
-  settings = dict(num_towers=3, shuffle=True, schedule='cosine', steps=12,
+  settings = dict(num_towers=2 + request.param, shuffle=True, schedule='cosine', steps=12,
                   validation_tower=request.param, **CURVES)
   folder = tmp_path_factory.mktemp('whole')
   with Run(**settings) as run:
