@@ -2,7 +2,6 @@
 pattern.
 """
 
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest

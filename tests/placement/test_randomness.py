@@ -200,7 +200,7 @@ def start_and_train(**settings):
 
 
 @pytest.mark.parametrize('mode, num_towers, placement', small.slow_but(
-    FAST, sorted({*small.covering_grid(small.MODES, (2, 3, 8), small.PLACEMENTS), *FAST})))
+    FAST, sorted({*small.covering_grid(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
 def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
   weights, loss = start_and_train(mode=mode, num_towers=num_towers, placement=placement,
                                   tower_build='clone')

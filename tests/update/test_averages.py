@@ -11,7 +11,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import DEPTHS, MODES, Run, covering_grid
+from tests.harness.small import DEPTHS, MODES, TOWERS, Run, covering_grid
 from tests.update.test_guard import normed
 from towers.base.usage_error import UsageError
 from towers.training.saving.checkpoints import Checkpoints
@@ -24,7 +24,7 @@ SHAPES = {'host, clone': dict(placement='host', tower_build='clone'),
           'balanced, accumulated': dict(placement='balanced', accumulate=2),
           'replicated': dict(placement='replicated'),
           'first, adam': dict(placement='first', optimizer='adam')}
-GRID = [(*point, shape) for point, shape in zip(covering_grid(MODES, (2, 3, 8), DEPTHS),
+GRID = [(*point, shape) for point, shape in zip(covering_grid(MODES, TOWERS, DEPTHS),
                                                 itertools.cycle(SHAPES))]
 FAST = [('split', 3, 1, 'host, clone'), ('next', 2, 0, 'balanced, accumulated'),
         ('shard', 2, 2, 'replicated')]
