@@ -43,6 +43,15 @@ def embedded(batch, is_training):
   return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
 
 
+def partitioned(batch, is_training):
+  """A table in three parts."""
+  features, labels = batch
+  table = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES],
+                          partitioner=tf.fixed_size_partitioner(3))
+  rows = tf.nn.embedding_lookup(table, labels, partition_strategy='div')
+  return small.model((features + 0.01 * rows, labels), is_training)
+
+
 CASES = {
     'momentum': dict(),
     'adam': dict(optimizer='adam', learning_rate=0.01),
@@ -58,6 +67,8 @@ CASES = {
     'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2, num_towers=2),
     'beside a validation tower': dict(
         model=test_batch_norm.model, validation_tower=True, num_towers=3),
+    'partitioned, beside a validation tower': dict(
+        model=partitioned, validation_tower=True, num_towers=3),
 }
 
 
@@ -81,7 +92,7 @@ def take_steps_of_shared(case):
 
 @pytest.mark.parametrize('case, build', small.slow_but([
     ('momentum', 'reuse'), ('clipped, decayed, accumulated', 'clone'), ('sparse', 'clone'),
-    ('beside a validation tower', 'reuse')],
+    ('beside a validation tower', 'reuse'), ('partitioned, beside a validation tower', 'reuse')],
     list(itertools.product(sorted(CASES), ('reuse', 'clone')))))
 def test_they_train_as_shared_variables_do(case, build):
   told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])

@@ -16,6 +16,7 @@ any number of towers.
 """
 
 import contextlib
+import copy
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
@@ -166,7 +167,14 @@ def stand_in(
   """Returns a custom getter and a creator that prefer `instead`, by name, to the store's variables.
   """
   def replace(variable):
-    return instead.get(variable.op.name, variable) if instead else variable
+    if not instead:
+      return variable
+    parts = getattr(variable, '_variable_list', None)
+    if parts is None:
+      return instead.get(variable.op.name, variable)
+    partitioned = copy.copy(variable)
+    partitioned._variable_list = [replace(part) for part in parts]
+    return partitioned
 
   def getter(getter, name, *args, **kwargs):
     return replace(getter(name, *args, **kwargs))
