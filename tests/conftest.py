@@ -54,8 +54,9 @@ def pytest_collection_finish(session):
 def pytest_collection_modifyitems(config, items):
   """Deals the slow tests out to both TensorFlows, each test and point once; both take fast ones.
 
-  Those marked `both`, and those that are skipped under some condition, both take. 1.14 takes those
-  marked `slow(on='1.14')`: they start many processes, and to load it takes half the time.
+  Those marked `both`, and those that are skipped under some condition, both take: a test must be
+  marked if its points are others on each. 1.14 takes those marked `slow(on='1.14')`: they start
+  many processes, and to load it takes half the time.
   """
   is_named = any('::' in argument for argument in config.args)
   if config.getoption('--whole_grids') or is_named:

@@ -20,15 +20,17 @@ SHAPES = [shape for shape in [(2, 1), (2, 2), (3, 1), (4, 2)]
           if LARGEST_OF_16_BITS is None or shape[0] <= LARGEST_OF_16_BITS]
 PLACEMENTS = ['host', 'balanced', 'replicated']
 # Batches of 16 of 21 are uneven. 514 examples are no number of bfloat16.
-SIZES = [(21, 16), (24, 12), (1028, 514)]
+SIZES = [(21, 16), (32, 16), (1028, 514)]
 FAST = [((2, 1), 'bfloat16', 'host', 'split', 1, (1028, 514), 1, LARGE),
         ((2, 2), 'float16', 'replicated', 'shard', 0, (21, 16), 2, None)]
 if LARGEST_OF_16_BITS is None:
-  FAST.append(((3, 1), 'bfloat16', 'balanced', 'next', 2, (24, 12), 1, SMALL))
+  FAST.append(((3, 1), 'bfloat16', 'balanced', 'next', 2, (32, 16), 1, SMALL))
 CASES = pairwise(SHAPES, sorted(TOLERANCES), PLACEMENTS, MODES, DEPTHS, SIZES, [1, 2],
                  [None, SMALL, LARGE], first=FAST)
 
 
+# Each TensorFlow sums 16 bits in a way of its own, and has points that the other lacks.
+@pytest.mark.both
 @pytest.mark.parametrize('shape, wire, placement, mode, depth, size, accumulate, num_rows',
                          small.slow_but(FAST[:2], CASES), ids=str)
 def test_workers_are_one_tower_but_for_16_bits_of_gradients(shape, wire, placement, mode, depth,
