@@ -318,13 +318,8 @@ def meet_towers(devices: Sequence[str], kind: str) -> Operation:
     kind: 'ring' or 'nccl'.
   """
   with tf.name_scope('meet_towers'):
-    shares = []
-    for device in devices:
-      with tf.device(device):
-        shares.append(tf.zeros([]))
-    [key] = _make_keys(1, 'meet', len(devices))
-    return tf.group(*_sum_of_towers(shares, devices, group_size=len(devices), instance_key=key,
-                                    kind=kind))
+    sums, _ = sum_fused([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
+  return sums[0][0].op
 
 
 def _sum_of_towers(shares, devices, **ring):

@@ -125,10 +125,11 @@ class Steps:
 
   def start_variables(self) -> None:
     """Starts all variables and lookup tables in a thread, and meanwhile prepares the step."""
-    self._meet_towers()
     others = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
     variables = Call(self._session, [tf.global_variables_initializer(), others],
                      by_caller=len(self._program.gradients.towers) > _FEW_TOWERS)
+    # With all ops built, since 1.14 places the whole graph again when it has grown.
+    self._meet_towers()
     variables.prepare()
     # TensorFlow frees Python for other threads while it runs ops, but not while it prepares them.
     with ThreadPoolExecutor(1) as thread:
