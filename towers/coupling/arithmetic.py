@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional
 import numpy as np
 
 from tensorflow_v1 import Tensor, get_constant_array
-from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
+from towers.coupling.values import Free, Length, Mixed, Operands, Rows, Shape, Total, Value
 
 Rule = Callable[[Operands], Any]
 # A constant up to this is there to keep clear of 0.
@@ -247,7 +247,8 @@ def reduction(kind: str) -> Rule:
       keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
       return value if keeps else value.drop(axes)
     if kind == 'other':
-      # The largest of some integers is mostly a length, which chooses a shape.
+      if op.inputs[0].dtype.is_integer:
+        return Length() if op.type in ('Max', 'Min') else None
       return Mixed(op) if op.inputs[0].dtype.is_floating else None
     if kind == 'mean' and value.is_part:
       return Mixed(op)  # How many there are is another number in each part of a batch.

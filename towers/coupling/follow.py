@@ -11,6 +11,7 @@ from typing import Collection, Dict, List, Optional, Sequence, Set
 
 from tensorflow_v1 import Operation, Tensor
 from towers.coupling.gradients import follow_gradient, seeded
+from towers.coupling.lengths import follow_length
 from towers.coupling.rules import RULES
 from towers.coupling.values import Free, Mixed, Operands, Rows, Source, Total, Value
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
@@ -84,6 +85,9 @@ def _find_outputs(operands: Operands) -> List[Value]:
   if op.type in _DIVISIONS and isinstance(inputs[1], Total):
     # Whatever is divided: only one batch as a whole has this divisor.
     return [Mixed(inputs[1].op)]
+  lengths = follow_length(operands)
+  if lengths:
+    return lengths
   rule = RULES.get(op.type)
   if op.type in _SHAPED_BY_THE_SECOND:
     inputs = [inputs[0], Free()]  # The output's static shape tells as much.

@@ -4,6 +4,7 @@
   Total   a sum over the examples, as a mean is
   Free    the same for every example, as a weight is
   Shape   the shape of rows, one element of which is the number of examples
+  Length  an integer of all examples that gives a size, as the largest length does
   Mixed   computed from several examples in another way, such as a difference from their mean
   None    not known: of an op without a rule
 
@@ -61,12 +62,16 @@ class Shape(NamedTuple):
   is_part: bool = False
 
 
+class Length(NamedTuple):
+  """An integer that the examples have in common, such as the largest of their lengths."""
+
+
 class Mixed(NamedTuple):
   """A value computed from several examples; `op` was the first to."""
   op: Operation
 
 
-Value = Union[Rows, Total, Free, Shape, Mixed, None]
+Value = Union[Rows, Total, Free, Shape, Length, Mixed, None]
 
 
 class Source(NamedTuple):

@@ -341,6 +341,16 @@ MUTANTS = [
              'test_the_graph_tells_what_a_run_shows[a_gradient_penalty_of_a_mean]'),
         ]),
     *mutants_of(
+        'towers/coupling/lengths.py', tests='tests/coupling/test_follow.py', faults=[
+            ("Free() if op.type == 'Range' else Length()", 'Length()',
+             'a mask as long as the longest of a batch is not known to be one of rows',
+             'test_the_graph_tells_what_a_run_shows'
+             '[a_mean_over_sequences_as_long_as_the_longest]'),
+            ("if op.type == 'Shape' and values == [None]:", 'if False:',
+             'a mask as long as what a loop makes is not known to be one of rows',
+             'test_the_graph_tells_what_a_run_shows[a_mean_over_sequences_from_a_loop]'),
+        ]),
+    *mutants_of(
         'towers/coupling/layout.py', tests='tests/coupling/test_follow.py', faults=[
             ('return Total(0, operands.op) if value.is_part else Free(1)', 'return Free(1)',
              'the number of chosen examples counts as that of the batch',
