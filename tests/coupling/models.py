@@ -122,6 +122,12 @@ def losses_of_steps(x, y, length):
   return tf.reduce_sum(tf.reshape(dense(x, 8), [-1, 4, 2])[:, :length] ** 2, 2)
 
 
+@_in(UNKNOWN)
+def a_number_of_steps_less_the_largest(x, y):
+  steps = tf.reduce_max(y) - y
+  return cross_entropy(x, y) + 0 * tf.cast(steps, tf.float32)
+
+
 @_in(MIXED)
 def a_mean_over_sequences_as_long_as_the_longest(x, y):
   steps = tf.cast(tf.sequence_mask(y + 1), tf.float32)

@@ -13,7 +13,7 @@ from tensorflow_v1 import Operation, Tensor
 from towers.coupling.gradients import follow_gradient, seeded
 from towers.coupling.lengths import follow_length
 from towers.coupling.rules import RULES
-from towers.coupling.values import Free, Mixed, Operands, Rows, Source, Total, Value
+from towers.coupling.values import Free, Length, Mixed, Operands, Rows, Source, Total, Value
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
@@ -91,7 +91,7 @@ def _find_outputs(operands: Operands) -> List[Value]:
   rule = RULES.get(op.type)
   if op.type in _SHAPED_BY_THE_SECOND:
     inputs = [inputs[0], Free()]  # The output's static shape tells as much.
-  if rule is None or None in inputs:
+  if rule is None or None in inputs or Length() in inputs:
     return [None] * len(op.outputs)
   result = rule(operands._replace(values=inputs))
   return result if isinstance(result, list) else [result] * len(op.outputs)
