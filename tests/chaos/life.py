@@ -13,8 +13,8 @@ process in a folder:
   loss 13 0x1.8p+1 51.3          the chief's, after a step, and the time in seconds
   save, saved                    before and after a checkpoint is written
 
-The numbers of examples begin with 1; 0 is the row that fills an empty tower. `drop` drops features
-out, other ones on every tower, so that only runs of the same shape are equal.
+The numbers of examples begin with 1; 0 is the row that fills an empty tower, and NaN its features.
+`drop` drops features out, other ones on every tower, so that only runs of the same shape are equal.
 """
 
 import os
@@ -29,6 +29,7 @@ from tensorflow_v1 import tf
 from tests.harness import small
 from towers import data
 from towers.data import DataSet
+from towers.input import pipeline
 from towers.placement.cluster import read_cluster
 from towers.training.reporting.progress import Progress
 from towers.training.saving.checkpoints import Checkpoints
@@ -75,6 +76,7 @@ def live(notes, drops_out, flags):
       return result
     return wrapper
 
+  pipeline.fill_empty = small.fill_with_nan
   Steps.start = wrapped(Steps.start, lambda *_: note('start'))
   Progress.step = wrapped(Progress.step,
                           lambda _, step, loss: note('loss', step, float(loss).hex(),

@@ -23,10 +23,17 @@ def examples_without(bad, num_examples=16):
   return examples._replace(parse_batch=parse, is_gathered=False, marks_bad=True)
 
 
+def of_directions(batch, is_training):
+  """A model for which a row of zeros is 0 / 0."""
+  features, labels = batch
+  return small.model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
+
+
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)
 def test_a_step_without_examples_changes_nothing(settings):
   bad = list(range(8, 16))  # The second step of every epoch.
-  settings = dict(dict(num_towers=2, validation_kind='none', optimizer='sgd'), **settings)
+  settings = dict(dict(model=of_directions, num_towers=2, validation_kind='none', optimizer='sgd'),
+                  **settings)
   with Run(train=examples_without(bad), **settings) as run:
     assert np.isfinite(run.steps.train()) and run.counters() == [1, 8]
     before = run.weights()

@@ -8,6 +8,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from towers.data import DataSet
+from towers.input.fill import fill_empty
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
 from towers.training.stepping.steps import Steps
@@ -74,6 +75,19 @@ def model(batch, is_training):
   logits = dense(hidden, NUM_CLASSES, 'logits')
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)}
+
+
+def fill_with_nan(batches, counts):
+  """In place of `fill_empty`, fills empty towers with NaN, and with 0 where that is no float.
+
+  Without it NaN comes from rows of zeros alone, which a tower has where no other has an example.
+  """
+  def fill(tensor, count):
+    number = np.nan if tensor.dtype.is_floating else 0
+    return tf.where(count > 0, tensor, tf.fill(tf.shape(tensor), tf.cast(number, tensor.dtype)))
+
+  return [tf.nest.map_structure(lambda tensor, count=count: fill(tensor, count), tensors)
+          for tensors, count in zip(fill_empty(batches, counts), counts)]
 
 
 def dense(inputs, size, name):

@@ -35,7 +35,7 @@ def take(kind, mode, num_towers, num_workers, first_step, last_batch):
           for rows, count in session.run([(batch.tensors, batch.num_examples)
                                           for batch in batches]):
             # What fills a batch up repeats its last example.
-            assert set(rows[count:]) <= (set(rows[count - 1:count]) if count else {0})
+            assert count == 0 or set(rows[count:]) <= {rows[count - 1]}
             taken.append(rows[:count].tolist())
   return taken
 

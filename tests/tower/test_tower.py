@@ -12,6 +12,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
+from towers.input import pipeline
 
 
 def scalar_model(batch, is_training):
@@ -210,9 +211,11 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
 
 
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
-def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build):
-  # The third batch has one example, of label 1, for three towers. The row of zeros that fills the
-  # others looks up row 0, which momentum would move on.
+def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build, monkeypatch):
+  # The third batch has one example, of label 1, for three towers. The row that fills the others
+  # looks up row 0, which momentum would move on.
+  monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
+
   def model(batch, is_training):
     del is_training
     features, labels = batch
@@ -259,14 +262,12 @@ def test_starting_and_warming_up_changes_no_variable():
 
 
 @functools.lru_cache(maxsize=None)
-def train_on_directions(scalar, **settings):
-  """Trains on what is 0 / 0 for a row of zeros; 11 examples in batches of 5 leave one."""
+def train_with_penalty(scalar, **settings):
+  """Trains on 11 examples in batches of 5, which leave one."""
   def model(batch, is_training):
-    features, labels = batch
     with tf.variable_scope('',
                            regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
-      losses, metrics = small.model((features / tf.norm(features, axis=1, keepdims=True), labels),
-                                    is_training)
+      losses, metrics = small.model(batch, is_training)
     return (tf.reduce_mean(losses) if scalar else losses), metrics
 
   return train(model=model, batch_size=5, train=small.random_examples(11), **settings)
@@ -275,10 +276,11 @@ def train_on_directions(scalar, **settings):
 @pytest.mark.parametrize('scalar, mode', small.slow_but(
     [(False, 'split'), (True, 'split'), (True, 'shard')],
     list(itertools.product([False, True], small.MODES))))
-def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar):
+def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar, monkeypatch):
   # One example for four towers is in `shard` mode not always the first's.
-  losses, weights, (means, count) = train_on_directions(scalar, mode=mode, num_towers=4)
-  expected_losses, expected_weights, (expected_means, _) = train_on_directions(scalar, num_towers=1)
+  monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
+  losses, weights, (means, count) = train_with_penalty(scalar, mode=mode, num_towers=4)
+  expected_losses, expected_weights, (expected_means, _) = train_with_penalty(scalar, num_towers=1)
   np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
   assert_same_weights(weights, expected_weights)
   assert count == 11 and means == pytest.approx(expected_means, abs=1e-5)

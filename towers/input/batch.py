@@ -17,8 +17,7 @@ class Batch(NamedTuple):
     tensors: the data set's own structure (a tensor, tuple or dict), each tensor `[batch, ...]`.
       Sparse and ragged components are `composite.ROWS`; the model gets `decode_batch(tensors)`.
     num_examples: the number of leading rows that are real, an int or a scalar int32 tensor. A tower
-      without an example holds one row of zeros, since many kernels do not take an empty batch, and
-      counts 0.
+      without an example holds one row all the same (see `fill`), and counts 0.
     may_be_empty: whether the number of examples can be 0.
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
     put_op: puts the tower's next training batch into its staging area; None without staging.

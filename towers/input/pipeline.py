@@ -27,6 +27,7 @@ from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 from towers.input.batch import Batch
 from towers.input.epoch import Shard, Start, build_epochs, leading_size, share_sizes
+from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
 from towers.input.plan import Plan
@@ -106,8 +107,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   def next_batches():
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'):
-      return [_count_examples(tensors, plan, mode, tower, marks_bad=examples.marks_bad)
-              for tower, tensors in enumerate(_TAKE[mode](get_nexts, plan))]
+      return _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
 
   def feed_dict(step):
     epoch, step_in_epoch = plan.position(step)
@@ -180,38 +180,40 @@ _TAKE = {
 }
 
 
-def _count_examples(tensors, plan, mode, tower, marks_bad):
-  """Returns a tower's `Batch`, never without a row.
+def _build_batches(taken, plan, mode, marks_bad):
+  """Returns the towers' batches, none without a row.
 
-  It is of static shape where sizes are even, or where its last row is repeated to fill it up.
+  They are of static shape where sizes are even, or where the last row is repeated to fill them up.
   """
   num_shards = plan.num_workers * (plan.num_towers if mode == 'shard' else 1)
   if marks_bad:
-    tensors, is_good = tensors
-    tensors = tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
+    taken = [_leave_out_bad(*marked) for marked in taken]
   elif plan.is_even and plan.micro_batch_size % num_shards == 0:
-    size = plan.shares(plan.micro_batch_size)[tower]
-    for tensor in tf.nest.flatten(tensors):
-      tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
-    return Batch(tensors, size)
+    sizes = plan.shares(plan.micro_batch_size)
+    for tensors, size in zip(taken, sizes):
+      for tensor in tf.nest.flatten(tensors):
+        tensor.set_shape(tensor.shape.merge_with([size] + tensor.shape.as_list()[1:]))
+    return list(map(Batch, taken, sizes))
 
-  num_examples = leading_size(tensors, tf.int32)
+  counts = [leading_size(tensors, tf.int32) for tensors in taken]
   may_be_empty = plan.may_leave_a_tower_empty or marks_bad
   if may_be_empty:
-    num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)
-    tensors = tf.nest.map_structure(lambda tensor: _add_zeros(tensor, num_missing), tensors)
+    taken = fill_empty(taken, counts)
   is_padded = plan.last_batch == 'pad'
   if is_padded:
-    rows = tf.minimum(tf.range(plan.num_rows), tf.maximum(num_examples, 1) - 1)
-    # What a real row leads to is finite if a step is, and its rows of sparse gradients move anyway.
-    tensors = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tensors)
-  return Batch(tensors, num_examples, may_be_empty=may_be_empty, is_padded=is_padded)
+    taken = [_repeat_last(tensors, count, plan.num_rows) for tensors, count in zip(taken, counts)]
+  return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded)
+          for tensors, count in zip(taken, counts)]
 
 
-def _add_zeros(tensor, num_rows):
-  """Returns a tensor followed by `num_rows` rows of zeros."""
-  row_shape = tf.shape(tensor)[1:]
-  zeros = tf.zeros(tf.concat([[num_rows], row_shape], 0), tensor.dtype)
-  filled = tf.concat([tensor, zeros], 0)
-  filled.set_shape([None] + tensor.shape.as_list()[1:])
-  return filled
+def _leave_out_bad(tensors, is_good):
+  return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, is_good), tensors)
+
+
+def _repeat_last(tensors, num_examples, num_rows):
+  """Returns a tower's tensors, with as many rows in every batch.
+
+  What a real row leads to is finite if a step is, and its rows of sparse gradients move anyway.
+  """
+  rows = tf.minimum(tf.range(num_rows), tf.maximum(num_examples, 1) - 1)
+  return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tensors)

@@ -48,7 +48,7 @@ MUTANTS = [
             ('sizes = [1 if size is None else size for',
              'sizes = [0 if size is None else size for',
              'the row that fills an empty batch of padded examples has no size',
-             'test_rows_keep_their_values_and_end_with_the_padding[unequal_arrays-shard-3-17-batch]'),
+             'tests/input/test_fill.py::test_a_worker_without_an_example_has_a_row_of_zeros[shard]'),
         ]),
     *mutants_of(
         'towers/input/plan.py', tests='tests/input/test_plan.py', faults=[
@@ -254,9 +254,19 @@ MUTANTS = [
             ('lambda tensor: tf.boolean_mask(tensor, is_good)', 'lambda tensor: tensor',
              'damaged rows are trained on',
              'tests/data/test_skipped_steps.py::test_towers_of_what_is_left_are_one_tower'),
-            ('num_missing = tf.cast(tf.equal(num_examples, 0), tf.int32)', 'num_missing = 1',
-             'every batch has a row more', 'test_every_step_takes_the_same_examples_in_every_mode'),
         ]), *mutants_of(
+            'towers/input/fill.py', tests='tests/input/test_fill.py', faults=[
+                ('any_batch = _choose(count > 0, batch, any_batch)', 'pass',
+                 'an empty tower gets zeros where another has an example',
+                 'test_an_empty_tower_has_an_example_of_another[split-3-17-keep-None]'),
+                ('row = [tensor[:1] for tensor in any_batch]', 'row = any_batch',
+                 'an empty tower gets all examples of another',
+                 'test_an_empty_tower_has_an_example_of_another[shard-3-18-keep-bad2]'),
+                ('_choose(count > 0, batch, row))', '_choose(count > 1, batch, row))',
+                 'a tower of one example gets one of another',
+                 'tests/input/test_pipeline.py::'
+                 'test_every_step_takes_the_same_examples_in_every_mode'),
+            ]), *mutants_of(
             'tensorflow_v1/data_sets.py', tests='tests/input/test_structures.py', faults=[
                 ('return dataset_ops.DatasetV1Adapter(batching._UnbatchDataset(dataset))',
                  'return dataset.apply(tf.data.experimental.unbatch())',

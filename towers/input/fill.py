@@ -1,0 +1,38 @@
+"""Fill: the row of a tower without an example, since few kernels take an empty batch.
+
+It is an example of another tower in the same micro-batch, which does not count. So a model may ask
+of a row whatever holds for all examples: that a length is above 0, or a string is a JPEG.
+"""
+
+from typing import Any, List
+
+from tensorflow_v1 import tf
+
+
+def fill_empty(towers: List[Any], counts: List[Any]) -> List[Any]:
+  """Returns the towers' tensors, of which none is without a row.
+
+  Where all towers of this worker are empty, as only several workers or bad records can leave them,
+  the row is of zeros.
+
+  Args:
+    towers: for each tower its tensors, of one structure; towers may pad them to other sizes.
+    counts: for each tower its number of examples.
+  """
+  batches = [tf.nest.flatten(tensors) for tensors in towers]
+  any_batch = [_build_zeros(tensor) for tensor in batches[0]]
+  for batch, count in zip(batches, counts):
+    any_batch = _choose(count > 0, batch, any_batch)
+  row = [tensor[:1] for tensor in any_batch]
+  return [tf.nest.pack_sequence_as(tensors, _choose(count > 0, batch, row))
+          for tensors, batch, count in zip(towers, batches, counts)]
+
+
+def _build_zeros(tensor):
+  """Returns a row of zeros of the shape of a tensor's rows."""
+  return tf.zeros(tf.concat([[1], tf.shape(tensor)[1:]], 0), tensor.dtype)
+
+
+def _choose(is_first, first, second):
+  """Returns one of two lists of tensors, without a copy; their shapes may differ."""
+  return tf.cond(is_first, lambda: first, lambda: second, strict=True)
