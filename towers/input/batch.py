@@ -34,6 +34,11 @@ class Batch(NamedTuple):
     return isinstance(self.num_examples, int)
 
   @property
+  def has_filler(self) -> bool:
+    """Whether rows that are not real may follow the examples."""
+    return self.may_be_empty or self.is_padded
+
+  @property
   def num_rows(self) -> Optional[int]:
     """The number of rows, filler included; None where it is not static."""
     if self.is_static:

@@ -105,12 +105,16 @@ def _encode_examples(elements, examples):
 
 def leading_size(batch: Any, dtype: Any) -> Any:
   """Returns the number of rows of a batch of any structure, a scalar tensor."""
-  return tf.shape(tf.nest.flatten(batch)[0], out_type=dtype)[0]
+  tensors = tf.nest.flatten(batch)
+  for tensor in tensors:
+    if tensor.shape.ndims == 1:
+      return tf.size(tensor, out_type=dtype)  # One op, where a shape and its first take five.
+  return tf.shape(tensors[0], out_type=dtype)[0]
 
 
 def share_sizes(size: Any, num_towers: int) -> Any:
-  """Returns the smaller share of a batch cut over the towers, and how many get one example more."""
-  return size // num_towers, size % num_towers
+  """Returns the sizes of the shares of a batch cut over the towers, the larger ones first."""
+  return (size + list(range(num_towers - 1, -1, -1))) // num_towers
 
 
 def _order_indices(buckets, plan, shard, first, *, seed, epoch):
@@ -233,9 +237,7 @@ def _empty_batch(batches):
 def _share_batches(batches, num_towers):
   """Cuts each batch into a share for every tower, which loses no example at the end."""
   def boundaries(size):
-    share, larger = share_sizes(size, num_towers)
-    towers = tf.range(num_towers + 1, dtype=tf.int64)
-    return towers * share + tf.minimum(towers, larger)
+    return tf.concat([[0], tf.cumsum(share_sizes(size, num_towers))], 0)
 
   return _cut_batches(batches, boundaries)
 

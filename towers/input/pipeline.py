@@ -149,8 +149,7 @@ def _split_one_batch(get_nexts, plan):
   if plan.is_even and plan.micro_batch_size % plan.num_workers == 0:
     sizes = plan.shares(plan.micro_batch_size)
   else:
-    share, larger = share_sizes(leading_size(batch, tf.int32), plan.num_towers)
-    sizes = share + tf.cast(tf.range(plan.num_towers) < larger, tf.int32)
+    sizes = share_sizes(leading_size(batch, tf.int32), plan.num_towers)
   splits = [tf.split(tensor, sizes, num=plan.num_towers) for tensor in tf.nest.flatten(batch)]
   return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*splits)]
 

@@ -56,7 +56,8 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
   """
   @functools.lru_cache(maxsize=None)
   def count_rows():
-    return tf.shape(tf.nest.flatten(batch.tensors)[0])[0]
+    return (tf.shape(tf.nest.flatten(batch.tensors)[0])[0] if batch.has_filler else
+            batch.num_examples)
 
   loss, metrics = split_returned(returned)
   sums = Sums({}, {})
@@ -178,7 +179,7 @@ def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[
                   fix: str) -> Tensor:
   """Returns the float32 sum of the values of the examples, `[batch, ...]`.
 
-  The row that fills an empty batch is left out.
+  Rows that fill a batch up are left out.
   """
   size = values.shape.as_list()[0]
   rows = batch.num_rows
@@ -188,7 +189,7 @@ def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[
   if size is not None and size != rows:
     raise UsageError(f'{what} has {size} values for a batch of {rows} examples: {fix}.')
   numbers = tf.cast(values, tf.float32)
-  total = tf.reduce_sum(numbers if batch.is_static else numbers[:batch.num_examples])
+  total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
   if size is None:
     # An update waits for the loss, and so for this check.
     rows = count_rows() if rows is None else rows

@@ -259,8 +259,8 @@ MUTANTS = [
              'pass',
              'weights that depend on variables are trained',
              'tests/tower/test_weighted.py::test_no_gradient_goes_through_weights'),
-            ('total = tf.reduce_sum(numbers if batch.is_static else numbers[:batch.num_'
-             'examples])',
+            ('total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else'
+             ' numbers)',
              'total = tf.reduce_sum(numbers)',
              'the row that fills an empty batch is trained on',
              'tests/test_exactness.py::test_towers_train_as_a_program_without_towers[sgd]'),
