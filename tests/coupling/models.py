@@ -122,6 +122,14 @@ def losses_of_steps(x, y, length):
   return tf.reduce_sum(tf.reshape(dense(x, 8), [-1, 4, 2])[:, :length] ** 2, 2)
 
 
+@_in(EXACT)
+def positions_up_to_the_longest(x, y):
+  length = tf.reduce_max(y + 1)
+  steps = tf.cast(tf.sequence_mask(y + 1, length), tf.float32)
+  weights = tf.get_variable('positions', [4])[:length]
+  return tf.reduce_sum(losses_of_steps(x, y, length) * steps * weights, 1)
+
+
 @_in(UNKNOWN)
 def a_number_of_steps_less_the_largest(x, y):
   steps = tf.reduce_max(y) - y

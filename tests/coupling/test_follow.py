@@ -9,7 +9,7 @@ from models import build_logits
 from tensorflow_v1 import tf
 from tests.coupling.models import EXACT, MIXED, SCALED, UNKNOWN
 from towers.coupling.follow import follow
-from towers.coupling.values import Mixed, Rows
+from towers.coupling.values import Mixed, Rows, Total
 
 GROUPS = {'exact': EXACT, 'mixed': MIXED, 'scaled': SCALED, '': UNKNOWN}
 MODELS = {name: model for group in GROUPS.values() for name, model in group.items()}
@@ -27,7 +27,7 @@ def name(value):
   """Returns the group of models whose loss is this value, or '' where it is not known."""
   if isinstance(value, Mixed):
     return 'mixed'
-  if value is None or math.isnan(value.power):
+  if not isinstance(value, (Rows, Total)) or math.isnan(value.power):
     return ''
   if isinstance(value, Rows):
     return 'scaled' if value.power else 'exact'
@@ -65,7 +65,6 @@ def test_a_sum_may_be_divided_by_a_constant_number_of_rows(divisor, expected):
   with tf.Graph().as_default():
     batch, loss = build(lambda x, y: tf.reduce_sum(x[:, 0]) / divisor, num_rows=5)
     assert name(follow(batch, [loss], num_rows=5)[0]) == expected
-
 
 
 def test_an_unknown_factor_hides_no_mixture():

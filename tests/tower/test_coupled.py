@@ -7,6 +7,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.coupling import picks
 from tests.coupling.models import EXACT, MIXED, SCALED
 from tests.coupling.test_follow import X, Y
 
@@ -44,6 +45,30 @@ def test_a_value_of_several_examples_is_named_once(model, caplog):
     build(MIXED[model], num_towers=3)
   [record] = caplog.records
   assert 'models.py, line' in record.getMessage() and '3 parts' in record.getMessage()
+
+
+@pytest.mark.parametrize('num_towers, accumulate, is_named', [
+    (2, 1, True), (1, 2, True), (4, 1, False), (1, 1, False)])
+def test_a_picked_example_is_named_unless_it_is_the_batch(num_towers, accumulate, is_named, caplog):
+  with caplog.at_level(logging.WARNING, 'towers'):
+    build(picks.MIXED['less_the_first'], num_towers=num_towers, accumulate=accumulate)
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == is_named
+  assert all('picks.py, line' in text and 'one example of the data' in text for text in messages)
+
+
+def test_one_padded_tower_has_its_first_example_in_place():
+  build(picks.MIXED['less_the_first'], num_towers=1, last_batch='pad')
+
+
+def test_picked_examples_may_be_shown(caplog):
+  def model(x, y):
+    losses = EXACT['a_loss_per_example'](x, y)
+    tf.summary.image('first', tf.reshape(x[:1] - x[1:2], [1, 4, 2, 1]))
+    return losses, {'rest': towers.Weighted(losses[1:], tf.ones_like(losses[1:]))}
+
+  build(model)
+  assert not caplog.records
 
 
 @pytest.mark.parametrize('num_towers', [1, 2, 3])

@@ -15,15 +15,19 @@ def build(images, is_training):
   y = tf.nn.relu(tf.nn.conv2d(x, tf.ones([3, 3, 3, 5]), strides=[1, 2, 2, 1], padding='SAME'))
   joined = tf.concat([y, y + tf.ones([5])], 3)
   branch = tf.raw_ops.Switch(data=y, pred=is_training)[1]
+  size = tf.shape(y)[0]
   either = tf.cond(is_training, lambda: y, lambda: y * 2)
   tensors = dict(images=images, normalised=x, convolved=y, joined=joined,
                  last=tf.transpose(joined, [1, 2, 3, 0]), folded=tf.reshape(joined, [-1, 40]),
                  chosen=tf.boolean_mask(y, tf.reduce_max(y, [1, 2, 3]) > 0),
-                 twice=tf.concat([y, y], 0), branch=tf.nn.relu(branch), either=either)
+                 twice=tf.concat([y, y], 0), view=tf.split(tf.concat([y, y], 0), 2)[0],
+                 noise=tf.random.normal([size, 3]), noises=tf.random.normal([2 * size, 3]),
+                 rounded=tf.random.normal([size // 2 * 2, 3]),
+                 branch=tf.nn.relu(branch), either=either)
   return tensors, [tf.shape(tensor) for tensor in tensors.values()]
 
 
-FOUND = ('images', 'normalised', 'convolved', 'joined', 'last')
+FOUND = ('images', 'normalised', 'convolved', 'joined', 'last', 'view', 'noise')
 
 
 def find(num_rows):

@@ -5,6 +5,7 @@ outputs, or a list with one for each: None where the graph does not tell.
 """
 
 import math
+from fractions import Fraction
 from typing import Any, Callable, List, Optional
 
 import numpy as np
@@ -22,6 +23,7 @@ _DEGREES = {
                      'Min'), 1),
     **dict.fromkeys(('Sign', 'Greater', 'GreaterEqual', 'Less', 'LessEqual', 'Equal', 'NotEqual',
                      'ArgMax', 'ArgMin', 'IsFinite', 'IsNan', 'IsInf'), 0)}
+_SCALINGS = ('Mul', 'RealDiv', 'Div', 'FloorDiv')
 _WITH_KEEP_DIMS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
 
 
@@ -48,7 +50,9 @@ def elementwise(combine: str) -> Rule:
       power = math.nan
     if rows:
       return _join_rows(operands, rows, power)
-    return _join_totals(values, totals, combine, power) if totals else Free(power)
+    if totals:
+      return _join_totals(values, totals, combine, power)
+    return Free(power, _multiply_size(operands))
 
   return rule
 
@@ -62,13 +66,34 @@ def _join_rows(operands, rows, power) -> Value:
                 if isinstance(value, Rows)}
   if len(from_right) > 1:
     return Mixed(operands.op)  # A value for each pair of examples.
-  return Rows(max(ranks) - from_right.pop(), power, all(value.are_equal for value in rows),
-              _join_folds(rows), any(value.is_part for value in rows))
+  return _join(rows, axis=max(ranks) - from_right.pop(), power=power,
+               are_equal=all(value.are_equal for value in rows))
 
 
-def _join_folds(rows) -> Optional[int]:
+def _join(rows, **changed) -> Optional[Rows]:
+  """Returns rows computed from several, with these changes."""
+  if len({value.copies for value in rows}) > 1:
+    return None
   folds = {value.fold for value in rows}
-  return folds.pop() if len(folds) == 1 else None
+  return rows[0]._replace(fold=folds.pop() if len(folds) == 1 else None,
+                          is_part=any(value.is_part for value in rows), **changed)
+
+
+def _multiply_size(operands: Operands) -> Optional[Fraction]:
+  """Returns by what n is multiplied where an op multiplies or divides it by a constant."""
+  kind, times = operands.op.type, [getattr(value, 'times', None) for value in operands.values]
+  sizes = [index for index, size in enumerate(times) if size is not None]
+  if len(times) != 2 or len(sizes) != 1 or kind not in _SCALINGS:
+    return None
+  constant = get_constant_array(operands.op.inputs[1 - sizes[0]])
+  size: Any = times[sizes[0]]
+  # Half of n may be rounded, so twice as much is another matter.
+  if constant is None or constant.size != 1 or size.denominator > 1 or not 0 < constant < math.inf:
+    return None
+  factor = Fraction(float(constant.reshape([])))
+  if kind == 'Mul':
+    return size * factor
+  return size / factor if sizes == [0] else None
 
 
 def _join_totals(values, totals, combine, power) -> Value:
@@ -146,7 +171,9 @@ def _may_count_rows(operands: Operands) -> bool:
 
 def linear(operands: Operands) -> Value:
   """The rule of ops that pass their first input through, or negate it."""
-  return operands.values[0]
+  value = operands.values[0]
+  return value._replace(times=None) if operands.op.type == 'Neg' and isinstance(
+      value, Free) else value
 
 
 def bias_add(operands: Operands) -> Value:
@@ -320,8 +347,7 @@ def matmul(operands: Operands) -> Value:
   if any(are_summed) or len(examples) > 1:
     return Mixed(op)  # Each example times a weight of its position, or pairs of examples.
   rows = [value for value in (left, right) if isinstance(value, Rows)]
-  return Rows(max(ranks) - examples.pop(), power, fold=_join_folds(rows),
-              is_part=any(value.is_part for value in rows))
+  return _join(rows, axis=max(ranks) - examples.pop(), power=power, are_equal=False)
 
 
 def _from_right(value: Value, rank: int, is_transposed: bool) -> int:
@@ -345,7 +371,8 @@ def einsum(operands: Operands) -> Value:
   power = sum(value.power for value in values)
   name = examples.pop()
   if name in output:
-    return Rows(output.index(name), power)
+    rows = [value for value in values if isinstance(value, Rows)]
+    return _join(rows, axis=output.index(name), power=power, are_equal=False)
   shared = [value for letters, value in zip(names, values) if name in letters]
   return Total(power, op) if all(isinstance(value, Rows) for value in shared) else Mixed(op)
 

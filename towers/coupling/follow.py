@@ -12,22 +12,25 @@ from typing import Collection, Dict, List, Optional, Sequence, Set
 from tensorflow_v1 import Operation, Tensor
 from towers.coupling.gradients import follow_gradient, seeded
 from towers.coupling.lengths import follow_length
+from towers.coupling.picks import follow_picked
 from towers.coupling.rules import RULES
-from towers.coupling.values import Free, Length, Mixed, Operands, Rows, Source, Total, Value
+from towers.coupling.values import Free, Length, Mixed, Operands, Picked, Rows, Source, Total, Value
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
 _SHAPED_BY_THE_SECOND = ('Reshape', 'TopKV2')
+_UNKNOWN = (Length, type(None))
 
 
 def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Optional[int] = None,
-           free: Collection[Tensor] = ()) -> List[Value]:
+           most_rows: Optional[int] = None, free: Collection[Tensor] = ()) -> List[Value]:
   """Returns the value of each target.
 
   Args:
     batch: each `[n, ...]`.
     targets: to follow.
     num_rows: n, if it is static.
+    most_rows: the largest n; None to follow no rows that are taken by their place.
     free: to take as free, such as moments that all towers share.
   """
   if not targets:
@@ -46,7 +49,7 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
     source = op._original_op
     operands = Operands(op, [find(tensor) for tensor in op.inputs], num_rows, source and Source(
         source, [find(tensor) for tensor in source.inputs],
-        find(source.outputs[0]) if source.outputs else None))
+        find(source.outputs[0]) if source.outputs else None), most_rows, needed)
     for tensor, value in zip(op.outputs, _find_outputs(operands)):
       values.setdefault(tensor, value)
   return [values.get(tensor, Free()) for tensor in targets]
@@ -75,23 +78,33 @@ def _find_outputs(operands: Operands) -> List[Value]:
     return [known] * len(op.outputs)
   if all(value == Free() for value in inputs):
     return [Free()] * len(op.outputs)
-  mixed = [value for value in inputs if isinstance(value, Mixed)]
-  if mixed:
-    # Mixed integers, such as the largest length of a batch, mostly choose a shape.
-    is_known = any(isinstance(value, Mixed) and not tensor.dtype.is_integer
-                   for tensor, value in zip(op.inputs, inputs))
-    return [mixed[0] if is_known and not tensor.dtype.is_integer else None
-            for tensor in op.outputs]
+  kinds = set(map(type, inputs))
+  if Mixed in kinds:
+    return _follow_mixed(operands)
   if op.type in _DIVISIONS and isinstance(inputs[1], Total):
     # Whatever is divided: only one batch as a whole has this divisor.
     return [Mixed(inputs[1].op)]
-  lengths = follow_length(operands)
-  if lengths:
-    return lengths
-  rule = RULES.get(op.type)
   if op.type in _SHAPED_BY_THE_SECOND:
-    inputs = [inputs[0], Free()]  # The output's static shape tells as much.
-  if rule is None or None in inputs or Length() in inputs:
+    # The output's static shape tells as much.
+    inputs, operands = [inputs[0], Free()], operands._replace(values=[inputs[0], Free()])
+    kinds = set(map(type, inputs))
+  if Picked in kinds:
+    return follow_picked(operands)
+  if Length in kinds and kinds <= {Free, Length} or op.type == 'Shape' and None in inputs:
+    return follow_length(operands)
+  rule = RULES.get(op.type)
+  if op.type == 'StridedSlice' and Rows in kinds:
+    kinds = {Rows}  # Where each example is cut need not be known.
+  if rule is None or not kinds.isdisjoint(_UNKNOWN):
     return [None] * len(op.outputs)
-  result = rule(operands._replace(values=inputs))
+  result = rule(operands)
   return result if isinstance(result, list) else [result] * len(op.outputs)
+
+
+def _follow_mixed(operands):
+  """Mixed integers, such as the largest length of a batch, mostly choose a shape."""
+  [first, *_] = [value for value in operands.values if isinstance(value, Mixed)]
+  is_known = any(isinstance(value, Mixed) and not tensor.dtype.is_integer
+                 for tensor, value in zip(operands.op.inputs, operands.values))
+  return [first if is_known and not tensor.dtype.is_integer else None
+          for tensor in operands.op.outputs]

@@ -31,7 +31,7 @@ def seeded(operands: Operands) -> Operands:
     for index, tensor in enumerate(op.inputs):
       if (values[index] == Free() and tensor.op.type == 'Fill' and output.shape.ndims
           and tensor.shape.is_fully_defined() and tensor.shape == output.shape):
-        values[index] = Rows(source.output.axis, are_equal=True, fold=source.output.fold)
+        values[index] = source.output._replace(power=0, are_equal=True, is_part=False)
   return operands._replace(values=values)
 
 
@@ -96,7 +96,13 @@ def _reshape_broadcast(operands):
 
 
 def _keep(operands):
-  return operands.values[0] if isinstance(operands.values[0], Rows) else None
+  """The gradient of what was joined with others, along the axis of the examples too."""
+  data, rows = operands.values[0], operands.source.inputs[0]
+  if not isinstance(data, Rows) or not isinstance(rows, Rows):
+    return None
+  is_along = data.copies != rows.copies
+  return data._replace(copies=rows.copies) if not is_along or len(
+      set(operands.source.inputs[:-1])) == 1 else None
 
 
 _REDUCTION: Dict[str, Rule] = {'Reshape': _like_input, 'Tile': _spread, 'BroadcastTo': _spread}

@@ -3,18 +3,22 @@
 A rule is as in `towers.coupling.arithmetic`.
 """
 
+from fractions import Fraction
 from typing import List, Optional
 
 import numpy as np
 
 from tensorflow_v1 import get_constant_array
+from towers.coupling.places import Place, find_place, place_of, take_rows
 from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
 
 
 def shape(operands: Operands) -> Value:
   """Returns the shape of rows."""
   value = operands.values[0]
-  return Shape(value.axis, value.fold, value.is_part) if isinstance(value, Rows) else None
+  if not isinstance(value, Rows):
+    return None
+  return Shape(value.axis, value.fold, value.is_part, value.copies)
 
 
 def size(operands: Operands) -> Value:
@@ -22,7 +26,13 @@ def size(operands: Operands) -> Value:
   value = operands.values[0]
   if not isinstance(value, Rows):
     return None
-  return Total(0, operands.op) if value.is_part else Free(1)
+  times = _count(value) if operands.rank(0) == 1 else None
+  return Total(0, operands.op) if value.is_part else Free(1, times)
+
+
+def _count(value) -> Optional[Fraction]:
+  """Returns the number of rows, in batches."""
+  return None if value.fold is None else Fraction(value.fold * value.copies)
 
 
 def filled(operands: Operands) -> Value:
@@ -30,8 +40,9 @@ def filled(operands: Operands) -> Value:
   shape = operands.values[0]
   if not isinstance(shape, Shape) or any(value != Free() for value in operands.values[1:]):
     return None
-  return Rows(shape.axis, are_equal=operands.op.type == 'Fill' and not shape.is_part,
-              fold=shape.fold, is_part=shape.is_part)
+  fold = shape.fold if isinstance(shape.fold, int) else None
+  return Rows(shape.axis, are_equal=operands.op.type == 'Fill' and not shape.is_part, fold=fold,
+              is_part=shape.is_part, copies=shape.copies)
 
 
 def like(operands: Operands) -> Value:
@@ -55,7 +66,7 @@ def strided_slice(operands: Operands) -> Value:
       return None
     if begin[0] != value.axis:
       return Free()
-    return Total(0, op) if value.is_part else Free(1)
+    return Total(0, op) if value.is_part else Free(1, _count(value))
   if not isinstance(value, Rows) or strides is None or masks['ellipsis']:
     return None
   axis_in = axis_out = 0
@@ -65,12 +76,26 @@ def strided_slice(operands: Operands) -> Value:
       axis_out += 1
       continue
     if axis_in == value.axis:
-      if not masks['begin'] & masks['end'] & bit or abs(stride) != 1:
-        return None
-      return value._replace(axis=axis_out) if stride == 1 else Mixed(op)  # Backwards.
+      if masks['begin'] & masks['end'] & bit and abs(stride) == 1:
+        return value._replace(axis=axis_out) if stride == 1 else Mixed(op)  # Backwards.
+      return _slice_rows(operands, index, axis_out, masks) if stride == 1 else None
     axis_in += 1
     axis_out += not masks['shrink_axis'] & bit
   return value._replace(axis=axis_out + value.axis - axis_in)
+
+
+def _slice_rows(operands, index, axis, masks):
+  """Returns rows from one place to another, or one of them."""
+  rows, bit = operands.values[0], 1 << index
+  begin = Place() if masks['begin'] & bit else find_place(operands, 1, index)
+  if masks['shrink_axis'] & bit:
+    end = begin and begin._replace(offset=begin.offset + 1)
+  else:
+    end = place_of(None, rows) if masks['end'] & bit else find_place(operands, 2, index)
+  if begin is None or end is None:
+    return None
+  return take_rows(operands, rows._replace(axis=axis), begin, end, tensor=operands.op.inputs[0],
+                   keeps_axis=not masks['shrink_axis'] & bit)
 
 
 def slice_(operands: Operands) -> Value:
@@ -79,7 +104,11 @@ def slice_(operands: Operands) -> Value:
   begin, size = [get_constant_array(tensor) for tensor in operands.op.inputs[1:3]]
   if not isinstance(rows, Rows) or begin is None or size is None:
     return rows if isinstance(rows, Total) else None
-  return rows if begin[rows.axis] == 0 and size[rows.axis] == -1 else None
+  first, count = int(begin[rows.axis]), int(size[rows.axis])
+  if first == 0 and count < 0:
+    return rows
+  end = place_of(None if count < 0 else first + count, rows)
+  return take_rows(operands, rows, place_of(first, rows), end, tensor=operands.op.inputs[0])
 
 
 def reshape(operands: Operands) -> Value:
@@ -144,24 +173,34 @@ def transpose(operands: Operands) -> Value:
 def pack(operands: Operands) -> Value:
   """Of rows, or of the numbers that make a shape."""
   rank = operands.rank(0)
-  powers = [value.power for value in operands.values if isinstance(value, Free)]
-  if len(powers) == len(operands.values) and rank == 0 and sorted(powers) == [0] * (
-      len(powers) - 1) + [1]:
-    return Shape(powers.index(1))
+  sizes = [index for index, value in enumerate(operands.values) if value != Free()]
+  if rank == 0 and len(sizes) == 1 and isinstance(operands.values[sizes[0]], Free):
+    return _shape_of(sizes[0], operands.values[sizes[0]])
   value = _same_rows(operands.values)
   if value is None or rank is None:
     return None
   return value.insert(operands.op.get_attr('axis') % (rank + 1))
 
 
+def _shape_of(axis, size):
+  """Returns the shape that has a size, a multiple of n, at this axis."""
+  if size.times is None:
+    return Shape(axis, fold=None) if size.power == 1 else None
+  is_whole = size.times.denominator == 1
+  return Shape(axis, copies=int(size.times)) if is_whole else Shape(axis, fold=size.times)
+
+
 def concat(operands: Operands) -> Value:
-  """Of rows along another axis."""
+  """Of rows along their axis, which then has several copies of the examples, or another."""
   *values, _ = operands.values
   rank, axis = operands.rank(0), get_constant_array(operands.op.inputs[-1])
-  value = _same_rows(values)
-  if value is None or rank is None or axis is None:
+  if rank is None or axis is None or not all(isinstance(value, Rows) for value in values):
     return None
-  return None if int(axis) % rank == value.axis else value
+  if int(axis) % rank != values[0].axis:
+    return _same_rows(values)
+  copies = sum(value.copies for value in values)
+  value = _same_rows([value._replace(copies=copies) for value in values])
+  return None if value is None or value.is_part else value
 
 
 def _same_rows(values) -> Optional[Rows]:
@@ -172,26 +211,39 @@ def _same_rows(values) -> Optional[Rows]:
   return plain.pop() if len(plain) == 1 else None
 
 
-def split(operands: Operands) -> Value:
+def split(operands: Operands) -> List[Value]:
   """Of Split, whose axis is the first input, and SplitV, whose axis is the last."""
   index, axis_index = (1, 0) if operands.op.type == 'Split' else (0, 2)
   axis = get_constant_array(operands.op.inputs[axis_index])
-  return _cut(operands.values[index], operands.rank(index), axis, keeps=True)
+  return _cut(operands, index, axis, keeps=True)
 
 
-def unpack(operands: Operands) -> Value:
-  """Along an axis other than that of the examples."""
+def unpack(operands: Operands) -> List[Value]:
+  """Along an axis: the sizes of a shape, one example after the other, or parts of each."""
   axis = np.array(operands.op.get_attr('axis'))
-  return _cut(operands.values[0], operands.rank(0), axis, keeps=False)
+  return _cut(operands, 0, axis, keeps=False)
 
 
-def _cut(value, rank, axis, *, keeps):
+def _cut(operands, index, axis, *, keeps):
+  value, rank, op = operands.values[index], operands.rank(index), operands.op
+  count = len(op.outputs)
+  if isinstance(value, Shape) and not value.is_part and not keeps:
+    return [Free(1, _count(value)) if number == value.axis else Free() for number in range(count)]
   if not isinstance(value, Rows) or rank is None or axis is None:
-    return None
+    return [None] * count
   axis = int(axis) % rank
-  if axis == value.axis:
-    return None
-  return value if keeps else value.drop([axis])
+  if axis != value.axis:
+    return [value if keeps else value.drop([axis])] * count
+  places = [Place(Fraction(value.copies * number, count)) for number in range(count + 1)]
+  if not keeps:
+    places = [Place(offset=number) for number in range(count + 1)]
+  elif op.type == 'SplitV':
+    sizes = get_constant_array(op.inputs[1])
+    if sizes is None or sizes.min() < 0:
+      return [None] * count
+    places = [Place(offset=int(number)) for number in np.cumsum([0, *sizes])]
+  return [take_rows(operands, value, begin, end, tensor=op.inputs[index], keeps_axis=keeps)
+          for begin, end in zip(places, places[1:])]
 
 
 def gather(operands: Operands) -> Value:
@@ -211,7 +263,20 @@ def gather(operands: Operands) -> Value:
     return indices._replace(axis=int(axis) + indices.axis, are_equal=False)
   if isinstance(data, Rows) and indices == Free() and 0 <= int(axis) != data.axis:
     return data._replace(axis=data.axis + (operands.rank(1) - 1) * (int(axis) < data.axis))
+  if isinstance(data, Rows) and indices == Free() and axis == data.axis:
+    return _take_places(operands, data)
   return choose(operands) if axis == 0 and operands.rank(1) == 1 else None
+
+
+def _take_places(operands, data):
+  """Returns the rows of neighbouring indices."""
+  rows = get_constant_array(operands.op.inputs[1])
+  rank = operands.rank(1)
+  if rows is None or rank > 1 or not rows.size or (np.diff(rows.reshape([-1])) != 1).any():
+    return None
+  first, last = (int(row) for row in rows.reshape([-1])[[0, -1]])
+  return take_rows(operands, data, place_of(first, data), place_of(last + 1, data),
+                   tensor=operands.op.inputs[0], keeps_axis=rank == 1)
 
 
 def choose(operands: Operands) -> Value:
@@ -221,7 +286,7 @@ def choose(operands: Operands) -> Value:
       isinstance(operands.values[1], Rows) and operands.values[1].is_part)
   if not isinstance(rows, Rows) or rows.axis or not is_part:
     return None
-  return rows._replace(are_equal=False, fold=None, is_part=True)
+  return rows._replace(are_equal=False, fold=None, is_part=True, copies=1)
 
 
 def one_hot(operands: Operands) -> Value:
@@ -241,9 +306,11 @@ def pad(operands: Operands) -> Value:
 
 
 def tile(operands: Operands) -> Value:
-  """Along axes other than that of the examples."""
+  """Along the axis of the examples, which then has several copies of them, or another."""
   rows, times = operands.values[0], get_constant_array(operands.op.inputs[1])
-  return rows if isinstance(rows, Rows) and times is not None and times[rows.axis] == 1 else None
+  if not isinstance(rows, Rows) or times is None or times[rows.axis] < 1:
+    return None
+  return rows._replace(copies=rows.copies * int(times[rows.axis]))
 
 
 def switch(operands: Operands) -> Value:

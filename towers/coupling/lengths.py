@@ -8,13 +8,13 @@ from typing import List
 
 from towers.coupling.values import Free, Length, Operands, Value
 
+# Of free values that a length cuts off, each is the same for every example.
+_COUNTED = ('Range', 'Slice', 'StridedSlice')
+
 
 def follow_length(operands: Operands) -> List[Value]:
-  """Returns the values of an op's outputs if it computes with lengths alone, else an empty list."""
+  """Returns the values of the outputs of an op on lengths and free values, or of a shape."""
   op, values = operands.op, operands.values
-  if op.type == 'Shape' and values == [None]:
-    return [Length()]
-  if Length() not in values or not set(values) <= {Free(), Length()}:
-    return []
-  return [Free() if op.type == 'Range' else Length() if tensor.dtype.is_integer else None
+  is_free = op.type in _COUNTED and values[0] == Free()
+  return [Free() if is_free else Length() if tensor.dtype.is_integer else None
           for tensor in op.outputs]

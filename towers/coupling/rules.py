@@ -10,7 +10,7 @@ def _rules(names: str, rule: Rule) -> Dict[str, Rule]:
   return dict.fromkeys(names.split(), rule)
 
 
-RULES: Dict[str, Rule] = {
+ARITHMETIC: Dict[str, Rule] = {
     **_rules('Add AddV2 Sub AddN', elementwise('add')),
     **_rules('Mul MulNoNan', elementwise('multiply')),
     **_rules('RealDiv Div DivNoNan', elementwise('divide')),
@@ -50,6 +50,9 @@ RULES: Dict[str, Rule] = {
     **_rules('Cholesky LogMatrixDeterminant MatrixDeterminant MatrixInverse Qr SelfAdjointEigV2 '
              'Svd', arithmetic.matrices),
     **_rules('Select SelectV2', arithmetic.select),
+}
+RULES: Dict[str, Rule] = {
+    **ARITHMETIC,
     **_rules('Fill RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniform '
              'StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformV2 '
              'StatelessRandomNormalV2 StatelessTruncatedNormalV2', layout.filled),

@@ -5,6 +5,7 @@
   Free    the same for every example, as a weight is
   Shape   the shape of rows, one element of which is the number of examples
   Length  an integer of all examples that gives a size, as the largest length does
+  Picked  computed from the examples at some places of the batch alone, as x[0] is
   Mixed   computed from several examples in another way, such as a difference from their mean
   None    not known: of an op without a rule
 
@@ -13,7 +14,8 @@ the power of -1. A power is NaN where it is not known, as after a product with a
 stand for n.
 """
 
-from typing import Any, Iterable, List, NamedTuple, Optional, Union
+from fractions import Fraction
+from typing import Any, Collection, FrozenSet, Iterable, List, NamedTuple, Optional, Union
 
 from tensorflow_v1 import Operation
 
@@ -28,12 +30,15 @@ class Rows(NamedTuple):
     fold: values per example along the axis, as after a reshape of `[n, time]` to `[n * time]`; None
       where it is not known.
     is_part: whether only some examples have values, by a condition, as after tf.boolean_mask.
+    copies: how often all examples stand along the axis, one time after the other, as after
+      `tf.concat([x, noisy_x], 0)`.
   """
   axis: int
   power: float = 0
   are_equal: bool = False
   fold: Optional[int] = 1
   is_part: bool = False
+  copies: int = 1
 
   def insert(self, axis: int) -> 'Rows':
     """Returns the rows with a new axis at this place."""
@@ -51,19 +56,39 @@ class Total(NamedTuple):
 
 
 class Free(NamedTuple):
-  """A value that no example changes, times n ** power."""
+  """A value that no example changes, times n ** power.
+
+  Attributes:
+    power: of n.
+    times: what n is multiplied by, if the value is nothing else; rounded if it is a fraction.
+  """
   power: float = 0
+  times: Optional[Fraction] = None
 
 
 class Shape(NamedTuple):
-  """The shape of rows, whose element `axis` is n * `fold`; of some rows if `is_part`."""
+  """The shape of rows, whose element `axis` is n * `fold` * `copies`; of some if `is_part`."""
   axis: int
-  fold: Optional[int] = 1
+  fold: Any = 1
   is_part: bool = False
+  copies: int = 1
 
 
 class Length(NamedTuple):
   """An integer that the examples have in common, such as the largest of their lengths."""
+
+
+class Picked(NamedTuple):
+  """A value of the examples at these places alone, `op` picked the first; a sum of several places.
+
+  Attributes:
+    places: each from one place up to another.
+    op: that picked.
+    rows: that it was picked from, as long as nothing is computed of it.
+  """
+  places: FrozenSet[Any]
+  op: Operation
+  rows: Optional[Rows] = None
 
 
 class Mixed(NamedTuple):
@@ -71,7 +96,7 @@ class Mixed(NamedTuple):
   op: Operation
 
 
-Value = Union[Rows, Total, Free, Shape, Length, Mixed, None]
+Value = Union[Rows, Total, Free, Shape, Length, Picked, Mixed, None]
 
 
 class Source(NamedTuple):
@@ -89,11 +114,15 @@ class Operands(NamedTuple):
     values: of its inputs.
     num_rows: of the batch, if it is static: then constants may stand for it.
     source: whose gradient it computes, or None.
+    most_rows: of any batch; None to follow no rows that are taken by their place.
+    needed: the ops that the targets need.
   """
   op: Operation
   values: List[Any]
   num_rows: Optional[int]
   source: Optional[Source] = None
+  most_rows: Optional[int] = None
+  needed: Collection[Operation] = ()
 
   def rank(self, index: int) -> Any:
     """Returns the rank of an input, or None if it is not known."""

@@ -20,12 +20,14 @@ class Batch(NamedTuple):
       without an example holds one row all the same (see `fill`), and counts 0.
     may_be_empty: whether the number of examples can be 0.
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
+    most_rows: of any of its batches, where it is known.
     put_op: puts the tower's next training batch into its staging area; None without staging.
   """
   tensors: Any
   num_examples: Union[int, Any]
   may_be_empty: bool = False
   is_padded: bool = False
+  most_rows: Optional[int] = None
   put_op: Any = None
 
   @property

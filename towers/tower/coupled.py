@@ -23,6 +23,12 @@ from towers.tower.losses import Weighted, split_returned
 
 _GRADIENT_FIX = ('inside of a model take tf.gradients of values per example or of their sum, '
                  'since those of a mean are divided by the size of the batch')
+_FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync, for a '
+        f'mean by weights return towers.Weighted(losses, weights), and {_GRADIENT_FIX}.')
+_PICKS = ('Gather', 'GatherV2', 'ReverseV2', 'Roll', 'Slice', 'Split', 'SplitV', 'StridedSlice',
+          'Unpack')
+_PICK_FIX = ("Other examples stand at a place of a tower's batch: let one example of the data hold "
+             'all that belongs together.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
@@ -45,9 +51,11 @@ def check_coupled(returned: Any, batch: Batch, *, num_parts: int) -> None:
   if num_parts == 1 and not batch.is_padded:
     return
   named = _name_parts(returned)
+  # Rows that fill up the batch of a single tower stand behind its examples.
+  most_rows = (batch.num_rows or batch.most_rows) if num_parts > 1 else None
   values = follow(
       tf.nest.flatten(batch.tensors), list(named.values()), num_rows=batch.num_rows,
-      free=tf.get_collection(BATCH_SUMS))
+      most_rows=most_rows, free=tf.get_collection(BATCH_SUMS))
   for (name, tensor), value in zip(named.items(), values):
     _check_scale(name, tensor, value, num_parts)
     if isinstance(value, Mixed):
@@ -98,9 +106,8 @@ def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None
                      f'{_PAD_FIX}.')
   logging.getLogger('towers').warning(
       '%s. A tower has only its own, so %d parts of a step (towers x micro-batches x workers) do '
-      'not equal one. For batch normalisation use towers.tower.batch_norm_layer with '
-      'batch_norm=sync, for a mean by weights return towers.Weighted(losses, weights), and %s. '
-      'towers.check shows by how much they differ.', where, num_parts, _GRADIENT_FIX)
+      'not equal one. %s towers.check shows by how much they differ.', where, num_parts,
+      _PICK_FIX if value.op.type in _PICKS else _FIX)
 
 
 def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_parts: int) -> None:

@@ -34,7 +34,7 @@ class RowShapes:
     self._axes: Dict[str, int] = {}
     asked = _find_asked(nodes) if self.batch is not None else []
     for tensor, value in zip(asked, follow(tf.nest.flatten(batch.tensors), asked)):
-      if isinstance(value, Rows) and value.fold == 1:
+      if isinstance(value, Rows) and value.fold == value.copies == 1:
         self._axes[tensor.name] = value.axis
 
   def find(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
