@@ -238,6 +238,8 @@ def test_every_flag_and_file_in_the_docs_exists():
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), f'{name}: {link}'
 
 
+@pytest.mark.slow
+@pytest.mark.both  # 1.14 has no pdoc.
 def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   pytest.importorskip('pdoc')
   # As BUILD.md says, but into another folder.

@@ -1,4 +1,5 @@
-"""Models: as many weights as published, all train on towers, and dropout is off where it must be.
+"""Models: as many weights and multiply-adds as published, all train on towers, and dropout is off
+where it must be.
 """
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 
 import models
 import towers
+from benchmarks import zoo
 from models import nasnet
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
@@ -66,12 +68,19 @@ def maybe_slow(names, slow=SLOW):
 
 
 @pytest.mark.parametrize('name', maybe_slow(models.MODELS))
-def test_weights_are_as_many_as_published(name):
+def test_weights_and_multiply_adds_are_as_many_as_published(name):
   shape, num_classes, trained, other = PUBLISHED[name]
-  with tf.Graph().as_default():
+  of_papers = zoo.PUBLISHED.get(name)
+  has_billions = of_papers is not None and of_papers.billions is not None
+  if has_billions:
+    shape = (of_papers.size, of_papers.size, 3)
+  with tf.Graph().as_default() as graph:
     build(name, False, batch=1, shape=shape, num_classes=num_classes)
     assert count(tf.trainable_variables()) == trained
     assert count(tf.global_variables()) - trained == other
+    if has_billions:
+      products = sum(map(zoo.count_products, graph.get_operations()))
+      assert products / 1e9 == pytest.approx(of_papers.billions, rel=0.011)
 
 
 @pytest.mark.parametrize('name', maybe_slow(
