@@ -60,7 +60,7 @@ def meet_in_a_switch(train, validation, depth, other_depth):
 
 
 def meet_in_validation(built, of_feed):
-  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [], 2)
+  tower = towers.Tower('', 'tower_0/', None, {'loss': tf.zeros([])}, 2, [], [], 2, 2.0)
   towers.build_validation([tower] * built, feed=built_feed(of_feed, name='validation'),
                           is_validating=None)
 
@@ -135,7 +135,7 @@ def test_a_store_without_devices_is_refused():
 
 
 def test_workers_of_the_plan_and_of_validation_are_compared():
-  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2)
+  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, 2.0)
   message = '1 workers in the plan .* but 2 work'
   with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
     towers.build_validation([tower], feed=build_feed(1, 1, name='validation'), is_validating=None,

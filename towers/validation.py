@@ -22,6 +22,7 @@ from towers.placement.host import HOST
 from towers.placement.randomness import micro_batch_reader
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
+from towers.tower.losses import get_divisor
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward
 from towers.update.averages import Averages
@@ -125,8 +126,9 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     snapshot_op = tf.group(*[snapshots[name].assign(measured[name].read_value(), read_value=False)
                              for name in snapshots], name='take')
 
-  call = ModelCall(model, store, batch.num_examples, is_training=False, precision=precision,
-                   num_micro_batches=1, read_micro_batch=micro_batch_reader())
+  call = ModelCall(model, store, batch.num_examples, get_divisor(batch.num_examples),
+                   is_training=False, precision=precision, num_micro_batches=1,
+                   read_micro_batch=micro_batch_reader())
   tower = build_forward(call, batch, index=index, device=device, instead=snapshots, reuse=True)
   # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')

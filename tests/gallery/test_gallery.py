@@ -13,7 +13,8 @@ from tests.gallery.training import check, largest_difference, train
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-# A minute of one core. `resnet_v2_batch_norm` shows the same, and `python -m tests.gallery` runs both.
+# A minute of one core. `resnet_v2_batch_norm` shows the same on 1.14, and `python -m tests.gallery`
+# runs both.
 BY_HAND = ('mobilenet_v2',)
 
 

@@ -192,7 +192,7 @@ def test_penalties_and_thirds_of_a_batch_equal_one_big_batch(accumulate, num_tow
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():
-  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, num_micro_batches=3)
+  tower = towers.Tower('', 'tower_0/', None, {}, 2, [], [], 2, 2.0, num_micro_batches=3)
   with pytest.raises(UsageError, match='3 micro-batches a step in build_towers, but 1 in average_'):
     towers.average_gradients([tower])
 

@@ -17,7 +17,6 @@ from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.reduce.rows import RowSlots, merge_rows
-from towers.tower.losses import get_divisor
 from towers.tower.precision import LossScale
 from towers.tower.tower import Tower
 
@@ -105,8 +104,7 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
       loss = add_all(losses)
       mean_weight = None
       if 'loss' in towers[0].weights:
-        mean_weight = (add_all([tower.weights['loss'] for tower in towers]) /
-                       get_divisor(towers[0].num_global_examples))
+        mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
 
   without = [variable for index, variable in enumerate(variables) if index not in known]
   return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,

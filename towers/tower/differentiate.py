@@ -6,7 +6,6 @@ from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import gradients_of_training
-from towers.tower.losses import get_divisor
 from towers.tower.precision import LARGEST_HALF_SCALE
 
 
@@ -33,7 +32,7 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
     if tower.num_micro_batches > 1:
       scale /= tower.num_micro_batches
     # Of the sum, weighted by the tower's share: fewer ops than backwards through the division.
-    weight = scale / get_divisor(tower.num_global_examples)
+    weight = scale / tower.divisor
     total = tower.sums['loss']
     weights = [tf.convert_to_tensor(weight, total.dtype)]
     with gradients_of_training():

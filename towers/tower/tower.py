@@ -69,6 +69,7 @@ class Tower(NamedTuple):
     update_ops: what its model added to UPDATE_OPS.
     penalties: what its model added to REGULARIZATION_LOSSES.
     num_global_examples: those of all towers, an int or a scalar int32 tensor.
+    divisor: of `sums`: the same as a float or a scalar float32 tensor, never 0.
     put_op: as of its batch.
     gradients: for each trainable variable the gradient of the tower's loss: a tensor,
       `tf.IndexedSlices` or None. Empty for a tower that only validates.
@@ -90,6 +91,7 @@ class Tower(NamedTuple):
   update_ops: List[Any]
   penalties: List[Tensor]
   num_global_examples: Union[int, Tensor]
+  divisor: Union[float, Tensor]
   put_op: Optional[Operation] = None
   gradients: List[Optional[Gradient]] = []
   penalty_gradients: List[Optional[Tensor]] = []
@@ -106,6 +108,7 @@ class ModelCall(NamedTuple):
     model: to call.
     store: makes the variables.
     num_global_examples: of all towers that call it, an int or a scalar int32 tensor.
+    divisor: of the sums of a tower, see `Tower`.
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
     num_micro_batches: of a full step.
@@ -118,6 +121,7 @@ class ModelCall(NamedTuple):
   model: Model
   store: VariableStore
   num_global_examples: Union[int, Tensor]
+  divisor: Union[float, Tensor]
   is_training: Union[bool, Tensor]
   precision: Optional[Precision]
   num_micro_batches: int
@@ -166,7 +170,7 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   cloner = Cloner(build, store,
                   left_out=() if joins_moments(batch_norm, may_be_empty) else [BATCH_MOMENTS])
   _check_numbers(batches, devices, store)
-  call = ModelCall(model, store, _count_examples(batches), is_training, precision,
+  call = ModelCall(model, store, *_count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
                    num_parts=len(devices) * accumulate * workers.num_workers,
                    joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1,
@@ -292,7 +296,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
     if index == 0:
       check_coupled(returned, batch, num_parts=call.num_parts)
     sums, weights = sum_returned(returned, batch)
-    share = sums['loss'] / get_divisor(call.num_global_examples)
+    share = sums['loss'] / call.divisor
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
@@ -305,7 +309,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
-               call.num_global_examples, batch.put_op, weights=weights)
+               call.num_global_examples, call.divisor, batch.put_op, weights=weights)
 
 
 def _move_switches(ops, place):
@@ -341,10 +345,13 @@ def _call_model(call, tensors, *, index, scope, outer, instead, reuse):
     return call.model(decode_batch(tensors), call.is_training)
 
 
-def _count_examples(batches: Sequence[Batch]) -> Union[int, Tensor]:
-  """Returns the size of the global batch: an int, or a scalar int32 tensor on the host."""
+def _count_examples(batches: Sequence[Batch]) -> Tuple[Union[int, Tensor], Union[float, Tensor]]:
+  """Returns the size of the global batch, and what divides its sums: numbers, or scalar tensors on
+  the host.
+  """
   counts = [batch.num_examples for batch in batches]
   if all(batch.is_static for batch in batches):
-    return sum(counts)
+    return sum(counts), get_divisor(sum(counts))
   with tf.device(HOST), tf.name_scope('count_examples'):
-    return add_all(counts)
+    total = add_all(counts)
+    return total, get_divisor(total)

@@ -9,8 +9,8 @@ MUTANTS = [
              '[tf.cast(tf.maximum(tower.num_examples, 1), tf.float32)]',
              'the row that fills an empty tower counts as an example',
              'test_validation_is_the_mean_over_all_examples_and_nothing_else[17-False-split]'),
-            ('call = ModelCall(model, store, batch.num_examples, is_training=False,',
-             'call = ModelCall(model, store, batch.num_examples, is_training=True,',
+            ('is_training=False, precision=precision, num_micro_batches=1,',
+             'is_training=True, precision=precision, num_micro_batches=1,',
              'a validation tower drops out and normalises as in training',
              'tests/tower/test_batch_norm.py::test_a_validation_tower_normalises_by_the_same_'
              'averages'),
@@ -49,7 +49,7 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/tower/tower.py', tests='tests/test_exactness.py', faults=[
-            ("share = sums['loss'] / get_divisor(call.num_global_examples)",
+            ("share = sums['loss'] / call.divisor",
              "share = sums['loss'] / get_divisor(batch.num_examples)",
              "the loss is the sum of the towers' means",
              'test_towers_equal_one_tower[split-2-0]'),
@@ -172,8 +172,8 @@ MUTANTS = [
         ]),
     *mutants_of(
         'towers/tower/differentiate.py', tests='tests/tower/test_precision.py', faults=[
-            ('/ get_divisor(tower.num_global_examples)',
-             '/ get_divisor(tower.num_examples)',
+            ('weight = scale / tower.divisor',
+             'weight = scale / tf.cast(tower.num_examples, tf.float32)',
              'gradients are summed over towers and not averaged',
              'tests/test_exactness.py::test_towers_equal_one_tower[split-2-0]'),
             ('batch.zero_if_empty(tf.gradients(total, variables, weights))',
