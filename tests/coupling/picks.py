@@ -5,7 +5,7 @@ nothing is known of them; STATIC are mixed, and need to know n.
 """
 
 from tensorflow_v1 import tf
-from tests.coupling.models import cross_entropy, dense
+from tests.coupling.models import critic, cross_entropy, dense
 
 EXACT, MIXED, UNKNOWN, SILENT, STATIC = {}, {}, {}, {}, {}
 
@@ -106,6 +106,26 @@ def a_relativistic_loss(x, y):
   scores = dense(tf.concat([x, dense(x, 8, 'generator')], 0), 1)[:, 0]
   real, fake = scores[:tf.shape(x)[0]], scores[tf.shape(x)[0]:]
   return tf.nn.softplus(fake - tf.reduce_mean(real))
+
+
+@_in(EXACT)
+def a_gradient_of_two_views(x, y):
+  both = critic(tf.concat([x, 2 * x], 0))
+  left, right = tf.split(both, 2)
+  [step] = tf.gradients([tf.reduce_sum(both), tf.reduce_sum(left ** 2 * right)], [x])
+  return tf.reduce_sum(x * step ** 2, 1)
+
+
+@_in(UNKNOWN)
+def a_gradient_of_halves(x, y):
+  losses = [tf.reduce_sum(critic(part) ** 2) for part in (x[:half(x)], x[half(x):])]
+  return tf.reduce_sum(x * tf.gradients(losses, [x])[0], 1)
+
+
+@_in(MIXED)
+def a_gradient_of_the_mean_of_two_views(x, y):
+  [step] = tf.gradients(tf.reduce_mean(critic(tf.concat([x, 2 * x], 0))), [x])
+  return tf.reduce_mean(critic(x)) + tf.reduce_mean((tf.norm(step, axis=1) - 1) ** 2)
 
 
 @_in(EXACT)

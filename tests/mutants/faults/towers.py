@@ -342,6 +342,10 @@ MUTANTS = [
             ('return data._replace(power=data.power - 1)', 'return data',
              'the gradient of a mean counts as that of a sum',
              'test_the_graph_tells_what_a_run_shows[a_gradient_penalty_of_a_mean]'),
+            ('return data._replace(copies=rows.copies) if', 'return data if',
+             'the gradient of a view of each example counts as that of two',
+             'tests/coupling/test_picks.py::test_batches_of_any_size_are_told_apart'
+             '[a_gradient_of_two_views]'),
         ]),
     *mutants_of(
         'towers/coupling/lengths.py', tests='tests/coupling/test_follow.py', faults=[
