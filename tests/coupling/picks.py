@@ -251,6 +251,38 @@ def a_mask_as_long_as_that_of_the_first(x, y):
   return cross_entropy(x, y) * tf.reduce_sum(steps, 1)
 
 
+@_in(MIXED)
+def less_the_mean_of_a_group(x, y):
+  groups = tf.reshape(x, [2, -1, 8])
+  return cross_entropy(tf.reshape(groups - tf.reduce_mean(groups, 0, keepdims=True), [-1, 8]), y)
+
+
+@_in(MIXED)
+def the_deviation_in_a_group_beside_each_example(x, y):
+  groups = tf.reshape(x, [tf.minimum(2, tf.shape(x)[0]), -1, 4, 2])
+  groups -= tf.reduce_mean(groups, 0, keepdims=True)
+  deviation = tf.reduce_mean(tf.sqrt(tf.reduce_mean(tf.square(groups), 0) + 1e-8), [1, 2])
+  return cross_entropy(tf.concat([x, tf.tile(deviation, [2])[:, None]], 1), y)
+
+
+@_in(UNKNOWN)
+def a_mean_of_means_of_groups(x, y):
+  return tf.reduce_mean(tf.reduce_mean(tf.reshape(cross_entropy(x, y), [2, -1]), 0))
+
+
+@_in(UNKNOWN)
+def groups_that_are_put_back(x, y):
+  groups = tf.tanh(tf.reshape(x, [2, -1, 8]))
+  return cross_entropy(x * tf.reshape(groups, [-1, 8]), y)
+
+
+@_in(UNKNOWN)
+def groups_of_neighbours(x, y):
+  pairs = tf.reshape(x, [-1, 2, 8])
+  pairs -= tf.reduce_mean(pairs, 1, keepdims=True)
+  return cross_entropy(tf.reshape(pairs, [-1, 8]), y)
+
+
 @_in(EXACT)
 def noise_in_a_shape_taken_apart(x, y):
   size, width = tf.unstack(tf.shape(x))

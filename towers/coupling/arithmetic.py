@@ -246,7 +246,7 @@ def along_axis(input_index: Optional[int] = None) -> Rule:
       return Mixed(rows.op)
     if not isinstance(rows, Rows) or rank is None:
       return None
-    axes = _axes(operands.op.inputs[input_index], rank) if input_index else [rank - 1]
+    axes = find_axes(operands.op.inputs[input_index], rank) if input_index else [rank - 1]
     if axes is None:
       return None
     if rows.axis in axes:
@@ -265,7 +265,7 @@ def reduction(kind: str) -> Rule:
     op, value, rank = operands.op, operands.values[0], operands.rank(0)
     if isinstance(value, Total):
       return value if kind != 'other' else Mixed(value.op)
-    axes = None if rank is None else _axes(op.inputs[1], rank)
+    axes = None if rank is None else find_axes(op.inputs[1], rank)
     if not isinstance(value, Rows) or axes is None:
       return None
     if value.axis not in axes:
@@ -388,6 +388,7 @@ def select(operands: Operands) -> Value:
   return plain[0] if plain and set(plain) == {Rows(0)} else None
 
 
-def _axes(tensor: Tensor, rank: int) -> Optional[List[int]]:
+def find_axes(tensor: Tensor, rank: int) -> Optional[List[int]]:
+  """Returns the axes that a reduction takes, from 0, or None if they are not constant."""
   axes = get_constant_array(tensor)
   return None if axes is None else [int(axis) % rank for axis in axes.reshape([-1])]

@@ -11,10 +11,22 @@ from typing import Collection, Dict, List, Optional, Sequence, Set
 
 from tensorflow_v1 import Operation, Tensor
 from towers.coupling.gradients import follow_gradient, seeded
+from towers.coupling.groups import follow_grouped
 from towers.coupling.lengths import follow_length
 from towers.coupling.picks import follow_picked
 from towers.coupling.rules import RULES
-from towers.coupling.values import Free, Length, Mixed, Operands, Picked, Rows, Source, Total, Value
+from towers.coupling.values import (
+  Free,
+  Grouped,
+  Length,
+  Mixed,
+  Operands,
+  Picked,
+  Rows,
+  Source,
+  Total,
+  Value,
+)
 from towers.graph.walk import find_dependents, find_needed, sort_by_inputs
 
 _DIVISIONS = ('RealDiv', 'Div', 'DivNoNan')
@@ -88,6 +100,8 @@ def _find_outputs(operands: Operands) -> List[Value]:
     # The output's static shape tells as much.
     inputs, operands = [inputs[0], Free()], operands._replace(values=[inputs[0], Free()])
     kinds = set(map(type, inputs))
+  if Grouped in kinds:
+    return follow_grouped(operands)
   if Picked in kinds:
     return follow_picked(operands)
   if Length in kinds and kinds <= {Free, Length} or op.type == 'Shape' and None in inputs:

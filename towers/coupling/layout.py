@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorflow_v1 import get_constant_array
 from towers.coupling.places import Place, find_place, place_of, take_rows
-from towers.coupling.values import Free, Mixed, Operands, Rows, Shape, Total, Value
+from towers.coupling.values import Free, Grouped, Mixed, Operands, Rows, Shape, Total, Value
 
 
 def shape(operands: Operands) -> Value:
@@ -124,7 +124,7 @@ def reshape(operands: Operands) -> Value:
   if sizes[0] == sizes[1] and None not in sizes[0]:
     return value
   if None in sizes[1]:
-    return value._replace(fold=None) if value.fold is None else None
+    return value._replace(fold=None) if value.fold is None else _group(operands, value)
   if None in sizes[0]:
     # The last axes stay, and the others are joined with that of the examples.
     count = len(sizes[1])
@@ -135,8 +135,18 @@ def reshape(operands: Operands) -> Value:
     return value
   values_per_example = value.fold * before
   if not after or values_per_example % after:
-    return None
+    return _group(operands, value)
   return value._replace(fold=values_per_example // after)
+
+
+def _group(operands, rows):
+  """Returns rows in groups, if a reshape cuts their axis in two and leaves the others."""
+  [row, (first, *others)] = [shape.as_list()[skipped:] for shape, skipped in (
+      (operands.op.inputs[0].shape, 1), (operands.op.outputs[0].shape, 0))]
+  if (operands.most_rows in (None, 1) or rows._replace(power=0) != Rows(0) or not others
+      or 1 in (first, others[0]) or None in row + others[1:]):
+    return None
+  return Grouped(operands.op) if np.prod(row) == np.prod(others[1:]) else None
 
 
 def expand_dims(operands: Operands) -> Value:

@@ -6,6 +6,7 @@
   Shape   the shape of rows, one element of which is the number of examples
   Length  an integer of all examples that gives a size, as the largest length does
   Picked  computed from the examples at some places of the batch alone, as x[0] is
+  Grouped the rows of x, in groups by a reshape to [groups, -1, ...]
   Mixed   computed from several examples in another way, such as a difference from their mean
   None    not known: of an op without a rule
 
@@ -91,12 +92,18 @@ class Picked(NamedTuple):
   rows: Optional[Rows] = None
 
 
+class Grouped(NamedTuple):
+  """Rows whose first axis is cut in two by `op`, a reshape; or sums over the first of both."""
+  op: Operation
+  is_summed: bool = False
+
+
 class Mixed(NamedTuple):
   """A value computed from several examples; `op` was the first to."""
   op: Operation
 
 
-Value = Union[Rows, Total, Free, Shape, Length, Picked, Mixed, None]
+Value = Union[Rows, Total, Free, Shape, Length, Picked, Grouped, Mixed, None]
 
 
 class Source(NamedTuple):

@@ -389,6 +389,16 @@ MUTANTS = [
              'test_batches_of_any_size_are_told_apart[means_of_halves_added]'),
         ]),
     *mutants_of(
+        'towers/coupling/groups.py', tests='tests/coupling/test_picks.py', faults=[
+            ('if len({group.is_summed for group in groups}) == 2:', 'if False:',
+             'members of a group beside their mean are not named',
+             'test_batches_of_any_size_are_told_apart[less_the_mean_of_a_group]'),
+            ('return None if 1 in axes else group._replace(is_summed=0 in axes)',
+             'return group._replace(is_summed=True)',
+             'a mean over neighbours counts as one over a group',
+             'test_batches_of_any_size_are_told_apart[groups_of_neighbours]'),
+        ]),
+    *mutants_of(
         'towers/coupling/places.py', tests='tests/coupling/test_picks.py', faults=[
             ('or most == 1 and (begin.offset or end.offset):', ':',
              'the only example of a batch is named',
