@@ -92,7 +92,7 @@ def _find_outputs(operands: Operands) -> List[Value]:
     return [Free()] * len(op.outputs)
   kinds = set(map(type, inputs))
   if Mixed in kinds:
-    return _follow_mixed(operands)
+    return _spread(op, _find_mixed(operands))
   if op.type in _DIVISIONS and isinstance(inputs[1], Total):
     # Whatever is divided: only one batch as a whole has this divisor.
     return [Mixed(inputs[1].op)]
@@ -101,9 +101,9 @@ def _find_outputs(operands: Operands) -> List[Value]:
     inputs, operands = [inputs[0], Free()], operands._replace(values=[inputs[0], Free()])
     kinds = set(map(type, inputs))
   if Grouped in kinds:
-    return follow_grouped(operands)
+    return _spread(op, follow_grouped(operands))
   if Picked in kinds:
-    return follow_picked(operands)
+    return _spread(op, follow_picked(operands))
   if Length in kinds and kinds <= {Free, Length} or op.type == 'Shape' and None in inputs:
     return follow_length(operands)
   rule = RULES.get(op.type)
@@ -115,10 +115,15 @@ def _find_outputs(operands: Operands) -> List[Value]:
   return result if isinstance(result, list) else [result] * len(op.outputs)
 
 
-def _follow_mixed(operands):
-  """Mixed integers, such as the largest length of a batch, mostly choose a shape."""
+def _find_mixed(operands):
+  """Returns the first mixed input if one of them is no integer, else None."""
   [first, *_] = [value for value in operands.values if isinstance(value, Mixed)]
   is_known = any(isinstance(value, Mixed) and not tensor.dtype.is_integer
                  for tensor, value in zip(operands.op.inputs, operands.values))
-  return [first if is_known and not tensor.dtype.is_integer else None
-          for tensor in operands.op.outputs]
+  return first if is_known else None
+
+
+def _spread(op, value):
+  """Mixed integers, such as the largest length of a batch, mostly choose a shape."""
+  return [None if isinstance(value, Mixed) and tensor.dtype.is_integer else value
+          for tensor in op.outputs]

@@ -8,8 +8,6 @@ group are n / 4 examples apart, so a tower's groups have other members. A mean o
 no harm, since it may be part of a mean over all; beside the members themselves it does.
 """
 
-from typing import List
-
 from towers.coupling.arithmetic import find_axes
 from towers.coupling.rules import ARITHMETIC
 from towers.coupling.values import Free, Grouped, Mixed, Operands, Value
@@ -20,20 +18,17 @@ _ELEMENTWISE = ('Identity', 'Cast', 'Neg', 'StopGradient', 'Add', 'AddV2', 'Sub'
                 'Relu', 'LeakyRelu')
 
 
-def follow_grouped(operands: Operands) -> List[Value]:
-  """Returns the values of the outputs of an op that reads groups."""
+def follow_grouped(operands: Operands) -> Value:
+  """Returns what becomes of groups in an op that reads them."""
   op, values = operands.op, operands.values
   groups = [value for value in values if isinstance(value, Grouped)]
-  value: Value = None
   if op.type in _SUMS:
-    value = _sum(operands, groups[0])
-  elif op.type in ARITHMETIC and all(value in groups or value == Free() for value in values):
-    if len({group.is_summed for group in groups}) == 2:
-      value = Mixed(groups[0].op)
-    elif op.type in _ELEMENTWISE and not groups[0].is_summed:
-      value = groups[0]
-  return [None if isinstance(value, Mixed) and tensor.dtype.is_integer else value
-          for tensor in op.outputs]
+    return _sum(operands, groups[0])
+  if op.type not in ARITHMETIC or not all(value in groups or value == Free() for value in values):
+    return None
+  if len({group.is_summed for group in groups}) == 2:
+    return Mixed(groups[0].op)
+  return groups[0] if op.type in _ELEMENTWISE and not groups[0].is_summed else None
 
 
 def _sum(operands, group):

@@ -9,7 +9,6 @@ where an example meets one of another place, or all of them, values depend on th
 """
 
 from fractions import Fraction
-from typing import List
 
 from tensorflow_v1 import get_constant_array
 from towers.coupling.places import Place
@@ -26,8 +25,8 @@ _LINEAR = ('Identity', 'Neg', 'Cast', 'StopGradient', 'Mul', 'RealDiv', 'Div', '
 _PLACING = ('Pad', 'PadV2', 'StridedSliceGrad', 'Shape', 'ShapeN', 'Size', 'OnesLike', 'ZerosLike')
 
 
-def follow_picked(operands: Operands) -> List[Value]:
-  """Returns the values of the outputs of an op that reads what was picked."""
+def follow_picked(operands: Operands) -> Value:
+  """Returns what becomes of what was picked, in an op that reads it."""
   op, values = operands.op, operands.values
   picked = [value for value in values if isinstance(value, Picked)]
   rows = [value for value in values if isinstance(value, Rows)]
@@ -36,17 +35,12 @@ def follow_picked(operands: Operands) -> List[Value]:
   # A branch taken by one example may hold for all: a batch of one task, say.
   is_branch = op.type == 'Switch' and values[1] in picked
   if op.type == 'Range' and not rows:
-    value: Value = Free()  # As for the lengths of a batch.
-  elif not is_known or is_branch or op.type in _PLACING:
-    value = None
-  elif op.type == 'ConcatV2' and len({value.places for value in picked}) + len(rows) > 1:
-    value = _join(operands, picked, rows)
-  elif rows:
-    value = _beside_all(operands, picked[0], rows)
-  else:
-    value = _beside_others(operands, picked)
-  return [None if isinstance(value, Mixed) and tensor.dtype.is_integer else value
-          for tensor in op.outputs]
+    return Free()  # As for the lengths of a batch.
+  if not is_known or is_branch or op.type in _PLACING:
+    return None
+  if op.type == 'ConcatV2' and len({value.places for value in picked}) + len(rows) > 1:
+    return _join(operands, picked, rows)
+  return _beside_all(operands, picked[0], rows) if rows else _beside_others(operands, picked)
 
 
 def _join(operands, picked, rows):

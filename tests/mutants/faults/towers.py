@@ -375,8 +375,8 @@ MUTANTS = [
              'return whole',
              'parts that are joined in another order stand in their places',
              'test_batches_of_any_size_are_told_apart[rolled_by_concat]'),
-            ('elif not is_known or is_branch or op.type in _PLACING:',
-             'elif not is_known or is_branch:',
+            ('if not is_known or is_branch or op.type in _PLACING:',
+             'if not is_known or is_branch:',
              'parts in their places among zeros count as a mixture',
              'test_a_batch_of_one_size_is_mixed_only_if_a_run_shows_it'
              '[halves_back_in_their_places]'),
