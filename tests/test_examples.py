@@ -59,6 +59,7 @@ def migrating():
   return {name.split('.')[-1]: stdout for name, (stdout, _) in ran.items()}
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
   with open(os.path.join(ROOT, 'examples', 'own_model.py'), encoding='utf-8') as file:
     code = [line for line in file if line.strip()]

@@ -113,6 +113,7 @@ def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
   assert none['validation_accuracy'] is None and none['validation_examples'] == 0
 
 
+@pytest.mark.slow
 def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
   whole = result_here(tmp_path, *QUICK)
@@ -215,6 +216,7 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
                  timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='no list of threads')
 def test_an_op_takes_as_many_threads_as_were_asked_for():
   """2.x starts the threads of the process before the session, without the session's config."""

@@ -39,9 +39,11 @@ def run(capsys, *flags):
 @pytest.mark.parametrize('changes, code, words', [
     ([], 0, ['is_training=True', '2 towers are one tower']),
     ([coupled], 1, ['NOT one tower', 'batch statistics']),
-    ([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower']),
+    pytest.param([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower'],
+                 marks=pytest.mark.slow),
     # In evaluation they agree; training differs by more than its random draws.
-    ([dropped, coupled], 1, ['dropout', 'batch statistics', '2 towers are one tower'])])
+    pytest.param([dropped, coupled], 1, ['dropout', 'batch statistics', '2 towers are one tower'],
+                 marks=pytest.mark.slow)])
 def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypatch, capsys):
   build(monkeypatch, *changes)
   found, printed = run(capsys)

@@ -15,8 +15,9 @@ def folder(tmp_path_factory):
   return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('what, mode', [
-    ('input', 'split'), pytest.param('model', 'next', marks=pytest.mark.slow)])
+    ('input', 'split'), ('model', 'next')])
 def test_a_line_stands_beside_the_bare_pipeline(folder, what, mode):
   line = benchmark.measure(what, 'tfrecord', folder, mode, num_towers=2, seconds=0.2).split()
   assert line[:4] == ['tfrecord', what, mode, '2'] and len(line) == 12

@@ -45,8 +45,9 @@ def test_a_right_model_agrees(num_towers):
   assert 'are one tower' in report.format() and 'DIFFERS' not in report.format()
 
 
-@pytest.mark.parametrize('name', ['recurrent', 'attention', 'table',
-                                  pytest.param('dynamic_rnn', marks=only_1)])
+@pytest.mark.parametrize('name', ['table', *(
+    pytest.param(name, marks=slow) for name in ('recurrent', 'attention')),
+                                  pytest.param('dynamic_rnn', marks=[only_1, slow])])
 def test_time_major_values_heads_and_tables_agree(name):
   report = check(getattr(suspects, name))
   assert report.agrees, report.format()
@@ -105,6 +106,7 @@ def test_state_that_is_not_trained_is_compared():
   assert row.verdict == DIFFERS and row.difference > 0.3 * row.scale
 
 
+@pytest.mark.slow
 def test_batch_normalisation_is_named_and_sync_agrees():
   report = check(suspects.normalised)
   assert not report.agrees and 'norm' in report.causes[0] and 'batch_norm=sync' in report.causes[0]

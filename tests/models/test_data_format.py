@@ -22,7 +22,7 @@ MODELS = {
     'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
     'nasnet_cifar': False
 }
-SLOW = ('vgg16', 'resnet50', 'nasnet_cifar')
+SLOW = ('vgg16', 'resnet20', 'resnet50', 'nasnet_cifar')
 # Of [batch, height, width, channels] in what is [batch, channels, height, width], and back.
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 

@@ -85,7 +85,7 @@ def test_weights_and_multiply_adds_are_as_many_as_published(name):
 
 @pytest.mark.parametrize('name', maybe_slow(
     [name for name in models.MODELS if name not in COUNTED],
-    SLOW + ('alexnet', 'resnet20', 'vgg16')))
+    SLOW + ('lenet', 'alexnet', 'alexnet_cifar', 'resnet20', 'vgg16')))
 def test_two_towers_train_all_weights(name, monkeypatch):
   shape, num_classes = SMALLER.get(name, PUBLISHED[name][:2])
   for variant in ('cifar', 'mobile'):

@@ -171,6 +171,7 @@ def test_labels_are_smoothed_in_training_alone():
   np.testing.assert_allclose(plain, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_paths_drop_in_the_nasnets_alone(monkeypatch):
   small = nasnet._VARIANTS['cifar']._replace(num_normal=1)
   monkeypatch.setitem(nasnet._VARIANTS, 'cifar', small)

@@ -26,7 +26,8 @@ CASES = {
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
     'tower': dict(model='convnet', num_gpus=2, validation='tower'),
 }
-SLOW = {'resnet50': [pytest.mark.slow], 'nasnet': [pytest.mark.slow, pytest.mark.both]}
+SLOW = {'resnet20': [pytest.mark.slow], 'resnet50': [pytest.mark.slow],
+        'nasnet': [pytest.mark.slow, pytest.mark.both]}
 
 
 def build(name):

@@ -36,7 +36,7 @@ def count_sums_saved(monkeypatch, **settings):
 
 
 AXES = ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']
-FAST = [('reuse', 3, 'balanced'), ('clone', 3, 'host')]
+FAST = [('clone', 3, 'host')]
 
 
 @pytest.mark.parametrize('build, num_towers, placement', small.slow_but(

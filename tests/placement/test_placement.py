@@ -229,6 +229,7 @@ def test_an_ops_threads_are_as_many_as_the_session_says():
   assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
                     reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():

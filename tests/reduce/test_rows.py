@@ -102,6 +102,7 @@ def test_nan_in_the_rows_of_one_worker_is_refused_by_all():
       assert_same_weights(run.weights(), weights, 0)
 
 
+@pytest.mark.slow
 def test_repeats_are_equal_to_the_bit():
   def train():
     settings = dict(model=make_model(LARGE), optimizer='momentum', train=small.random_examples(13))

@@ -101,8 +101,8 @@ def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
         one.validate()[0], abs=2e-5)
 
 
-@pytest.mark.parametrize('kind', [
-    'first', pytest.param('mean', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers take turns: 0 2 | 1 3.
   settings = dict(model=batch_norm_model, batch_norm=kind, mode='shard',

@@ -74,7 +74,7 @@ GRID = small.covering_grid(small.MODES, small.TOWERS, ('first', 'mean', 'sync'))
 def points():
   """The grid: one tower has no clone, and four are as two."""
   for index, point in enumerate(GRID):
-    is_quick = point in [('split', 2, 'sync'), ('shard', 2, 'first')]
+    is_quick = point == ('shard', 2, 'first')
     if point[1] in (2, 3, 8):
       yield pytest.param(index, id='-'.join(map(str, point)),
                          marks=[] if is_quick else [pytest.mark.slow])

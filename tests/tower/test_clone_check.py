@@ -224,7 +224,8 @@ def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, m
   assert_built_by_the_model(by_default, outcome('reuse', layer, **settings))
 
 
-@pytest.mark.parametrize('function', ['find_random_nodes', 'import_placed'])
+@pytest.mark.parametrize('function', small.slow_but(
+    ['find_random_nodes'], ['find_random_nodes', 'import_placed']))
 def test_what_fails_in_cloning_is_built_by_the_model(function, monkeypatch, caplog):
   def fail(*_, **__):
     raise ValueError('a node that\nTensorFlow does not take')

@@ -120,6 +120,7 @@ def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp
     np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in last])
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_any_shape_and_warns_of_another_order(tmp_path, capsys):
   def train(steps, folder, **settings):
     recorder = Recorder()

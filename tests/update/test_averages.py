@@ -112,6 +112,7 @@ def test_validation_measures_them_with_the_moments_as_they_are(shape):
     assert means == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_workers_have_the_same_and_measure_them():
   moments, averages, (expected, num_examples) = reference()
   with InProcessCluster(num_workers=2, num_towers=2, model=normed, average_weights=0.9,

@@ -158,7 +158,8 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
   assert losses == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize('settings', [dict(optimizer='adam', model=normed), dict(accumulate=2)])
+@pytest.mark.parametrize('settings', [
+    dict(optimizer='adam', model=normed), pytest.param(dict(accumulate=2), marks=pytest.mark.slow)])
 def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   results = []
   for guard in (True, False):

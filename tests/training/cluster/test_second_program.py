@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 from tests.launch.launcher import clean_environment
 
@@ -40,6 +42,7 @@ except towers.UsageError as error:
 '''
 
 
+@pytest.mark.slow
 def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_path):
   (tmp_path / 'child.py').write_text(CHILD)
   done = subprocess.run(

@@ -96,7 +96,8 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
 
 
 @pytest.mark.parametrize('suffix, keep_bytes', [
-    ('.index', 10), ('.data-00000-of-00001', 10), ('.index', None)])
+    ('.index', 10), pytest.param('.data-00000-of-00001', 10, marks=pytest.mark.slow),
+    ('.index', None)])
 def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
   with Run() as run:
     path = save(run, tmp_path) + suffix

@@ -63,8 +63,8 @@ def all_weights(run):
   return {**run.weights(), **{name + '/average': value for name, value in run.averages().items()}}
 
 
-@pytest.mark.parametrize('chain', [CHAIN[:4], pytest.param(CHAIN[::-1], marks=pytest.mark.slow)],
-                         ids=['short', 'long'])
+@pytest.mark.slow
+@pytest.mark.parametrize('chain', [CHAIN[:4], CHAIN[::-1]], ids=['short', 'long'])
 def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
   losses = []
   for index, shape in enumerate(chain):

@@ -72,7 +72,7 @@ POINTS = [
     (words, 1, {}),
     (words, 2, dict(accumulate=2)),
 ]
-FAST = [POINTS[1], POINTS[3], POINTS[6], POINTS[9]]
+FAST = [POINTS[1], POINTS[9]]
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ def rows(folder):
 
 
 @pytest.mark.parametrize('flags', [
-    [],
+    pytest.param([], marks=pytest.mark.slow),
     pytest.param(['--variables=replicated', '--validation=none', '--optimizer=adam'],
                  marks=pytest.mark.slow),
     ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0',

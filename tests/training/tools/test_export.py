@@ -84,6 +84,7 @@ def history(folder):
     return {validation['step']: validation for validation in json.load(file)['validations']}
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_exported_and_measure_what_validation_did(served, tmp_path):
   validations = history(served)
   best = min(validations, key=lambda step: validations[step]['loss'])
