@@ -1,8 +1,8 @@
 """Sets how many tests run at a time, and which; lets their processes answer signals."""
 
+import collections
 import functools
 import gc
-import itertools
 import os
 import signal
 import sys
@@ -21,6 +21,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 IS_1 = sys.version_info[:2] == (3, 7)
 
+# As many parts have the slow tests, of which CI runs one at each commit.
+PARTS = 3
+
+COLLECTED = pytest.StashKey[list]()  # All tests of the files, whatever runs here.
+
 # On 2.x oneDNN looks through every graph for ops to rewrite, a tenth of the tests'
 # time. The commands of the docs run with it, as users do.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
@@ -38,7 +43,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_addoption(parser):
   parser.addoption('--whole_grids', action='store_true',
-                   help='run all slow tests, which 1.14 and 2.x deal out between them')
+                   help='run all points of all tests, which 1.14 and 2.x deal out between them')
+  parser.addoption('--part', type=int, metavar='NUMBER',
+                   help=f'run one of {PARTS} parts of the slow tests, by the number modulo {PARTS}')
 
 
 def pytest_collection_finish(session):
@@ -52,24 +59,35 @@ def pytest_collection_finish(session):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Deals the slow tests out to both TensorFlows, each test and point once; both take fast ones.
+  """Leaves out what the other TensorFlow runs, and of slow tests what is not in the chosen part.
 
-  Those marked `both`, and those that are skipped under some condition, both take: a test must be
-  marked if its points are others on each. 1.14 takes those marked `slow(on='1.14')`: they start
-  many processes, and to load it takes half the time.
+  Slow tests, and the points of tests that have several, are dealt out to both TensorFlows, each
+  once. Both take all other fast tests; those marked `both`, whose points are others on each or show
+  what TensorFlow does; and those that some condition skips. 1.14 takes those marked
+  `slow(on='1.14')`: they start many processes, and to load it takes half the time.
   """
+  config.stash[COLLECTED] = items[:]
   is_named = any('::' in argument for argument in config.args)
   if config.getoption('--whole_grids') or is_named:
     return
-  # A machine with GPUs has one TensorFlow.
-  dealt = [item for item in items if item.get_closest_marker('slow') and not any(
-      map(item.get_closest_marker, ('both', 'skipif', 'gpu')))]
-  of_1 = [item for item in dealt
-          if item.get_closest_marker('slow').kwargs.get('on') == '1.14']
-  left_out = set() if IS_1 else set(of_1)
-  dealt = [item for item in dealt if item not in of_1]
-  for test, points in itertools.groupby(dealt, key=lambda item: item.nodeid.split('[')[0]):
-    # The points of a grid take turns, and a hash says who begins.
-    left_out.update(list(points)[(zlib.crc32(test.encode()) + IS_1) % 2::2])
-  config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+  groups = collections.defaultdict(list)
+  for item in items:
+    # A machine with GPUs has one TensorFlow.
+    is_shared = any(map(item.get_closest_marker, ('both', 'skipif', 'gpu')))
+    slow = item.get_closest_marker('slow')
+    groups[item.nodeid.split('[')[0], is_shared, slow and slow.kwargs.get('on', 'any')].append(item)
+  part, left_out = config.getoption('--part'), set()
+  for (test, is_shared, slow_on), points in groups.items():
+    # The points of a test take turns, and a hash says who begins.
+    for turn, item in enumerate(points, zlib.crc32(test.encode())):
+      is_ours = True
+      if not is_shared and slow_on == '1.14':
+        is_ours = IS_1
+      elif not is_shared and (slow_on or len(points) > 1):
+        turn, target = divmod(turn, 2)
+        is_ours = target != IS_1
+      if not is_ours or slow_on and part is not None and (turn - part) % PARTS:
+        left_out.add(item)
+  config.hook.pytest_deselected(items=[item for item in items if item in left_out])
   items[:] = [item for item in items if item not in left_out]
+

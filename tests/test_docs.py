@@ -221,7 +221,7 @@ def test_every_command_runs(name, tmp_path):
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version --whole_grids'
+  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version --whole_grids --all'
   for name in DOCS:
     text = read(name)
     own = re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.conftest import COLLECTED
 from tests.mutants.faults import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page import HEADER, format_row, format_table, row_start, update_page
@@ -60,22 +61,23 @@ def test_every_fault_stands_in_its_file_once_and_is_told_once():
     assert mutant.new != mutant.old and mutant.breaks and mutant.tests
 
 
-def collect_fast_tests(session, paths):
+def collect_fast_tests(collected, paths):
   """Returns the names of the fast tests in some files, with and without their parameters."""
-  names = [item.nodeid for item in session.items if not item.get_closest_marker('slow')]
+  names = [item.nodeid for item in collected if not item.get_closest_marker('slow')]
   if not paths <= {name.split('::')[0] for name in names}:  # These tests were started alone.
-    collected = subprocess.run(
-        [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-m', 'not slow',
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '--collect-only', '-q', '--whole_grids', '-m', 'not slow',
          '-p', 'no:cacheprovider', '-p', 'no:xdist', *paths],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
-    assert collected.returncode == 0, collected.stdout[-2000:]
-    names = collected.stdout.splitlines()
+    assert done.returncode == 0, done.stdout[-2000:]
+    names = done.stdout.splitlines()
   return {*names, *(name.split('[')[0] for name in names)}
 
 
 def test_every_named_test_is_there_and_fast(request):
   tests = {test for mutant in MUTANTS for test in mutant.tests}
-  assert not tests - collect_fast_tests(request.session, {test.split('::')[0] for test in tests})
+  assert not tests - collect_fast_tests(
+      request.config.stash[COLLECTED], {test.split('::')[0] for test in tests})
 
 
 def test_every_fault_has_its_row_in_the_docs():

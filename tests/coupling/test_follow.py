@@ -11,6 +11,9 @@ from tests.coupling.models import EXACT, MIXED, SCALED, UNKNOWN
 from towers.coupling.follow import follow
 from towers.coupling.values import Mixed, Rows, Total
 
+# Each TensorFlow has ops of its own.
+pytestmark = pytest.mark.both
+
 GROUPS = {'exact': EXACT, 'mixed': MIXED, 'scaled': SCALED, '': UNKNOWN}
 MODELS = {name: model for group in GROUPS.values() for name, model in group.items()}
 X = np.random.RandomState(0).randn(9, 8).astype('float32')

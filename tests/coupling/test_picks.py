@@ -9,6 +9,9 @@ from tests.coupling.test_follow import X, Y, build, name
 from towers.coupling.follow import follow
 from towers.coupling.values import Mixed
 
+# Each TensorFlow has ops of its own.
+pytestmark = pytest.mark.both
+
 GROUPS = {'exact': EXACT, 'mixed': {**MIXED, **STATIC}, '': {**UNKNOWN, **SILENT}}
 MODELS = {key: model for group in GROUPS.values() for key, model in group.items()}
 

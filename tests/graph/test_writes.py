@@ -16,6 +16,9 @@ from towers.base.usage_error import UsageError
 from towers.graph import writes
 from towers.training.stepping.not_finite import NotFinite
 
+# Each TensorFlow has ops of its own.
+pytestmark = pytest.mark.both
+
 TRAIN = small.random_examples(16)
 POISONED = faults.poison(TRAIN, test_guard.ROW)
 

@@ -188,6 +188,7 @@ def test_a_tower_whose_input_is_not_staged_has_threads():
     assert run.session_config.inter_op_parallelism_threads > 0
 
 
+@pytest.mark.both
 @pytest.mark.parametrize('num_workers, needs_threads, sleeps',
                          [(1, True, not tf.__version__.startswith('1.')), (1, False, False),
                           (2, True, True), (2, False, True)])
