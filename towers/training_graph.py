@@ -153,9 +153,9 @@ class TrainingGraph:
   def _check(self, validation, validation_tower, collective, variables):
     """Refuses what does not go together, before anything is built."""
     if tf.get_collection(_COLLECTION):
-      raise UsageError('This graph has a program already, and two would share counters and '
-                       'variables: build the second one in a graph of its own, '
-                       '`with tf.Graph().as_default():`.')
+      raise UsageError('This graph has a program already, or the beginning of one that failed, and '
+                       'two would share counters and variables: build the second one in a graph '
+                       'of its own, `with tf.Graph().as_default():`.')
     tf.add_to_collection(_COLLECTION, True)
     if validation_tower and validation is None:
       raise UsageError('validation_tower has nothing to measure: give validation examples too.')

@@ -146,6 +146,22 @@ def test_losses_and_metrics_of_the_wrong_shape_are_refused(break_model, message)
     Run(model=lambda batch, is_training: break_model(*small.model(batch, is_training)))
 
 
+def test_a_batch_of_one_array_that_was_not_unpacked_is_named():
+  def model(batch, is_training):
+    weights = tf.get_variable('weights', [5])
+    return tf.reduce_sum(batch * weights, -1), {}
+
+  def build(model):
+    with tf.Graph().as_default():
+      return towers.Program(model, train=towers.from_arrays(np.ones([16, 5], np.float32)),
+                            batch_size=8, num_towers=2, device='cpu',
+                            optimizer=tf.train.GradientDescentOptimizer(0.1))
+
+  with pytest.raises(UsageError, match=r'shape \(1, 4\).*tuple of one: unpack it'):
+    build(model)
+  assert build(lambda batch, is_training: model(batch[0], is_training)).towers
+
+
 def test_a_loss_of_another_length_than_the_batch_is_refused():
   with pytest.raises(UsageError, match='3 values for a batch of 4'):
     Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0),

@@ -115,9 +115,13 @@ def _sum_loss(loss, batch, count_rows):
                        'example, [batch], or use last_batch=keep or drop.')
     loss = tf.cast(loss, tf.float32)
     return batch.zero_if_empty([loss * tf.cast(batch.num_examples, loss.dtype)])[0]
+  hint = ''
+  if loss.shape.ndims and loss.shape.as_list()[0] == 1:
+    hint = (' Its first axis of 1 may come from a batch of one array, which is a tuple of one: '
+            'unpack it, as in `images, = batch`.')
   raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '
                    '[batch], or the scalar mean over the batch; or towers.Weighted(losses, '
-                   'weights) for more values, such as one per token.')
+                   f'weights) for more values, such as one per token.{hint}')
 
 
 def _sum_metric(name, values, batch, count_rows):
