@@ -150,7 +150,8 @@ def test_workers_try_sizes_of_fused_gradients_and_choose_alike(
 @pytest.mark.slow
 def test_two_workers_tune_and_train(tmp_path):
   flags = ['--autotune', '--xla=off', '--graph_rewriter=off', '--inter_threads=1',
-           '--staging_depth=2', '--num_gpus=1', '--steps=3', f'--result_file={tmp_path}/result']
+           '--staging_depth=2', '--num_gpus=1', '--batch_size=16', '--steps=3',
+           f'--result_file={tmp_path}/result']
   command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
              sys.executable, 'main.py', *flags]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=400, text=True,
