@@ -57,6 +57,21 @@ def test_a_picked_example_is_named_unless_it_is_the_batch(num_towers, accumulate
   assert all('picks.py, line' in text and 'one example of the data' in text for text in messages)
 
 
+@pytest.mark.parametrize('settings, is_named', [
+    (dict(), True), (dict(num_towers=1, accumulate=2), True),
+    (dict(num_towers=1, last_batch='pad'), False)], ids=str)
+def test_a_mean_over_the_longest_example_is_named_in_divided_batches(settings, is_named, caplog):
+  def model(x, y):
+    weight = tf.get_variable('weight', [])
+    return weight * tf.reduce_mean(tf.sequence_mask(y + 1, dtype=tf.float32), 1)
+
+  with caplog.at_level(logging.WARNING, 'towers'):
+    build(model, **settings)
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == is_named
+  assert all('Mean, made in' in text and 'sum over it with a mask' in text for text in messages)
+
+
 def test_one_padded_tower_has_its_first_example_in_place():
   build(picks.MIXED['less_the_first'], num_towers=1, last_batch='pad')
 

@@ -13,6 +13,7 @@ from tensorflow_v1 import Operation, Tensor
 from towers.coupling.gradients import follow_gradient, seeded
 from towers.coupling.groups import follow_grouped
 from towers.coupling.lengths import follow_length
+from towers.coupling.longest import Longest
 from towers.coupling.picks import follow_picked
 from towers.coupling.rules import RULES
 from towers.coupling.values import (
@@ -42,7 +43,8 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
     batch: each `[n, ...]`.
     targets: to follow.
     num_rows: n, if it is static.
-    most_rows: the largest n; None to follow no rows that are taken by their place.
+    most_rows: the largest n; None for a batch that is not divided: then rows may be taken by their
+      place, and divided by the length of the longest.
     free: to take as free, such as moments that all towers share.
   """
   if not targets:
@@ -56,13 +58,17 @@ def follow(batch: Sequence[Tensor], targets: Sequence[Tensor], *, num_rows: Opti
   def find(tensor):
     return values.get(tensor, None if tensor.op in dependents else Free())
 
+  longest = Longest(needed)
   # In the order in which they were made, since a gradient may not read the op that it is of.
   for op in sort_by_inputs(dict.fromkeys(sorted(needed, key=lambda op: op._id))):
     source = op._original_op
     operands = Operands(op, [find(tensor) for tensor in op.inputs], num_rows, source and Source(
         source, [find(tensor) for tensor in source.inputs],
         find(source.outputs[0]) if source.outputs else None), most_rows, needed)
-    for tensor, value in zip(op.outputs, _find_outputs(operands)):
+    outputs = _find_outputs(operands)
+    if most_rows is not None and longest.is_divisor(op) and Mixed not in map(type, outputs):
+      outputs = [Mixed(op)]
+    for tensor, value in zip(op.outputs, outputs):
       values.setdefault(tensor, value)
   return [values.get(tensor, Free()) for tensor in targets]
 

@@ -29,6 +29,8 @@ _PICKS = ('Gather', 'GatherV2', 'ReverseV2', 'Roll', 'Slice', 'Split', 'SplitV',
           'Unpack')
 _PICK_FIX = ("Other examples stand at a place of a tower's batch: let one example of the data hold "
              'all that belongs together.')
+_MEAN_FIX = ('Where an axis is as long as the longest example, sum over it with a mask, and divide '
+             'by the number of elements.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 
@@ -101,13 +103,14 @@ def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> Non
 def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None:
   """Warns of a value of several examples, or refuses it where some rows are no examples."""
   where = f'{name} depends on {format_op(value.op)}, a value of several examples of a batch'
+  kind = value.op.type
   if batch.is_padded:
     raise UsageError(f'last_batch=pad fills batches up with rows that must not count. {where}: '
                      f'{_PAD_FIX}.')
   logging.getLogger('towers').warning(
       '%s. A tower has only its own, so %d parts of a step (towers x micro-batches x workers) do '
       'not equal one. %s towers.check shows by how much they differ.', where, num_parts,
-      _PICK_FIX if value.op.type in _PICKS else _FIX)
+      _PICK_FIX if kind in _PICKS else f'{_FIX} {_MEAN_FIX}' if kind == 'Mean' else _FIX)
 
 
 def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_parts: int) -> None:

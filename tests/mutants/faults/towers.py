@@ -355,6 +355,18 @@ MUTANTS = [
              '[a_mean_over_sequences_as_long_as_the_longest]'),
         ]),
     *mutants_of(
+        'towers/coupling/longest.py', tests='tests/coupling/test_longest.py', faults=[
+            ('seen.add((tensor, place))', 'self._others.add((tensor, place))',
+             'an axis on the way to the longest example counts as another',
+             'test_each_of_two_means_is_named_and_none_in_a_batch_that_is_not_divided'),
+            ("source.type in ('StringSplit', 'StringSplitV2')", 'False',
+             'words of a sentence are not known to be as many as in the longest',
+             'test_a_mean_is_named_if_a_run_shows_it[a_mean_of_embeddings]'),
+            ('return _find_size(op.inputs[0], int(indices[place]))', 'return None',
+             'an axis is lost where a layer joins and parts it again',
+             'test_a_mean_is_named_if_a_run_shows_it[a_mean_of_layers]'),
+        ]),
+    *mutants_of(
         'towers/coupling/layout.py', tests='tests/coupling/test_follow.py', faults=[
             ('return Total(0, operands.op) if value.is_part else Free(1, times)', 'return Free(1)',
              'the number of chosen examples counts as that of the batch',
