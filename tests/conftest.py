@@ -90,4 +90,3 @@ def pytest_collection_modifyitems(config, items):
         left_out.add(item)
   config.hook.pytest_deselected(items=[item for item in items if item in left_out])
   items[:] = [item for item in items if item not in left_out]
-

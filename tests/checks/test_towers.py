@@ -45,9 +45,9 @@ def test_a_right_model_agrees(num_towers):
   assert 'are one tower' in report.format() and 'DIFFERS' not in report.format()
 
 
-@pytest.mark.parametrize('name', ['table', *(
-    pytest.param(name, marks=slow) for name in ('recurrent', 'attention')),
-                                  pytest.param('dynamic_rnn', marks=[only_1, slow])])
+@pytest.mark.parametrize('name', [
+    'table', pytest.param('recurrent', marks=slow), pytest.param('attention', marks=slow),
+    pytest.param('dynamic_rnn', marks=[only_1, slow])])
 def test_time_major_values_heads_and_tables_agree(name):
   report = check(getattr(suspects, name))
   assert report.agrees, report.format()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
+from towers.coupling import longest
 from towers.coupling.follow import follow
 from towers.coupling.values import Mixed
 
@@ -68,6 +69,12 @@ def a_mean_of_what_is_attended_to(texts):
 
 
 @_in(MIXED)
+def a_mean_of_similarities(texts):
+  x = embed(texts)
+  return tf.reduce_max(tf.reduce_mean(tf.tanh(tf.matmul(x, x, transpose_b=True)), 2), 1)
+
+
+@_in(MIXED)
 def a_mean_of_time_major_values(texts):
   return each(tf.reduce_mean(tf.transpose(embed(texts), [1, 0, 2]), 0))
 
@@ -105,6 +112,13 @@ def a_mean_of_chosen_values(texts):
   is_there, ids = words(texts)
   x = tf.nn.embedding_lookup(table(1), ids)[..., 0]
   return tf.reduce_mean(tf.where(is_there, x, tf.zeros_like(x)), 1)
+
+
+@_in(MIXED)
+def a_mean_of_values_beside_a_scalar(texts):
+  is_there, ids = words(texts)
+  x = tf.nn.embedding_lookup(table(1), ids)[..., 0]
+  return tf.reduce_mean(tf.where_v2(tf.logical_not(is_there), 0.0, x), 1)
 
 
 @_in(MIXED)
@@ -158,6 +172,13 @@ def a_mean_over_a_constant_ragged_table(texts):
   return tf.reduce_mean(rows, 1) * table()[0, 0]
 
 
+@_in(EXACT)
+def a_mean_over_an_axis_of_a_size_of_unknown_rank(texts):
+  sizes = tf.placeholder_with_default(tf.constant([3, 8]), None)
+  rows = tf.reshape(tf.one_hot(lengths(texts), 12), [tf.shape(texts)[0], sizes[0], 4])
+  return each(tf.reduce_mean(rows, 1)) * table()[0, 0]
+
+
 @_in(SILENT)
 def a_largest_element(texts):
   return each(tf.reduce_max(embed(texts), 1))
@@ -189,3 +210,15 @@ def test_each_of_two_means_is_named_and_none_in_a_batch_that_is_not_divided():
     assert [type(value) for value in follow([texts], targets, most_rows=8)] == [
         Mixed, Mixed, type(None)]
     assert not any(follow([texts], targets))
+
+
+def test_every_axis_comes_from_axes_that_are_there():
+  for model in MODELS.values():
+    with tf.Graph().as_default() as graph:
+      loss = model(tf.placeholder(tf.string, [None]))
+      tf.gradients(loss, tf.trainable_variables())
+    for op in graph.get_operations():
+      for output in op.outputs:
+        for place in range(output.shape.ndims or 0):
+          for tensor, before in longest.find_axes_before(output, place):
+            assert tensor.shape.ndims is None or 0 <= before < tensor.shape.ndims, op

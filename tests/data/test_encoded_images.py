@@ -249,7 +249,7 @@ UNDECODABLE = BAD[12][0]
 
 @pytest.mark.parametrize('undecodable, unreadable', [
     ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
-    pytest.param(range(32), [], marks=pytest.mark.slow),        # A chunk in which nothing is left,
+    pytest.param(range(32), [], marks=pytest.mark.slow),  # A chunk in which nothing is left,
     pytest.param(range(40, 70), [39], marks=pytest.mark.slow),  # and one that ends so.
     pytest.param([5, 6, 9, 40], [4, 7, 41, 42, 69], marks=pytest.mark.slow),
 ], ids=str)

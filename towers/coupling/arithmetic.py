@@ -24,7 +24,7 @@ _DEGREES = {
     **dict.fromkeys(('Sign', 'Greater', 'GreaterEqual', 'Less', 'LessEqual', 'Equal', 'NotEqual',
                      'ArgMax', 'ArgMin', 'IsFinite', 'IsNan', 'IsInf'), 0)}
 _SCALINGS = ('Mul', 'RealDiv', 'Div', 'FloorDiv')
-_WITH_KEEP_DIMS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
+REDUCTIONS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
 
 
 def elementwise(combine: str) -> Rule:
@@ -271,7 +271,7 @@ def reduction(kind: str) -> Rule:
     if value.axis not in axes:
       if kind == 'other':
         value = value._replace(power=_join_powers(operands._replace(values=[value]), 'other'))
-      keeps = op.type in _WITH_KEEP_DIMS and op.get_attr('keep_dims')
+      keeps = op.type in REDUCTIONS and op.get_attr('keep_dims')
       return value if keeps else value.drop(axes)
     if kind == 'other':
       if op.inputs[0].dtype.is_integer:

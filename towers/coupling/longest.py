@@ -9,12 +9,11 @@ longest of these. What is summed over such an axis, with a mask, is that of one 
 from typing import Collection, Iterator, List, Optional, Set, Tuple
 
 from tensorflow_v1 import Operation, Tensor, get_constant_array
-from towers.coupling.arithmetic import find_axes
+from towers.coupling.arithmetic import REDUCTIONS, find_axes
 from towers.coupling.rules import ARITHMETIC
 
 Axis = Tuple[Tensor, int]
 
-_REDUCTIONS = ('Sum', 'Mean', 'Prod', 'Max', 'Min', 'All', 'Any')
 _PRODUCTS = ('BatchMatMul', 'BatchMatMulV2')
 _CHOICES = ('Select', 'SelectV2')
 _GATHERS = ('Gather', 'GatherV2', 'ResourceGather')
@@ -23,7 +22,7 @@ _OTHER_AXES = {
     'ArgMax', 'ArgMin', 'Einsum', 'InTopK', 'InTopKV2', 'MatMul', 'ScatterNd',
     'SoftmaxCrossEntropyWithLogits', 'SparseSoftmaxCrossEntropyWithLogits', 'UnsortedSegmentMax',
     'UnsortedSegmentMin', 'UnsortedSegmentProd', 'UnsortedSegmentSum'}
-_SAME_AXES = set(ARITHMETIC).difference(_REDUCTIONS, _PRODUCTS, _CHOICES, _OTHER_AXES) | {
+_SAME_AXES = set(ARITHMETIC).difference(REDUCTIONS, _PRODUCTS, _CHOICES, _OTHER_AXES) | {
     'AsString', 'ConcatV2', 'LookupTableFind', 'LookupTableFindV2', 'Merge', 'OnesLike', 'Pad',
     'PadV2', 'RegexReplace', 'Slice', 'StaticRegexReplace', 'StringLower', 'StringStrip',
     'StringToHashBucket', 'StringToHashBucketFast', 'StringToHashBucketStrong', 'StringToNumber',
@@ -59,7 +58,7 @@ class Longest:
           tensor.op.type == 'Range' and _is_largest(tensor.op.inputs[1], self._needed)):
         return True
       seen.add((tensor, place))
-      waiting.extend(_find_axes_before(tensor, place))
+      waiting.extend(find_axes_before(tensor, place))
     self._others |= seen
     return False
 
@@ -85,29 +84,31 @@ def _is_largest(length: Tensor, needed) -> bool:
   return False
 
 
-def _find_axes_before(tensor, place) -> Iterator[Axis]:
+def find_axes_before(tensor, place) -> Iterator[Axis]:
   """Yields the axes of an op's inputs from which its output, of a known rank, has one."""
   op, rank = tensor.op, tensor.shape.ndims
   ranks = [other.shape.ndims for other in op.inputs]
   if not ranks or ranks[0] is None:
     return
   first = op.inputs[0]
-  if op.type in _REDUCTIONS:
+  if op.type in REDUCTIONS:
     axes = find_axes(op.inputs[1], ranks[0])
     if op.get_attr('keep_dims'):
       yield first, place
     elif axes is not None:
       yield first, _leave_out(axes, ranks[0])[place]
   elif op.type in _SAME_AXES:
-    for other, own in zip(op.inputs, ranks):
-      # Broadcast from the right.
-      if own is not None and place >= rank - own:
-        yield other, place - rank + own
+    yield from _from_right(op.inputs, place - rank)
   elif op.type in _CHOICES:
-    yield op.inputs[1], place
+    # A condition of Select may stand for the first axis alone.
+    yield from _from_right(op.inputs[1:], place - rank)
   elif op.type in _PRODUCTS:
-    if place < rank - 1:
-      yield first, rank - 1 if op.get_attr('adj_x') and place == rank - 2 else place
+    if place < rank - 2:
+      yield from _from_right(op.inputs, place - rank)
+    elif place == rank - 2:
+      yield first, ranks[0] - (1 if op.get_attr('adj_x') else 2)
+    elif ranks[1] is not None:
+      yield op.inputs[1], ranks[1] - (2 if op.get_attr('adj_y') else 1)
   elif op.type in _GATHERS:
     axis = get_constant_array(op.inputs[2]) if op.type == 'GatherV2' else 0
     if axis is not None and ranks[1] is not None and int(axis) <= place < int(axis) + ranks[1]:
@@ -116,13 +117,13 @@ def _find_axes_before(tensor, place) -> Iterator[Axis]:
     if op.get_attr('axis') == -1 and place < ranks[0]:
       yield first, place
   elif op.type == 'StridedSlice':
-    count = op.inputs[1].shape.as_list()[0]
+    count = _count(op.inputs[1])
     before = None if count is None else _find_cut(op, ranks[0], count)[place]
     if before is not None:
       yield first, before
   elif op.type == 'ExpandDims':
     axis = get_constant_array(op.inputs[1])
-    if axis is not None:
+    if axis is not None and place != int(axis) % rank:
       yield first, place - (place > int(axis) % rank)
   elif op.type == 'Squeeze' and op.get_attr('squeeze_dims'):
     gone = [axis % ranks[0] for axis in op.get_attr('squeeze_dims')]
@@ -135,6 +136,14 @@ def _find_axes_before(tensor, place) -> Iterator[Axis]:
     size = _find_size(op.inputs[0 if op.type == 'Fill' else 1], place)
     if size is not None:
       yield size
+
+
+def _from_right(tensors, place) -> Iterator[Axis]:
+  """Yields the axis at a place, from the right and negative, of the tensors that have it."""
+  for tensor in tensors:
+    rank = tensor.shape.ndims
+    if rank is not None and rank + place >= 0:
+      yield tensor, rank + place
 
 
 def _find_cut(op, rank, count) -> List[Optional[int]]:
@@ -173,19 +182,24 @@ def _find_size(shape: Tensor, place: int) -> Optional[Axis]:
       return _find_size(op.inputs[0], int(indices[place]))
   if op.type == 'ConcatV2':
     for part in op.inputs[:-1]:
-      length = part.shape.as_list()[0] if part.shape.ndims == 1 else None
-      if length is None or place < length:
-        return None if length is None else _find_size(part, place)
-      place -= length
+      count = _count(part)
+      if count is None or place < count:
+        return None if count is None else _find_size(part, place)
+      place -= count
   return None
 
 
 def _find_size_alone(size: Tensor) -> Optional[Axis]:
   """Returns the axis of which a scalar is the size, taken as `tf.shape(x)[1]` is."""
   op = size.op
-  if op.type != 'StridedSlice' or op.inputs[0].shape.as_list() in ([None], []):
+  if op.type != 'StridedSlice':
     return None
-  begin = get_constant_array(op.inputs[1])
-  if begin is None or begin.size != 1 or op.get_attr('shrink_axis_mask') != 1:
+  count, begin = _count(op.inputs[0]), get_constant_array(op.inputs[1])
+  if not count or begin is None or begin.size != 1 or op.get_attr('shrink_axis_mask') != 1:
     return None
-  return _find_size(op.inputs[0], int(begin[0]) % op.inputs[0].shape.as_list()[0])
+  return _find_size(op.inputs[0], int(begin[0]) % count)
+
+
+def _count(vector: Tensor) -> Optional[int]:
+  """Returns the number of a vector's elements, if it is known that it is one."""
+  return vector.shape.dims[0].value if vector.shape.ndims == 1 else None

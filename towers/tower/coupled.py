@@ -103,14 +103,15 @@ def _check_scale(name: str, tensor: Tensor, value: Value, num_parts: int) -> Non
 def _report_mixed(name: str, value: Mixed, batch: Batch, num_parts: int) -> None:
   """Warns of a value of several examples, or refuses it where some rows are no examples."""
   where = f'{name} depends on {format_op(value.op)}, a value of several examples of a batch'
-  kind = value.op.type
   if batch.is_padded:
     raise UsageError(f'last_batch=pad fills batches up with rows that must not count. {where}: '
                      f'{_PAD_FIX}.')
+  fix = _PICK_FIX if value.op.type in _PICKS else _FIX
+  if value.op.type == 'Mean':
+    fix = f'{fix} {_MEAN_FIX}'
   logging.getLogger('towers').warning(
       '%s. A tower has only its own, so %d parts of a step (towers x micro-batches x workers) do '
-      'not equal one. %s towers.check shows by how much they differ.', where, num_parts,
-      _PICK_FIX if kind in _PICKS else f'{_FIX} {_MEAN_FIX}' if kind == 'Mean' else _FIX)
+      'not equal one. %s towers.check shows by how much they differ.', where, num_parts, fix)
 
 
 def warn_of_state(batch: Batch, loss: Tensor, update_ops: Sequence[Any], *, num_parts: int) -> None:
