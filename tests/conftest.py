@@ -24,8 +24,6 @@ IS_1 = sys.version_info[:2] == (3, 7)
 # As many parts have the slow tests, of which CI runs one at each commit.
 PARTS = 3
 
-COLLECTED = pytest.StashKey[list]()  # All tests of the files, whatever runs here.
-
 # On 2.x oneDNN looks through every graph for ops to rewrite, a tenth of the tests'
 # time. The commands of the docs run with it, as users do.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
@@ -66,7 +64,6 @@ def pytest_collection_modifyitems(config, items):
   what TensorFlow does; and those that some condition skips. 1.14 takes those marked
   `slow(on='1.14')`: they start many processes, and to load it takes half the time.
   """
-  config.stash[COLLECTED] = items[:]
   is_named = any('::' in argument for argument in config.args)
   if config.getoption('--whole_grids') or is_named:
     return

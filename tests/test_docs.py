@@ -189,7 +189,7 @@ PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.launch.tf_config', 'benchmarks.workers', 'benchmarks.input', 'benchmarks.step',
     'benchmarks.mnist', 'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation',
     'benchmarks.recompute', 'benchmarks.results', 'benchmarks.memory',
-    'tests.mutants', 'tests.chaos')]
+    'tests.chaos')]
 
 
 def help_of(program):
