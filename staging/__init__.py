@@ -1,5 +1,5 @@
 """Staging: the next batch waits on the tower's device before the tower asks for it."""
 
-from staging.area import Stage, build_stage, run_beside
+from .area import Stage, build_stage, run_beside
 
 __all__ = ['Stage', 'build_stage', 'run_beside']

@@ -12,13 +12,14 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-import towers
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.input.pipeline import GET_NEXTS
 from towers.placement.cluster import read_cluster
+from towers.placement.counters import get_examples_seen, get_global_step
+from towers.placement.devices import build_session_config
 from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
 from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Checkpoints
@@ -164,7 +165,7 @@ class Session:
     with self._explained(), steps.averaged() if measures else contextlib.nullcontext():
       result = session.run([fetches, extra], feed_dict)[0]
       if taken.updates:
-        steps.step = int(session.run(towers.get_global_step()))
+        steps.step = int(session.run(get_global_step()))
     return result
 
   def save(self, folder: str) -> str:
@@ -203,7 +204,7 @@ class Session:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
     with self._explained():
       steps.broadcast()
-      step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])
+      step, examples_seen = session.run([get_global_step(), get_examples_seen()])
       check_resume(path or folder, step=int(step), examples_seen=int(examples_seen),
                    plan=self._program.plan)
       steps.start(int(step))
@@ -238,7 +239,7 @@ class Session:
     """Returns a `tf.Session`, on the server of a worker where there are several."""
     program = self._program
     if program.workers.num_workers == 1:
-      return tf.Session(config=towers.build_session_config(
+      return tf.Session(config=build_session_config(
           program.devices, needs_threads=program.needs_threads, **self._settings))
     worker = closing.enter_context(join_workers(
         read_cluster(os.environ), devices=program.devices, facts={},

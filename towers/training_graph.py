@@ -8,23 +8,33 @@
 import os
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-import towers
 from tensorflow_v1 import tf
 from towers.base.collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
-from towers.input.feed import Feed
+from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.input.micro_batches import read_accumulate
-from towers.input.plan import Plan
+from towers.input.pipeline import build_inputs
+from towers.input.plan import Plan, build_plan
+from towers.input.wait import build_input_wait
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
+from towers.placement.devices import build_devices
 from towers.placement.host import HOST
+from towers.placement.replicas import build_replicas
+from towers.placement.variables import build_variable_store
 from towers.placement.workers import Workers
-from towers.tower.tower import Model
+from towers.reduce.average import average_gradients
+from towers.reduce.broadcast import build_broadcast
+from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
+from towers.tower.precision import build_precision
+from towers.tower.tower import Model, build_towers
+from towers.update.apply import build_train_op
 from towers.update.average_decay import check_decay
 from towers.update.averages import build_averages
 from towers.update.groups import Optimizers, Rate, build_groups, name_optimizer
 from towers.update.rate import choose_rate
+from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
 
@@ -97,7 +107,7 @@ class TrainingGraph:
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
-    self.devices = devices = towers.build_devices(
+    self.devices = devices = build_devices(
         num_towers, device, logical_gpus=logical_gpus, gpu_memory=gpu_memory)
     self._check(validation, validation_tower, collective, variables)
     if average_weights is not None:
@@ -120,35 +130,35 @@ class TrainingGraph:
       with tf.device(HOST):
         is_validating = tf.placeholder_with_default(False, [], 'is_validating')
         is_training = tf.logical_not(is_validating)
-      self.batches = towers.build_switched_batches(self.feed, validation_feed,
-                                                   is_validating=is_validating)
+      self.batches = build_switched_batches(
+          self.feed, validation_feed, is_validating=is_validating)
     else:
-      self.batches = towers.build_batches(self.feed)
+      self.batches = build_batches(self.feed)
 
-    store = towers.build_variable_store(
+    store = build_variable_store(
         devices=train_devices, placement=variables, seed=seed, rank=workers.rank)
-    self.precision = towers.build_precision(precision, devices=train_devices, loss_scale=loss_scale)
-    self.towers = towers.build_towers(
+    self.precision = build_precision(precision, devices=train_devices, loss_scale=loss_scale)
+    self.towers = build_towers(
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
         batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
         workers=workers, frozen=frozen, recompute=recompute)
     self.warm_start = build_warm_start(init_from, _find_model_variables()) if init_from else None
 
-    mean = towers.average_gradients(
+    mean = average_gradients(
         self.towers, accumulate=accumulate, workers=workers, collective=collective,
         fusion_bytes=int(fusion_megabytes * 1e6), wire=wire)
     if self.precision is not None:
-      mean = towers.unscale_gradients(mean, self.precision.loss_scale)
+      mean = unscale_gradients(mean, self.precision.loss_scale)
     self._unclipped, self.gradient_norm = mean, None
-    self.gradients = towers.clip_gradients(mean, clip_norm) if clip_norm else mean
+    self.gradients = clip_gradients(mean, clip_norm) if clip_norm else mean
 
     self._build_update(optimizer, learning_rate)
     self.validation = validation_feed and self._build_validation(
         model, validation_feed, is_validating, store)
-    self.replicas = towers.build_replicas()
+    self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:
-      self.broadcast = towers.build_broadcast(workers, self.towers)
+      self.broadcast = build_broadcast(workers, self.towers)
 
   def _check(self, validation, validation_tower, collective, variables):
     """Refuses what does not go together, before anything is built."""
@@ -174,13 +184,13 @@ class TrainingGraph:
                   shuffle: bool = False, **planned: Any) -> Feed:
     """Returns the feed of a split."""
     workers = self.workers
-    plan = towers.build_plan(
+    plan = build_plan(
         num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
         num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
-    inputs = towers.build_inputs(
+    inputs = build_inputs(
         examples, plan=plan, mode=self.settings['input_mode'], shuffle=shuffle,
         seed=self.settings['seed'], parallel_calls=self.settings['input_threads'])
-    return towers.build_feed(inputs, devices=devices, staging_depth=self.settings['staging_depth'])
+    return build_feed(inputs, devices=devices, staging_depth=self.settings['staging_depth'])
 
   def _build_update(self, optimizer, learning_rate):
     """Builds the update of all weights, and what it says of its input."""
@@ -191,20 +201,20 @@ class TrainingGraph:
         rate_factors=settings['rate_factors'])
     decay = settings['average_weights']
     self.averages = None if decay is None else build_averages(decay)
-    self.train_op = towers.build_train_op(
+    self.train_op = build_train_op(
         self.gradients, optimizer=groups, weight_decay=settings['weight_decay'],
         averages=self.averages)
-    self.input_wait = towers.build_input_wait(self.feed, self.batches, after=self.train_op)
+    self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
-    self.add_wait = add_op and towers.build_input_wait(self.feed, self.batches, after=add_op)
+    self.add_wait = add_op and build_input_wait(self.feed, self.batches, after=add_op)
 
   def _build_validation(self, model, feed, is_validating, store):
     """Returns the validation by a tower of its own, or by all towers where there is a switch."""
     if is_validating is None:
-      return towers.build_validation_tower(
+      return build_validation_tower(
           model, feed, index=len(self.towers), store=store, precision=self.precision,
           workers=self.workers, averages=self.averages)
-    return towers.build_validation(
+    return build_validation(
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
 
   def build_again(self, accumulate: int) -> 'TrainingGraph':
@@ -216,7 +226,7 @@ class TrainingGraph:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""
     if self.gradient_norm is None:
       with self.graph.as_default():
-        self.gradient_norm = towers.build_gradient_norm(self._unclipped)
+        self.gradient_norm = build_gradient_norm(self._unclipped)
 
   @property
   def needs_threads(self) -> bool:

@@ -12,7 +12,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from staging import run_beside
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
 from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
@@ -22,6 +21,7 @@ from towers.placement.host import HOST
 from towers.placement.randomness import micro_batch_reader
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
+from towers.staging import run_beside
 from towers.tower.losses import get_divisor
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward

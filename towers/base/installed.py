@@ -1,4 +1,4 @@
-"""What is installed: which TensorFlow, by the names of folders alone, and whether it can load.
+"""What is installed: our version, and which TensorFlow, by the names of folders alone.
 
 An import that cannot work ends in a riddle after a second, and an import of the wrong one of two
 packages silently trains on the wrong device. So this check comes first.
@@ -10,6 +10,8 @@ import sys
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
+
+__version__ = '0.1.0'
 
 _PINNED = 'or let ./run make an environment with the versions this project is tested with'
 _TENSORFLOW_NAMES = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu')

@@ -11,13 +11,13 @@ split that it takes.
 
 from typing import Any, List, NamedTuple, Optional, Sequence
 
-from staging import Stage, build_stage
 from tensorflow_v1 import tf
 from towers.base.usage_error import check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
+from towers.staging import Stage, build_stage
 
 
 class Feed(NamedTuple):

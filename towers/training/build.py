@@ -4,10 +4,10 @@ import dataclasses
 import inspect
 from typing import Dict, Optional
 
-import towers
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
 from towers.input.plan import Plan
+from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import parse_pairs
 from towers.placement.workers import Workers
 from towers.program import Program
@@ -50,7 +50,7 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
     total_examples = plan.examples_before(config.count_steps(plan.steps_per_epoch))
     return build_learning_rate(
         config.peak_learning_rate(), schedule=config.schedule,
-        examples_seen=towers.get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
+        examples_seen=get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
         total_examples=total_examples, warmup_epochs=config.warmup_epochs,
         decay_epochs=config.decay_epochs, decay_rate=config.decay_rate,
         minimum=config.min_rate, can_fall=config.on_nan == 'rollback')

@@ -5,18 +5,17 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
-from towers import data
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.data import DataSet, Examples
+from towers.data import DataSet, Examples, LoadSettings, load
 from towers.input.micro_batches import AUTO, read_accumulate
+from towers.models import build_classifier, build_logits
 from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
 from towers.training.settings import functions
 from towers.training.settings.config import Config
 from towers.training.settings.functions import is_function, load_function
 from towers.training.settings.xla import check_xla
-from towers.training.settings.zoo import load_zoo
 from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
@@ -39,8 +38,9 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
     The result as `--result_file` holds it; None for an evaluator, which follows the checkpoints of
     the others.
   """
-  import towers
   from tensorflow_v1 import tf
+  from towers.placement.devices import build_session_config
+  from towers.placement.workers import Workers
   from towers.training.build import build_configured
   from towers.training.cluster.worker import join_workers
   from towers.training.fitting import recall_accumulate
@@ -59,7 +59,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
       start_seconds=config.start_seconds, worker_seconds=config.worker_seconds)
 
   with joined as worker:
-    workers = towers.Workers(cluster.num_workers, cluster.rank)
+    workers = Workers(cluster.num_workers, cluster.rank)
     model = _build_model(config, data_set)
 
     def build(accumulate):
@@ -88,7 +88,7 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
         evaluate(
             program, checkpoint_dir=config.checkpoint_dir,
             last_step=config.count_steps(program.plan.steps_per_epoch),
-            session_config=towers.build_session_config(devices, **config.session_settings()),
+            session_config=build_session_config(devices, **config.session_settings()),
             startup=startup, signals=signals, best_metric=config.best_metric,
             early_stopping=config.early_stopping, summary_dir=config.summary_dir)
         return None
@@ -107,8 +107,8 @@ def check(config: Config, data_set: DataSet) -> bool:
   Random ops draw other numbers in every tower; then dropout is off in a second comparison. GPUs are
   used with `--device=gpu` alone.
   """
-  import towers
   from tensorflow_v1 import use_deterministic_kernels, use_tf32
+  from towers.checks import towers as towers_check
   from towers.training.reporting.describe import describe_check
 
   on_gpus = config.device == 'gpu'
@@ -119,7 +119,7 @@ def check(config: Config, data_set: DataSet) -> bool:
   model = _build_model(config, data_set)
   reports = []
   for is_training in (True, False):
-    reports.append(towers.check(
+    reports.append(towers_check.check(
         model, data_set.train, num_towers=config.num_gpus or 2, batch_size=config.batch_size,
         seed=config.seed, batch_norm=config.batch_norm, is_training=is_training,
         device='gpu' if on_gpus else 'cpu'))
@@ -134,10 +134,10 @@ def check(config: Config, data_set: DataSet) -> bool:
 
 def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
-  import towers
+  from towers.placement.devices import build_devices
   from towers.training.tools import measure_input
 
-  devices = towers.build_devices(config.num_gpus, config.device)
+  devices = build_devices(config.num_gpus, config.device)
   speeds = measure_input.measure_input(
       data_set.train, devices, batch_size=config.batch_size,
       accumulate=read_accumulate(config.accumulate),
@@ -205,14 +205,14 @@ def predict(config: Config) -> None:
 
 def _build_devices(config):
   """Returns the towers' devices, with the notice printed; refuses what they cannot do."""
-  import towers
   from tensorflow_v1 import use_deterministic_kernels, use_tf32
+  from towers.placement.devices import build_devices
 
   if config.deterministic:
     use_deterministic_kernels()
   use_tf32(config.tf32 == 'on')
-  devices = towers.build_devices(config.num_gpus, config.device, logical_gpus=config.logical_gpus,
-                                 gpu_memory=config.gpu_memory)
+  devices = build_devices(config.num_gpus, config.device, logical_gpus=config.logical_gpus,
+                          gpu_memory=config.gpu_memory)
   if devices.notice:
     write_line(f'towers: {devices.notice}', sys.stderr)
   if config.data_format == 'NCHW' and devices.kind == 'CPU':
@@ -236,8 +236,7 @@ def _check_warm_start(config, cluster):
 def load_data(config: Config) -> DataSet:
   """Returns the data set of a config, or what its own function returns."""
   if not is_function(config.data):
-    return data.load(config.data, **{name: getattr(config, name)
-                                     for name in data.LoadSettings._fields})
+    return load(config.data, **{name: getattr(config, name) for name in LoadSettings._fields})
   function = load_function('data', config.data)
   try:
     inspect.signature(function).bind()
@@ -262,14 +261,14 @@ def _find_predict(config, data_set) -> 'Predict':
     check_predict(predict, read_types(data_set.train))
     return predict
   _check_num_classes(config, data_set)
-  return classify(load_zoo().build_logits(config.model, num_classes=data_set.num_classes))
+  return classify(build_logits(config.model, num_classes=data_set.num_classes))
 
 
 def _build_model(config, data_set) -> 'Model':
   if is_function(config.model):
     return load_function('model', config.model)
   _check_num_classes(config, data_set)
-  return load_zoo().build_classifier(
+  return build_classifier(
       config.model, num_classes=data_set.num_classes, data_format=config.data_format,
       label_smoothing=config.label_smoothing, drop_path=config.drop_path)
 

@@ -2,8 +2,8 @@
 
 from typing import Optional, Union
 
-import towers
 from towers.base.output import write_line
+from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.cluster.worker import Worker
 from towers.training.saving.checkpoints import Checkpoints, ChiefsCheckpoints
 from towers.training.saving.history import History
@@ -50,7 +50,7 @@ def resume(steps: Steps, *, checkpoints: Saved, history: History, worker: Option
   session = steps.session
   if standing is not None:
     standing.restore(session)
-    step = int(session.run(towers.get_global_step()))
+    step = int(session.run(get_global_step()))
     history.parse(standing.history, step)
     steps.scale_learning_rate(history.rate_factor)
     return step
@@ -58,7 +58,7 @@ def resume(steps: Steps, *, checkpoints: Saved, history: History, worker: Option
   if worker:
     path = worker.share(path or '')[0]
   steps.broadcast()
-  step, examples_seen = session.run([towers.get_global_step(), towers.get_examples_seen()])
+  step, examples_seen = session.run([get_global_step(), get_examples_seen()])
   if not checkpoints or not path:
     return int(step)
 

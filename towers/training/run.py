@@ -3,10 +3,11 @@
 import contextlib
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
-import towers
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.data import BadRecords
+from towers.placement.counters import get_examples_seen
+from towers.placement.devices import build_session_config
 from towers.training.cluster.worker import Worker, facts_of_graph
 from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
@@ -115,7 +116,7 @@ class Run(NamedTuple):
     warm_start = open_warm_start(program, checkpoints)
 
     startup.begin('variables', 'starting the variables')
-    opened = worker.open_session() if worker else tf.Session(config=towers.build_session_config(
+    opened = worker.open_session() if worker else tf.Session(config=build_session_config(
         program.devices, needs_threads=program.needs_threads, **config.session_settings()))
     with watchdog, opened as session:
       steps = Steps(session, program)
@@ -156,7 +157,7 @@ class Run(NamedTuple):
                          unwatched=watchdog.paused)
           if worker:
             worker.peers.stop()
-        examples_seen = int(session.run(towers.get_examples_seen()))
+        examples_seen = int(session.run(get_examples_seen()))
         steps.activity = 'the end'
       except tf.errors.OpError as error:
         fault = (worker and worker.peers.explain(error)) or explain(error, steps)

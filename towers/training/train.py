@@ -4,10 +4,11 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterable, Optional, Union
 
-import towers
 from towers.base.output import write_line
+from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import check_port, read_cluster
+from towers.placement.devices import build_session_config
 from towers.training.cluster.worker import has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate
@@ -83,10 +84,10 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       result_file=result_file, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
       intra_threads=intra_threads, start_seconds=start_seconds, worker_seconds=worker_seconds)
   if on_nan == 'rollback':
-    raise towers.UsageError('on_nan=rollback lowers the learning rate, which only a program of '
+    raise UsageError('on_nan=rollback lowers the learning rate, which only a program of '
                             'main.py lets it: use on_nan=skip or stop.')
   if early_stopping is not None and program.validation is None:
-    raise towers.UsageError(f'early_stopping={early_stopping} needs validation: give '
+    raise UsageError(f'early_stopping={early_stopping} needs validation: give '
                             'towers.Program the argument validation.')
   cluster = read_cluster(os.environ)
   config = Config(**own).for_worker(cluster)  # type: ignore[arg-type]
@@ -106,7 +107,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       from towers.training.tools.evaluator import evaluate
       evaluate(program, checkpoint_dir=checkpoint_dir, startup=startup, signals=signals,
                last_step=config.count_steps(program.plan.steps_per_epoch),
-               session_config=towers.build_session_config(
+               session_config=build_session_config(
                    program.devices, **config.session_settings()),
                best_metric=best_metric, early_stopping=early_stopping, summary_dir=summary_dir)
       return {}
@@ -149,7 +150,7 @@ class _Function(Callback):
   def __init__(self, function: Callable[[int, float], Any]):
     """Keeps the function."""
     if not callable(function):
-      raise towers.UsageError(f'callbacks has {function!r}: give a towers.Callback, or a function '
+      raise UsageError(f'callbacks has {function!r}: give a towers.Callback, or a function '
                               'of the step and the loss.')
     self._function = function
 

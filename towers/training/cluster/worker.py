@@ -17,7 +17,6 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-import towers
 from tensorflow_v1 import Graph, ServerSession, Session, tf
 from towers.base.output import write_line
 from towers.base.reason import find_reason
@@ -26,6 +25,8 @@ from towers.data.digest import digest_examples
 from towers.data.examples import Examples
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
+from towers.placement.devices import Devices, build_session_config
+from towers.placement.workers import Workers
 from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
@@ -205,7 +206,7 @@ def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
 
 
 @contextlib.contextmanager
-def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, Any],
+def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
                  splits: Sequence[Optional[Examples]] = (), startup: Startup,
                  session_settings: Optional[Mapping[str, Any]] = None,
                  start_seconds: float = 300.0,
@@ -230,9 +231,8 @@ def join_workers(cluster: Cluster, *, devices: towers.Devices, facts: Dict[str, 
     yield None
     return
   startup.limit_idleness(start_seconds)
-  session_config = towers.build_session_config(
-      devices, workers=towers.Workers(cluster.num_workers, cluster.rank),
-      **(session_settings or {}))
+  session_config = build_session_config(
+      devices, workers=Workers(cluster.num_workers, cluster.rank), **(session_settings or {}))
   facts = dict(facts, tensorflow=tf.__version__, **{
       name: examples and digest_examples(examples)
       for name, examples in zip(('training_data', 'validation_data'), splits)})

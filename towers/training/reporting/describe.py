@@ -3,8 +3,11 @@
 from typing import Union
 
 from tensorflow_v1 import tf
-from towers import AllReduce, Plan, Precision, format_device_table
+from towers.input.plan import Plan
+from towers.placement.collectives import AllReduce
+from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
+from towers.tower.precision import Precision
 from towers.tower.recompute import Recomputed
 from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph

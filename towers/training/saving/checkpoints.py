@@ -21,7 +21,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers import get_global_step
 from towers.base.aside import folder_aside, sweep
 from towers.base.local_path import check_local_path
 from towers.base.output import write_line
@@ -30,6 +29,7 @@ from towers.base.usage_error import UsageError, format_lines
 from towers.base.whole_file import write_whole
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
+from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.files import (
   DATA,

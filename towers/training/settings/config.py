@@ -11,11 +11,11 @@ from towers.base.usage_error import UsageError
 from towers.data import DATA_SETS
 from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
+from towers.models import DATA_FORMATS, MODELS
 from towers.placement.cluster import Cluster
 from towers.training.settings import intervals
 from towers.training.settings.checks import check_config
 from towers.training.settings.setting import Count, Function, Path, Setting, Text
-from towers.training.settings.zoo import load_zoo
 
 # Peak learning rates of optimizers with others than most.
 _PEAKS = {'adam': 0.001, 'adamw': 0.001, 'lamb': 0.001, 'rmsprop': 0.01, 'lars': 1.0}
@@ -97,13 +97,13 @@ class Config:
   tf32: str = _setting(
       str, 'on', 'round factors of float32 products on GPUs from Ampere on', ('on', 'off'))
   model: str = _setting(
-      Function, 'convnet', 'model of every tower, or your module:function', load_zoo().MODELS)
+      Function, 'convnet', 'model of every tower, or your module:function', MODELS)
   label_smoothing: float = _setting(
       float, 0.0, 'share of each training label that is spread over all classes')
   drop_path: float = _setting(
       float, 0.0, 'NASNet: share of paths dropped in the last cell; less in earlier ones')
   data_format: str = _setting(
-      str, 'NHWC', 'layout of images in the model; NCHW needs GPUs', load_zoo().DATA_FORMATS)
+      str, 'NHWC', 'layout of images in the model; NCHW needs GPUs', DATA_FORMATS)
   tower_build: str = _setting(
       str, 'auto', 'reuse: call the model for each tower; clone: copy the first tower\'s graph; '
       'auto: clone deep models', ('reuse', 'clone', 'auto'))

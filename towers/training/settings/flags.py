@@ -11,8 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import flags
 
-import towers
-from towers.base.installed import find_distributions, find_tensorflow
+from towers.base.installed import __version__, find_distributions, find_tensorflow
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
@@ -146,7 +145,7 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
 def format_versions() -> str:
   """Returns the versions of towers, TensorFlow and Python, without importing TensorFlow."""
   tensorflow = find_tensorflow(find_distributions(sys.path))
-  return (f"towers {towers.__version__}, "
+  return (f"towers {__version__}, "
           f"{f'{tensorflow.name} {tensorflow.version}' if tensorflow else 'no TensorFlow'}, "
           f'Python {platform.python_version()}')
 

@@ -18,7 +18,6 @@ from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Option
 import numpy as np
 
 from tensorflow_v1 import Call, tf
-from towers import Diagnosis
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.reduce.all_reduce import VOTES
@@ -28,7 +27,7 @@ from towers.training.settings.learning_rate import get_rate_factor
 from towers.training.stepping.not_finite import NotFinite, Retried
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training_graph import TrainingGraph
-from towers.update.guard import build_diagnosis
+from towers.update.guard import Diagnosis, build_diagnosis
 
 _FIRST_LOSSES = 5
 # With more towers, preparing the step takes longer than starting variables, so these start on one

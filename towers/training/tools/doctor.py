@@ -141,9 +141,16 @@ def _train(devices):
   """Returns the loss of a small model after 20 steps on staged towers."""
   import numpy as np
 
-  import towers
   from tensorflow_v1 import tf
   from towers.data import from_arrays
+  from towers.input.feed import build_batches, build_feed
+  from towers.input.pipeline import build_inputs
+  from towers.input.plan import build_plan
+  from towers.placement.devices import build_session_config
+  from towers.placement.variables import build_variable_store
+  from towers.reduce.average import average_gradients
+  from towers.tower.tower import build_towers
+  from towers.update.apply import build_train_op
 
   random = np.random.RandomState(0)
   points = random.randn(100, 4).astype(np.float32)
@@ -155,15 +162,15 @@ def _train(devices):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
-    inputs = towers.build_inputs(examples, plan=plan, mode='split')
-    feed = towers.build_feed(inputs, devices=devices.names, staging_depth=1)
-    batches = towers.build_batches(feed)
-    store = towers.build_variable_store(devices=devices.names)
-    all_towers = towers.build_towers(model, batches, devices=devices.names, store=store)
-    reduced = towers.average_gradients(all_towers)
-    train_op = towers.build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.5))
-    with tf.Session(config=towers.build_session_config(devices)) as session:
+    plan = build_plan(num_examples=100, batch_size=10, num_towers=len(devices.names))
+    inputs = build_inputs(examples, plan=plan, mode='split')
+    feed = build_feed(inputs, devices=devices.names, staging_depth=1)
+    batches = build_batches(feed)
+    store = build_variable_store(devices=devices.names)
+    all_towers = build_towers(model, batches, devices=devices.names, store=store)
+    reduced = average_gradients(all_towers)
+    train_op = build_train_op(reduced, optimizer=tf.train.GradientDescentOptimizer(0.5))
+    with tf.Session(config=build_session_config(devices)) as session:
       session.run(tf.global_variables_initializer())
       feed.start(session)
       losses = [session.run([reduced.loss, train_op])[0] for _ in range(20)]

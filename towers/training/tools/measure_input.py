@@ -9,11 +9,12 @@
 import time
 from typing import Dict, Optional
 
-import towers
 from tensorflow_v1 import tf
 from towers.base.cores import count_cores
 from towers.data import Examples
-from towers.input.pipeline import INPUT_MODES
+from towers.input.pipeline import INPUT_MODES, build_inputs
+from towers.input.plan import build_plan
+from towers.placement.devices import Devices, build_session_config
 
 _WARM_UP_BATCHES = 5
 _SECONDS = 3.0
@@ -21,7 +22,7 @@ _SECONDS = 3.0
 _ADVISE_FROM = 0.1
 
 
-def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: int,
+def measure_input(examples: Examples, devices: Devices, *, batch_size: int,
                   accumulate: int = 1, last_batch: str = 'keep', shuffle: bool = True,
                   seed: int = 0, input_threads: Optional[int] = None,
                   seconds: float = _SECONDS) -> Dict[str, float]:
@@ -41,15 +42,15 @@ def measure_input(examples: Examples, devices: towers.Devices, *, batch_size: in
   Returns:
     Examples per second by mode.
   """
-  plan = towers.build_plan(
+  plan = build_plan(
       num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices.names),
       name=examples.name, last_batch=last_batch, accumulate=accumulate)
   speeds = {}
   for mode in INPUT_MODES:
     with tf.Graph().as_default():
-      inputs = towers.build_inputs(examples, plan=plan, mode=mode, shuffle=shuffle, seed=seed,
-                                   parallel_calls=input_threads)
-      with tf.Session(config=towers.build_session_config(devices)) as session:
+      inputs = build_inputs(examples, plan=plan, mode=mode, shuffle=shuffle, seed=seed,
+                            parallel_calls=input_threads)
+      with tf.Session(config=build_session_config(devices)) as session:
         speeds[mode] = _measure_speed(session, inputs, seconds)
   return speeds
 

@@ -12,12 +12,13 @@ import inspect
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
-import towers
 from tensorflow_v1 import DType, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.data.composite import find_rows
 from towers.graph.walk import find_needed
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
 
 # A function of parts of a batch, which returns a tensor, or a dict of tensors by name.
 Predict = Callable[..., Any]
@@ -90,9 +91,9 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
 def read_types(examples: Examples) -> Any:
   """Returns the structure of a split's batches, with an `ExampleType` for each tensor."""
   with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
-                             name=examples.name)
-    [batch] = towers.build_inputs(examples, plan=plan, mode='split').next_batches()
+    plan = build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
+                      name=examples.name)
+    [batch] = build_inputs(examples, plan=plan, mode='split').next_batches()
 
   if any(find_rows(batch.tensors)):
     raise UsageError(f'{examples.name}: an example has a sparse or ragged component, and inputs of '
