@@ -198,7 +198,7 @@ def help_of(program):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow(on='1.14')] if name in LONG else [])
+    pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else [])
     for name in DOCS if commands(name)])
 def test_every_command_runs(name, tmp_path):
   # The folder has the files that the docs assume, and those that earlier commands wrote.
@@ -221,7 +221,7 @@ def test_every_command_runs(name, tmp_path):
 
 
 def test_every_flag_and_file_in_the_docs_exists():
-  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version --whole_grids --all'
+  flags = ''.join(map(help_of, PROGRAMS)) + '--help --helpshort --version'
   for name in DOCS:
     text = read(name)
     own = re.sub(r'`?(?:pip|tensorboard|python -m pdoc) [^`\n]*', '', text)
@@ -238,8 +238,7 @@ def test_every_flag_and_file_in_the_docs_exists():
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), f'{name}: {link}'
 
 
-@pytest.mark.slow
-@pytest.mark.both  # 1.14 has no pdoc.
+@pytest.mark.nightly
 def test_the_reference_has_an_entry_for_every_public_name(tmp_path):
   pytest.importorskip('pdoc')
   # As BUILD.md says, but into another folder.

@@ -199,7 +199,7 @@ class TestEnvironmentIsMade:
     machine.python('python3.7', '3.7')
     assert machine.run('-m', '', '-x', script='./test')[0] == 0
     assert machine.calls()[-1] == (
-        '-m pytest --numprocesses=auto --dist=worksteal -m not slow -m  -x')
+        '-m pytest --numprocesses=auto --dist=worksteal -m not nightly -m  -x')
 
   def test_the_second_start_runs_nothing_but_main(self, machine):
     machine.python('python3.7', '3.7')

@@ -59,7 +59,7 @@ def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
   assert counters == expected_counters
 
 
-@pytest.mark.parametrize('kind', small.slow_but(['sgd', 'adam'], ['sgd', 'momentum', 'adam']))
+@pytest.mark.parametrize('kind', small.nightly_but(['sgd', 'adam'], ['sgd', 'momentum', 'adam']))
 def test_towers_train_as_a_program_without_towers(kind):
   # Of 17 examples in batches of 8 one is left, for three towers.
   train = small.random_examples(17)
@@ -104,7 +104,7 @@ def placement_at(index):
 
 @pytest.mark.parametrize('index', [
     pytest.param(GRID.index(point), id='-'.join(map(str, point)),
-                 marks=pytest.mark.slow if number % 3 and point not in FIRST else ())
+                 marks=pytest.mark.nightly if number % 3 and point not in FIRST else ())
     for number, point in enumerate(CHOSEN)])
 def test_towers_equal_one_tower(index):
   # Placements and sizes take turns here; with those below, any three of the four settings meet
@@ -116,7 +116,7 @@ TAKEN = {point + (placement_at(index),) for index, point in enumerate(GRID) if p
 
 
 # One tower and four, which share evenly as two do, are above alone.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('number, point', [
     (number, point) for number, point in enumerate(small.covering_grid(
         small.MODES, (2, 3, 8), small.DEPTHS, small.PLACEMENTS)) if point not in TAKEN], ids=str)
@@ -133,7 +133,7 @@ def outcome(run):
          ], {name: value.tobytes() for name, value in run.weights().items()}
 
 
-@pytest.mark.parametrize('mode', small.slow_but(['shard'], small.MODES))
+@pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
 def test_repeats_are_bit_identical(mode):
   outcomes = []
   for _ in range(3):
@@ -142,7 +142,7 @@ def test_repeats_are_bit_identical(mode):
   assert outcomes[1:] == outcomes[:1] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode', small.MODES)
 def test_twenty_repeats_in_one_session_are_bit_identical(mode):
   with open_run(mode) as run, run.graph.as_default():
@@ -156,7 +156,7 @@ def test_twenty_repeats_in_one_session_are_bit_identical(mode):
       assert outcome(run) == first
 
 
-@pytest.mark.parametrize('num_towers, mode', small.slow_but(
+@pytest.mark.parametrize('num_towers, mode', small.nightly_but(
     [(2, 'split'), (4, 'shard')], list(itertools.product([2, 4], small.MODES))))
 def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
   with Run(mode=mode, num_towers=num_towers - 1) as switched, \
@@ -178,7 +178,7 @@ def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
 VALIDATIONS = list(itertools.product([11, 16, 17], [False, True], small.MODES))
 
 
-@pytest.mark.parametrize('num_examples, validation_tower, mode', small.slow_but(
+@pytest.mark.parametrize('num_examples, validation_tower, mode', small.nightly_but(
     [(11, False, 'split'), (17, False, 'split'), (11, True, 'next'), (16, False, 'shard'),
      (17, True, 'shard')], VALIDATIONS))
 def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validation_tower,
@@ -205,7 +205,7 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
           }, abs=1e-5)
 
 
-@pytest.mark.parametrize('mode', small.slow_but(['shard'], small.MODES))
+@pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
 def test_an_empty_validation_tower_measures_nothing(mode, monkeypatch):
   # Training never leaves a tower empty here.
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)

@@ -59,7 +59,7 @@ def migrating():
   return {name.split('.')[-1]: stdout for name, (stdout, _) in ran.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
   with open(os.path.join(ROOT, 'examples', 'own_model.py'), encoding='utf-8') as file:
     code = [line for line in file if line.strip()]
@@ -74,7 +74,7 @@ def test_by_hand_is_the_same_program(by_themselves):
   assert by_themselves['examples.by_hand'] == by_themselves['examples.own_model']
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_whole_run_resumes_and_reports(tmp_path):
   outputs = []
   for _ in range(2):  # The second run finds that nothing is left to do.
@@ -88,7 +88,7 @@ def test_a_whole_run_resumes_and_reports(tmp_path):
   assert '<svg' in (tmp_path / 'run.html').read_text(encoding='utf-8')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('num_workers', [1, 2])
 def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_themselves):
   stdout, stderr = by_themselves['examples.own_model']
@@ -136,7 +136,7 @@ def test_fine_tuning_starts_from_what_was_learned(by_themselves):
   assert tuned > 0.85 and tuned > scratch
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_images_train_are_exported_and_classified_by_one_script(tmp_path):
   def run(*flags):
     done = subprocess.run([sys.executable, '-m', 'examples.images', *flags], cwd=ROOT,
@@ -156,7 +156,7 @@ def test_images_train_are_exported_and_classified_by_one_script(tmp_path):
   assert (tmp_path / 'run.html').exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_several_workers_reach_the_loss_that_they_reached_with_estimator():
   losses = {}
   names = ['workers_after'] + ['workers_before'] * (tf.__version__ < '1.15')
@@ -172,7 +172,7 @@ def test_several_workers_reach_the_loss_that_they_reached_with_estimator():
   assert float(losses['workers_after'][0]) < 1  # ln 10 = 2.3 is chance.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
 def test_what_has_migrated_learns_as_before(name, migrating):
   before, after = [
@@ -182,7 +182,7 @@ def test_what_has_migrated_learns_as_before(name, migrating):
   assert before < 1.2 and after < 1.2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_an_estimator_trained_towers_train(migrating):
   def accuracy(name):
     return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrating[name]).group(1))

@@ -39,8 +39,8 @@ def run_with_result(folder, *flags):
 
 
 @pytest.mark.parametrize('streams', [
-    '>/dev/full 2>&1', pytest.param('>&- 2>&-', marks=pytest.mark.slow),
-    pytest.param('2>&1 | true', marks=pytest.mark.slow)])
+    '>/dev/full 2>&1', pytest.param('>&- 2>&-', marks=pytest.mark.nightly),
+    pytest.param('2>&1 | true', marks=pytest.mark.nightly)])
 def test_results_are_made_whatever_becomes_of_the_log(streams, tmp_path):
   command = [sys.executable, 'main.py', *QUICK, f'--result_file={tmp_path}/result.json',
              f'--checkpoint_dir={tmp_path}/run', f'--export_dir={tmp_path}/served']
@@ -66,8 +66,8 @@ def one(tmp_path_factory):
 
 
 @pytest.mark.parametrize('mode', [
-    'split', pytest.param('next', marks=pytest.mark.slow),
-    pytest.param('shard', marks=pytest.mark.slow)])
+    'split', pytest.param('next', marks=pytest.mark.nightly),
+    pytest.param('shard', marks=pytest.mark.nightly)])
 def test_eight_towers_run_as_written_and_equal_one(mode, one, tmp_path, capfd):
   flags = ['--input_mode=' + mode, '--num_gpus=8', '--noshuffle'] + QUICK
   if mode == 'split':  # One of them in a process of its own.
@@ -113,7 +113,7 @@ def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
   assert none['validation_accuracy'] is None and none['validation_examples'] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
   whole = result_here(tmp_path, *QUICK)
@@ -130,7 +130,7 @@ def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   assert 'another model' in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_deterministic_runs_are_equal_to_the_bit(tmp_path):
   flags = ['--deterministic', '--input_mode=next', '--num_gpus=3', '--model=lenet', '--steps=10']
   first, _ = run_with_result(tmp_path, *flags)
@@ -216,7 +216,7 @@ def test_mistakes_in_flags_and_help_need_no_tensorflow():
                  timeout=30)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'), reason='no list of threads')
 def test_an_op_takes_as_many_threads_as_were_asked_for():
   """2.x starts the threads of the process before the session, without the session's config."""

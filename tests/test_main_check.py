@@ -40,10 +40,10 @@ def run(capsys, *flags):
     ([], 0, ['is_training=True', '2 towers are one tower']),
     ([coupled], 1, ['NOT one tower', 'batch statistics']),
     pytest.param([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower'],
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.nightly),
     # In evaluation they agree; training differs by more than its random draws.
     pytest.param([dropped, coupled], 1, ['dropout', 'batch statistics', '2 towers are one tower'],
-                 marks=pytest.mark.slow)])
+                 marks=pytest.mark.nightly)])
 def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypatch, capsys):
   build(monkeypatch, *changes)
   found, printed = run(capsys)

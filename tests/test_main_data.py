@@ -61,7 +61,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_or_is_left_out(folder, capf
   assert 'damaged records: skip' in stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode', ['split', 'shard'])
 def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, mode, capfd):
   flags = QUICK + [f'--data_dir={folder}', '--input_mode=' + mode, '--steps=40',
@@ -86,7 +86,7 @@ def test_a_killed_and_resumed_run_ends_where_the_uninterrupted_one_does(folder, 
     assert results[0][key] == results[1][key]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_input_is_measured_alone(folder, capfd):
   result_file = str(folder / 'result.json')
   assert run_here('--input_only', '--result_file=' + result_file, f'--data_dir={folder}',

@@ -52,15 +52,15 @@ def python(installed, tmp_path):
   return run
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_few_names_are_installed(installed):
   names = {path.name for path in installed.iterdir() if not path.name.endswith('.dist-info')}
   assert names == {'towers', 'tensorflow_v1'}
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_every_module_is_imported_beside_a_users_own(python, installed):
   modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
                    for path in (installed / 'towers').rglob('*.py') if path.name != '__main__.py')
@@ -74,8 +74,8 @@ def test_every_module_is_imported_beside_a_users_own(python, installed):
   assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
   done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
   assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
@@ -84,8 +84,8 @@ def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
     assert python('-m', module, '--help').returncode == 0, module
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'data.py').write_text('MINE = 7\n')
   (tmp_path / 'models' / '__init__.py').write_text('MINE = 8\n')

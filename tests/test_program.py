@@ -9,7 +9,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import assert_same_weights, slow_but
+from tests.harness.small import assert_same_weights, nightly_but
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -80,7 +80,7 @@ KINDS = [
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize('settings', slow_but(KINDS[2:4] + KINDS[6:], KINDS),
+@pytest.mark.parametrize('settings', nightly_but(KINDS[2:4] + KINDS[6:], KINDS),
                          ids=lambda settings: '-'.join(settings) or 'plain')
 def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path):
   with build(**settings).session() as session:

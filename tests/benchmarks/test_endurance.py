@@ -11,7 +11,7 @@ from tests import ROOT
 LINE = r'^ +(\d+) %s +\d+ s +\d+\.\d MB +\d+ handles +\d+ threads$'
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 @pytest.mark.parametrize('unit, counts', [('steps', [3, 5, 7, 9, 11, 14, 16, 18, 20, 22]),
                                           ('programs', [2, 3, 4, 5, 6, 7, 8, 9, 10, 11])])
 def test_memory_handles_and_threads_are_reported(unit, counts):

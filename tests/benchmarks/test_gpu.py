@@ -31,7 +31,7 @@ def test_it_measures_on_cpu_devices(tmp_path, capsys):
   assert 'times first' in output and '1.00' in output
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_peers_take_turns_with_towers_and_compute_the_same(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(gpu, '_PEER_SECONDS', 0.01)
   content = run(tmp_path, '--cases=host')

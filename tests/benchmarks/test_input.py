@@ -15,7 +15,7 @@ def folder(tmp_path_factory):
   return str(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('what, mode', [
     ('input', 'split'), ('model', 'next')])
 def test_a_line_stands_beside_the_bare_pipeline(folder, what, mode):
@@ -27,7 +27,7 @@ def test_a_line_stands_beside_the_bare_pipeline(folder, what, mode):
   assert costs_of_bare == pytest.approx(bare_cost / cost, abs=0.02) and cost > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resume_is_timed_at_the_beginning_the_middle_and_the_end(folder, capsys):
   benchmark.measure_resume('tfrecord', folder)
   first, _, *lines = capsys.readouterr().out.splitlines()

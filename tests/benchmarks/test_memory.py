@@ -13,7 +13,7 @@ def test_every_model_has_a_size():
   assert set(memory.POINTS) == set(MODELS)
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_every_tower_has_a_line(capsys, monkeypatch, tmp_path):
   path = tmp_path / 'lines.json'
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import overlap
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_mode_and_depth_has_a_line(capsys, monkeypatch, tmp_path):
   monkeypatch.setattr(
       sys, 'argv', ['overlap', '--milliseconds=1', f"--json={tmp_path / 'lines.json'}"])

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import recompute
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_setting_has_a_line(capsys, monkeypatch, tmp_path):
   monkeypatch.setattr(sys, 'argv', [
       'recompute', '--model=convnet', '--batch_size=4', '--settings=none,2', '--rounds=2',

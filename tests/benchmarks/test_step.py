@@ -30,7 +30,7 @@ def recorded(**changes):
   return dict(line, **changes)
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_all_kinds_compute_the_same_and_missing_packages_are_named():
   kinds = ['towers', 'by hand', 'recipe', 'mirrored']
   is_there = importlib.util.find_spec('tensorpack') is not None
@@ -45,7 +45,7 @@ def test_all_kinds_compute_the_same_and_missing_packages_are_named():
   assert 'agree' in step_table.format_line(line)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sum_instead_of_a_mean_is_caught():
   line = step.measure(LINEAR, ['towers', 'by hand'], module='tests.benchmarks.wrong_step', **QUICK)
   assert not line['failed']
@@ -132,7 +132,7 @@ def test_one_tower_is_measured_beside_several():
   assert step.choose_kinds(list(KINDS), 2) == list(KINDS)
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_batch_norm_agrees_by_the_statistics_of_each_tower():
   task = Task('resnet20', num_towers=2, batch_size=2)
   line = step.measure(task, ['towers', 'by hand', 'mirrored'], **QUICK)
@@ -140,7 +140,7 @@ def test_batch_norm_agrees_by_the_statistics_of_each_tower():
   assert len(line['kinds']['mirrored']['weights']) == 59
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_the_command_writes_what_it_measures(tmp_path):
   path = str(tmp_path / 'step.json')
   assert step.main(['--models=linear', '--towers=2', '--kinds=towers', '--rounds=1',

@@ -124,7 +124,7 @@ def test_the_last_words_of_a_worker_are_reported(monkeypatch):
     cluster.wait()
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_all_kinds_compute_the_same(monkeypatch, capsys, tmp_path):
   path = str(tmp_path / 'figures.json')
   monkeypatch.setattr(sys, 'argv', [
@@ -141,7 +141,7 @@ def test_all_kinds_compute_the_same(monkeypatch, capsys, tmp_path):
   assert 'ours to' in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_formula_holds_on_a_slow_link(monkeypatch, capsys, tmp_path):
   # Not by a mark, with which both TensorFlows would take it.
   if slow_links.find_problem() is not None:

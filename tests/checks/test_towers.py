@@ -15,7 +15,7 @@ from towers.checks.comparison import AGREES, DIFFERS, DROWNS, compare, join_shar
 from towers.checks.trial import Trial
 
 IS_1 = tf.__version__.startswith('1.')
-slow = pytest.mark.slow
+nightly = pytest.mark.nightly
 only_1 = pytest.mark.skipif(not IS_1, reason='TensorFlow 1 alone has it')
 
 
@@ -46,15 +46,15 @@ def test_a_right_model_agrees(num_towers):
 
 
 @pytest.mark.parametrize('name', [
-    'table', pytest.param('recurrent', marks=slow), pytest.param('attention', marks=slow),
-    pytest.param('dynamic_rnn', marks=[only_1, slow])])
+    'table', pytest.param('recurrent', marks=nightly), pytest.param('attention', marks=nightly),
+    pytest.param('dynamic_rnn', marks=[only_1, nightly])])
 def test_time_major_values_heads_and_tables_agree(name):
   report = check(getattr(suspects, name))
   assert report.agrees, report.format()
 
 
-@pytest.mark.parametrize('name', ['recurrent', pytest.param('attention', marks=slow),
-                                  pytest.param('dynamic_rnn', marks=[only_1, slow])])
+@pytest.mark.parametrize('name', ['recurrent', pytest.param('attention', marks=nightly),
+                                  pytest.param('dynamic_rnn', marks=[only_1, nightly])])
 def test_what_is_right_before_the_fault_is_not_blamed(name):
   """Time-major, [time * batch] and [heads * batch] values stand before it."""
   report = check(suspects.with_mean_of_losses(getattr(suspects, name)))
@@ -79,11 +79,11 @@ BLAMED = [
 ]
 
 
-SLOW = ('layer_normalised', 'batch_attention', 'masked_mean', 'weighted_loss', 'remembering')
+NIGHTLY = ('layer_normalised', 'batch_attention', 'masked_mean', 'weighted_loss', 'remembering')
 
 
 @pytest.mark.parametrize('name, words', [
-    pytest.param(name, words, id=name, marks=[slow] if name in SLOW else [])
+    pytest.param(name, words, id=name, marks=[nightly] if name in NIGHTLY else [])
     for name, words in BLAMED])
 def test_the_cause_is_named_with_its_line(name, words):
   report = check(getattr(suspects, name))
@@ -106,7 +106,7 @@ def test_state_that_is_not_trained_is_compared():
   assert row.verdict == DIFFERS and row.difference > 0.3 * row.scale
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batch_normalisation_is_named_and_sync_agrees():
   report = check(suspects.normalised)
   assert not report.agrees and 'norm' in report.causes[0] and 'batch_norm=sync' in report.causes[0]
@@ -150,7 +150,7 @@ NOT_REPEATING = [
 
 
 @pytest.mark.parametrize('model', [
-    suspects.centred, pytest.param(small.model, marks=slow)], ids=['coupled', 'right'])
+    suspects.centred, pytest.param(small.model, marks=nightly)], ids=['coupled', 'right'])
 @pytest.mark.parametrize('name, words', NOT_REPEATING, ids=[name for name, _ in NOT_REPEATING])
 def test_what_does_not_repeat_is_named_and_never_agrees(name, words, model):
   report = check(getattr(suspects, name)(model))
@@ -161,7 +161,7 @@ def test_what_does_not_repeat_is_named_and_never_agrees(name, words, model):
 
 
 @pytest.mark.parametrize('model', [
-    suspects.centred, pytest.param(small.model, marks=slow)], ids=['coupled', 'right'])
+    suspects.centred, pytest.param(small.model, marks=nightly)], ids=['coupled', 'right'])
 def test_an_input_that_does_not_repeat_is_named(model):
   report = check(model, suspects.augmented(small.random_examples(13)))
   assert not report.agrees
@@ -195,7 +195,7 @@ def test_noise_excuses_no_large_difference():
   assert find_line('# THE LINE TO BLAME HERE')[0] in report.causes[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_right_model_of_rounding_alone_is_not_blamed_on_an_op():
   report = check(suspects.steep, batch_norm='sync')
   assert not report.agrees and all(row.verdict != DIFFERS for row in report.rows)

@@ -12,7 +12,7 @@ from towers.coupling.follow import follow
 from towers.coupling.values import Mixed, Rows, Total
 
 # Each TensorFlow has ops of its own.
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.nightly
 
 GROUPS = {'exact': EXACT, 'mixed': MIXED, 'scaled': SCALED, '': UNKNOWN}
 MODELS = {name: model for group in GROUPS.values() for name, model in group.items()}

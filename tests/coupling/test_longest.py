@@ -9,7 +9,7 @@ from towers.coupling.follow import follow
 from towers.coupling.values import Mixed
 
 # Each TensorFlow has ops of its own.
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.nightly
 
 TEXTS = np.array(['a b', 'a b c d e', 'b', 'c c c', 'd e a', 'e', 'a a b c d e a', 'b c'])
 MIXED, EXACT, SILENT = {}, {}, {}

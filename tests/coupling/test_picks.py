@@ -10,7 +10,7 @@ from towers.coupling.follow import follow
 from towers.coupling.values import Mixed
 
 # Each TensorFlow has ops of its own.
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.nightly
 
 GROUPS = {'exact': EXACT, 'mixed': {**MIXED, **STATIC}, '': {**UNKNOWN, **SILENT}}
 MODELS = {key: model for group in GROUPS.values() for key, model in group.items()}

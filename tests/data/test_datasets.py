@@ -24,7 +24,7 @@ def of_unknown_size(num):
 GRID = small.diagonal(small.MODES, SIZES, (True, False), (False, True, True))
 
 
-@pytest.mark.parametrize('mode, size, is_known, shuffle', small.slow_but(
+@pytest.mark.parametrize('mode, size, is_known, shuffle', small.nightly_but(
     [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
 def test_an_epoch_has_every_element_once_and_resumes_at_any_step(
     mode, size, is_known, shuffle):

@@ -96,7 +96,7 @@ def assert_same(left, right):
       np.testing.assert_array_equal(ours[label], theirs[label])
 
 
-@pytest.mark.parametrize('policy', ['fail', pytest.param('skip', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('policy', ['fail', pytest.param('skip', marks=pytest.mark.nightly)])
 def test_records_keep_their_order_and_their_labels(tmp_path, policy):
   _, examples = examples_of(tmp_path, policy=policy)
   for calls in (1, 5):
@@ -110,7 +110,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
         assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
 
 
-@pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.slow), 'imagenet'])
+@pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.nightly), 'imagenet'])
 def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume(tmp_path, augment):
   _, examples = examples_of(tmp_path, augment=augment)
   expected = take(examples, num_steps=6)
@@ -214,7 +214,7 @@ BAD = [
 
 @pytest.mark.parametrize(
     'mode, num_towers',
-    [('shard', 2), pytest.param('next', 3, marks=pytest.mark.slow)])
+    [('shard', 2), pytest.param('next', 3, marks=pytest.mark.nightly)])
 def test_bad_records_are_lost_alone(mode, num_towers):
   good = {
       number: example(image=content, label=number + 1)
@@ -249,9 +249,9 @@ UNDECODABLE = BAD[12][0]
 
 @pytest.mark.parametrize('undecodable, unreadable', [
     ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
-    pytest.param(range(32), [], marks=pytest.mark.slow),  # A chunk in which nothing is left,
-    pytest.param(range(40, 70), [39], marks=pytest.mark.slow),  # and one that ends so.
-    pytest.param([5, 6, 9, 40], [4, 7, 41, 42, 69], marks=pytest.mark.slow),
+    pytest.param(range(32), [], marks=pytest.mark.nightly),  # A chunk in which nothing is left,
+    pytest.param(range(40, 70), [39], marks=pytest.mark.nightly),  # and one that ends so.
+    pytest.param([5, 6, 9, 40], [4, 7, 41, 42, 69], marks=pytest.mark.nightly),
 ], ids=str)
 def test_errors_of_the_decoder_move_no_record(undecodable, unreadable):
   contents = [example(image=content, label=number + 1) for number, content in enumerate(jpegs(70))]

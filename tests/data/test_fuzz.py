@@ -80,7 +80,7 @@ def test_the_index_and_the_records_it_finds(tmp_path):
   assert found > count  # And damage elsewhere loses none of them.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_decoding_through_tensorflow():
   """Payloads whose checksum holds, but whose content was damaged before: those are lost, the others
   untouched.

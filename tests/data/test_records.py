@@ -79,7 +79,7 @@ def assert_epochs_are_whole(examples, mode, size, shuffle):
               shuffle=shuffle) == steps[1:3]
 
 
-@pytest.mark.parametrize('mode, size, shuffle', small.slow_but(
+@pytest.mark.parametrize('mode, size, shuffle', small.nightly_but(
     [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
 def test_an_epoch_has_every_record_of_all_files_once_and_resumes_at_any_step(
     tmp_path, mode, size, shuffle):
@@ -125,7 +125,7 @@ def test_unknown_shapes_become_those_of_the_first_record(tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['payload', 'schema', 'shape'])
-@pytest.mark.parametrize('mode', ['split', pytest.param('shard', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('mode', ['split', pytest.param('shard', marks=pytest.mark.nightly)])
 def test_a_bad_record_is_named_or_left_out_alone(tmp_path, capsys, kind, mode):
   path = tmp_path / 'file'
   write(path, range(20), rows=lambda number: 3 if (kind, number) == ('shape', 13) else 2)
@@ -216,7 +216,7 @@ print(read_peak_bytes())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_the_files(tmp_path):
   peaks = [int(subprocess.check_output(

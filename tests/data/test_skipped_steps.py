@@ -42,7 +42,7 @@ def test_a_step_without_examples_changes_nothing(settings):
     assert run.steps.train() > 0 and run.counters() == [3, 16]
 
 
-@pytest.mark.parametrize('mode', ['shard', pytest.param('next', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('mode', ['shard', pytest.param('next', marks=pytest.mark.nightly)])
 def test_towers_of_what_is_left_are_one_tower(mode):
   bad = [1, 2, 3, 9, 12]
   with Run(train=examples_without(bad), num_towers=3, mode=mode) as run, \

@@ -10,19 +10,13 @@ import pytest
 from tests.gallery.programs import PROGRAMS
 from tests.gallery.training import check, largest_difference, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-# A minute of one core. `resnet_v2_batch_norm` shows the same on 1.14, and `python -m tests.gallery`
-# runs both.
-BY_HAND = ('mobilenet_v2',)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 def here(*, differ):
   """Returns the programs of this TensorFlow; the other cannot take those that it alone has."""
-  return [pytest.param(name, marks=() if len(program.targets) > 1 else pytest.mark.both)
-          for name, program in PROGRAMS.items()
-          if program.runs_here and bool(program.cause) == differ and name not in BY_HAND]
+  return [name for name, program in PROGRAMS.items()
+          if program.runs_here and bool(program.cause) == differ]
 
 
 @pytest.mark.parametrize('name', here(differ=False))

@@ -27,7 +27,7 @@ _STARTED = time.monotonic()
 # A process needs as long to start TensorFlow and its GPU, so that none begins that cannot end.
 _LEAST_SECONDS = 20
 pytestmark = [
-    pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(_SECONDS + 30),
+    pytest.mark.gpu, pytest.mark.nightly, pytest.mark.timeout(_SECONDS + 30),
     pytest.mark.skipif(KIND == 'gpu' and not count_gpus(), reason='TensorFlow sees no GPU')]
 only_on_gpus = pytest.mark.skipif(KIND != 'gpu', reason='CPU devices have no memory of their own')
 

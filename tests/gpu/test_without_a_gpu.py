@@ -41,7 +41,7 @@ def test_what_there_is_no_time_for_is_skipped(monkeypatch):
     test_gpu.run('towers')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_they_run_on_cpu_devices():
   done = subprocess.run(
       [sys.executable, '-m', 'pytest', 'tests/gpu/test_gpu.py', '-m', 'gpu', '-n', '0', '-q',

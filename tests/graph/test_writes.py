@@ -17,7 +17,7 @@ from towers.graph import writes
 from towers.training.stepping.not_finite import NotFinite
 
 # Each TensorFlow has ops of its own.
-pytestmark = pytest.mark.both
+pytestmark = pytest.mark.nightly
 
 TRAIN = small.random_examples(16)
 POISONED = faults.poison(TRAIN, test_guard.ROW)
@@ -165,8 +165,7 @@ def check_refused_step(**settings):
 
 @pytest.mark.parametrize('name, num_towers', [
     pytest.param(name, num_towers, marks=[
-        *([] if number % 6 == num_towers else [pytest.mark.slow]),
-        *([pytest.mark.both] if name == 'slim' else [])])  # 2.x has none.
+        *([] if number % 6 == num_towers else [pytest.mark.nightly])])
     for number, name in enumerate(sorted(MODELS)) for num_towers in (1, 3)])
 def test_a_refused_step_changes_no_variable(name, num_towers):
   changed = check_refused_step(model=MODELS[name], num_towers=num_towers)
@@ -177,8 +176,8 @@ def test_a_refused_step_changes_no_variable(name, num_towers):
 @pytest.mark.parametrize('settings', [
     dict(num_towers=1, accumulate=2),
     pytest.param(dict(num_towers=3, accumulate=2, placement='replicated', tower_build='clone'),
-                 marks=pytest.mark.slow),
-    pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.slow)], ids=str)
+                 marks=pytest.mark.nightly),
+    pytest.param(dict(num_towers=4, validation_tower=True), marks=pytest.mark.nightly)], ids=str)
 def test_nor_with_micro_batches_replicas_or_a_validation_tower(settings, name):
   assert check_refused_step(model=MODELS[name], **settings)
 
@@ -195,7 +194,7 @@ def slowly_read(variable):
 
 @pytest.mark.parametrize('name, guard', [
     ('moving average', True), ('group', True), ('loop', True), ('assign', False)] + [
-        pytest.param(name, guard, marks=pytest.mark.slow) for name, guard in [
+        pytest.param(name, guard, marks=pytest.mark.nightly) for name, guard in [
             ('assign', True), ('cond', True), ('function', True), ('moving average', False),
             ('group', False), ('cond', False), ('loop', False), ('function', False)]])
 def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatch):
@@ -216,7 +215,7 @@ def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatc
   assert first_loss() == first_loss(update=lambda *_: tf.no_op())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', [
     'moving average', 'moving average, debiased', 'assign', 'tf.layers'])
 def test_fifty_runs_have_one_first_loss(name):
@@ -248,9 +247,8 @@ IN_PLACE = dict({name: in_place(update) for name, update in UPDATES.items()},
                 slim=slim_norm(updates_collections=None))
 
 
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=() if name in ('assign', 'slim', 'loop in cond') else pytest.mark.slow)
-    for name in sorted(IN_PLACE)])
+@pytest.mark.parametrize('name', small.nightly_but(
+    ['assign', 'slim', 'loop in cond'], sorted(IN_PLACE)))
 def test_an_update_in_place_is_undone(name):
   is_switched = name in ('cond', 'loop in cond', 'slim')
   changed = check_refused_step(model=IN_PLACE[name], num_towers=1,

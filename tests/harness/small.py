@@ -38,11 +38,11 @@ def diagonal(*axes):
   return [tuple(axis[index % len(axis)] for axis in axes) for index in range(max(map(len, axes)))]
 
 
-def slow_but(fast, points):
-  """Returns points, or values of one parameter, all marked slow except those of `fast`."""
-  assert all(point in points for point in fast)
+def nightly_but(chosen, points):
+  """Returns points, or values of one parameter, all marked nightly except those of `chosen`."""
+  assert all(point in points for point in chosen)
   return [pytest.param(*(point if isinstance(point, tuple) else [point]),
-                       marks=() if point in fast else pytest.mark.slow) for point in points]
+                       marks=() if point in chosen else pytest.mark.nightly) for point in points]
 
 
 def id_examples(num_examples, name='train'):

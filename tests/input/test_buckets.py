@@ -94,7 +94,7 @@ def settings_of(num_rows, **settings):
 GRID = small.diagonal(small.MODES, small.TOWERS, small.DEPTHS, (17, 40, 37))
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, num_rows', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth, num_rows', small.nightly_but(
     [('shard', 3, 2, 37)], GRID))
 def test_towers_on_buckets_are_one_tower(mode, num_towers, depth, num_rows):
   accumulate = 2 if num_towers < 4 else 1

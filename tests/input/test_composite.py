@@ -96,7 +96,7 @@ GRID = [('dataset', 'split', 3, 17, 'keep'), ('parse_example', 'next', 8, 19, 'k
         ('elements', 'split', 1, 13, 'keep'), ('parse_example', 'shard', 4, 17, 'pad')]
 
 
-@pytest.mark.parametrize('source, mode, num_towers, num_examples, last_batch', small.slow_but(
+@pytest.mark.parametrize('source, mode, num_towers, num_examples, last_batch', small.nightly_but(
     GRID[2:3], GRID))
 def test_towers_get_the_ragged_and_sparse_tensors_of_their_examples(
     source, mode, num_towers, num_examples, last_batch):
@@ -163,11 +163,11 @@ def of_one_tower():
 
 @pytest.mark.parametrize('mode, num_towers, depth, settings', [
     ('shard', 3, 2, dict(tower_build='clone')),
-    pytest.param('next', 8, 1, {}, marks=pytest.mark.slow),
+    pytest.param('next', 8, 1, {}, marks=pytest.mark.nightly),
     pytest.param('split', 2, 0, dict(placement='replicated', accumulate=2),
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.nightly),
     pytest.param('split', 4, 1, dict(tower_build='clone', last_batch='pad'),
-                 marks=pytest.mark.slow)])
+                 marks=pytest.mark.nightly)])
 def test_towers_on_composite_batches_are_one_tower(mode, num_towers, depth, settings):
   losses, weights, measured = of_one_tower()
   with Run(**settings_of(mode=mode, num_towers=num_towers, depth=depth, **settings)) as run:

@@ -8,7 +8,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import DEPTHS, MODES, covering_grid, id_examples, slow_but
+from tests.harness.small import DEPTHS, MODES, covering_grid, id_examples, nightly_but
 
 NUM_TRAIN, NUM_VALIDATION, BATCH = 13, 9, 4
 
@@ -63,7 +63,7 @@ actions = st.lists(
     min_size=1, max_size=25)
 
 
-@pytest.mark.parametrize('num_towers, mode, depth', slow_but(
+@pytest.mark.parametrize('num_towers, mode, depth', nightly_but(
     [(1, 'split', 0), (1, 'split', 1), (1, 'next', 2), (3, 'shard', 0), (4, 'split', 1)],
     covering_grid([1, 3, 4], MODES, DEPTHS) + [(1, 'split', 1)]))
 def test_any_pattern_of_switching_and_resetting(mode, num_towers, depth):

@@ -78,7 +78,7 @@ FILLED = [('split', 3, 17, 'keep', None), ('next', 8, 19, 'pad', None),
           ('next', 3, 16, 'keep', [0, 1, 2, 11, 12, 13, 14])]
 
 
-@pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, bad', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, bad', small.nightly_but(
     FILLED[:3], FILLED))
 def test_an_empty_tower_has_an_example_of_another(mode, num_towers, num_examples, last_batch, bad):
   steps = take(sounds(num_examples, bad=bad), mode=mode, num_towers=num_towers, num_steps=3,
@@ -90,7 +90,7 @@ def test_an_empty_tower_has_an_example_of_another(mode, num_towers, num_examples
     assert len(rows) == 1 and (rows[0] in real or not real)
 
 
-@pytest.mark.parametrize('mode', small.slow_but(['shard'], small.MODES))
+@pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
 def test_a_worker_without_an_example_has_a_row_of_zeros(mode):
   # The second step has one example for both workers.
   _, by_tower = take(sounds(9), mode=mode, num_towers=2, num_steps=2, num_workers=2, rank=1)
@@ -133,7 +133,7 @@ POINTS = [('split', 3, 1, 17, 1, 'keep', 'switch', None),
 
 
 @pytest.mark.parametrize('mode, num_towers, depth, num_examples, accumulate, last_batch, '
-                         'validation, bad', small.slow_but(POINTS[:1], POINTS))
+                         'validation, bad', small.nightly_but(POINTS[:1], POINTS))
 def test_towers_of_a_model_that_takes_no_row_of_zeros_are_one_tower(
     mode, num_towers, depth, num_examples, accumulate, last_batch, validation, bad):
   losses, (means, count), weights = train(

@@ -45,7 +45,7 @@ PLACES = [(list(KINDS)[number % 4],) + point + (number % 5,)
 
 
 @pytest.mark.parametrize('kind, mode, num_towers, num_workers, first_step',
-                         small.slow_but(PLACES[2:3], PLACES))
+                         small.nightly_but(PLACES[2:3], PLACES))
 def test_a_batch_that_is_filled_up_has_the_same_examples(kind, mode, num_towers, num_workers,
                                                          first_step):
   place = kind, mode, num_towers, num_workers, first_step
@@ -95,7 +95,7 @@ RUNS = [(mode, num_towers, depth, 1 + (num_towers < 4 and number % 2),
 FAST = [RUNS[1], RUNS[12]]
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, accumulate, validation', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth, accumulate, validation', small.nightly_but(
     FAST, [run for run in RUNS if run in FAST or run[1] in (1, 3, 8)]))
 def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, accumulate,
                                                        validation):

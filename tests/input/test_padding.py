@@ -48,8 +48,8 @@ def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
 @pytest.mark.parametrize('make, mode, num_towers, num_rows, pad_to', [
     (ragged_examples, 'split', 3, 17, 'batch'), (ragged_examples, 'next', 3, 17, 9),
     (unequal_arrays, 'next', 2, 16, 'batch'), (unequal_arrays, 'shard', 3, 17, 'batch'),
-    pytest.param(ragged_examples, 'shard', 2, 16, 9, marks=pytest.mark.slow),
-    pytest.param(unequal_arrays, 'split', 2, 17, 6, marks=pytest.mark.slow)])
+    pytest.param(ragged_examples, 'shard', 2, 16, 9, marks=pytest.mark.nightly),
+    pytest.param(unequal_arrays, 'split', 2, 17, 6, marks=pytest.mark.nightly)])
 def test_rows_keep_their_values_and_end_with_the_padding(make, mode, num_towers, num_rows, pad_to):
   text = weighted.Text(num_rows)
   examples = make(text, pad_to=pad_to, values=(-1, -2, None))
@@ -95,7 +95,7 @@ def length_tagger(batch, is_training):
     (ragged_examples, 'split', 3, 2, 17, 'batch', dict(tower_build='clone')),
     (unequal_arrays, 'next', 2, 1, 16, 'batch', dict(accumulate=2)),
     pytest.param(ragged_examples, 'shard', 3, 1, 13, 'batch', dict(placement='replicated'),
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.nightly),
     (unequal_arrays, 'shard', 2, 0, 17, 7, dict(validation_tower=True))])
 def test_towers_on_padded_batches_equal_a_batch_by_hand(make, mode, num_towers, depth, num_rows,
                                                         pad_to, settings):
@@ -187,7 +187,7 @@ def test_a_data_set_of_examples_of_unequal_sizes_is_padded(num_examples):
   assert batch.tolist() == [row + [0] * (5 - len(row)) for row in rows]
 
 
-@pytest.mark.parametrize('mode, num_towers, pad_to, policy', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, pad_to, policy', small.nightly_but(
     [('next', 2, 5, 'skip')],
     [(*point, policy) for policy in ('fail', 'skip')
      for point in (('split', 3, 'batch'), ('next', 2, 5), ('shard', 4, 'batch'))]))

@@ -16,8 +16,8 @@ from tests.harness.small import (
   diagonal,
   element_examples,
   id_examples,
+  nightly_but,
   random_examples,
-  slow_but,
 )
 from towers.base.usage_error import UsageError
 from towers.input.pipeline import GET_NEXTS
@@ -62,7 +62,7 @@ def take_runs(mode, size, runs, *, shuffle=False, last_batch='keep', seed=0, num
 GRID = list(itertools.product(MODES, SIZES))
 
 
-@pytest.mark.parametrize('mode, size', slow_but(
+@pytest.mark.parametrize('mode, size', nightly_but(
     [point for number, point in enumerate(GRID) if (number // 9 + number) % 3 == 0], GRID), ids=str)
 def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
   num_examples, batch_size, num_towers = size
@@ -78,7 +78,7 @@ def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
           number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
 
 
-@pytest.mark.parametrize('mode, size', slow_but(diagonal(MODES, SIZES), GRID), ids=str)
+@pytest.mark.parametrize('mode, size', nightly_but(diagonal(MODES, SIZES), GRID), ids=str)
 def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
   plan, steps = take(mode, size, num_steps=3 * -(-size[0] // size[1]), shuffle=True)
   epochs = [
@@ -98,7 +98,7 @@ OF_WORKERS = [(mode, size, num_workers, shuffle) for mode in MODES
               for shuffle in (False, True)]
 
 
-@pytest.mark.parametrize('mode, size, num_workers, shuffle', slow_but(
+@pytest.mark.parametrize('mode, size, num_workers, shuffle', nightly_but(
     [point for number, point in enumerate(OF_WORKERS)
      if (number // 8 + number // 2 + number) % 4 == 1],
     OF_WORKERS), ids=str)
@@ -154,7 +154,7 @@ RESUMED = list(itertools.product(
     [False, True], MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8), (16, 8, 2)]))
 
 
-@pytest.mark.parametrize('shuffle, mode, size', slow_but(
+@pytest.mark.parametrize('shuffle, mode, size', nightly_but(
     [(False, 'split', (13, 8, 3)), (False, 'next', (16, 8, 2)), (False, 'shard', (13, 8, 3)),
      (True, 'split', (13, 8, 3)), (True, 'next', (23, 5, 4)), (True, 'shard', (16, 8, 2))],
     RESUMED), ids=str)
@@ -173,7 +173,7 @@ def test_the_seed_decides_the_order(mode):
   assert orders[0] == orders[1] != orders[2]
 
 
-@pytest.mark.parametrize('mode', slow_but(['shard'], MODES))
+@pytest.mark.parametrize('mode', nightly_but(['shard'], MODES))
 def test_starting_anew_while_prefetching_does_not_hang(mode):
   # Eight iterators, two threads: starting them all at once blocked every thread on TensorFlow 1.14.
   with tf.Graph().as_default():
@@ -254,7 +254,7 @@ GATHERED = list(itertools.product(
     MODES, [(16, 8, 1), (48, 8, 2), (40, 12, 3), (40, 8, 8)], [False, True]))
 
 
-@pytest.mark.parametrize('mode, size, shuffle', slow_but(GATHERED[1::6], GATHERED), ids=str)
+@pytest.mark.parametrize('mode, size, shuffle', nightly_but(GATHERED[1::6], GATHERED), ids=str)
 def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
   plan, one_by_one = take(mode, size, num_steps=24, shuffle=shuffle,
                           make_examples=functools.partial(row_examples, is_gathered=False))

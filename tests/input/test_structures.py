@@ -164,7 +164,7 @@ FEW += [(one_array, mode, 2, depth, 16) for mode, depth in (('split', 0), ('next
 
 
 @pytest.mark.parametrize('kind, mode, num_towers, depth, num_train',
-                         small.slow_but(FEW[::4] + FEW[-2:], FEW))
+                         small.nightly_but(FEW[::4] + FEW[-2:], FEW))
 def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, depth, num_train):
   check(kind, mode, num_towers, depth, num_train)
 
@@ -175,7 +175,7 @@ MANY = [(KINDS[number % len(KINDS)], number % 2 == 1) + point
             small.covering_grid(small.MODES, (1, 3, 8), small.DEPTHS, SIZES))]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('kind, shuffle, mode, num_towers, depth, num_train', MANY)
 def test_a_batch_keeps_its_structure_over_the_whole_grid(kind, shuffle, mode, num_towers, depth,
                                                          num_train):

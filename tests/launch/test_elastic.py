@@ -151,8 +151,8 @@ if count == 3:
 
 @pytest.mark.parametrize('child', [
     # All fail, or leave on a request from elsewhere: no worker is to blame.
-    'sys.exit(3)', pytest.param('sys.exit(143)', marks=pytest.mark.slow),
-    pytest.param('sys.exit(75)', marks=pytest.mark.slow)])
+    'sys.exit(3)', pytest.param('sys.exit(143)', marks=pytest.mark.nightly),
+    pytest.param('sys.exit(75)', marks=pytest.mark.nightly)])
 def test_if_no_worker_is_to_blame_none_is_left_out(child, start):
   launcher = start(DEAF_ROUND + f'''
 if is_first('done %d' % worker):

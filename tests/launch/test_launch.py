@@ -157,7 +157,7 @@ if worker == 1:
 
 
 @pytest.mark.parametrize('flags', [
-    ['--restarts=0'], pytest.param(['--min_workers=1'], marks=pytest.mark.slow)])
+    ['--restarts=0'], pytest.param(['--min_workers=1'], marks=pytest.mark.nightly)])
 def test_a_worker_that_asks_for_a_start_again_is_no_failure(start, flags):
   launcher = start('''
 wait_for_all(3)

@@ -125,7 +125,7 @@ def train(name, folder):
   return connected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_in_it_train_to_the_same_bits_and_nobody_outside_reaches_them(tmp_path):
   # Not by a mark, with which both TensorFlows would take it.
   if network.find_obstacle(network.enter_network) is not None:

@@ -101,7 +101,7 @@ def pool_like_keras(pool):
   return padded
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='1.14 has no function for other '
                                                                    'sizes of NASNet')
 def test_nasnet_gives_what_keras_gives(monkeypatch):
@@ -118,7 +118,7 @@ def test_nasnet_gives_what_keras_gives(monkeypatch):
   compare(nasnet.build_logits, make, name_in_nasnet, variant='mobile')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_vgg_gives_what_keras_gives():
   compare(
       vgg.build_logits,

@@ -11,6 +11,7 @@ import pytest
 import models
 from models import nasnet
 from tensorflow_v1 import tf
+from tests.harness.small import nightly_but
 from tests.models.test_models import PUBLISHED
 from towers.base.usage_error import UsageError
 from towers.command_line import main
@@ -22,7 +23,7 @@ MODELS = {
     'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
     'nasnet_cifar': False
 }
-SLOW = ('vgg16', 'resnet20', 'resnet50', 'nasnet_cifar')
+NIGHTLY = ('vgg16', 'resnet20', 'resnet50', 'nasnet_cifar')
 # Of [batch, height, width, channels] in what is [batch, channels, height, width], and back.
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -67,8 +68,8 @@ def build(name, data_format, is_training):
   return tf.identity(logits, name='result'), tf.train.Saver()
 
 
-@pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-                                  for name in sorted(MODELS)])
+@pytest.mark.parametrize('name', nightly_but(
+    [name for name in sorted(MODELS) if name not in NIGHTLY], sorted(MODELS)))
 def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monkeypatch):
   monkeypatch.setitem(nasnet._VARIANTS, 'cifar',
                       nasnet._VARIANTS['cifar']._replace(num_normal=1, channels=4))

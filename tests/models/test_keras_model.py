@@ -58,8 +58,8 @@ def plain_model(batch, is_training):
 
 @pytest.mark.parametrize('num_towers,placement,build', [
     (2, 'first', 'reuse'), (3, 'host', 'clone'),
-    pytest.param(1, 'host', 'reuse', marks=pytest.mark.slow),
-    pytest.param(3, 'balanced', 'reuse', marks=pytest.mark.slow)])
+    pytest.param(1, 'host', 'reuse', marks=pytest.mark.nightly),
+    pytest.param(3, 'balanced', 'reuse', marks=pytest.mark.nightly)])
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
                      metrics={'accuracy': 'sparse_categorical_accuracy'})
@@ -213,7 +213,7 @@ def test_weights_can_be_loaded_into_the_session():
     keras.backend.set_session(None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_application_trains_and_validates_on_two_towers():
   model = KerasModel(
       lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(
@@ -226,7 +226,7 @@ def test_an_application_trains_and_validates_on_two_towers():
     assert np.isfinite(losses).all() and run.validate()[1] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_application_starts_from_its_file(tmp_path):
   def make(weights=None):
     return keras.applications.MobileNet(

@@ -10,6 +10,7 @@ import towers
 from benchmarks import zoo
 from models import nasnet
 from tensorflow_v1 import tf
+from tests.harness.small import nightly_but
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
 from towers.training.build import build_configured
@@ -48,7 +49,7 @@ SMALLER = {
 # These differ in the numbers of their blocks alone from one that is trained, and are counted.
 COUNTED = ('vgg19', 'resnet32', 'resnet56', 'resnet110', 'resnet101', 'resnet152',
     'nasnet_cifar_large', 'nasnet_large')
-SLOW = COUNTED + ('resnet50', 'nasnet_cifar', 'nasnet_mobile')
+NIGHTLY = COUNTED + ('resnet50', 'nasnet_cifar', 'nasnet_mobile')
 
 
 def build(name, is_training, dtype=np.uint8, batch=3, shape=None, num_classes=10, **settings):
@@ -63,11 +64,11 @@ def count(variables):
   return sum(variable.shape.num_elements() for variable in variables)
 
 
-def maybe_slow(names, slow=SLOW):
-  return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
+def maybe_nightly(names, nightly=NIGHTLY):
+  return nightly_but([name for name in names if name not in nightly], names)
 
 
-@pytest.mark.parametrize('name', maybe_slow(models.MODELS))
+@pytest.mark.parametrize('name', maybe_nightly(models.MODELS))
 def test_weights_and_multiply_adds_are_as_many_as_published(name):
   shape, num_classes, trained, other = PUBLISHED[name]
   of_papers = zoo.PUBLISHED.get(name)
@@ -83,9 +84,9 @@ def test_weights_and_multiply_adds_are_as_many_as_published(name):
       assert products / 1e9 == pytest.approx(of_papers.billions, rel=0.011)
 
 
-@pytest.mark.parametrize('name', maybe_slow(
+@pytest.mark.parametrize('name', maybe_nightly(
     [name for name in models.MODELS if name not in COUNTED],
-    SLOW + ('lenet', 'alexnet', 'alexnet_cifar', 'resnet20', 'vgg16')))
+    NIGHTLY + ('lenet', 'alexnet', 'alexnet_cifar', 'resnet20', 'vgg16')))
 def test_two_towers_train_all_weights(name, monkeypatch):
   shape, num_classes = SMALLER.get(name, PUBLISHED[name][:2])
   for variant in ('cifar', 'mobile'):
@@ -115,7 +116,7 @@ TINY_NASNET = nasnet._VARIANTS['mobile']._replace(num_normal=1, channels=8, stem
                                                   skips_reduction=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nasnets_drop_paths_only_while_training_and_more_of_them_in_later_cells(monkeypatch):
   monkeypatch.setitem(nasnet._VARIANTS, 'mobile', TINY_NASNET._replace(dropout_rate=0.0))
   with tf.Graph().as_default() as graph, tf.Session() as session:
@@ -196,7 +197,7 @@ def test_top_5_counts_answers_among_the_five_likeliest():
                                   [False, True, True, False, True, False, True, True])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_deep_net_with_sync_is_one_tower():
   train = load_synthetic(num_train=100, num_validation=10).train
   report = towers.check(models.build_classifier('resnet20', num_classes=10), train, num_towers=3,

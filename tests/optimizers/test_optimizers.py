@@ -9,7 +9,7 @@ import models
 import towers
 from models import nasnet
 from tensorflow_v1 import tf
-from tests.harness.small import Run, diagonal, slow_but
+from tests.harness.small import Run, diagonal, nightly_but
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
 
@@ -118,7 +118,7 @@ CHOSEN = diagonal(NAMES, list(TOWERS)) + [('lamb', 2), ('lars', 2), ('adamw', 2)
 
 
 # Gradients come from eight towers as from three, with any optimizer.
-@pytest.mark.parametrize('name, num_towers', slow_but(
+@pytest.mark.parametrize('name, num_towers', nightly_but(
     [point for point in CHOSEN if point not in [('adam', 8), ('lars', 1), ('lamb', 3)]], [
         (name, num_towers) for name in NAMES for num_towers in TOWERS
         if num_towers < 8 or (name, num_towers) in CHOSEN]))
@@ -171,7 +171,7 @@ def test_labels_are_smoothed_in_training_alone():
   np.testing.assert_allclose(plain, expected, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_paths_drop_in_the_nasnets_alone(monkeypatch):
   small = nasnet._VARIANTS['cifar']._replace(num_normal=1)
   monkeypatch.setitem(nasnet._VARIANTS, 'cifar', small)

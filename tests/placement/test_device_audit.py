@@ -26,8 +26,7 @@ CASES = {
     'nasnet': dict(model='nasnet_cifar', num_gpus=2),
     'tower': dict(model='convnet', num_gpus=2, validation='tower'),
 }
-SLOW = {'resnet20': [pytest.mark.slow], 'resnet50': [pytest.mark.slow],
-        'nasnet': [pytest.mark.slow, pytest.mark.both]}
+NIGHTLY = ('resnet20', 'resnet50', 'nasnet')
 
 
 def build(name):
@@ -55,7 +54,7 @@ def audit(name):
 
 
 each_case = pytest.mark.parametrize('name', [
-    pytest.param(name, marks=SLOW.get(name, [])) for name in CASES])
+    pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES])
 
 
 @each_case

@@ -39,7 +39,7 @@ AXES = ['reuse', 'clone'], [1, 2, 3], ['host', 'first', 'balanced']
 FAST = [('clone', 3, 'host')]
 
 
-@pytest.mark.parametrize('build, num_towers, placement', small.slow_but(
+@pytest.mark.parametrize('build, num_towers, placement', small.nightly_but(
     FAST, [point for point in itertools.product(*AXES)
            if point in small.diagonal(*AXES) or point[1] == 3]))
 def test_no_bit_changes(num_towers, placement, build, monkeypatch):

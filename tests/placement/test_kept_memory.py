@@ -60,7 +60,7 @@ def _is_pooled():
   return is_set.pop()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_of_large_tensors_fetches_no_memory():
   told = _take_steps('lenet', 32)
   assert told['pool'] == ('1' if _IS_1 else None)

@@ -17,7 +17,7 @@ from towers.base.usage_error import UsageError
 HOST = '/device:CPU:0'
 
 
-@pytest.mark.parametrize('mode, depth', small.slow_but(
+@pytest.mark.parametrize('mode, depth', small.nightly_but(
     small.diagonal(small.MODES, small.DEPTHS), list(itertools.product(small.MODES, small.DEPTHS))))
 def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
   with Run(mode=mode, num_towers=4, depth=depth) as run:
@@ -34,7 +34,7 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
     assert gradient_ops > 4 * 10
 
 
-@pytest.mark.parametrize('placement, optimizer', small.slow_but(
+@pytest.mark.parametrize('placement, optimizer', small.nightly_but(
     small.diagonal(small.PLACEMENTS, ['momentum', 'adam']),
     list(itertools.product(small.PLACEMENTS, ['momentum', 'adam']))))
 def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
@@ -188,7 +188,7 @@ def test_a_tower_whose_input_is_not_staged_has_threads():
     assert run.session_config.inter_op_parallelism_threads > 0
 
 
-@pytest.mark.both
+@pytest.mark.nightly
 @pytest.mark.parametrize('num_workers, needs_threads, sleeps',
                          [(1, True, not tf.__version__.startswith('1.')), (1, False, False),
                           (2, True, True), (2, False, True)])
@@ -230,7 +230,7 @@ def test_an_ops_threads_are_as_many_as_the_session_says():
   assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
                     reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():

@@ -199,7 +199,7 @@ def start_and_train(**settings):
     return run.initial_weights, run.steps.train()
 
 
-@pytest.mark.parametrize('mode, num_towers, placement', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, placement', small.nightly_but(
     FAST, sorted({*small.covering_grid(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
 def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
   weights, loss = start_and_train(mode=mode, num_towers=num_towers, placement=placement,

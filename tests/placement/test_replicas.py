@@ -90,7 +90,7 @@ def take_steps_of_shared(case):
   return take_steps(placement='first', **CASES[case])
 
 
-@pytest.mark.parametrize('case, build', small.slow_but([
+@pytest.mark.parametrize('case, build', small.nightly_but([
     ('momentum', 'reuse'), ('clipped, decayed, accumulated', 'clone'), ('sparse', 'clone'),
     ('beside a validation tower', 'reuse'), ('partitioned, beside a validation tower', 'reuse')],
     list(itertools.product(sorted(CASES), ('reuse', 'clone')))))
@@ -102,7 +102,7 @@ def test_they_train_as_shared_variables_do(case, build):
   assert_same_weights(variables, expected_variables)
 
 
-@pytest.mark.parametrize('build', small.slow_but(['clone'], ['reuse', 'clone']))
+@pytest.mark.parametrize('build', small.nightly_but(['clone'], ['reuse', 'clone']))
 def test_no_tower_reads_from_another(build):
   with Run(model=embedded, num_towers=3, placement='replicated', tower_build=build,
            optimizer='adam') as run:
@@ -134,7 +134,7 @@ def test_no_tower_reads_from_another(build):
              ] == [name for copy, name in updated if copy is None] != []
 
 
-@pytest.mark.parametrize('value', [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('value', [np.nan, pytest.param(np.inf, marks=pytest.mark.nightly)])
 def test_a_step_that_is_not_finite_changes_no_replica(value):
   # Row 14 is tower 2's in the second step.
   with Run(num_towers=3, placement='replicated', model=test_guard.normed, optimizer='adam',
@@ -163,12 +163,12 @@ def repeat(times, num_towers):
   return results
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_repeats_are_bit_identical():
   assert len(repeat(2, 3)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_repeats_of_eight_towers_are_bit_identical():
   assert len(repeat(3, 8)) == 1
 
@@ -188,8 +188,8 @@ def four_steps_of_one_tower():
 
 @pytest.mark.parametrize('ours, other', [
     (('replicated', 3), ('replicated', 2)),
-    pytest.param(('host', 1), ('replicated', 3), marks=pytest.mark.slow),
-    pytest.param(('replicated', 2), ('balanced', 2), marks=pytest.mark.slow)])
+    pytest.param(('host', 1), ('replicated', 3), marks=pytest.mark.nightly),
+    pytest.param(('replicated', 2), ('balanced', 2), marks=pytest.mark.nightly)])
 def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_path):
   expected, expected_names = four_steps_of_one_tower()
   with build(*ours) as run, run.graph.as_default():

@@ -116,15 +116,15 @@ def test_values_arrive_whatever_the_format(way, files):
 
 FAST = [(1, 'first', 'reuse'), (3, 'balanced', 'clone'), (2, 'replicated', 'clone')]
 # A Keras layer holds its variables, so that replicas need clones. Otherwise both builds take turns.
-SLOW = [(num_towers, placement,
+NIGHTLY = [(num_towers, placement,
          'clone' if placement == 'replicated' or (number + number // 4) % 2 else 'reuse')
         for number, (num_towers, placement) in enumerate(
             itertools.product((1, 2, 8), small.PLACEMENTS))]
-SLOW = [point for point in SLOW if point not in FAST]
+NIGHTLY = [point for point in NIGHTLY if point not in FAST]
 
 
 @pytest.mark.parametrize('num_towers, placement, build', FAST + [
-    pytest.param(*point, marks=pytest.mark.slow) for point in SLOW])
+    pytest.param(*point, marks=pytest.mark.nightly) for point in NIGHTLY])
 def test_values_arrive_on_every_tower(num_towers, placement, build, files):
   model = KerasModel(lambda: WAYS['h5'](files))
   with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,

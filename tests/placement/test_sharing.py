@@ -48,7 +48,7 @@ def one_tower():
     return one.initial_weights, losses, one.weights(), sorted(named.weights())
 
 
-@pytest.mark.parametrize('num_towers, placement', small.slow_but(
+@pytest.mark.parametrize('num_towers, placement', small.nightly_but(
     small.diagonal([1, 2, 3], small.PLACEMENTS),
     list(itertools.product([1, 2, 3], small.PLACEMENTS))))
 def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):

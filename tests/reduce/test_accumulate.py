@@ -52,7 +52,7 @@ def train(**settings):
 
 @pytest.mark.parametrize('index', [
     pytest.param(index, id='-'.join(map(str, point)),
-                 marks=() if index in FAST else pytest.mark.slow)
+                 marks=() if index in FAST else pytest.mark.nightly)
     for index, point in enumerate(GRID)
 ])
 def test_micro_batches_and_towers_equal_one_big_batch(index):
@@ -71,7 +71,7 @@ def test_micro_batches_and_towers_equal_one_big_batch(index):
   assert count == expected_count and means == pytest.approx(expected_means, abs=1e-5)
 
 
-@pytest.mark.parametrize('optimizer', small.slow_but(
+@pytest.mark.parametrize('optimizer', small.nightly_but(
     ['sgd', 'momentum'], ['sgd', 'momentum', 'adam']))
 def test_sparse_gradients_stay_sparse_and_touch_no_other_row(optimizer):
   def model(batch, is_training):
@@ -181,7 +181,7 @@ def regularized(batch, is_training):
 
 
 @pytest.mark.parametrize('accumulate, num_towers', [
-    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.nightly) for point in [
         (2, 1), (2, 2), (2, 3), (3, 3), (4, 3), (12, 1)]])
 def test_penalties_and_thirds_of_a_batch_equal_one_big_batch(accumulate, num_towers):
   settings = dict(model=regularized, train=small.random_examples(29), learning_rate=0.5)

@@ -76,7 +76,7 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, fusion_byte
   np.testing.assert_allclose(found_doubled[-1][0], num_towers * found[0][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize('fusion_megabytes', small.slow_but([0.0001], [0.0, 0.0001, 4.0]))
+@pytest.mark.parametrize('fusion_megabytes', small.nightly_but([0.0001], [0.0, 0.0001, 4.0]))
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
   num_collectives = {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]
   settings = dict(placement='replicated', fusion_megabytes=fusion_megabytes)
@@ -191,7 +191,7 @@ def test_what_no_collective_can_sum_is_refused():
 
 @pytest.mark.parametrize('num_workers, num_towers, wire', [
     (2, 2, 'float32'), (3, 1, 'float32'), (2, 2, 'bfloat16'),
-    pytest.param(4, 1, 'float16', marks=[pytest.mark.slow, pytest.mark.skipif(
+    pytest.param(4, 1, 'float16', marks=[pytest.mark.nightly, pytest.mark.skipif(
         LARGEST_OF_16_BITS is not None, reason='16 bits of two workers alone')])])
 def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, num_towers, wire):
   dtype = tf.as_dtype(wire)

@@ -60,7 +60,7 @@ CASES = pairwise(
 # Adam does not see the size of a gradient, momentum sees whether one is counted twice.
 @pytest.mark.parametrize(
     'shape, placement, optimizer, accumulate, size, num_rows, clip_norm, is_weighted',
-    small.slow_but(CASES[:2], CASES), ids=str)
+    small.nightly_but(CASES[:2], CASES), ids=str)
 def test_workers_are_one_tower(shape, placement, optimizer, accumulate, size, num_rows, clip_norm,
                                is_weighted):
   settings = dict(model=make_model(num_rows, is_weighted), optimizer=optimizer, batch_size=size[1],
@@ -102,7 +102,7 @@ def test_nan_in_the_rows_of_one_worker_is_refused_by_all():
       assert_same_weights(run.weights(), weights, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_repeats_are_equal_to_the_bit():
   def train():
     settings = dict(model=make_model(LARGE), optimizer='momentum', train=small.random_examples(13))

@@ -30,9 +30,9 @@ CASES = pairwise(SHAPES, sorted(TOLERANCES), PLACEMENTS, MODES, DEPTHS, SIZES, [
 
 
 # Each TensorFlow sums 16 bits in a way of its own, and has points that the other lacks.
-@pytest.mark.both
+@pytest.mark.nightly
 @pytest.mark.parametrize('shape, wire, placement, mode, depth, size, accumulate, num_rows',
-                         small.slow_but(FAST[:2], CASES), ids=str)
+                         small.nightly_but(FAST[:2], CASES), ids=str)
 def test_workers_are_one_tower_but_for_16_bits_of_gradients(shape, wire, placement, mode, depth,
                                                             size, accumulate, num_rows):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1],

@@ -62,7 +62,7 @@ PAIRWISE = pairwise(SHAPES[1:], MODES, DEPTHS, SIZES, PLACEMENTS, first=[
     ((2, 2), 'next', 0, (13, 8), placement) for placement in ('host', 'replicated')])
 
 
-@pytest.mark.parametrize('shape, mode, depth, size, placement', small.slow_but(
+@pytest.mark.parametrize('shape, mode, depth, size, placement', small.nightly_but(
     [*PAIRWISE[:2], PAIRWISE[3]], PAIRWISE), ids=str)
 def test_they_are_one_tower(shape, mode, depth, size, placement):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5,
@@ -77,7 +77,7 @@ def test_they_are_one_tower(shape, mode, depth, size, placement):
     assert_one_tower(cluster, one, steps=2)
 
 
-@pytest.mark.parametrize('placement', small.slow_but(['replicated'], ['host', 'replicated']))
+@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_they_are_one_tower_where_all_sizes_are_known(placement):
   # Of both splits, since the switch makes the sizes of either those of both.
   settings = dict(train=small.random_examples(16),
@@ -88,7 +88,7 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
     assert_one_tower(cluster, one)
 
 
-@pytest.mark.parametrize('num_train, shape', small.slow_but(
+@pytest.mark.parametrize('num_train, shape', small.nightly_but(
     [(17, (3, 1))], [(17, (3, 1)), (17, (2, 2)), (16, (2, 2))]), ids=str)
 def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
   settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02,
@@ -101,7 +101,7 @@ def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
         one.validate()[0], abs=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('kind', ['first', 'mean'])
 def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
   # The towers of two workers take turns: 0 2 | 1 3.
@@ -143,7 +143,7 @@ def find_different(everywhere):
           if any(other[name].tobytes() != value.tobytes() for other in everywhere[1:])}
 
 
-@pytest.mark.parametrize('placement', small.slow_but(['replicated'], ['host', 'replicated']))
+@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
   with make_cluster((2, 2), placement=placement, accumulate=3,
@@ -157,7 +157,7 @@ def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
 
 
 @pytest.mark.parametrize('bad', [
-    pytest.param([1, 2, 3, 9, 12], marks=pytest.mark.slow), [1, 3, 5, 7]], ids=str)
+    pytest.param([1, 2, 3, 9, 12], marks=pytest.mark.nightly), [1, 3, 5, 7]], ids=str)
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
   # With the second list, worker 1 has no examples left in the first step.
   train = examples_without(bad)
@@ -167,7 +167,7 @@ def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
     assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   # The all-reduce is of other tensors, devices and sizes, and then of the first again.
   programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]
@@ -208,7 +208,7 @@ def test_no_two_towers_of_all_workers_draw_the_same():
   assert len({mask.tobytes() for mask in masks}) == 4
 
 
-@pytest.mark.parametrize('placement', small.slow_but(['replicated'], ['host', 'replicated']))
+@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_nan_in_one_worker_changes_nothing_in_any(placement):
   train = faults.poison(small.random_examples(16), 5)  # Of worker 1.
   with make_cluster((2, 2), train=train, batch_size=16, placement=placement) as cluster:

@@ -70,7 +70,7 @@ names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'valida
                  min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
     [('split', 3, 1), ('next', 1, 2), ('shard', 2, 0)],
     small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)), ids=str)
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
@@ -117,7 +117,7 @@ def answer(run, fetches, feed):
 
 @pytest.mark.parametrize('num_towers, depth',
                          [(1, 1),
-                          (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+                          (2, 2), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_no_sequence_of_fetches_blocks(num_towers, depth):
   with open_run(num_towers=num_towers, depth=depth) as run:
     program = run.program

@@ -72,7 +72,7 @@ def kept_for_the_gradient():
   return model
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([3], [2, 3]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([3], [2, 3]))
 @pytest.mark.parametrize('make, what, fix', [
     (lambda: total_loss, 'loss', "get_collection('losses', scope)"),
     (lambda: collected_losses, 'loss', "get_collection('losses', scope)"),
@@ -99,8 +99,8 @@ def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside
 @pytest.mark.parametrize('settings', [
     dict(num_towers=2, placement='replicated'),
     dict(num_towers=4, mode='shard'),
-    pytest.param(dict(num_towers=12, depth=0), marks=pytest.mark.slow),
-    pytest.param(dict(num_towers=3, validation_tower=True), marks=pytest.mark.slow),
+    pytest.param(dict(num_towers=12, depth=0), marks=pytest.mark.nightly),
+    pytest.param(dict(num_towers=3, validation_tower=True), marks=pytest.mark.nightly),
     dict(num_towers=3, tower_build='clone')
 ])
 def test_what_the_message_advises_equals_one_tower(settings):
@@ -191,7 +191,7 @@ def explicit(losses_of):
   return model
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([2], [1, 2]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2]))
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss() if own_scope() == 'tower_0/' else losses,
     lambda losses: losses + tf.losses.get_regularization_loss(), lambda losses: tf.reduce_mean(

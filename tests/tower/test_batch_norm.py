@@ -57,7 +57,7 @@ KINDS = ('first', 'mean', 'sync')
 GRID = small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
     [('split', 2, 2), ('shard', 3, 2)], GRID))
 def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   # Every size meets every mode, number of towers and depth.
@@ -75,7 +75,7 @@ def test_with_sync_towers_equal_one_tower(mode, num_towers, depth):
   assert_same_weights(moving, expected_moving, tolerance=2e-5)
 
 
-@pytest.mark.parametrize('num_towers, kind', small.slow_but(
+@pytest.mark.parametrize('num_towers, kind', small.nightly_but(
     [(1, 'first'), (3, 'mean'), (2, 'sync')], list(itertools.product([1, 2, 3], KINDS))))
 def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers):
   train = small.random_examples(16)
@@ -99,7 +99,7 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     assert_same_weights(averages(run), after, tolerance=1e-6)
 
 
-@pytest.mark.parametrize('mode, kind', small.slow_but(
+@pytest.mark.parametrize('mode, kind', small.nightly_but(
     small.diagonal(small.MODES, KINDS), list(itertools.product(small.MODES, KINDS))))
 def test_empty_towers_have_no_part(mode, kind, monkeypatch):
   # 11 in batches of 5 leave one for 3 towers; in `shard` mode the first may be empty.

@@ -77,7 +77,7 @@ def points():
     is_quick = point == ('shard', 2, 'first')
     if point[1] in (2, 3, 8):
       yield pytest.param(index, id='-'.join(map(str, point)),
-                         marks=[] if is_quick else [pytest.mark.slow])
+                         marks=[] if is_quick else [pytest.mark.nightly])
 
 
 @pytest.mark.parametrize('index', points())
@@ -104,7 +104,7 @@ def test_clones_are_the_towers_that_the_model_would_build(index):
   assert len(cloned[3].get_collection('seen')) == num_towers
 
 
-@pytest.mark.parametrize('placement', small.slow_but(
+@pytest.mark.parametrize('placement', small.nightly_but(
     ['replicated'], ['host', 'first', 'replicated']))
 def test_clones_leave_out_repeated_ops(placement):
   settings = dict(num_towers=2, placement=placement, train=small.random_examples(16),
@@ -162,7 +162,7 @@ def count_ops(name, build):
 
 
 @pytest.mark.parametrize('name', [
-    'lenet', 'convnet', pytest.param('resnet20', marks=pytest.mark.slow)])
+    'lenet', 'convnet', pytest.param('resnet20', marks=pytest.mark.nightly)])
 def test_models_of_the_project_clone(name):
   assert_same(image_outcome(name, 'clone'), image_outcome(name, 'reuse'))
   clone, built = [towers_of(image_run(name, build).graph, 2)[1] for build in ('clone', 'reuse')]
@@ -172,7 +172,7 @@ def test_models_of_the_project_clone(name):
   assert shapes[0] == 1 < shapes[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_clones_deep_models_alone():
   assert count_ops('resnet20', 'auto') == count_ops('resnet20', 'clone') < count_ops(
       'resnet20', 'reuse')

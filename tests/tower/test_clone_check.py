@@ -196,9 +196,7 @@ def kinds(layers):
   for index, layer in enumerate(layers):
     for number, placement in enumerate(('host', 'replicated')):
       is_quick = layer in QUICK and (index + number) % 2
-      marks = [] if is_quick else [pytest.mark.slow]
-      if layer in OF_TENSORFLOW_1:
-        marks.append(pytest.mark.both)  # Nothing deals them to 2.x.
+      marks = [] if is_quick else [pytest.mark.nightly]
       yield pytest.param(layer, placement, id=f'{layer.__name__}-{placement}', marks=marks)
 
 
@@ -224,7 +222,7 @@ def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, m
   assert_built_by_the_model(by_default, outcome('reuse', layer, **settings))
 
 
-@pytest.mark.parametrize('function', small.slow_but(
+@pytest.mark.parametrize('function', small.nightly_but(
     ['find_random_nodes'], ['find_random_nodes', 'import_placed']))
 def test_what_fails_in_cloning_is_built_by_the_model(function, monkeypatch, caplog):
   def fail(*_, **__):

@@ -126,14 +126,14 @@ def settings(num_examples):
                              suppress_health_check=list(hypothesis.HealthCheck))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(10)
 @hypothesis.given(programs)
 def test_a_clone_is_the_tower_under_any_names(program):
   assert_same_outcome(program)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @settings(25)
 @hypothesis.given(programs)
@@ -183,7 +183,7 @@ def with_batch_norm(batch, is_training):
   return tf.where(tf.logical_not(labels > 1), losses, 0.5 * losses)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_program_whose_switch_is_called_as_an_op_of_the_model():
   """The model has a `tf.logical_not` of its own beside `tf.logical_not(is_validating)`."""
   losses = []

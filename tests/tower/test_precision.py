@@ -41,7 +41,7 @@ def get_scale(run):
 
 @pytest.mark.parametrize('mode, num_towers, placement, build', [
     ('split', 3, 'replicated', 'reuse'),
-    pytest.param('next', 2, 'replicated', 'clone', marks=pytest.mark.slow),
+    pytest.param('next', 2, 'replicated', 'clone', marks=pytest.mark.nightly),
     ('shard', 2, 'balanced', 'clone')])
 def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, placement, build):
   settings = dict(model=normed, batch_norm='sync', weight_decay=0.01)
@@ -124,7 +124,7 @@ def unregularized(batch, is_training):
   return losses
 
 
-@pytest.mark.parametrize('loss_scale, accumulate', small.slow_but(
+@pytest.mark.parametrize('loss_scale, accumulate', small.nightly_but(
     [(1024.0, 1), (2.0 ** 17, 1), (1024.0, 3)], [
     (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)]))
 def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_scale, accumulate):
@@ -145,7 +145,7 @@ def steep(batch, is_training):
 
 
 @pytest.mark.parametrize('accumulate, num_towers', [
-    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.slow) for point in [
+    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.nightly) for point in [
         (1, 1), (2, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (4, 3)]])
 def test_micro_batches_overflow_where_one_batch_does(accumulate, num_towers):
   def train(loss_scale):
@@ -274,8 +274,8 @@ def test_weights_that_are_half_themselves_are_refused():
 
 
 @pytest.mark.parametrize('name, batch_norm_kind', [
-    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.slow),
-    pytest.param('resnet20', 'sync', marks=pytest.mark.slow)])
+    ('convnet', 'first'), pytest.param('resnet20', 'first', marks=pytest.mark.nightly),
+    pytest.param('resnet20', 'sync', marks=pytest.mark.nightly)])
 def test_models_compute_in_half(name, batch_norm_kind):
   import models
   with tf.Graph().as_default() as graph:

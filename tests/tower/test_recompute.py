@@ -9,7 +9,7 @@ import pytest
 import towers
 from benchmarks.harness.live_memory import measure_peak
 from tensorflow_v1 import tf
-from tests.harness.small import Run, dense, model, random_examples, slow_but
+from tests.harness.small import Run, dense, model, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import BATCH_SUMS, batch_norm
@@ -74,7 +74,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize('mode, num_towers, build, placement, recompute, settings',
-                         slow_but(POINTS[3:4], POINTS))
+                         nightly_but(POINTS[3:4], POINTS))
 def test_all_that_steps_leave_behind_has_the_same_bits(mode, num_towers, build, placement,
                                                        recompute, settings):
   program = assert_same_bits(recompute, mode=mode, num_towers=num_towers, tower_build=build,
@@ -198,7 +198,7 @@ def measure(recompute, has_rewriter):
                  for _ in range(2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('has_rewriter', [False, True])
 def test_a_step_of_50_layers_holds_less_than_half(has_rewriter):
   assert measure('auto', has_rewriter) < 0.5 * measure('none', has_rewriter)

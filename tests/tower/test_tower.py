@@ -26,7 +26,7 @@ def train(num_steps=6, **settings):
     return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
 
 
-@pytest.mark.parametrize('num_towers, num_train', small.slow_but(
+@pytest.mark.parametrize('num_towers, num_train', small.nightly_but(
     [(3, 13), (8, 17)], list(itertools.product([3, 8], [13, 17]))))
 def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
   examples = small.random_examples(num_train)
@@ -55,7 +55,7 @@ def test_weight_decay_does_not_depend_on_the_number_of_towers(num_towers):
   assert abs(decayed['hidden/weights'] - plain['hidden/weights']).max() > 1e-3
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([2], [1, 2, 4]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
 def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
@@ -73,7 +73,7 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
                                atol=1e-6)
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([2], [1, 2, 4]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
 def test_a_regularizer_counts_once(num_towers):
   def model(batch, is_training):
     with tf.variable_scope('',
@@ -202,7 +202,7 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([1, 3], [1, 2, 3]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([1, 3], [1, 2, 3]))
 def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
   def embed(batch, lookup):
     features, labels = batch
@@ -289,7 +289,7 @@ def train_with_penalty(scalar, **settings):
   return train(model=model, batch_size=5, train=small.random_examples(11), **settings)
 
 
-@pytest.mark.parametrize('scalar, mode', small.slow_but(
+@pytest.mark.parametrize('scalar, mode', small.nightly_but(
     [(False, 'split'), (True, 'split'), (True, 'shard')],
     list(itertools.product([False, True], small.MODES))))
 def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar, monkeypatch):
@@ -317,7 +317,7 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(2 ** 0.5)
 
 
-@pytest.mark.parametrize('num_towers', small.slow_but([1, 3], [1, 2, 3]))
+@pytest.mark.parametrize('num_towers', small.nightly_but([1, 3], [1, 2, 3]))
 def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
   settings = dict(optimizer='sgd', learning_rate=1.0)
   with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1,

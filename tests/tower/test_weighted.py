@@ -123,12 +123,12 @@ def assert_as_by_hand(run, num_rows, losses, measured=None, penalty=0.0, rate=RA
     (17, 3, dict(mode='split', placement='replicated', tower_build='clone')),
     (16, 2, dict(mode='next', placement='first', accumulate=2)),
     (13, 4, dict(mode='shard', depth=2, placement='balanced', accumulate=2)),
-    pytest.param(17, 8, dict(mode='next', tower_build='clone'), marks=pytest.mark.slow),
+    pytest.param(17, 8, dict(mode='next', tower_build='clone'), marks=pytest.mark.nightly),
     pytest.param(16, 3, dict(mode='shard', placement='replicated', accumulate=2),
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.nightly),
     (13, 3, dict(mode='split', validation_tower=True)),
-    pytest.param(17, 2, dict(mode='split', accumulate=4), marks=pytest.mark.slow),
-    pytest.param(16, 8, dict(mode='split', placement='replicated'), marks=pytest.mark.slow),
+    pytest.param(17, 2, dict(mode='split', accumulate=4), marks=pytest.mark.nightly),
+    pytest.param(16, 8, dict(mode='split', placement='replicated'), marks=pytest.mark.nightly),
 ])
 def test_towers_and_micro_batches_equal_a_batch_by_hand(num_rows, num_towers, settings):
   with Run(num_towers=num_towers, **settings_of(num_rows, **settings)) as run:
@@ -141,7 +141,7 @@ def test_towers_and_micro_batches_equal_a_batch_by_hand(num_rows, num_towers, se
 
 
 @pytest.mark.parametrize('num_rows, num_towers, settings', [
-    (17, 1, {}), pytest.param(16, 2, dict(placement='replicated'), marks=pytest.mark.slow),
+    (17, 1, {}), pytest.param(16, 2, dict(placement='replicated'), marks=pytest.mark.nightly),
     (13, 2, dict(accumulate=2))])
 def test_workers_equal_a_batch_by_hand(num_rows, num_towers, settings):
   with InProcessCluster(num_workers=2, num_towers=num_towers,

@@ -77,7 +77,7 @@ def test_the_same_seed_draws_the_same_faults():
   assert all(not chain.lives[-1].faults for chain in chains)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('is_mounted', [True, False])
 def test_a_disk_can_be_full_for_a_while(is_mounted, tmp_path, monkeypatch):
   if not is_mounted:
@@ -89,7 +89,7 @@ def test_a_disk_can_be_full_for_a_while(is_mounted, tmp_path, monkeypatch):
     (tmp_path / 'file').write_bytes(bytes(100))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('seed, index, most_lives', [
     (438, 0, 1),   # One shape: equal to the bit after SIGKILL and damage, and with full streams.
     (2611, 1, 2),  # Three shapes, two workers in one: a lost worker, damage, SIGTERM, a full disk.

@@ -94,7 +94,7 @@ def assert_same_end(found, expected):
   small.assert_same_weights(values, other_values)
 
 
-@pytest.mark.parametrize('mode, num_towers, depth', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
     [('next', 3, 0), ('split', 2, 2)], small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)))
 def test_a_run_without_memory_is_one_with_enough_in_more_micro_batches(
     mode, num_towers, depth, tmp_path, capsys):
@@ -126,10 +126,10 @@ def later(at, most=3):
 
 @pytest.mark.parametrize('kind', [
     pytest.param(dict(), id='switch'),
-    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.slow),
-    pytest.param(dict(variables='replicated'), id='replicated', marks=pytest.mark.slow),
+    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.nightly),
+    pytest.param(dict(variables='replicated'), id='replicated', marks=pytest.mark.nightly),
     pytest.param(dict(accumulate='auto', average_weights=0.9), id='averages',
-                 marks=pytest.mark.slow)])
+                 marks=pytest.mark.nightly)])
 def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
   found = train(build(short_of_memory(later(at=10)), **kind), tmp_path)
   assert_same_end(found, undisturbed(kind.get('average_weights')))
@@ -174,7 +174,7 @@ class FailsInTheMiddle(tf.train.MomentumOptimizer):
 
 
 @pytest.mark.parametrize('at, goes_back', [(5, (4, 3)), pytest.param(
-    2, (1, 0), marks=pytest.mark.slow)])
+    2, (1, 0), marks=pytest.mark.nightly)])
 def test_half_an_update_is_undone_by_going_back_to_the_last_checkpoint(
     at, goes_back, tmp_path, capsys):
   found = train(build(optimizer=FailsInTheMiddle(at)), tmp_path)
@@ -185,8 +185,8 @@ def test_half_an_update_is_undone_by_going_back_to_the_last_checkpoint(
 
 @pytest.mark.parametrize('kind', [
     pytest.param(dict(), id='switch'),
-    pytest.param(dict(average_weights=0.9), id='averages', marks=pytest.mark.slow),
-    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.slow)])
+    pytest.param(dict(average_weights=0.9), id='averages', marks=pytest.mark.nightly),
+    pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.nightly)])
 def test_a_validation_that_does_not_fit_is_taken_again(kind, tmp_path):
   def lacks(count, trains):
     return not trains and count > 3
@@ -196,7 +196,7 @@ def test_a_validation_that_does_not_fit_is_taken_again(kind, tmp_path):
 
 
 @pytest.mark.parametrize('num_towers, expected', [(2, 2), pytest.param(
-    1, 4, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.slow)])
+    1, 4, marks=pytest.mark.nightly), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tmp_path, capsys):
   write_room(str(tmp_path), 3)
   # With room for all, so that only what is remembered decides.
@@ -357,8 +357,8 @@ def uncapped():
     return read_checkpoint(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
   # A step of the whole batch takes 300 MB and more.
   run = run_capped(tmp_path, '100', num_towers=2)
@@ -370,7 +370,7 @@ def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
 
 
 # What both TensorFlows say where they find no memory is above; here is what a launcher makes of it.
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
   both = run_capped(tmp_path, '100@1', '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
                     sys.executable)
@@ -379,7 +379,7 @@ def test_workers_start_again_together_when_one_has_no_memory(tmp_path):
   small.assert_same_weights(read_checkpoint(tmp_path), uncapped())
 
 
-@pytest.mark.slow(on='1.14')
+@pytest.mark.nightly
 def test_under_agents_workers_start_again_together_when_one_has_no_memory(tmp_path):
   # One worker would be enough for a round, if the other one counted as lost.
   agents = [subprocess.Popen(

@@ -114,7 +114,7 @@ def test_validation_is_when_due_and_at_the_end(depth):
   assert outcome.validation['loss'] == recorder.validations[-1][1]
 
 
-@pytest.mark.parametrize('validate_every', small.slow_but([3], [1, 3, 4]))
+@pytest.mark.parametrize('validate_every', small.nightly_but([3], [1, 3, 4]))
 def test_a_validation_tower_gives_the_loop_the_same_numbers(validate_every):
   with Run(num_towers=2) as run, Run(num_towers=3, validation_tower=True) as aside:
     _, expected = loop(run, validate_every=validate_every)
@@ -137,7 +137,7 @@ def test_without_validation_there_is_none():
   assert outcome.validation_examples == 0
 
 
-@pytest.mark.parametrize('mode, depth', small.slow_but(
+@pytest.mark.parametrize('mode, depth', small.nightly_but(
     [('next', 1)], list(itertools.product(small.MODES, small.DEPTHS))))
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, depth):
   settings = dict(mode=mode, depth=depth, shuffle=True, num_towers=2)
@@ -262,7 +262,7 @@ def test_the_last_validation_is_in_the_history_though_it_is_not_the_best(tmp_pat
   assert [entry['step'] for entry in validations] == [5, 10, 12]
 
 
-@pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
   options = dict(total_steps=40, validate_every=2, patience=3, save_every=3)

@@ -102,8 +102,8 @@ def test_it_takes_the_steps_of_a_session(tmp_path, capsys):
 
 
 @pytest.mark.parametrize('settings', [
-    pytest.param(dict(), id='plain', marks=pytest.mark.slow),
-    pytest.param(dict(validation=False, accumulate=2), id='accumulate', marks=pytest.mark.slow),
+    pytest.param(dict(), id='plain', marks=pytest.mark.nightly),
+    pytest.param(dict(validation=False, accumulate=2), id='accumulate', marks=pytest.mark.nightly),
     pytest.param(dict(variables='replicated', input_mode='shard'), id='replicated')])
 def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp_path):
   def train(steps, folder):
@@ -120,7 +120,7 @@ def test_a_run_that_is_resumed_ends_to_the_bit_as_one_that_was_not(settings, tmp
     np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in last])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_goes_on_in_any_shape_and_warns_of_another_order(tmp_path, capsys):
   def train(steps, folder, **settings):
     recorder = Recorder()
@@ -150,7 +150,7 @@ def test_a_run_goes_on_in_any_shape_and_warns_of_another_order(tmp_path, capsys)
     assert capsys.readouterr().out == ''
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
   assert len([line for line in SCRIPT.splitlines() if line]) <= 15

@@ -55,7 +55,7 @@ def train(run, num_steps=NUM_STEPS):
   return weights
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, shape', small.slow_but(
+@pytest.mark.parametrize('mode, num_towers, depth, shape', small.nightly_but(
     FAST, [*FAST, *(point for point in GRID if point not in FAST)]))
 def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
     mode, num_towers, depth, shape):
@@ -100,7 +100,7 @@ def reference():
     return moments, averages, plain.validate()
 
 
-@pytest.mark.parametrize('shape', small.slow_but(
+@pytest.mark.parametrize('shape', small.nightly_but(
     ['replicated', 'validation tower'], ['host, clone', 'replicated', 'validation tower']))
 def test_validation_measures_them_with_the_moments_as_they_are(shape):
   moments, averages, (expected, num_examples) = reference()
@@ -112,7 +112,7 @@ def test_validation_measures_them_with_the_moments_as_they_are(shape):
     assert means == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_have_the_same_and_measure_them():
   moments, averages, (expected, num_examples) = reference()
   with InProcessCluster(num_workers=2, num_towers=2, model=normed, average_weights=0.9,

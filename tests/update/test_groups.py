@@ -94,13 +94,13 @@ def by_hand(kind):
 
 
 @pytest.mark.parametrize('kind, num_towers, settings', [
-    pytest.param('optimizers', 1, {}, marks=pytest.mark.slow),
+    pytest.param('optimizers', 1, {}, marks=pytest.mark.nightly),
     ('optimizers', 3, dict(variables='balanced')),
     ('factors', 2, dict(variables='replicated')),
-    pytest.param('factors', 8, {}, marks=pytest.mark.slow),
+    pytest.param('factors', 8, {}, marks=pytest.mark.nightly),
     ('frozen', 2, dict(accumulate=2, variables='replicated')),
-    pytest.param('frozen', 3, {}, marks=pytest.mark.slow),
-    pytest.param('all', 2, dict(accumulate=2), marks=pytest.mark.slow),
+    pytest.param('frozen', 3, {}, marks=pytest.mark.nightly),
+    pytest.param('all', 2, dict(accumulate=2), marks=pytest.mark.nightly),
     ('all', 3, dict(variables='replicated', tower_build='clone'))])
 def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
   initial, trained = train(num_towers, **SETTINGS[kind], **settings)
@@ -115,7 +115,7 @@ def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
     assert bool(slots) == (name in moved), slots
 
 
-@pytest.mark.parametrize('placement', small.slow_but(['replicated'], ['host', 'replicated']))
+@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_workers_train_as_one_tower(placement):
   settings = dict(frozen='hidden/weights', rate_factors='hidden/=0.5,logits/=2', optimizer='adam')
   with Run(num_towers=1, **settings) as run:
@@ -245,7 +245,7 @@ def adversaries_by_hand():
 
 @pytest.mark.parametrize('num_towers, settings', [
     (2, dict(variables='replicated')), (3, {}),
-    pytest.param(8, {}, marks=pytest.mark.slow)])
+    pytest.param(8, {}, marks=pytest.mark.nightly)])
 def test_adversaries_train_each_by_its_own_loss(num_towers, settings):
   _, trained = train_adversaries(num_towers, **settings)
   expected = adversaries_by_hand()

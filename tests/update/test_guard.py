@@ -64,12 +64,12 @@ CASES = {
                  placement='balanced', average_weights=0.9), 'beside a validation tower':
                      dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
 }
-SLOW = ('clipped, decayed', 'mean batch norm', 'sparse', 'accumulated',
+NIGHTLY = ('clipped, decayed', 'mean batch norm', 'sparse', 'accumulated',
         'beside a validation tower')
 
 
 @pytest.mark.parametrize('case, value', [
-    pytest.param(case, value, marks=pytest.mark.slow if case in SLOW else ())
+    pytest.param(case, value, marks=pytest.mark.nightly if case in NIGHTLY else ())
     for case, value in zip(sorted(CASES), itertools.cycle([np.nan, np.inf]))])
 def test_a_step_that_is_not_finite_changes_nothing_and_is_skipped(case, value):
   settings = dict(dict(num_towers=3, train=faults.poison(TRAIN, ROW, value)), **CASES[case])
@@ -159,7 +159,8 @@ def test_what_fails_only_once_is_done_when_it_is_tried_again():
 
 
 @pytest.mark.parametrize('settings', [
-    dict(optimizer='adam', model=normed), pytest.param(dict(accumulate=2), marks=pytest.mark.slow)])
+    dict(optimizer='adam', model=normed),
+    pytest.param(dict(accumulate=2), marks=pytest.mark.nightly)])
 def test_with_and_without_a_guard_is_the_same_to_the_bit(settings, monkeypatch):
   results = []
   for guard in (True, False):

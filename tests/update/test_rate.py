@@ -6,7 +6,7 @@ import pytest
 
 import models
 from tensorflow_v1 import tf
-from tests.harness.small import slow_but
+from tests.harness.small import nightly_but
 from towers import data
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
@@ -31,7 +31,7 @@ def list_ops_of_constant(optimizer):
   return list_ops(optimizer=optimizer, schedule='constant')
 
 
-@pytest.mark.parametrize('optimizer, schedule', slow_but(
+@pytest.mark.parametrize('optimizer, schedule', nightly_but(
     [(optimizer, SCHEDULES[0]) for optimizer in ('momentum', 'adam', 'lamb')],
     [(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES]))
 def test_a_schedule_adds_only_its_own_ops_none_for_a_variable_or_a_tower(optimizer, schedule):

@@ -97,7 +97,7 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
 
 @pytest.mark.parametrize('num_towers, placement, settings', [
     (1, 'host', {}), (2, 'balanced', dict(accumulate=2)), (3, 'replicated', {}),
-    pytest.param(8, 'host', dict(tower_build='clone'), marks=pytest.mark.slow)])
+    pytest.param(8, 'host', dict(tower_build='clone'), marks=pytest.mark.nightly)])
 def test_all_towers_start_and_train_alike(files, num_towers, placement, settings):
   def train(**settings):
     with Run(model=model, init_from=files['v2'], init_map='net/=', **settings) as run:

@@ -46,7 +46,7 @@ def read_all(examples):
 
 
 @pytest.mark.parametrize('kind, channels', [
-    ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.slow)])
+    ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.nightly)])
 def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
   source, to = tmp_path / 'source', tmp_path / 'to'
   source.mkdir()
@@ -167,7 +167,7 @@ def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
   assert not [name for name in os.listdir(str(to)) if name.endswith('.tmp')]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_worker_outlives_a_killed_conversion(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
   process = subprocess.Popen([

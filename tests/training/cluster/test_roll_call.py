@@ -164,7 +164,7 @@ def test_the_one_that_differs_is_named(addresses):
     check_alike(cluster, 'flags', [dict(seed=1), dict(seed=2), dict(seed=2)], 'Fix it.')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_of_two_tensorflows_end_with_code_2_and_name_the_odd_one(addresses):
   pythons = [os.path.join(ROOT, f'.venv-{target}', 'bin', 'python') for target in ('tf1', 'tf2')]
   if not all(map(os.path.exists, pythons)):

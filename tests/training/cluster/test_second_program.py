@@ -42,7 +42,7 @@ except towers.UsageError as error:
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_path):
   (tmp_path / 'child.py').write_text(CHILD)
   done = subprocess.run(

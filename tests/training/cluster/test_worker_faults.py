@@ -61,7 +61,7 @@ def uninterrupted(tmp_path_factory):
   return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('dead, fault, moment, times', [
     (1, 'steps are marked', '<training>', 30), (0, 'steps are marked', '<training>', 30),
     (1, 'validation is slow', '<validation>', 14), (0, 'saving is slow', '<saving>', 2)])
@@ -81,7 +81,7 @@ def test_killed_workers_end_all_and_together_they_go_on_to_the_same_bits(
   assert history == (uninterrupted / 'history.json').read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterrupted, tmp_path):
   launched = subprocess.run(
       [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=2', '--evaluator',
@@ -102,8 +102,8 @@ def test_the_launcher_starts_all_again_and_they_end_with_the_same_bits(uninterru
   assert evaluated == pytest.approx(validated, abs=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.both
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_a_worker_that_is_back_before_the_others_look_is_missed_all_the_same():
   with standing_still('--steps=4000') as cluster:
     cluster.kill(0)
@@ -121,7 +121,7 @@ def test_a_worker_that_dies_in_its_start_is_missed():
     assert_gone(cluster, 0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_hangs_in_its_start_ends_and_so_do_the_others():
   with ProcessCluster(faults={1: 'building is slow'}, flags=['--start_seconds=8']) as cluster:
     assert cluster.wait() == [EXIT_CODE, EXIT_CODE]
@@ -134,7 +134,7 @@ def test_a_worker_that_hangs_in_its_start_ends_and_so_do_the_others():
       assert is_found or 'has ended. A step needs all workers' in cluster.output(worker)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_hangs_before_all_have_met_ends_by_itself():
   with ProcessCluster(faults={1: 'loading sleeps'}, flags=['--start_seconds=8']) as cluster:
     assert cluster.wait() == [EXIT_CODE, RunError.exit_code]
@@ -143,7 +143,7 @@ def test_a_worker_that_hangs_before_all_have_met_ends_by_itself():
             "is still at 'packages and files'") in cluster.output(1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_never_comes_is_named_after_the_time():
   with ProcessCluster(num_workers=3, absent=[1], flags=['--start_seconds=8']) as cluster:
     assert cluster.wait(0, 2) == [EXIT_CODE, EXIT_CODE]
@@ -153,7 +153,7 @@ def test_a_worker_that_never_comes_is_named_after_the_time():
     assert f'waiting for the other workers: {missing} yet' in text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_stands_still_for_a_while_is_waited_for():
   with standing_still('--steps=60') as cluster:
     time.sleep(4)
@@ -162,7 +162,7 @@ def test_a_worker_that_stands_still_for_a_while_is_waited_for():
     assert cluster.wait() == [0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes():
   with standing_still('--worker_seconds=4') as cluster:
     assert cluster.wait(0, seconds=GONE_SECONDS + 4) == [EXIT_CODE]
@@ -172,7 +172,7 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_ends_when_it_wakes
     assert_gone(cluster, 1, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path):
   flags = ['--start_seconds=8', '--checkpoint_every=10steps', f'--checkpoint_dir={tmp_path}']
   with ProcessCluster(fault='steps are marked', flags=flags) as cluster:
@@ -187,7 +187,7 @@ def test_a_worker_that_is_started_again_alone_neither_trains_nor_saves(tmp_path)
     assert steps_of(tmp_path) == saved
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_whose_data_fail_is_named_with_its_reason():
   with ProcessCluster(faults={1: 'the map function raises'}, flags=['--batch_size=8']) as cluster:
     assert cluster.wait(1) == [3] and 'record 5 is damaged' in cluster.output(1)
@@ -244,7 +244,7 @@ def has_namespaces():
   return made
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not has_namespaces(), reason='needs root, and ip of iproute2')
 def test_a_network_that_is_cut_ends_both_sides():
   names = [f'towers-{os.getpid()}-{worker}' for worker in range(2)]
@@ -276,7 +276,7 @@ def test_a_network_that_is_cut_ends_both_sides():
       subprocess.run(['ip', 'netns', 'delete', name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_uninterrupted_workers_have_saved_what_they_should(uninterrupted):
   # The newest five, one of which may be the best.
   assert set(steps_of(uninterrupted)) >= {20, 30, 40, 45}
@@ -291,7 +291,7 @@ def run_process_cluster(flags, fault='none', codes=(0, 0)):
     return [cluster.output(worker) for worker in range(2)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps(tmp_path):
   folder = tmp_path / 'run'
   flags = [
@@ -308,7 +308,7 @@ def test_the_chief_draws_curves_traces_and_exports_while_all_take_the_same_steps
   assert 40 in steps_of(folder) and len(steps_of(folder)) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_early_stopping_stops_all_at_the_same_step(tmp_path):
   said = run_process_cluster([
       '--steps=400', '--validate_every=5steps', '--early_stopping=2', '--learning_rate=2',
@@ -321,7 +321,7 @@ def test_early_stopping_stops_all_at_the_same_step(tmp_path):
 
 
 @pytest.mark.parametrize('policy', ['skip'] + [
-    pytest.param(policy, marks=pytest.mark.slow) for policy in ('rollback', 'stop')])
+    pytest.param(policy, marks=pytest.mark.nightly) for policy in ('rollback', 'stop')])
 def test_a_loss_of_nan_is_handled_by_all_workers_alike(policy, tmp_path):
   # Worker 1 has example 5, in every epoch of 6 steps.
   flags = ['--steps=20', '--checkpoint_every=3steps', f'--on_nan={policy}',

@@ -70,7 +70,7 @@ def test_ctrl_c_in_validation_saves_the_step_before_it(tmp_path):
   assert code == 130 and saved_step(tmp_path, errors) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('fault, moment', [('warm-up is slow', 'warm-up'),
                                            ('building is slow', 'set-up')])
 def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path):
@@ -79,7 +79,7 @@ def test_before_the_first_step_a_signal_ends_it_at_once(fault, moment, tmp_path)
   assert not list(tmp_path.glob('*.index'))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
   code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGINT, signal.SIGINT,
                            seconds_later=STEPS_LEFT_SECONDS)
@@ -87,7 +87,7 @@ def test_a_second_ctrl_c_ends_it_at_once_in_a_step_that_does_not_end():
   assert 'SIGINT: the run saves and exits' in errors and 'SIGINT: interrupted' in errors
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_that_does_not_end_is_left_within_the_time():
   code, errors = signalled('a late map function sleeps', 'asleep', signal.SIGTERM,
                            seconds_later=STEPS_LEFT_SECONDS)
@@ -210,7 +210,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing():
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_whole_run_saves_though_nobody_reads_its_streams(number, tmp_path):
   command = [sys.executable, 'main.py', '--data=synthetic', '--model=linear', '--device=cpu',

@@ -52,9 +52,8 @@ def read(path):
 
 
 @pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('num_towers, depth, accumulate', [
-    (2, 1, 2), pytest.param(1, 0, 1, marks=pytest.mark.slow),
-    pytest.param(3, 1, 1, marks=pytest.mark.slow), pytest.param(2, 2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('num_towers, depth, accumulate', small.nightly_but(
+    [(2, 1, 2)], [(2, 1, 2), (1, 0, 1), (3, 1, 1), (2, 2, 2)]))
 def test_lanes_stand_in_the_order_of_the_line(tmp_path, mode, num_towers, depth, accumulate):
   traced(tmp_path / 'trace.json', mode=mode, num_towers=num_towers, depth=depth,
          accumulate=accumulate)
@@ -90,7 +89,7 @@ def test_bars_lie_within_their_runs_and_do_not_overlap_in_a_row(tmp_path):
 
 @pytest.mark.parametrize('settings', [
     dict(optimizer='adam'),
-    pytest.param(dict(depth=0, mode='next', accumulate=2), marks=pytest.mark.slow)])
+    pytest.param(dict(depth=0, mode='next', accumulate=2), marks=pytest.mark.nightly)])
 def test_tracing_does_not_change_training(tmp_path, settings):
   losses, weights, warnings, kept = traced(tmp_path / 'trace.json', shuffle=True, every=3,
                                            **settings)

@@ -24,7 +24,7 @@ def restore(run, folder):
     return Checkpoints(str(folder), keep=5).restore(run.session)
 
 
-@pytest.mark.parametrize('optimizer', small.slow_but(['adam'], ['momentum', 'adam']))
+@pytest.mark.parametrize('optimizer', small.nightly_but(['adam'], ['momentum', 'adam']))
 def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer):
   with Run(num_towers=4, optimizer=optimizer) as run:
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
 
 
 @pytest.mark.parametrize('suffix, keep_bytes', [
-    ('.index', 10), pytest.param('.data-00000-of-00001', 10, marks=pytest.mark.slow),
+    ('.index', 10), pytest.param('.data-00000-of-00001', 10, marks=pytest.mark.nightly),
     ('.index', None)])
 def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
   with Run() as run:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import DEPTHS, MODES, Run, slow_but
+from tests.harness.small import DEPTHS, MODES, Run, nightly_but
 from towers.training.saving.checkpoints import Checkpoints
 
 NUM_TRAIN, NUM_VALIDATION = 19, 11
@@ -40,7 +40,7 @@ programs = st.tuples(st.sampled_from(MODES), st.integers(1, 4), st.sampled_from(
                      st.integers(1, 3), st.sampled_from([1, 1, 2, 3]), st.booleans())
 
 
-@pytest.mark.parametrize('random_seed', slow_but([0], range(2)))
+@pytest.mark.parametrize('random_seed', nightly_but([0], range(2)))
 def test_any_history(tmp_path, random_seed):
   @seed(random_seed)
   @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))

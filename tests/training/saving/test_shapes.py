@@ -63,7 +63,7 @@ def all_weights(run):
   return {**run.weights(), **{name + '/average': value for name, value in run.averages().items()}}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('chain', [CHAIN[:4], CHAIN[::-1]], ids=['short', 'long'])
 def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
   losses = []

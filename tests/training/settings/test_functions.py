@@ -76,7 +76,7 @@ def test_the_command_line_trains_a_model_and_data_of_ones_own(folder):
 
 @pytest.mark.parametrize('job, text', [
     ('--check', '2 towers are one tower'),
-    pytest.param('--input_only', 'shard', marks=pytest.mark.slow)])
+    pytest.param('--input_only', 'shard', marks=pytest.mark.nightly)])
 def test_other_jobs_take_them_too(job, text, folder):
   done = run(folder, 'train.py', *QUICK, job)
   assert done.returncode == 0 and text in done.stdout, done.stderr

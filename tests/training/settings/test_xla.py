@@ -47,8 +47,8 @@ def test_the_environment_says_what_was_asked_for(kind, given, expected):
 
 
 @pytest.mark.parametrize('kind, compiles', [
-    ('on', True), pytest.param('off', False, marks=pytest.mark.slow),
-    pytest.param('auto', False, marks=pytest.mark.slow)])
+    ('on', True), pytest.param('off', False, marks=pytest.mark.nightly),
+    pytest.param('auto', False, marks=pytest.mark.nightly)])
 def test_on_compiles_and_off_does_not(kind, compiles):
   environ = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
   done = subprocess.run([sys.executable, '-c', COUNT_COMPILED % kind], cwd=ROOT, env=environ,
@@ -66,7 +66,7 @@ def off(tmp_path_factory):
   return result_here(tmp_path_factory.mktemp('off'), '--xla=off', '--num_gpus=1', *FLAGS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('num_gpus', [1, 2])
 def test_compiled_towers_compute_the_same(num_gpus, off, tmp_path):
   on, _ = run_with_result(tmp_path, '--xla=on', f'--num_gpus={num_gpus}', *FLAGS)
@@ -74,7 +74,7 @@ def test_compiled_towers_compute_the_same(num_gpus, off, tmp_path):
     assert on[key] == pytest.approx(off[key], abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp_path):
   """A run ends when a copy differs, and when the constants of a tower's dropout land on another
   device.

@@ -8,7 +8,7 @@ import towers
 from benchmarks.harness.live_memory import measure_peaks
 from models import nasnet
 from tensorflow_v1 import tf
-from tests.harness.small import Run, dense, random_examples, slow_but
+from tests.harness.small import Run, dense, nightly_but, random_examples
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.stepping import memory
 from towers.training.stepping.memory import MemoryModel, estimate_memory, format_bytes
@@ -100,7 +100,7 @@ def measure(run):
   return [peaks[tower.device] for tower in program.towers]
 
 
-@pytest.mark.parametrize('model, num_towers, settings', slow_but(FAST, POINTS))
+@pytest.mark.parametrize('model, num_towers, settings', nightly_but(FAST, POINTS))
 def test_a_step_holds_what_was_estimated(model, num_towers, settings):
   settings = dict(dict(batch_size=BATCH), **settings)
   with Run(model=model, num_towers=num_towers, train=random_examples(3 * BATCH), **settings) as run:
@@ -115,7 +115,7 @@ ZOO = [('lenet', 2, 28, 16), ('alexnet_cifar', 2, 32, 16), ('resnet20', 2, 16, 8
        ('vgg16', 1, 32, 4), ('nasnet_cifar', 1, 32, 2)]
 
 
-@pytest.mark.parametrize('model, num_towers, size, rows', slow_but(ZOO[:1], ZOO))
+@pytest.mark.parametrize('model, num_towers, size, rows', nightly_but(ZOO[:1], ZOO))
 def test_a_step_of_the_zoo_holds_what_was_estimated(model, num_towers, size, rows, monkeypatch):
   one_cell = nasnet._VARIANTS['cifar']._replace(num_normal=1)
   monkeypatch.setitem(nasnet._VARIANTS, 'cifar', one_cell)

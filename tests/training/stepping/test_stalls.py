@@ -29,11 +29,11 @@ def run(fault, *flags):
     pytest.param(
         'the map function sleeps', ['--input_mode=next', '--staging_depth=0'],
         'the iterator of all 2 towers, which share one iterator (split train) gives no batch',
-        marks=pytest.mark.slow),
+        marks=pytest.mark.nightly),
     # When two towers sleep, two cores leave the data set no thread to answer with.
     pytest.param(
         'the model sleeps', [], 'the batches of all towers are there|Or an op of the model',
-        marks=pytest.mark.slow)])
+        marks=pytest.mark.nightly)])
 def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   [error], seconds = run(fault, '--stall_seconds=2', *flags)
   assert any(word in error for word in words.split('|'))
@@ -42,7 +42,7 @@ def test_a_run_that_stalls_ends_in_time_and_tells_why(fault, flags, words):
   assert seconds < 12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_out_of_memory_ends_with_what_to_try():
   [error], _ = run('out of memory')
   for words in ('has no room for a tensor of shape [65536, 65536], float, 17.18 GB',
@@ -50,7 +50,7 @@ def test_out_of_memory_ends_with_what_to_try():
     assert words in error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_damaged_data_ends_with_one_line():
   [error], _ = run('the map function raises', '--input_mode=shard')
   assert 'The input of tower 1 (split train) failed' in error

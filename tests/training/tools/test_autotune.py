@@ -238,7 +238,7 @@ def test_trials_do_not_write_to_the_files_of_the_run(tmp_path, monkeypatch):
           tuned.autotune) == (mine, mine, mine, False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_tunes_and_trains(tmp_path):
   flags = ['--autotune', '--xla=off', '--inter_threads=2', '--staging_depth=0', '--num_gpus=1',
            '--model=linear', '--steps=3', f"--result_file={tmp_path / 'result.json'}"]

@@ -30,9 +30,9 @@ def rows(folder):
 
 
 @pytest.mark.parametrize('flags', [
-    pytest.param([], marks=pytest.mark.slow),
+    pytest.param([], marks=pytest.mark.nightly),
     pytest.param(['--variables=replicated', '--validation=none', '--optimizer=adam'],
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.nightly),
     ['--validation=tower', '--num_gpus=3', '--input_mode=shard', '--staging_depth=0',
      '--average_weights=0.5']])
 def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, capsys):

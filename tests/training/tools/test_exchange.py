@@ -147,7 +147,7 @@ def test_workers_try_sizes_of_fused_gradients_and_choose_alike(
   assert 'trials of 40 steps' in tune_both() and len(asked(0)) == len(asked(1)) == 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_workers_tune_and_train(tmp_path):
   flags = ['--autotune', '--xla=off', '--graph_rewriter=off', '--inter_threads=1',
            '--staging_depth=2', '--num_gpus=1', '--batch_size=16', '--steps=3',

@@ -84,7 +84,7 @@ def history(folder):
     return {validation['step']: validation for validation in json.load(file)['validations']}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_weights_are_exported_and_measure_what_validation_did(served, tmp_path):
   validations = history(served)
   best = min(validations, key=lambda step: validations[step]['loss'])
@@ -102,7 +102,7 @@ def test_the_best_weights_are_exported_and_measure_what_validation_did(served, t
                              exponentials / exponentials.sum(1, keepdims=True), atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not OTHERS, reason='the other target is not installed')
 def test_the_other_tensorflow_loads_it(served, tmp_path):
   [name] = os.listdir(str(served / 'served'))
@@ -130,10 +130,10 @@ def test_nothing_of_training_is_in_it(served):
 @pytest.mark.parametrize(
     'flags', [['--input_mode=shard', '--num_gpus=3', '--batch_norm=sync'],
               ['--input_mode=next', '--num_gpus=2', '--batch_norm=mean'],
-              pytest.param(['--num_gpus=3', '--validation=tower'], marks=pytest.mark.slow),
-              pytest.param(['--num_gpus=1'], marks=pytest.mark.slow),
+              pytest.param(['--num_gpus=3', '--validation=tower'], marks=pytest.mark.nightly),
+              pytest.param(['--num_gpus=1'], marks=pytest.mark.nightly),
               pytest.param(['--num_gpus=8', '--staging_depth=2', '--tower_build=clone'],
-                           marks=pytest.mark.slow)])
+                           marks=pytest.mark.nightly)])
 def test_every_way_to_train_exports_what_it_validated(flags, tmp_path, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   assert run('--steps=3', f"--checkpoint_dir={tmp_path / 'saved'}",
@@ -175,7 +175,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error(served):
   assert done.stdout == 'example,class,probability\n' and done.stderr == ''
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_folder_of_images_is_read_as_validation_reads_it(tmp_path, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   random = np.random.RandomState(0)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.harness import capped_run
-from tests.harness.small import dense, model, random_examples, slow_but
+from tests.harness.small import dense, model, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
 from towers.placement.devices import Devices, build_devices
@@ -90,7 +90,7 @@ def find(monkeypatch, num_towers=2, trial=FITS, largest=None, model=model, num_e
 
 
 @pytest.mark.parametrize('num_towers, accumulate',
-                         slow_but([(3, 2)], [(1, 1), (2, 1), (3, 2)]))
+                         nightly_but([(3, 2)], [(1, 1), (2, 1), (3, 2)]))
 def test_trials_begin_with_what_is_estimated_to_fit(monkeypatch, num_towers, accumulate):
   parts = num_towers * accumulate
   settings = dict(num_towers=num_towers, accumulate=accumulate)
@@ -215,7 +215,7 @@ def test_a_container_may_have_less_than_the_machine(tmp_path):
   assert find_free() == 15000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_found_is_at_the_edge_of_what_fits(tmp_path):
   num_towers = 2
   result_file = str(tmp_path / 'found.json')
