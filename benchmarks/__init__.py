@@ -1,0 +1,5 @@
+"""Benchmarks: what the figures of the docs are measured with."""
+
+from towers.annexes import find_in_clone
+
+find_in_clone()

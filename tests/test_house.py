@@ -8,25 +8,29 @@ import pytest
 
 import towers
 from tests import ROOT
+from towers import annexes
 
 # From the ground up. A room may import itself and the rooms before it.
 ROOMS = [
-    'towers.base', 'tensorflow_v1', 'towers.graph', 'towers.coupling', 'towers.placement',
-    'towers.data', 'staging',
+    'towers.base', 'towers.annexes', 'tensorflow_v1', 'towers.graph', 'towers.coupling',
+    'towers.placement', 'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.optimizers',
     'towers.warm_start', 'towers.validation',
     'towers.checks', 'towers.training_graph', 'towers.training.settings', 'towers.training.faults',
     'towers.training.saving', 'towers.training.stepping', 'towers.training.cluster',
     'towers.training.reporting', 'towers.training.tools', 'towers.session', 'towers.program',
     'towers.training', 'towers.launch', 'towers.command_line', 'towers.script', 'towers.__main__',
-    'examples', 'benchmarks', 'main',
+    'main', 'towers_data', 'towers_launch', 'towers_tools', 'examples', 'benchmarks',
 ]
 # The zoo stands beside the house: it needs three modules of it, and none of them needs the zoo.
 ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',
                'towers.tower.batch_norm_layer')
 # Where a flag names a model of the zoo.
 ZOO_IS_NAMED = ('towers.training.settings', 'towers.training.jobs', 'examples', 'benchmarks')
-PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1']
+# What training does without: no file of the middle imports them, and none of them another.
+ANNEXES = sorted({target.split('.')[0] for target in annexes.ANNEXES.values()})
+PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1',
+            *(f'extras/{name}/{name}' for name in ANNEXES)]
 # So many files can be taken in at a glance.
 MOST_FILES = 16
 
@@ -44,7 +48,9 @@ def read_tree(path):
 
 
 def module_of(path):
-  name = path[:-len('.py')].replace(os.sep, '.')
+  # A package of extras/ stands in a folder of its own, beside its tests.
+  inner = path.split(os.sep, 2)[2] if path.startswith('extras' + os.sep) else path
+  name = inner[:-len('.py')].replace(os.sep, '.')
   return name[:-len('.__init__')] if name.endswith('.__init__') else name
 
 
@@ -94,14 +100,17 @@ def modules_of(*packages):
   return sorted(name for name in MODULES if name.split('.')[0] in packages and name != 'towers')
 
 
-@pytest.mark.parametrize('module', modules_of('towers', 'staging', 'tensorflow_v1', 'examples',
-                                              'benchmarks'))
+@pytest.mark.parametrize('module', modules_of('towers', 'staging', 'tensorflow_v1', 'main',
+                                              'examples', 'benchmarks', *ANNEXES))
 def test_nothing_imports_what_stands_above_it(module):
   for other in imports(module):
     if other.split('.')[0] == 'models':
       assert module.startswith(ZOO_IS_NAMED), f'{module} imports {other}'
     else:
       assert floor_of(other) <= floor_of(module), f'{module} imports {other}, which is above it'
+      annex, mine = other.split('.')[0], module.split('.')[0]
+      assert annex not in ANNEXES or mine in (annex, 'examples', 'benchmarks'), (
+          f'{module} imports {other}, of another annex')
 
 
 @pytest.mark.parametrize('module', modules_of('models'))
@@ -125,7 +134,7 @@ def test_there_are_no_circles():
 
 
 def test_rooms_can_be_looked_over():
-  for folder in PACKAGES + ['benchmarks', 'tests', 'examples', 'docs']:
+  for folder in PACKAGES + ['benchmarks', 'tests', 'extras', 'examples', 'docs']:
     for path, _, names in os.walk(os.path.join(ROOT, folder)):
       names = [name for name in names if not name.endswith('.pyc') and name != '__init__.py']
       assert len(names) <= MOST_FILES, f'{os.path.relpath(path, ROOT)} has {len(names)} files'

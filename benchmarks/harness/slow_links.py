@@ -31,7 +31,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from benchmarks.peers.ring import Link
-from towers.launch.network import enter_network, find_obstacle
+from towers_launch.network import enter_network, find_obstacle
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PORT = 2222

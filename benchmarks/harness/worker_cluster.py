@@ -12,8 +12,8 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from benchmarks.harness.slow_links import SlowLinks
-from towers.launch.ports import find_free_ports
-from towers.launch.tf_config import format_tf_config
+from towers_launch.ports import find_free_ports
+from towers_launch.tf_config import format_tf_config
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _WORKER = 'benchmarks.harness.worker_steps'

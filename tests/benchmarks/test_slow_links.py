@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.harness.slow_links import _host, find_problem, forward
 from tests import ROOT
-from tests.launch.launcher import is_alive, wait_until
+from tests.harness.processes import is_alive, wait_until
 
 LATENCY, BANDWIDTH = 0.05, 1e5
 # Two processes: one sends the other a byte and gets it back. Then both wait.

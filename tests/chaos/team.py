@@ -11,7 +11,7 @@ from typing import List, Optional, Sequence
 from tests import ROOT
 from tests.chaos.shape import Shape
 from tests.harness.in_process_cluster import find_ports
-from towers.launch.tf_config import format_tf_config
+from towers_launch.tf_config import format_tf_config
 
 # For a busy machine: nothing in a life takes so long.
 LIMIT_SECONDS = 180.0

@@ -10,7 +10,7 @@ import time
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
 from tests.harness.loaded_process import LoadedProcess
-from towers.launch.tf_config import format_tf_config
+from towers_launch.tf_config import format_tf_config
 
 SECONDS = 60
 

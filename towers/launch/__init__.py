@@ -1,1 +1,1 @@
-"""Launch: starts and ends several workers on one machine, without importing TensorFlow."""
+"""Launch: the commands of the annex towers-launch, by the names of `python -m towers.launch`."""

@@ -15,10 +15,10 @@ import pytest
 from tests import ROOT
 from tests.harness.in_process_cluster import find_ports
 from towers.base.usage_error import UsageError
-from towers.launch.tf_config import format_tf_config
 from towers.placement.cluster import Cluster
 from towers.training.cluster.roll_call import RollCall, check_alike
 from towers.training.faults.run_error import RunError
+from towers_launch.tf_config import format_tf_config
 
 
 @pytest.fixture

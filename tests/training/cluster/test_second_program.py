@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.launch.launcher import clean_environment
+from tests.harness.processes import clean_environment
 
 # Two sessions, a whole training, and a program for which the server has too few devices.
 CHILD = '''

@@ -109,7 +109,7 @@ class ChildProcess:
       environment: all variables.
       cores: to run on; all of the launcher's if empty.
       index: chooses the colour of its tag.
-      orphans: the stdin of `towers/launch/orphans.py`.
+      orphans: the stdin of `towers_launch/orphans.py`.
       outputs: for its stdout and its stderr.
 
     Raises:

@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towers.launch import agent as agents
-from towers.launch.agreement import (
+from towers_launch import agent as agents
+from towers_launch.agreement import (
   DONE,
   JOIN,
   JOINED,

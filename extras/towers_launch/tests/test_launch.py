@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher import PRELUDE, SLEEP
 from tests import ROOT
-from tests.launch.launcher import PRELUDE, SLEEP, clean_environment, is_alive, wait_until
+from tests.harness.processes import clean_environment, is_alive, wait_until
 from towers.base.usage_error import UsageError
-from towers.launch import ports as launch_ports
-from towers.launch.child_process import ChildProcess, Lines, Output
-from towers.launch.members import plan_members
-from towers.launch.orphans import follow
+from towers_launch import ports as launch_ports
+from towers_launch.child_process import ChildProcess, Lines, Output
+from towers_launch.members import plan_members
+from towers_launch.orphans import follow
 
 
 def test_lines_of_several_workers_are_whole_and_in_order(start):
@@ -487,7 +488,7 @@ def test_a_cluster_in_a_cluster_is_refused(start):
 
 
 def test_nothing_heavy_is_imported():
-  code = ('import sys, towers.launch.__main__, towers.launch.tf_config\n'
+  code = ('import sys, tests, towers_launch.__main__, towers_launch.tf_config\n'
           'print([name for name in ("tensorflow", "numpy", "absl") if name in sys.modules])')
   assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                         timeout=60).stdout == '[]\n'

@@ -11,7 +11,7 @@ import math
 import time
 from typing import Callable, Collection, List, Sequence
 
-from towers.launch.members import Member
+from towers_launch.members import Member
 
 _LONGEST_SECONDS = 3600.0
 

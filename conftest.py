@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import tests  # noqa: F401 (finds the packages in extras/)
 from towers.base.cores import count_cores
 
 # Under nohup all processes of the tests would ignore SIGHUP, and in the background of a script

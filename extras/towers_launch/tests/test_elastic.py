@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launch.launcher import SLEEP
-from towers.launch.members import plan_members
-from towers.launch.roster import Roster
+from launcher import SLEEP
+from towers_launch.members import plan_members
+from towers_launch.roster import Roster
 
 WORKERS, LEAST, RETRY_SECONDS = 4, 2, 10.0
 

@@ -1,11 +1,10 @@
 """A launcher whose children train nothing, for tests of what it starts, shows and ends."""
 
-import os
 import subprocess
 import sys
-import time
 
 from tests import ROOT
+from tests.harness.processes import clean_environment, wait_until
 
 # Every child knows its rank as `worker`, and notes lines in files of the test's folder.
 PRELUDE = '''
@@ -57,24 +56,3 @@ class Launcher:
 
   def said(self):
     return [line for line in self.stderr.split('\n') if line.startswith('launch: ')]
-
-
-def clean_environment(**more):
-  kept = {name: value for name, value in os.environ.items()
-          if name not in ('TF_CONFIG', 'CUDA_VISIBLE_DEVICES')}
-  return dict(kept, **more)
-
-
-def wait_until(holds):
-  deadline = time.monotonic() + 30
-  while not holds():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
-
-
-def is_alive(number):
-  try:
-    with open(f'/proc/{number}/stat') as file:
-      return file.read().rsplit(')', 1)[1].split()[0] != 'Z'
-  except (FileNotFoundError, ProcessLookupError):  # The latter if it ends between open and read.
-    return False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launch.launcher import Launcher
+from launcher import Launcher
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from towers.base.default_signals import HANDLED
 from towers.base.usage_error import UsageError
-from towers.launch.child_process import ChildProcess
-from towers.launch.children import Children, say
-from towers.launch.members import Member
-from towers.launch.ports import find_free_ports
-from towers.launch.tf_config import format_tf_config
 from towers.placement.cluster import ELASTIC
 from towers.training.faults.run_error import StartAgain, WorkerGone
 from towers.training.faults.signals import exit_code
+from towers_launch.child_process import ChildProcess
+from towers_launch.children import Children, say
+from towers_launch.members import Member
+from towers_launch.ports import find_free_ports
+from towers_launch.tf_config import format_tf_config
 
 # Exit codes of workers.
 MISTAKE = 2

@@ -17,7 +17,7 @@ from towers.base.aside import sweep
 from towers.base.sealed import read_sealed, seal, write_sealed
 from towers.base.usage_error import UsageError
 from towers.base.whole_file import write_once
-from towers.launch.agreement import PHASES, Card, Lineup
+from towers_launch.agreement import PHASES, Card, Lineup
 
 _END = 'end.json'
 

@@ -13,8 +13,8 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from towers.base.output import write_line
-from towers.launch.child_process import ChildProcess, Output
 from towers.training.faults.signals import find_handled
+from towers_launch.child_process import ChildProcess, Output
 
 _ORPHANS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'orphans.py')
 _LONGEST_POLL_SECONDS = 3600.0  # The kernel takes no more than a month.

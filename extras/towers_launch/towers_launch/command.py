@@ -5,7 +5,7 @@ import shutil
 from typing import Mapping, Sequence
 
 from towers.base.usage_error import UsageError
-from towers.launch.tf_config import Parser
+from towers_launch.tf_config import Parser
 
 
 def parse_with_command(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:

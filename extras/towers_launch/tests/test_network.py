@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
+from launcher import SLEEP
 from tests import ROOT
-from tests.launch.launcher import SLEEP, clean_environment, is_alive, wait_until
+from tests.harness.processes import clean_environment, is_alive, wait_until
 from tests.training.cluster.test_worker_faults import read_weights
-from towers.launch import network
+from towers_launch import network
 
 has_namespaces = pytest.mark.skipif(network.find_obstacle(network.enter_network) is not None,
                                     reason='needs namespaces of users or networks')
@@ -80,7 +81,7 @@ note('is up')
 # A kernel that refuses at one of the steps, each as another one does.
 REFUSED = '''
 import sys
-from towers.launch import __main__, network
+from towers_launch import __main__, network
 def refuse(*_):
   raise OSError(1, 'Operation not permitted', 'unshare')
 network.%s = refuse

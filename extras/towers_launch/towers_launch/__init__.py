@@ -1,0 +1,1 @@
+"""Launch: starts and ends several workers on one machine, without importing TensorFlow."""

@@ -1,0 +1,62 @@
+"""Annexes: packages beside towers, and what of them is asked for by a flag, a name or a command.
+
+  towers_data      readers of named data sets, and converters
+  towers_launch    starts and ends workers: a launcher on one machine, an agent on each host
+  towers_tools     looks at a machine, at a run and for faster settings
+
+A clone has them in extras/. Nothing here imports one before it is asked for: training needs none.
+"""
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+from towers.base.output import write_line
+from towers.base.usage_error import UsageError
+
+# What is asked for, and the function that does it.
+ANNEXES = {
+    'python -m towers.launch': 'towers_launch.__main__:main',
+    'python -m towers.launch.agent': 'towers_launch.agent:main',
+    'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',
+}
+_EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+                       'extras')
+
+
+def load(asked: str) -> Any:
+  """Returns the function for what is asked, one of `ANNEXES`.
+
+  Raises:
+    UsageError: its package is not installed.
+  """
+  module, function = ANNEXES[asked].split(':')
+  package = module.split('.')[0]
+  find_in_clone()
+  try:
+    return getattr(importlib.import_module(module), function)
+  except ModuleNotFoundError as missing:
+    if missing.name != package:
+      raise
+    name = package.replace('_', '-')
+    raise UsageError(f'{asked} needs the package {name}, which is not installed: '
+                     f'pip install extras/{package}, in a clone of towers.') from None
+
+
+def find_in_clone() -> None:
+  """Lets the packages of a clone be imported, in place of installed ones."""
+  for package in sorted({target.split('.')[0] for target in ANNEXES.values()}):
+    folder = os.path.join(_EXTRAS, package)
+    if os.path.isdir(folder) and folder not in sys.path:
+      sys.path.insert(0, folder)
+
+
+def run(asked: str) -> NoReturn:
+  """Runs a command of an annex with the arguments of this process."""
+  try:
+    command = load(asked)
+  except UsageError as error:
+    write_line(f'towers: error: {error}', sys.stderr)
+    sys.exit(2)
+  sys.exit(command())
