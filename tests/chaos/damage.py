@@ -5,7 +5,7 @@ import random
 from typing import Callable, Dict, List, Optional
 
 from tests.harness import faults
-from towers.base.aside import PREFIX
+from towers.base.files import PREFIX
 from towers.training.saving.files import find_checkpoints
 from towers.training.saving.history import HISTORY
 

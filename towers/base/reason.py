@@ -1,8 +1,11 @@
 """The reason inside an error of TensorFlow, which hides it among lists of ops and stack traces."""
 
+import errno
+import os
 import re
 
 _LONGEST = 300
+_FULL = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 
 
 def find_reason(error: Exception) -> str:
@@ -19,3 +22,8 @@ def find_reason(error: Exception) -> str:
     if line and 'root error(s) found' not in line and line != 'Graph execution error:':
       return line[:_LONGEST].rstrip('.;: ')
   return type(error).__name__
+
+
+def is_about_room(reason: str) -> bool:
+  """Whether a reason, of Python or TensorFlow, says that a disk, quota or file is full."""
+  return any(known in reason for known in _FULL)

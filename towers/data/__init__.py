@@ -12,7 +12,7 @@ once.
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from towers.base.local_path import check_local_path
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays

@@ -14,11 +14,11 @@ import sys
 import time
 from typing import Any, Callable, Iterator, Optional
 
+from towers.base.files import write_whole
+from towers.base.json_files import parse_json
 from towers.base.output import write_line
 from towers.base.reason import find_reason
-from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.data.arrays import check_name
 from towers.data.components import Components, find_components
 from towers.data.composite import encode_dataset

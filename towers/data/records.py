@@ -15,7 +15,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple, Un
 
 import numpy as np
 
-from towers.base.local_path import check_local_path
+from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data.arrays import check_name

@@ -13,7 +13,7 @@ import re
 import socket
 from typing import Any, List, Mapping, NamedTuple
 
-from towers.base.strict_json import parse_json
+from towers.base.json_files import parse_json
 from towers.base.usage_error import UsageError
 
 VARIABLE = 'TF_CONFIG'

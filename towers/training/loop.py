@@ -13,9 +13,9 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
 
 from tensorflow_v1 import tf
-from towers.base.disk_room import is_about_room
+from towers.base.files import write_whole
+from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.data import BadRecords
 from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError

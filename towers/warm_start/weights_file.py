@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers.base.local_path import check_local_path
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.update.averages import NOT_VARIABLES
 

@@ -12,8 +12,8 @@ import pytest
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, wait_until
+from towers.base.files import write_once
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_once
 from towers_launch import agent as agents
 from towers_launch.agreement import STARTED, Card, Lineup
 from towers_launch.meeting import Meeting

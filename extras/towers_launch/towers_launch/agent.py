@@ -24,8 +24,8 @@ import sys
 import time
 from typing import Callable, Dict, Optional, Sequence
 
-from towers.base.local_path import check_local_path
 from towers.base.output import open_closed_streams
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import VARIABLE, read_cluster
 from towers.training.faults.signals import exit_code

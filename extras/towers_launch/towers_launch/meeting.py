@@ -13,13 +13,14 @@ import os
 import secrets
 from typing import Any, Dict, List, Optional
 
-from towers.base.aside import sweep
-from towers.base.sealed import read_sealed, seal, write_sealed
+from towers.base.files import sweep, write_once
+from towers.base.json_files import read_sealed, seal, write_sealed
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_once
 from towers_launch.agreement import PHASES, Card, Lineup
 
 _END = 'end.json'
+_CARD: Dict[Any, Any] = dict(place=int, generation=int, key=str, address=str, beat=int, phase=str,
+                             round=int, code=object)
 
 
 class Meeting:
@@ -67,7 +68,7 @@ class Meeting:
     return {card.place: card for card in cards if card}
 
   def _read_card(self, place):
-    content = self._read(f'agent-{place}.json', Card._fields)
+    content = self._read(f'agent-{place}.json', _CARD)
     card = _parse_card(content) if content else None
     return card if card and card.place == place else None
 
@@ -75,7 +76,7 @@ class Meeting:
     """Returns the newest round; number 0 if there is none."""
     while True:
       number = len(self.lineups) + 1
-      content = self._read(f'round-{number}.json', Lineup._fields)
+      content = self._read(f'round-{number}.json', dict(number=int, members=[_CARD]))
       if content is None:
         return self.lineups[-1] if self.lineups else Lineup(0, [])
       self.lineups.append(Lineup(number, [Card(**card) for card in content['members']]))
@@ -87,7 +88,7 @@ class Meeting:
 
   def read_end(self) -> Optional[int]:
     """Returns the exit code of all, or None as long as there is none."""
-    content = self._read(_END, ['code'])
+    content = self._read(_END, dict(code=int))
     return content['code'] if content else None
 
   def end(self, code: int) -> None:
@@ -97,10 +98,10 @@ class Meeting:
   def _write_once(self, name, content):
     write_once(self._path(name), (seal(content) + '\n').encode())
 
-  def _read(self, name, members) -> Optional[Dict[str, Any]]:
+  def _read(self, name, schema) -> Optional[Dict[str, Any]]:
     """Returns what a file holds, or None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-      return read_sealed(self._path(name), members)
+      return read_sealed(self._path(name), schema)
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.data.pictures import damage, write_tfrecords
 from tests.data.test_encoded_images import take
 from towers import data
-from towers.base.sealed import seal
+from towers.base.json_files import seal
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError
 from towers.data.folders.tfrecord_folder import DESCRIPTION, find_shards

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from tests.harness import faults
-from towers.base.disk_room import is_about_room
+from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
 from towers.training.faults.run_error import RunError
 from towers.training.reporting.result import write_result

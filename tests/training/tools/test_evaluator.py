@@ -8,7 +8,7 @@ import pytest
 import main
 from tensorflow_v1 import tf
 from tests.harness import faults
-from towers.base.sealed import seal
+from towers.base.json_files import seal
 from towers.training.saving.files import list_steps
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.restore import Restorer

@@ -21,11 +21,11 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
-from towers.base.aside import sweep
 from towers.base.cores import count_cores
-from towers.base.local_path import check_local_path
+from towers.base.files import sweep
+from towers.base.json_files import write_sealed
 from towers.base.output import open_closed_streams, write_line
-from towers.base.sealed import write_sealed
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import POLICIES, BadRecords
 from towers.data.convert.shards import (

@@ -13,8 +13,8 @@ from typing import List, Optional
 
 import numpy as np
 
-from towers.base.local_path import check_local_path
 from towers.base.output import write_line
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.formats.idx import read_idx, write_idx
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.base.regular_file import open_regular
+from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples

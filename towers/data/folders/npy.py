@@ -19,7 +19,7 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from towers.base.regular_file import open_regular
+from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
 from towers.data.arrays import DTYPES, from_arrays
 from towers.data.augment import augment_arrays

@@ -12,8 +12,8 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from towers.base.local_path import check_local_path
-from towers.base.strict_json import parse_json
+from towers.base.json_files import parse_json
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples

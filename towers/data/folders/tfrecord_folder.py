@@ -13,7 +13,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
-from towers.base.sealed import read_sealed
+from towers.base.json_files import read_sealed
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
@@ -25,8 +25,9 @@ from towers.data.records import open_records
 
 DESCRIPTION = 'data_set.json'
 DESCRIPTION_FORMAT = 'towers data set 1'
-_MEMBERS = ('format', 'converted_from', 'num_classes', 'first_label', 'classes', 'image_size',
-            'channels', 'shards')
+_SCHEMA = dict(format=str, converted_from=object, num_classes=object, first_label=object,
+               classes=object, image_size=object, channels=object,
+               shards={str: {'records': int, str: object}})
 _IMAGENET_CLASSES, _IMAGENET_FIRST_LABEL = 1000, 1
 _SHARD = re.compile(r'(.*)-(\d{5})-of-(\d{5})(\..*)?\Z')
 _NO_RECORDS = ('.json', '.txt', '.md', '.tmp', '.csv')
@@ -151,7 +152,7 @@ def read_description(folder: str) -> Dict[str, Any]:
   if not os.path.exists(path):
     return {}
   try:
-    description = read_sealed(path, _MEMBERS)
+    description = read_sealed(path, _SCHEMA)
     if description['format'] != DESCRIPTION_FORMAT:
       raise ValueError(f"its format is {str(description['format'])[:60]!r}")
     numbers = {name: description.get(name) for name in _LIMITS}

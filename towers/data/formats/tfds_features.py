@@ -14,7 +14,7 @@ Format: `feature.proto`, `example_serializer.py` and `features/` of tensorflow-d
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
-from towers.base.strict_json import parse_json
+from towers.base.json_files import parse_json
 from towers.base.usage_error import UsageError
 
 # What a tensor is stored as in an Example, by what it is; 'bytes' and 'zlib' store all as strings.

@@ -29,20 +29,19 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from towers.base.aside import sweep
+from towers.base.files import open_regular, sweep, write_whole
+from towers.base.json_files import seal, unseal
 from towers.base.output import write_line
-from towers.base.regular_file import open_regular
-from towers.base.sealed import seal, unseal
+from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
-from towers.base.user_cache import find_in_cache
-from towers.base.whole_file import write_whole
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.crc32c import crc32c_of, mask
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FORMAT = 'towers index 1'
 _INDEX_DIR = '.index'
-_HEADER = ('format', 'size', 'mtime_ns', 'records', 'crc32', 'damage', 'facts')
+_HEADER = dict(format=str, size=int, mtime_ns=object, records=int, crc32=int, damage=object,
+               facts={str: object})
 _HEADERS_AT_A_TIME = 65536
 _MOST_OPEN_FILES = 256
 

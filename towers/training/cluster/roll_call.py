@@ -19,8 +19,8 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
+from towers.base.json_files import parse_json
 from towers.base.output import write_line
-from towers.base.strict_json import parse_json
 from towers.base.usage_error import UsageError, first_few
 from towers.placement.cluster import Cluster, is_loopback
 from towers.training.faults.run_error import WorkerGone

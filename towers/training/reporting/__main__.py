@@ -8,10 +8,10 @@ import os
 import sys
 from typing import Optional, Sequence
 
-from towers.base.local_path import check_local_path
+from towers.base.files import write_whole
 from towers.base.output import open_closed_streams, write_line
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.training.reporting.page import format_page, read_runs
 
 

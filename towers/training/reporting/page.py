@@ -16,13 +16,15 @@ import html
 import re
 from typing import Any, Dict, List, Sequence
 
-from towers.base.regular_file import open_regular
-from towers.base.sealed import seal, unseal
+from towers.base.json_files import read_text, seal, unseal
 from towers.base.usage_error import UsageError
 from towers.training.reporting.chart import NUM_COLOURS, Curve, draw_chart
 
-_MEMBERS = ('config', 'description', 'versions', 'warnings', 'seconds', 'samples', 'validations',
-            'result')
+_POINTS = [{'step': int, str: (float, None)}]
+_SCHEMA = dict(config={str: object}, description=str, versions={str: str}, warnings=[str],
+               seconds={str: float}, samples=_POINTS, validations=_POINTS,
+               result=({'global_step': int, 'examples_seen': int, 'num_towers': int, str: object},
+                       None))
 _DATA = re.compile(r'<script type="application/json" id="run-\d+">(.*?)</script>', re.DOTALL)
 _STYLE = '''
 :root { --paper: #ffffff; --ink: #1c2024; --faint: #6a727a; --line: #e2e5e9;
@@ -91,8 +93,7 @@ def read_runs(path: str) -> List[Dict[str, Any]]:
     UsageError: the file cannot be read, or is no such page.
   """
   try:
-    with open_regular(path) as file:
-      runs = [unseal(content, _MEMBERS) for content in _DATA.findall(file.read().decode('utf-8'))]
+    runs = [unseal(content, _SCHEMA) for content in _DATA.findall(read_text(path))]
   except (OSError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UsageError(f'{path} cannot be read: {reason}') from None

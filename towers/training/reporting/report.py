@@ -13,9 +13,9 @@ import platform
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from towers.base.cores import count_cores
+from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.reporting.page import format_page, read_runs
 

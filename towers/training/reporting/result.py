@@ -3,9 +3,8 @@
 import json
 from typing import Any, Dict
 
-from towers.base.disk_room import is_about_room
-from towers.base.reason import find_reason
-from towers.base.whole_file import write_whole
+from towers.base.files import write_whole
+from towers.base.reason import find_reason, is_about_room
 from towers.training.faults.run_error import RunError
 
 

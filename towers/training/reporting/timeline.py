@@ -17,8 +17,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import tf
+from towers.base.files import write_whole
 from towers.base.output import write_line
-from towers.base.whole_file import write_whole
 from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
 

@@ -21,12 +21,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers.base.aside import folder_aside, sweep
-from towers.base.local_path import check_local_path
+from towers.base.files import folder_aside, sweep, write_whole
 from towers.base.output import write_line
+from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError, format_lines
-from towers.base.whole_file import write_whole
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
 from towers.placement.counters import get_global_step

@@ -12,14 +12,14 @@ import math
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from towers.base.json_files import read_sealed, seal, unseal
 from towers.base.output import write_line
-from towers.base.sealed import read_sealed, seal, unseal
 from towers.base.usage_error import UsageError
 
 HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
 _RATE_FACTOR = 0.5
-_MEMBERS = ('validations', 'rollbacks')
+_SCHEMA = dict(validations=[{'step': int, str: float}], rollbacks=[dict(step=int, to=int)])
 
 
 class History:
@@ -111,10 +111,10 @@ class History:
   def read(self, folder: str, step: int, warn: Callable[[str], None] = write_line) -> None:
     """Reads the history in a folder as it was after `step` updates; warns if it cannot."""
     try:
-      self._take(read_sealed(os.path.join(folder, HISTORY), _MEMBERS), step)
+      self._take(read_sealed(os.path.join(folder, HISTORY), _SCHEMA), step)
     except FileNotFoundError:
       return
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
       warn(f'WARNING: {HISTORY} in {folder} cannot be read ({error}): the best checkpoint and '
            'early stopping start anew')
 
@@ -122,28 +122,15 @@ class History:
     """Reads the history from the text of `format`, as it was after `step` updates.
 
     Raises:
-      ValueError, KeyError, TypeError, AttributeError: `text` is no history.
+      ValueError: `text` is no history.
     """
-    self._take(unseal(text, _MEMBERS), step)
+    self._take(unseal(text, _SCHEMA), step)
 
   def _take(self, content, step):
-    validations, rollbacks = content['validations'], content['rollbacks']
-    for validation in validations:
-      _check(validation, 'step')
-    for rollback in rollbacks:
-      _check(rollback, 'step', 'to')
-    self._validations = validations
-    self._rollbacks = [rollback for rollback in rollbacks if rollback['to'] <= step]
+    self._validations = content['validations']
+    self._rollbacks = [rollback for rollback in content['rollbacks'] if rollback['to'] <= step]
     self._drop_validations_after(step)
 
   def _drop_validations_after(self, step):
     self._validations = [
         validation for validation in self._validations if validation['step'] <= step]
-
-
-def _check(entry, *steps):
-  """Raises a ValueError unless `entry` maps names to numbers, and those of `steps` to ints."""
-  if not all(isinstance(value, (int, float)) for value in entry.values()):
-    raise ValueError(f'{entry!r} holds something other than numbers')
-  if not all(type(entry[name]) is int for name in steps):
-    raise ValueError(f'{entry!r} has no step')

@@ -10,8 +10,8 @@ where each has a folder of its own, they agree on the smallest.
 import os
 from typing import Optional
 
+from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
-from towers.base.sealed import read_sealed, write_sealed
 
 ROOM = 'memory.json'
 _MEMBER = 'examples_per_tower'
@@ -21,12 +21,12 @@ def read_room(folder: str) -> Optional[int]:
   """Returns the most examples per tower of a micro-batch, or None; warns of a damaged file."""
   path = os.path.join(folder, ROOM)
   try:
-    most = read_sealed(path, [_MEMBER])[_MEMBER]
-    if type(most) is not int or most < 1:
-      raise ValueError(f'it holds {most!r} examples')
+    most = read_sealed(path, {_MEMBER: int})[_MEMBER]
+    if not most:
+      raise ValueError('it holds 0 examples')
   except FileNotFoundError:
     return None
-  except (OSError, ValueError, KeyError) as error:
+  except (OSError, ValueError) as error:
     write_line(f'WARNING: {path} cannot be read ({error}): how much fits is found out anew')
     return None
   return most

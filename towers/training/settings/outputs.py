@@ -4,9 +4,8 @@ import contextlib
 import os
 from typing import Optional
 
-from towers.base.aside import file_aside, sweep
-from towers.base.disk_room import is_about_room
-from towers.base.regular_file import name_other_kind
+from towers.base.files import file_aside, name_other_kind, sweep
+from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
 
 _PROBE_BYTES = 4096

@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any, NamedTuple, Tuple
 
-from towers.base.local_path import check_local_path
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
 from towers.training.settings.functions import is_function

@@ -11,7 +11,7 @@ import re
 from typing import Any, Iterator, Set
 
 from tensorflow_v1 import Operation, tf
-from towers.base.disk_room import is_about_room
+from towers.base.reason import is_about_room
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_writes
 from towers.training.stepping.steps import Steps

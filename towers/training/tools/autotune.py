@@ -19,12 +19,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from towers.base.aside import sweep
 from towers.base.cores import count_cores, count_cores_of_each
+from towers.base.files import sweep
+from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
-from towers.base.sealed import read_sealed, write_sealed
+from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
-from towers.base.user_cache import find_in_cache
 from towers.placement.cluster import ALONE, Cluster
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
@@ -236,7 +236,7 @@ def _refuse_broken(trial):
 def _recall(path) -> Optional[Tuned]:
   """Returns the result of earlier trials, or None."""
   try:
-    kept = read_sealed(path, ['settings', 'rows'])
+    kept = read_sealed(path, dict(settings={str: object}, rows=[[object]]))
     tuned = Tuned(kept['settings'], [TrialRow(*row) for row in kept['rows']])
     Config(**tuned.settings)
     tuned.format()

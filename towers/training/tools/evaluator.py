@@ -13,9 +13,9 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from tensorflow_v1 import tf
+from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
-from towers.base.sealed import read_sealed, write_sealed
 from towers.base.usage_error import UsageError
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
@@ -27,6 +27,7 @@ from towers.training.stepping.validation_pass import format_means
 from towers.training_graph import TrainingGraph
 
 EVALUATIONS = 'evaluations.json'
+_SCHEMA = dict(evaluations=[{'step': int, str: float}])
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -39,11 +40,10 @@ class Evaluations:
     self._path = os.path.join(folder, EVALUATIONS)
     self.rows: List[Dict[str, float]] = []
     try:
-      rows = read_sealed(self._path, ['evaluations'])['evaluations']
-      self.rows = [dict(row, step=int(row['step'])) for row in rows]
+      self.rows = read_sealed(self._path, _SCHEMA)['evaluations']
     except FileNotFoundError:
       pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
       write_line(f'WARNING: {self._path} cannot be read ({error}): the checkpoints are measured '
                  'again')
 

@@ -16,11 +16,10 @@ import sys
 from typing import Any, Iterator, Tuple
 
 from tensorflow_v1 import tf
-from towers.base.aside import folder_aside
-from towers.base.disk_room import is_about_room
-from towers.base.local_path import check_local_path
+from towers.base.files import folder_aside
 from towers.base.output import write_line
-from towers.base.reason import find_reason
+from towers.base.paths import check_local_path
+from towers.base.reason import find_reason, is_about_room
 from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.placement.cluster import read_cluster

@@ -16,10 +16,9 @@ from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from tensorflow_v1 import Session, tf
+from towers.base.files import name_other_kind, write_whole
 from towers.base.output import write
-from towers.base.regular_file import name_other_kind
 from towers.base.usage_error import UsageError
-from towers.base.whole_file import write_whole
 from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_folder import EXTENSIONS, ImageFiles

@@ -8,7 +8,7 @@ import pytest
 import towers.data.convert.convert
 import towers.data.convert.make_sample
 from towers import data
-from towers.base.local_path import check_local_path
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 
 

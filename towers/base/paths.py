@@ -1,4 +1,4 @@
-"""Local paths: a path on another file system is an error, and so is a name that is not UTF-8.
+"""Paths: one on another file system is an error, and so is a name that is not UTF-8.
 
 For Python's `open` and `os.makedirs` `hdfs://nn/logs` is a folder `hdfs:` beside the program, and
 for TensorFlow it is on HDFS: one run would write its files in two places. And TensorFlow takes only
@@ -45,3 +45,9 @@ def check_local_path(name: str, path: Union[str, bytes, 'os.PathLike[str]']) -> 
   raise UsageError(f'{name}={text} names another file system ({scheme.group(1)}), and only local '
                    'files can be read and written: use a local folder, or mount that file system '
                    'and give the path where it is mounted.')
+
+
+def find_in_cache(*names: str) -> str:
+  """Returns the path of a file in the user's cache, of what can be made again; makes no folder."""
+  cache = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+  return os.path.join(cache, 'towers', *names)

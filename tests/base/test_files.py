@@ -9,14 +9,19 @@ import sys
 import pytest
 
 from tests import ROOT
-from towers.base import aside
-from towers.base.aside import file_aside, folder_aside, sweep
-from towers.base.regular_file import name_other_kind, open_regular
-from towers.base.whole_file import write_whole
+from towers.base import files
+from towers.base.files import (
+  file_aside,
+  folder_aside,
+  name_other_kind,
+  open_regular,
+  sweep,
+  write_whole,
+)
 
 KILLED = '''
 import os, sys
-from towers.base.aside import file_aside, folder_aside
+from towers.base.files import file_aside, folder_aside
 with file_aside(sys.argv[1]) as (_, file), folder_aside(sys.argv[1]) as folder:
   open(os.path.join(folder, 'half'), 'w').close()
   print(len(os.listdir(sys.argv[1])), flush=True)
@@ -46,13 +51,13 @@ def test_a_sweep_just_before_the_lock_only_makes_another_file(tmp_path, monkeypa
   def sweep_first(handle, operation):
     if not swept:
       swept.append(handle)
-      monkeypatch.setattr(aside.fcntl, 'flock', lock)
+      monkeypatch.setattr(files.fcntl, 'flock', lock)
       sweep(str(tmp_path))
     lock(handle, operation)
 
   for open_aside in (file_aside, folder_aside):
     swept.clear()
-    monkeypatch.setattr(aside.fcntl, 'flock', sweep_first)
+    monkeypatch.setattr(files.fcntl, 'flock', sweep_first)
     with open_aside(str(tmp_path)):
       assert len(list(tmp_path.iterdir())) == 1 and swept
     assert not list(tmp_path.iterdir())
