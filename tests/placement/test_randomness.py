@@ -269,3 +269,14 @@ def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
     second = run.session.run(run.graph.get_collection(MASKS))
     np.testing.assert_array_equal(first[0], first[1])
     assert (first[0] != second[0]).all()
+
+
+def test_pooling_whose_seeds_must_be_0_is_left_alone():
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    pooled = tf.raw_ops.FractionalMaxPool(value=tf.ones([1, 4, 4, 1]), pseudo_random=True,
+                                          pooling_ratio=[1.0, 1.5, 1.5, 1.0])[0]
+    return losses * tf.reduce_mean(pooled), metrics
+
+  with Run(model=model) as run:
+    run.steps.train()

@@ -212,3 +212,57 @@ def test_auto_clones_a_tower_of_many_ops(least, num_calls, monkeypatch):
 def test_an_unknown_build_is_refused():
   with pytest.raises(UsageError, match='tower_build'):
     Run(tower_build='copy')
+
+
+def squares(weights):
+  return lambda row: tf.reduce_sum(tf.square(tf.tensordot(row, weights, 1)))
+
+
+def in_array(batch, weights):
+  array = tf.TensorArray(tf.float32, tf.shape(batch)[0]).unstack(batch)
+  return array.stack()[:, 0] * tf.reduce_sum(weights)
+
+
+def in_turns(batch, weights):
+  return tf.while_loop(lambda turn, _: turn < 3, lambda turn, x: (
+      turn + 1, tf.tanh(tf.matmul(x, weights))), (0, batch))[1][:, 0]
+
+
+def recurrent(batch, weights):
+  steps = tf.reshape(tf.matmul(batch, weights), [-1, small.NUM_FEATURES, 1])
+  return tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(2), steps, dtype=tf.float32)[0][:, -1, 0]
+
+
+LOOPS = {
+    'map_fn': lambda batch, weights: tf.map_fn(squares(weights), batch),
+    'map_fn of an identity': lambda batch, weights: tf.map_fn(squares(weights), tf.identity(batch)),
+    'scan': lambda batch, weights: tf.scan(
+        lambda _, row: squares(weights)(row), batch, tf.constant(0.0)),
+    'array': in_array, 'while_loop': in_turns, 'dynamic_rnn': recurrent,
+}
+
+
+@pytest.mark.parametrize('depth', [0, 1])
+@pytest.mark.parametrize('loop', LOOPS)
+def test_loops_of_clones_run_where_the_models_own_would(loop, depth):
+  def model(batch, is_training):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES] * 2)
+    return tf.square(LOOPS[loop](batch[0], weights))
+
+  def place(build):
+    """Returns the devices of the second tower's ops in the graph that TensorFlow has placed."""
+    with Run(model=model, tower_build=build, depth=depth, placement='replicated') as run:
+      steps, found = tf.RunMetadata(), {}
+      options = tf.RunOptions(output_partition_graphs=True)
+      loss = run.session.run(run.program.towers[1].loss, options=options, run_metadata=steps)
+      for part in steps.partition_graphs:
+        found.update((node.name, node.device[-5:]) for node in part.node
+                     if node.name.startswith('tower_1/') and node.op != 'Const')
+      return loss, found
+
+  loss, cloned = place('clone')
+  expected, built = place('reuse')
+  assert loss == expected
+  assert len(cloned) > 10
+  assert not [name for name in cloned if built.get(name, cloned[name]) != cloned[name]]
+  assert set(cloned.values()) == set(built.values())

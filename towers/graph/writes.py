@@ -111,7 +111,7 @@ def check_updates(update_ops: Iterable[Any]) -> None:
 
 
 def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> None:
-  """Refuses early writes that would run more than once in a step, or that the guard cannot undo.
+  """Refuses early writes that would run more than once in a step.
 
   Raises:
     UsageError: names the op, the variable and the fix.
@@ -127,10 +127,6 @@ def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> Non
             f'{fault}, so that it would run {often}on each of {num_towers} towers in one step, in '
             f'any order: {fix} (for slim and tf.layers leave updates_collections at its default), '
             'or train with one tower and accumulate=1.')
-      if variable.type != 'VarHandleOp':
-        raise UsageError(
-            f'{fault}, and after a step that is not finite a ref variable cannot get its old value '
-            f'back: make it with use_resource=True, or {fix}.')
 
 
 def check_replicated(writes: StepWrites) -> None:

@@ -164,7 +164,8 @@ def seed_tower(ops: Iterable[Operation], *, seed: int, tower: int, scope: str,
       raise UsageError(
           f'The model draws random numbers by {unseedable}, which cannot be tied to the seed, the '
           'tower and the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, '
-          'outside of any tf.function.')
+          'outside of any tf.function, which tf.cond and tf.while_loop also are unless '
+          'tf.disable_control_flow_v2() has been called.')
     if not _is_random(op):
       continue
     seeds = _tower_seeds(seed, tower, op.name[len(scope):])
@@ -220,6 +221,8 @@ def _is_random(op):
 
 
 def _is_random_node(node):
+  if 'deterministic' in node.attr and not node.attr['deterministic'].b:
+    return False  # Fractional pooling, whose seeds must be 0.
   return 'seed' in node.attr and 'seed2' in node.attr
 
 

@@ -113,7 +113,8 @@ class _Creator:
 
     device = min(self._bytes_on, key=lambda candidate: self._bytes_on[candidate])
     with tf.device(device), tf.name_scope(None):
-      variable = next_creator(**dict(settings, name=name))
+      # Ref variables race on CPU devices, and do not go together with resources as slots.
+      variable = next_creator(**dict(settings, name=name, use_resource=True))
     if not scope:
       # Keras uses names again, as for the layers of a SavedModel, and TensorFlow makes them unique.
       name = variable.op.name
@@ -177,7 +178,8 @@ def stand_in(
     return partitioned
 
   def getter(getter, name, *args, **kwargs):
-    return replace(getter(name, *args, **kwargs))
+    # tf.train.ExponentialMovingAverage names its averages after tensors.
+    return replace(getter(re.sub(r'^tower_\d+/', '', name), *args, **kwargs))
 
   def creator(next_creator, **kwargs):
     return replace(store.creator(next_creator, **kwargs))
@@ -225,8 +227,8 @@ def naming_missing(*, tower: int) -> Iterator[None]:
       raise
     raise UsageError(
         f'Tower {tower} asks for the variable {missing.group(1)}, which tower 0 did not make: give '
-        'it a name that is the same in every tower. tf.train.ExponentialMovingAverage names its '
-        'averages after tensors, and zero_debias=True after the stand-in of a variable: keep the '
+        'it a name that is the same in every tower. tf.train.ExponentialMovingAverage and '
+        'zero_debias=True name averages after the stand-in of a variable: keep the '
         'average in a variable of tf.get_variable, moved by assign_moving_average with '
         'zero_debias=False; beside a validation tower, use validation=switch.') from error
 

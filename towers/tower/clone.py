@@ -119,6 +119,7 @@ class Pattern:
 
     self._graph_def = tf.GraphDef(versions=graph_def.versions)
     self._placed: List[Any] = []
+    self._beside_batch: List[Any] = []
     self._control_inputs: Dict[str, List[str]] = {}
     self._frames: List[Any] = []
     self._merged: Dict[bytes, str] = {}
@@ -132,6 +133,8 @@ class Pattern:
     """Adds nodes, given in the graph's order, or constants in their place."""
     random = {node.name for node in find_random_nodes(nodes)}
     placed = _find_placed(nodes, recording.on_device, replicated)
+    of_batch = {group[len(b'loc:@'):].decode() for tensor in _tensors(self._batch)
+                for group in tensor.op.colocation_groups()}
     self._row_shapes = RowShapes(self._batch, nodes)
     self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
     others = []
@@ -143,7 +146,10 @@ class Pattern:
         others.append(node)
     # After all constants, whose names they take as inputs.
     for node in others:
-      self._add_node(node, node.name in placed)
+      added = self._add_node(node, node.name in placed)
+      # A TensorArray is unpacked beside the batch that fills it.
+      if not of_batch.isdisjoint(_get_partners(node)):
+        self._beside_batch.append(added)
 
   def _join_reads(self, nodes):
     """Joins the small values of shared reads on their devices; returns (joined, values) pairs."""
@@ -249,7 +255,7 @@ class Pattern:
         node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
 
   def _add_node(self, original, is_placed):
-    """Adds a node that is not a constant."""
+    """Adds and returns a node that is not a constant."""
     node = self._graph_def.node.add()
     self._copy_node(original, node)
     for name in original.input:
@@ -261,6 +267,7 @@ class Pattern:
       self._placed.append(node)
     if 'frame_name' in node.attr:
       self._frames.append((node, node.attr['frame_name'].s.decode()))
+    return node
 
   def _find_seeded(self, index):
     """Returns the nodes with the seeds of tower `index`; the model seeds all others itself.
@@ -300,6 +307,8 @@ class Pattern:
     check_free(scope, self._scopes)
     replaced = self._replace_inputs(batch, index=index, device=device, replicas=replicas)
     self._adapt_nodes(index=index, device=device, scope=scope)
+    for node in self._beside_batch:
+      node.device = _tensors(batch)[0].device
     cloned = dict(self._import_nodes(scope, replaced), **replaced)
     graph.unique_name(f'tower_{index}')
 

@@ -100,6 +100,8 @@ def _apply_gradients(reduced, groups, weight_decay, before):
   """Returns the op that updates all variables and replicas, once `before` have run."""
   decayed = reduced.map_gradients(
       lambda gradient, variable: _decay(gradient, variable, weight_decay))
+  # One op to wait for: each update of a thousand variables would wait for a thousand update ops.
+  before = [tf.group(*before)] if len(before) > 1 else before
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
