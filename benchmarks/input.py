@@ -92,7 +92,7 @@ def make_photos(folder: str, count: int) -> None:
 
 def make_cifar_shaped(folder: str) -> None:
   """Writes random bytes in the format of CIFAR-10's binary version."""
-  from towers.data.folders.cifar import CIFARS
+  from towers_data.cifar import CIFARS
   random = np.random.RandomState(0)
   for name in CIFARS['cifar10'].train + CIFARS['cifar10'].validation:
     records = random.randint(256, size=(_CIFAR_RECORDS, 3073)).astype(np.uint8)

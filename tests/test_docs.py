@@ -15,9 +15,9 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests import ROOT
-from tests.data.folders.test_tfds_folder import MNIST, digits, first_batch
-from tests.data.folders.test_tfds_folder import write as write_tfds
 from tests.data.pictures import jpegs
+from tests.data.tfds import MNIST, digits, first_batch
+from tests.data.tfds import write as write_tfds
 from tests.harness.loaded_process import run_loaded
 from tests.test_house import ANNEXES, ROOMS
 from towers import data

@@ -40,7 +40,7 @@ _PUBLIC = {
 _OLD = {
     'towers.checks.inputs': 'check_inputs',
     'towers.checks.towers': 'CheckReport',
-    'towers.data.folders.tfds_folder': 'from_tfds',
+    'towers.data': 'from_tfds',
     'towers.input.batch': 'Batch',
     'towers.input.feed': 'Feed build_batches build_feed build_switched_batches',
     'towers.input.pipeline': 'Inputs build_inputs',

@@ -17,6 +17,16 @@ from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
 ANNEXES = {
+    'data=cifar10': 'towers_data.cifar:load_cifar',
+    'data=cifar100': 'towers_data.cifar:load_cifar',
+    'data=npy': 'towers_data.npy_folder:load_npy',
+    'data=tfds': 'towers_data.tfds_folder:load_tfds_folder',
+    'towers.data.from_tfds': 'towers_data.tfds_folder:from_tfds',
+    'towers.data.load_cifar': 'towers_data.cifar:load_cifar',
+    'towers.data.load_npy': 'towers_data.npy_folder:load_npy',
+    'towers.data.load_tfds_folder': 'towers_data.tfds_folder:load_tfds_folder',
+    'python -m towers.data.convert': 'towers_data.convert:main',
+    'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
     'python -m towers.launch': 'towers_launch.__main__:main',
     'python -m towers.launch.agent': 'towers_launch.agent:main',
     'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',

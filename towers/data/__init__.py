@@ -9,9 +9,11 @@ Nothing here imports TensorFlow before a graph is built, so a wrong flag or a da
 once.
 """
 
+import functools
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
+from towers.annexes import load as load_annex
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
@@ -19,11 +21,8 @@ from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.cifar import load_cifar
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
 from towers.data.folders.image_folder import load_image_folder
-from towers.data.folders.npy import load_npy
-from towers.data.folders.tfds_folder import from_tfds, load_tfds_folder
 from towers.data.folders.tfrecord_folder import load_tfrecord_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
@@ -35,6 +34,7 @@ __all__ = [
     'load_tfds_folder', 'load_tfrecord_folder',
 ]
 
+_ANNEXED = ('from_tfds', 'load_cifar', 'load_npy', 'load_tfds_folder')
 _SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
 
 
@@ -118,17 +118,14 @@ def _load_synthetic(settings: LoadSettings) -> DataSet:
   return _augmented(load_synthetic(seed=settings.seed), settings)
 
 
-def _load_cifar10(settings: LoadSettings) -> DataSet:
-  return load_cifar('cifar10', settings.data_dir, augment=settings.augment, seed=settings.seed,
-                    bad_records=BadRecords(settings.on_bad_record))
-
-
-def _load_cifar100(settings: LoadSettings) -> DataSet:
-  return load_cifar('cifar100', settings.data_dir, augment=settings.augment, seed=settings.seed,
+def _load_cifar(name: str, settings: LoadSettings) -> DataSet:
+  load_cifar = load_annex(f'data={name}')
+  return load_cifar(name, settings.data_dir, augment=settings.augment, seed=settings.seed,
                     bad_records=BadRecords(settings.on_bad_record))
 
 
 def _load_npy(settings: LoadSettings) -> DataSet:
+  load_npy = load_annex('data=npy')
   return load_npy(settings.data_dir, num_classes=settings.num_classes, augment=settings.augment,
                   seed=settings.seed, bad_records=BadRecords(settings.on_bad_record))
 
@@ -148,6 +145,7 @@ def _load_tfrecord(settings: LoadSettings) -> DataSet:
 
 
 def _load_tfds(settings: LoadSettings) -> DataSet:
+  load_tfds_folder = load_annex('data=tfds')
   return load_tfds_folder(
       settings.data_dir, image_size=settings.image_size, augment=settings.augment,
       seed=settings.seed, max_image_pixels=settings.max_image_pixels,
@@ -164,8 +162,8 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     'fashion_mnist': _load_fashion_mnist,
     'mnist': _load_mnist,
     'synthetic': _load_synthetic,
-    'cifar10': _load_cifar10,
-    'cifar100': _load_cifar100,
+    'cifar10': functools.partial(_load_cifar, 'cifar10'),
+    'cifar100': functools.partial(_load_cifar, 'cifar100'),
     'npy': _load_npy,
     'images': _load_images,
     'tfrecord': _load_tfrecord,
@@ -178,3 +176,9 @@ _ONLY_FOR = {
     'num_classes': ('npy', 'tfrecord'),
     'first_label': ('tfrecord',),
 }
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _ANNEXED:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  return load_annex(f'towers.data.{name}')

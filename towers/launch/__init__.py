@@ -1,1 +1,1 @@
-"""Launch: the commands of the annex towers-launch, by the names of `python -m towers.launch`."""
+"""Launch: commands of the annex towers-launch, as `python -m towers.launch`."""

@@ -1,1 +1,1 @@
-"""Convert: images of any kind as sharded TFRecords."""
+"""Convert: commands of the annex towers-data, as `python -m towers.data.convert`."""

@@ -1,8 +1,6 @@
-"""Converts from the command line."""
+"""`python -m towers.data.convert`, of the annex towers-data."""
 
-import sys
-
-from towers.data.convert.convert import main
+from towers.annexes import run
 
 if __name__ == '__main__':
-  sys.exit(main())
+  run('python -m towers.data.convert')

@@ -22,7 +22,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_folder import EXTENSIONS, ImageFiles
-from towers.data.folders.npy import map_npy
+from towers.data.formats.npy import map_npy
 from towers.training.faults.run_error import RunError
 from towers.training.tools.export import session_config
 from towers.training.tools.serving import Serving

@@ -10,84 +10,24 @@ import towers
 from tensorflow_v1 import tf
 from tests.data.pictures import jpegs
 from tests.data.test_encoded_images import take
+from tests.data.tfds import (
+  MNIST,
+  OLD_MNIST,
+  TEXT,
+  classes,
+  digits,
+  feature,
+  features_dict,
+  first_batch,
+  image,
+  pixels,
+  tensor,
+  write,
+)
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.formats.png import encode_png
-from towers.data.formats.tfds_features import Feature, read_features
-
-_MODULE = 'tensorflow_datasets.core.features.'
-IMAGE, LABEL = 'image_feature.Image', 'class_label_feature.ClassLabel'
-TENSOR, TEXT = 'tensor_feature.Tensor', 'text_feature.Text'
-
-
-def feature(kind, **content):
-  return {'pythonClassName': _MODULE + kind, **content}
-
-
-def tensor(dtype, *shape, encoding='none'):
-  return feature(TENSOR, tensor=dict(dtype=dtype, encoding=encoding,
-                                     shape={'dimensions': list(map(str, shape))} if shape else {}))
-
-
-def features_dict(**features):
-  return feature('features_dict.FeaturesDict', featuresDict={'features': features})
-
-
-def image(height='28', width='28', channels='1', dtype='uint8'):
-  return feature(IMAGE, image=dict(shape={'dimensions': [height, width, channels]}, dtype=dtype,
-                                   encodingFormat='png'))
-
-
-def classes(num):
-  return feature(LABEL, classLabel=dict(numClasses=str(num)))
-
-
-# As MNIST's is written today, and as older versions wrote it.
-MNIST = features_dict(image=image(), label=classes(10))
-OLD_MNIST = {'type': _MODULE + 'features_dict.FeaturesDict', 'content': {
-    'image': {'type': _MODULE + IMAGE, 'content': {
-        'shape': [28, 28, 1], 'dtype': 'uint8', 'encoding_format': 'png'}},
-    'label': {'type': _MODULE + LABEL, 'content': {'num_classes': 10}}}}
-
-
-def write(folder, features, examples_of, **info):
-  """Writes a folder; for each split `examples_of` has a list of files, lists of examples."""
-  described = []
-  for split, files in examples_of.items():
-    for index, examples in enumerate(files):
-      path = folder / f'my_set-{split}.tfrecord-{index:05d}-of-{len(files):05d}'
-      with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-          writer.write(serialize(example))
-    described.append(dict(name=split, numBytes='1', shardLengths=[str(len(file)) for file in files],
-                          filepathTemplate='{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'))
-  (folder / 'features.json').write_text(json.dumps(features))
-  (folder / 'dataset_info.json').write_text(json.dumps(dict(dict(
-      name='my_set', version='3.0.1', fileFormat='tfrecord', splits=described), **info)))
-  return folder
-
-
-def serialize(example):
-  """Returns an Example as tensorflow-datasets does: ints of any size as int64, floats as float."""
-  made = tf.train.Example()
-  for name, values in example.items():
-    stored = made.features.feature[name]
-    values = np.ravel(np.array(values, object) if isinstance(values, bytes) else values)
-    if values.dtype.kind in 'biu':
-      stored.int64_list.value.extend(map(int, values))
-    elif values.dtype.kind == 'f':
-      stored.float_list.value.extend(values)
-    else:
-      stored.bytes_list.value.extend(values)
-  return made.SerializeToString()
-
-
-def pixels(number, size=28):
-  return np.full([size, size, 1], number * 20, np.uint8)
-
-
-def digits(numbers):
-  return [{'image': encode_png(pixels(number)), 'label': number} for number in numbers]
+from towers_data.tfds_features import Feature, read_features
 
 
 def test_labelled_images_are_read_as_they_are(tmp_path):
@@ -111,16 +51,6 @@ def test_the_schema_of_old_versions_says_the_same(tmp_path):
     read.append(read_features(str(tmp_path / 'features.json')))
   assert read == 4 * [{'image': Feature('Image', 'image', 'uint8', (28, 28, 1)),
                        'label': Feature('ClassLabel', 'label', 'int64', num_classes=10)}]
-
-
-def first_batch(examples, num):
-  with tf.Graph().as_default():
-    plan = towers.build_plan(num_examples=examples.num_examples, batch_size=num, num_towers=1)
-    inputs = towers.build_inputs(examples, plan=plan)
-    [batch] = inputs.next_batches()
-    with tf.Session() as session:
-      session.run(inputs.initializer, inputs.feed_dict(0))
-      return session.run(batch.tensors)
 
 
 DTYPES = ('bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32', 'int64',
@@ -203,7 +133,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
   refuse("'depth' is an image of float32", features_dict(depth=image(dtype='float32')))
   refuse("'x' has dtype complex64", features_dict(x=tensor('complex64')))
   refuse("'text' is text that is encoded", {'type': 'FeaturesDict', 'content': {'text': {
-      'type': _MODULE + TEXT, 'content': {'encoder': 'SubwordTextEncoder'}}}})
+      'type': TEXT, 'content': {'encoder': 'SubwordTextEncoder'}}}})
   refuse('class Tensor, and only a FeaturesDict', tensor('int64'))
   refuse('features.json: cannot be read', [1])
   refuse('format array_record, and only tfrecord', fileFormat='array_record')

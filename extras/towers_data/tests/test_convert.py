@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 
 from tensorflow_v1 import tf
+from test_cifar import write as write_cifar
+from test_npy_folder import write as write_npy
 from tests import ROOT
-from tests.data.folders import test_cifar, test_image_folder, test_npy
+from tests.data.folders import test_image_folder
 from tests.data.pictures import damage, jpegs
 from tests.data.test_encoded_images import take
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.convert.convert import convert, main
 from towers.data.formats.idx import write_idx
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import load_index
+from towers_data.convert import convert, main
 
 
 def run(kind, source, to, **settings):
@@ -54,9 +56,9 @@ def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
   images = random.randint(256, size=(24, 32, 32, channels)).astype(np.uint8)
   labels = np.arange(24) % 10
   if kind == 'npy':
-    test_npy.write(source, images, labels, num_validation=4)
+    write_npy(source, images, labels, num_validation=4)
   elif kind == 'cifar10':
-    test_cifar.write(source, 'cifar10', images, labels)
+    write_cifar(source, 'cifar10', images, labels)
   else:
     for split, part in (('train', slice(0, -4)), ('t10k', slice(-4, None))):
       write_idx(str(source / (split + '-images-idx3-ubyte')), images[part, ..., 0])
@@ -125,8 +127,8 @@ def test_damaged_images_end_the_conversion_or_are_left_out(tmp_path):
 
 _KILLED = """
 import sys, time
-from towers.data.convert import convert
-from towers.data.convert import shards
+import tests
+from towers_data import convert, shards
 encode = shards.encode_labelled
 def slow(image, label):
   time.sleep(0.02)
@@ -199,7 +201,7 @@ def test_the_command_line(tmp_path, capsys):
   assert '12 of 12 images, 2 of 2 shards' in errors
   assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'error: data_dir' in capsys.readouterr().err
-  test_npy.write(tmp_path, np.zeros([9, 4, 4], np.float32), np.arange(9) % 2)
+  write_npy(tmp_path, np.zeros([9, 4, 4], np.float32), np.arange(9) % 2)
   assert main(['--from=npy', f'--data_dir={tmp_path}'] + to) == 2
   assert 'float32 cannot become PNGs' in capsys.readouterr().err
   for shards in ('0', '-1'):

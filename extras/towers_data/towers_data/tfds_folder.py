@@ -21,15 +21,15 @@ from towers.data.examples import DataSet, Examples
 from towers.data.folders.folder import check_folder, list_folder
 from towers.data.folders.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
 from towers.data.formats.labelled_example import decode_labelled
-from towers.data.formats.tfds_features import (
+from towers.data.formats.tfrecord import Records
+from towers.data.records import open_records, record_examples
+from towers_data.tfds_features import (
   Feature,
   Features,
   flatten_features,
   parse_record,
   read_features,
 )
-from towers.data.formats.tfrecord import Records
-from towers.data.records import open_records, record_examples
 
 _FEATURES, _INFO = 'features.json', 'dataset_info.json'
 _NEEDS = f'{_FEATURES}, {_INFO} and TFRecord files, as tensorflow-datasets prepares them'

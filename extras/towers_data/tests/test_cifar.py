@@ -9,7 +9,7 @@ from tests.data.test_arrays import _run_epoch
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.folders.cifar import CIFARS, load_cifar
+from towers_data.cifar import CIFARS, load_cifar
 
 
 def write(folder, name, images, labels):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from towers.data.convert.make_sample import (
+from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
+from towers.data.formats.idx import read_idx, write_idx
+from towers_data.make_sample import (
   NUM_TRAIN_PER_CLASS,
   NUM_VALIDATION_PER_CLASS,
   choose,
   main,
 )
-from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
-from towers.data.formats.idx import read_idx, write_idx
 
 _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')
 _NAMES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz', 't10k-images-idx3-ubyte.gz',

@@ -1,0 +1,1 @@
+"""Towers data: readers of named data sets, and converters to TFRecords."""

@@ -1,0 +1,90 @@
+"""Makes the embedded sample from the full Fashion-MNIST.
+
+  python -m towers.data.convert.make_sample --data_dir=/usr/share/datasets/fashion-mnist \
+    --output_dir=towers/data/fashion_mnist_sample
+
+The same input gives files that are the same when unpacked; how they are packed depends on zlib.
+"""
+
+import argparse
+import os
+import sys
+from typing import List, Optional
+
+import numpy as np
+
+from towers.base.output import write_line
+from towers.base.paths import check_local_path
+from towers.base.usage_error import UsageError
+from towers.data.formats.idx import read_idx, write_idx
+
+NUM_CLASSES = 10
+NUM_TRAIN_PER_CLASS = 400
+NUM_VALIDATION_PER_CLASS = 100
+_SEED = 20170825
+
+
+def make_sample(data_dir: str, output_dir: str) -> None:
+  """Writes the four files of the sample.
+
+  Args:
+    data_dir: the folder of the full set's four gzipped files.
+    output_dir: where to write files of the same names; made if missing.
+
+  Raises:
+    UsageError: a file that cannot be read, or that has too few examples of a class; or a folder on
+      another file system.
+  """
+  check_local_path('data_dir', data_dir)
+  check_local_path('output_dir', output_dir)
+  os.makedirs(output_dir, exist_ok=True)
+  for split, num_per_class in (('train', NUM_TRAIN_PER_CLASS), ('t10k', NUM_VALIDATION_PER_CLASS)):
+    images_name, labels_name = split + '-images-idx3-ubyte.gz', split + '-labels-idx1-ubyte.gz'
+    images = read_idx(os.path.join(data_dir, images_name))
+    labels = read_idx(os.path.join(data_dir, labels_name))
+    chosen = choose(labels, num_per_class)
+    write_idx(os.path.join(output_dir, images_name), images[chosen])
+    write_idx(os.path.join(output_dir, labels_name), labels[chosen])
+
+
+def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
+  """Returns the examples to take: the first of each class, shuffled by a fixed seed.
+
+  Args:
+    labels: `[n]`, 0 to 9.
+    num_per_class: examples to take of each class.
+
+  Returns:
+    Indices `[10 * num_per_class]`.
+
+  Raises:
+    UsageError: too few examples of a class.
+  """
+  of_classes = [np.flatnonzero(labels == label)[:num_per_class] for label in range(NUM_CLASSES)]
+  for label, of_class in enumerate(of_classes):
+    if len(of_class) < num_per_class:
+      raise UsageError(f'data_dir has {len(of_class)} examples of class {label}, and the sample '
+                       f'takes {num_per_class}; give the folder of the full set.')
+  # RandomState, whose stream numpy keeps the same through all its versions; default_rng's may
+  # change.
+  return np.random.RandomState(_SEED).permutation(np.concatenate(of_classes))
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+  """Makes the sample from the command line."""
+  parser = argparse.ArgumentParser(
+      prog='python -m towers.data.convert.make_sample', description='Makes the embedded sample.')
+  parser.add_argument('--data_dir', required=True,
+                      help='folder of the full set, four gzipped idx files')
+  parser.add_argument('--output_dir', required=True, help='folder of the sample, four files too')
+  flags = parser.parse_args(arguments)
+  try:
+    make_sample(flags.data_dir, flags.output_dir)
+  except UsageError as error:
+    write_line(f'error: {error}', sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
