@@ -13,12 +13,10 @@ import tensorflow_v1.gradients  # noqa: F401
 from tensorflow_v1.before_runs import before_each_run
 from tensorflow_v1.call import Call
 from tensorflow_v1.collectives import (
-    LARGEST_OF_16_BITS,
+    SUMS_16_BITS,
     all_reduce,
-    all_reduce_16_bits,
     all_reduce_one_of,
     broadcast,
-    exchange,
 )
 from tensorflow_v1.constants import get_constant, get_constant_array
 from tensorflow_v1.data_sets import (
@@ -59,15 +57,12 @@ from tensorflow_v1.types import (
 )
 
 __all__ = [
-    'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'LARGEST_OF_16_BITS', 'Operation',
-    'Optimizer', 'SPINNING_HINDERS', 'ServerSession', 'Session', 'StagingArea',
-    'TAKING_KERNELS', 'Tensor',
-    'Variable', 'all_reduce', 'all_reduce_16_bits', 'all_reduce_one_of', 'as_written',
-    'before_each_run', 'broadcast', 'compiles_on_cpus', 'copy_dataset', 'exchange',
-    'find_last_op', 'get_compute_capabilities', 'get_constant', 'get_constant_array',
-    'get_next_by_reader',
-    'give_sessions_threads', 'import_placed', 'is_dataset', 'keep_memory', 'kernel_bytes',
-    'load_keras', 'map_by_reader', 'multiply', 'plain_data_options', 'private_session',
-    'set_gpu_memory', 'tf', 'unbatch',
+    'Call', 'DType', 'Dataset', 'Gradient', 'Graph', 'Operation', 'Optimizer', 'SPINNING_HINDERS',
+    'SUMS_16_BITS', 'ServerSession', 'Session', 'StagingArea', 'TAKING_KERNELS', 'Tensor',
+    'Variable', 'all_reduce', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
+    'compiles_on_cpus', 'copy_dataset', 'find_last_op', 'get_compute_capabilities', 'get_constant',
+    'get_constant_array', 'get_next_by_reader', 'give_sessions_threads', 'import_placed',
+    'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
+    'plain_data_options', 'private_session', 'set_gpu_memory', 'tf', 'unbatch',
     'use_deterministic_kernels', 'use_tf32', 'with_own_thread',
 ]

@@ -1,14 +1,14 @@
 """TensorFlow's collective ops: all-reduce and broadcast between devices."""
 
-from typing import Any, Optional
+from typing import Optional
 
 from tensorflow.python.ops import collective_ops
 
-from tensorflow_v1.load import IS_1, tf
-from tensorflow_v1.types import DType, Tensor
+from tensorflow_v1.load import IS_1
+from tensorflow_v1.types import Tensor
 
-# The largest group that can send its shares in 16 bits; None for any.
-LARGEST_OF_16_BITS = 2 if IS_1 else None
+# Whether an all-reduce can sum float16 and bfloat16.
+SUMS_16_BITS = not IS_1
 
 
 def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: int,
@@ -24,41 +24,6 @@ def all_reduce(share: Tensor, *, group_size: int, group_key: int, instance_key: 
   """
   hint = {} if IS_1 else {'communication_hint': kind}
   return collective_ops.all_reduce(share, group_size, group_key, instance_key, 'Add', 'Id', **hint)
-
-
-def all_reduce_16_bits(share: Tensor, dtype: DType, **group: Any) -> Tensor:
-  """Returns the sum of a group's shares, sent in 16 bits; all get the same bits.
-
-  TensorFlow 1.14 adds up no 16 bits: there the two of a group exchange their shares.
-
-  Args:
-    share: this device's; all shares of the group have the same static shape and dtype.
-    dtype: float16 or bfloat16.
-    **group: as for `all_reduce`; see `LARGEST_OF_16_BITS`.
-  """
-  sent = tf.cast(share, dtype)
-  if not IS_1:
-    return tf.cast(all_reduce(sent, **group), share.dtype)
-  return tf.cast(sent, share.dtype) + tf.cast(exchange(sent, **group), share.dtype)
-
-
-def exchange(share: Tensor, **group: Any) -> Tensor:
-  """Returns the share of the other one in a group of two, to the bit; on hosts alone.
-
-  Both send the bits of their shares as integers, and each takes its own off their sum: what is left
-  are those of the other. TensorFlow 1.14 can neither gather nor broadcast from every worker.
-
-  Args:
-    share: this device's; both shares have the same static shape and dtype.
-    **group: as for `all_reduce`.
-  """
-  size, width = share.shape.num_elements(), share.dtype.size
-  bits = tf.reshape(share, [-1])
-  if width < 4:
-    bits = tf.reshape(tf.pad(bits, [[0, -size % (4 // width)]]), [-1, 4 // width])
-  words = tf.bitcast(bits, tf.int32)
-  received = tf.bitcast(all_reduce(words, **group) - words, share.dtype)
-  return tf.reshape(tf.reshape(received, [-1])[:size] if width < 4 else received, share.shape)
 
 
 def all_reduce_one_of(share: Tensor, *, shape_index: Tensor, group_size: int, group_key: int,

@@ -57,7 +57,7 @@ class Program(TrainingGraph):
     collective: 'ring', 'nccl' or 'auto', between replicas and workers.
     fusion_megabytes: of gradients that one all-reduce sums together.
     wire: in what gradients cross between workers: 'float32', as they are, or 'float16' or
-      'bfloat16', in half the bytes.
+      'bfloat16', in half the bytes, on TensorFlow 2.x.
     clip_norm: the largest global norm of the mean gradients; None for any.
     weight_decay: times each matrix or kernel is added to its gradient.
     average_weights: the decay of moving averages of the weights, such as 0.9999, which validation

@@ -178,7 +178,7 @@ class TrainingGraph:
     if variables != 'replicated' and self.workers.num_workers == 1:
       # Nothing is left to sum, but an elastic run may go on as one worker, or as more again.
       choose_collective(collective, self.devices.names)
-    choose_wire(self.settings['wire'], num_workers=self.workers.num_workers, collective=collective)
+    choose_wire(self.settings['wire'], num_workers=self.workers.num_workers)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:

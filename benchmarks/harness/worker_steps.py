@@ -331,7 +331,7 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
   from benchmarks.harness.program import open_session, open_worker
   from tensorflow_v1 import tf
   from towers.placement.cluster import read_cluster
-  from towers.placement.collectives import FUSION_BYTES, sum_fused
+  from towers.placement.collectives import FUSION_BYTES, sum_packed
   from towers.training.settings.config import Config
 
   cluster = read_cluster(os.environ)
@@ -344,7 +344,7 @@ def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
         lengths = [min(FUSION_BYTES, size - start) // 4 for start in range(0, size, FUSION_BYTES)]
         parts = [tf.Variable(tf.zeros([length]), use_resource=True).read_value()
                  for length in lengths]
-      sums, _ = sum_fused([parts], devices=devices.names, kind='ring',
+      sums, _ = sum_packed([parts], devices=devices.names, kind='ring',
                           num_workers=cluster.num_workers)
       ops[size] = tf.group(*sums[0])
     with open_session(worker, devices, config) as session:

@@ -84,7 +84,7 @@ def test_what_is_sent_does_not_grow_with_the_table():
     with run.graph.as_default():
       reduced = run.program.gradients
       [slots] = reduced.row_slots
-      assert slots.num_slots == 2 * 2 * 5 and slots.is_gathered and slots.is_whole is False
+      assert slots.num_slots == 2 * 2 * 2 * 5 and not slots.is_whole
       shapes = [value.shape for op in run.graph.get_operations() if op.name.startswith('all_reduce')
                 for value in op.outputs]
       assert not [shape for shape in shapes if shape.ndims and shape[0] == num_rows]
@@ -145,32 +145,12 @@ def test_the_sum_of_what_workers_send_holds_every_row_once(indices, num_rows, is
       slots = RowSlots(variable, most if is_known else tf.constant(most),
                        Workers(num_workers, rank))
       sent.append(slots.write(rows))
-    mean = slots.read(tf.add_n(sent), rows, 0.5)
+    mean = slots.read(tf.add_n(sent), rows)
     assert has_each_once(mean.indices) and merge_rows(mean) is mean
     found, values, widest = session.run([mean.indices, mean.values, tf.shape(sent[0])[0]])
   assert widest == min(num_workers * most, num_rows) or is_known and widest == 1
   assert sorted(found) == sorted(set(itertools.chain(*indices))) and found.dtype == np.int32
-  np.testing.assert_allclose(2 * values, expected[found], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize('num_rows, dtype', [(10, np.float64), (20000, np.float32)])
-def test_rows_that_are_gathered_are_each_there_once(num_rows, dtype):
-  indices = np.array([[3, 3, 1, 0], [3, 7, num_rows - 1, 0]])
-  values = np.random.RandomState(0).randn(2, 4, 3).astype(dtype)
-  with tf.Graph().as_default(), tf.Session() as session:
-    variable = tf.get_variable('table', [num_rows, 3], dtype)
-    sent = []
-    for rank in range(2):
-      rows = tf.IndexedSlices(tf.constant(values[rank]), tf.constant(indices[rank], tf.int32))
-      [slots] = plan_slots([(rows, variable)], Workers(2, rank), gathers=True)
-      sent.append(slots.write(rows))
-      assert slots.is_gathered and sent[-1].shape == [slots.num_slots, 5] == [4, 5]
-    mean = slots.read(tf.concat(sent, 0), rows, 0.5)
-    found, means = session.run([mean.indices, mean.values])
-  assert sorted(found) == [0, 1, 3, 7, num_rows - 1] and found.dtype == np.int32
-  expected = np.zeros([num_rows, 3])
-  np.add.at(expected, indices.ravel(), values.reshape(8, 3))
-  np.testing.assert_allclose(2 * means, expected[found], rtol=0, atol=1e-5)
+  np.testing.assert_allclose(values, expected[found], rtol=0, atol=1e-5)
 
 
 def test_rows_are_merged_once():
@@ -197,9 +177,6 @@ def test_slots_are_planned_from_shapes_or_found_in_the_step():
     assert describe_rows(of_known._replace(workers=Workers(2, 0))) == (
         'rows of table: those that a step touches, up to 4 x 2 workers (160 bytes), not all 50 '
         '(1,000 bytes)')
-    assert describe_rows(of_known._replace(workers=Workers(2, 0), is_gathered=True)) == (
-        'rows of table: those that a step touches, up to 4 x 2 workers (80 bytes from each), not '
-        'all 50 (1,000 bytes)')
     assert describe_rows(of_known._replace(workers=Workers(13, 0))) == (
         'rows of table: all 50 (1,000 bytes) in each step, since it touches up to 4 x 13 workers')
     assert describe_rows(of_unknown._replace(workers=Workers(3, 0))) == (

@@ -1,10 +1,10 @@
-"""Collectives: TensorFlow's all-reduce of the gradients of towers and workers, fused into a few.
+"""Collectives: TensorFlow's all-reduce of the gradients of towers and workers, packed into a few.
 
   tower 0   logits/biases logits/weights │ hidden/biases hidden/weights   the last layer first, for
   tower 1   logits/biases logits/weights │ hidden/biases hidden/weights   its gradients are ready
             one all-reduce               │ the next                       first
 
-Neighbours are fused, large or small, up to a limit; a gradient that reaches the limit alone is not
+Neighbours are packed, large or small, up to a limit; a gradient that reaches the limit alone is not
 copied. A ring adds up each part of a sum once, in the order of the towers, and passes it on. So all
 towers get the same bits, and the same in every run.
 
@@ -21,10 +21,6 @@ the towers' devices.
 What crosses between workers may be rounded to 16 bits, its *wire*: then half as much is sent. The
 towers of a worker add up before that.
 
-Two workers can also gather: each gets what the other has sent, and adds up by itself what is to be
-summed. The rows of sparse gradients come one after another then, and no worker sends zeros in the
-place of another's (see `rows`).
-
 TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
 have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
 So keys follow from a hash of these, and a server can train one program after another. With NCCL,
@@ -34,23 +30,21 @@ backward pass.
 """
 
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from tensorflow_v1 import (
-    LARGEST_OF_16_BITS,
+    SUMS_16_BITS,
     DType,
     Operation,
     Tensor,
     all_reduce,
-    all_reduce_16_bits,
     all_reduce_one_of,
     broadcast,
-    exchange,
     tf,
 )
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
-from towers.placement.host import HOST
+from towers.placement.packing import pack, plan_packs, unpack
 
 COLLECTIVES = ('auto', 'ring', 'nccl')
 WIRES = ('float32', 'float16', 'bfloat16')
@@ -118,53 +112,20 @@ def choose_collective(kind: str, devices: Sequence[str]) -> str:
   return 'nccl' if has_gpus else 'ring'
 
 
-def choose_wire(wire: str, *, num_workers: int, collective: str = 'auto') -> Optional[DType]:
+def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
   """Returns the dtype in which workers send gradients, or None for that of each gradient.
 
   One worker sends nothing, whatever the wire: a run may go on with fewer workers.
 
   Raises:
-    UsageError: an unknown wire, or one that TensorFlow cannot send between so many workers.
+    UsageError: an unknown wire, or one that this TensorFlow cannot sum.
   """
   if wire not in WIRES:
     raise UsageError(f"wire is {wire!r}: choose one of {', '.join(WIRES)}.")
-  if wire == 'float32' or num_workers == 1:
-    return None
-  if LARGEST_OF_16_BITS is not None:
-    if num_workers > LARGEST_OF_16_BITS:
-      raise UsageError(
-          f'wire={wire} with {num_workers} workers: TensorFlow {tf.__version__} adds up no 16 bits '
-          f'between more than {LARGEST_OF_16_BITS}. Use wire=float32, TensorFlow 2.x, or '
-          f'{LARGEST_OF_16_BITS} workers of more towers.')
-    if collective == 'nccl':
-      raise UsageError(f'wire={wire} with collective=nccl: on TensorFlow {tf.__version__} 16 bits '
-                       'go through the hosts. Use collective=auto, or wire=float32.')
-  return tf.as_dtype(wire)
-
-
-def can_gather(num_workers: int, device: str) -> bool:
-  """Whether workers can gather what they send from a device: TensorFlow lets two hosts do so."""
-  return num_workers == 2 and 'GPU' not in device
-
-
-def plan_fusion(sizes: Sequence[Tuple[Any, int]], fusion_bytes: int) -> List[List[int]]:
-  """Returns the indices of the gradients of each fused group, the last gradient first.
-
-  Args:
-    sizes: (dtype, bytes) of each gradient; what stands for the dtype is the same in a group.
-    fusion_bytes: the largest group, unless a single gradient is larger; 0 fuses nothing.
-  """
-  fused_groups: List[List[int]] = []
-  is_open: Dict[Any, Tuple[List[int], int]] = {}
-  for index in reversed(range(len(sizes))):
-    dtype, size = sizes[index]
-    fused_group, filled = is_open.get(dtype, ([], 0))
-    if not fused_group or filled + size > fusion_bytes:
-      fused_group, filled = [], 0
-      fused_groups.append(fused_group)
-    fused_group.append(index)
-    is_open[dtype] = fused_group, filled + size
-  return fused_groups
+  if wire != 'float32' and not SUMS_16_BITS:
+    raise UsageError(f'wire is {wire}, which TensorFlow {tf.__version__} cannot sum between '
+                     'workers: use wire=float32, or TensorFlow 2.x.')
+  return None if wire == 'float32' or num_workers == 1 else tf.as_dtype(wire)
 
 
 def _make_keys(count, *facts, lowest=_LOWEST_KEY):
@@ -179,30 +140,9 @@ def _make_keys(count, *facts, lowest=_LOWEST_KEY):
     last += count
 
 
-def fuse(values: Sequence[Tensor]) -> Tensor:
-  """Returns tensors of one dtype as one vector; a single tensor as it is."""
-  if len(values) == 1:
-    return values[0]
-  return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-
-
-def split_fused(fused: Tensor, shapes: Sequence[tf.TensorShape]) -> List[Tensor]:
-  """Returns the tensors of the static `shapes` that `fuse` has joined."""
-  if len(shapes) == 1:
-    return [fused]
-  parts = tf.split(fused, [shape.num_elements() for shape in shapes])
-  return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
-
-
-def sizes_of(values: Sequence[Tensor]) -> List[Tuple[DType, int]]:
-  """Returns (dtype, bytes) of tensors of static shapes."""
-  return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
-
-
-def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kind: str,
-              fusion_bytes: int = FUSION_BYTES, num_workers: int = 1, rank: int = 0,
-              wires: Sequence[Optional[DType]] = (),
-              gathered: Sequence[int] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
+def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kind: str,
+               pack_bytes: int = FUSION_BYTES, num_workers: int = 1,
+               wires: Sequence[Optional[DType]] = ()) -> Tuple[List[List[Tensor]], AllReduce]:
   """Sums the tensors of several devices; returns each device's sums, and what was summed.
 
   With one worker, each sum on the first device waits for the collectives of all devices, so that
@@ -212,13 +152,10 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
     devices: of this worker.
     kind: 'ring' or 'nccl'.
-    fusion_bytes: see `plan_fusion`.
+    pack_bytes: see `plan_packs`.
     num_workers: each with as many devices and tensors.
-    rank: of this one.
     wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
       if all have their own. The sums are of the tensors' dtypes.
-    gathered: the indices of tensors that are not summed: those of all workers follow one another
-      along the first axis. Where the workers can, see `can_gather`.
 
   Raises:
     UsageError: a dtype that no all-reduce can sum.
@@ -228,53 +165,38 @@ def sum_fused(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], kin
   wires = wires or [None] * len(shares[0])
   sizes = [((share.dtype, wire), share.shape.num_elements() * (wire or share.dtype).size)
            for share, wire in zip(shares[0], wires)]
-  fused_groups = plan_fusion(sizes, fusion_bytes)
-  homes = [_find_home(devices[count % len(devices)], wires[indices[0]])
-           for count, indices in enumerate(fused_groups)]
-  facts = [(home, wires[indices[0]],
-            [(shares[0][index].dtype, shares[0][index].shape, index in gathered)
-             for index in indices])
-           for home, indices in zip(homes, fused_groups)]
+  packs = plan_packs(sizes, pack_bytes)
+  facts = [(devices[count % len(devices)], wires[indices[0]],
+            [(shares[0][index].dtype, shares[0][index].shape) for index in indices])
+           for count, indices in enumerate(packs)]
   sums: List[List[Any]] = [[None] * len(sizes) for _ in devices]
   group_size = num_workers if num_workers > 1 else len(devices)
 
-  keys = _make_keys(len(fused_groups), 'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)
-  for count, (indices, key, home) in enumerate(zip(fused_groups, keys, homes), 1):
-    shapes = [shares[0][index].shape for index in indices]
+  keys = _make_keys(len(packs), 'sum', facts, group_size, lowest=_LOWEST_OF_GRADIENTS)
+  for count, (indices, key, (home, wire, _)) in enumerate(zip(packs, keys, facts), 1):
     with tf.name_scope(f'all_reduce_{count}'):
-      fused = []
+      packed = []
       for of_device, device in zip(shares, devices):
         with tf.device(device):
-          fused.append(tf.identity(fuse([of_device[index] for index in indices])))
+          packed.append(tf.identity(pack([of_device[index] for index in indices])))
       ring = dict(group_size=group_size, instance_key=key, kind=kind)
-      # What each device splits: the sum, or the shares of two workers.
-      received: List[List[Tensor]]
       if num_workers == 1:
-        received = [[total] for total in _sum_of_towers(fused, devices, **ring)]
-      elif set(indices).isdisjoint(gathered):
-        received = [_sum_of_workers(fused, home, wires[indices[0]], **ring)] * len(devices)
+        totals = _sum_of_towers(packed, devices, **ring)
       else:
-        pair = _exchange_of_workers(fused, home, wires[indices[0]], rank, **ring)
-        received = [pair] * len(devices)
-    for tower, (of_device, device) in enumerate(zip(received, devices)):
+        totals = [_sum_of_workers(packed, home, wire, **ring)] * len(devices)
+    shapes = [shares[0][index].shape for index in indices]
+    for of_device, total, device in zip(sums, totals, devices):
       with tf.device(device), tf.name_scope(f'split_{count}'):
-        of_device = [share if share.device == device else tf.identity(share)
-                     for share in of_device]
-        for index, *parts in zip(indices, *[split_fused(share, shapes) for share in of_device]):
-          sums[tower][index] = tf.concat(parts, 0) if index in gathered else add_all(parts)
+        total = total if total.device == device else tf.identity(total)
+        for index, part in zip(indices, unpack(total, shapes)):
+          of_device[index] = part
 
-  return sums, AllReduce(kind, len(sizes), len(fused_groups), sum(size for _, size in sizes),
+  return sums, AllReduce(kind, len(sizes), len(packs), sum(size for _, size in sizes),
                          group_size, num_workers, wire=next(filter(None, wires), None))
 
 
-def _find_home(device, wire):
-  """Returns where a worker takes part in an all-reduce for its towers."""
-  # Only hosts add up the integers in which TensorFlow 1.14 sends 16 bits.
-  return device if wire is None or LARGEST_OF_16_BITS is None else HOST
-
-
 def _sum_of_workers(shares, home, wire, **ring):
-  """Returns the sum over the devices of all workers, in a list, on `home`.
+  """Returns the sum over the devices of all workers, on `home`.
 
   Args:
     shares: of the devices of this worker.
@@ -282,29 +204,11 @@ def _sum_of_workers(shares, home, wire, **ring):
     wire: the dtype in which the sum of this worker is sent, or None.
     **ring: as for `all_reduce`.
   """
-  ring['group_key'] = _group_of(home)
-  with tf.device(home):
-    share = add_all(shares)
-    return [all_reduce(share, **ring)
-            if wire is None else all_reduce_16_bits(share, wire, **ring)]
-
-
-def _exchange_of_workers(shares, home, wire, rank, **ring):
-  """Returns what each of two workers has sent, for both in the order of their ranks.
-
-  Args:
-    shares: see `_sum_of_workers`, and so are all others.
-    home: see there.
-    wire: see there.
-    rank: of this worker.
-    **ring: see there.
-  """
   with tf.device(home):
     share = add_all(shares)
     sent = share if wire is None else tf.cast(share, wire)
-    pair = [sent, exchange(sent, group_key=_group_of(home), **ring)]
-    pair = pair if wire is None else [tf.cast(share_of_one, share.dtype) for share_of_one in pair]
-  return pair if rank == 0 else pair[::-1]
+    total = all_reduce(sent, group_key=_WORKERS + _code_of(home), **ring)
+    return total if wire is None else tf.cast(total, share.dtype)
 
 
 def meet_towers(devices: Sequence[str], kind: str) -> Operation:
@@ -318,7 +222,7 @@ def meet_towers(devices: Sequence[str], kind: str) -> Operation:
     kind: 'ring' or 'nccl'.
   """
   with tf.name_scope('meet_towers'):
-    sums, _ = sum_fused([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
+    sums, _ = sum_packed([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
   return sums[0][0].op
 
 
@@ -331,11 +235,6 @@ def _sum_of_towers(shares, devices, **ring):
   with tf.device(devices[0]), tf.control_dependencies([total.op for total in totals[1:]]):
     totals[0] = tf.identity(totals[0])
   return totals
-
-
-def _group_of(home):
-  """Returns the key of a group of one device of each worker."""
-  return _WORKERS + _code_of(home)
 
 
 def _code_of(device):

@@ -17,16 +17,15 @@ numbers are summed before, and each worker divides its gradients by the examples
 sum is larger than its largest term.
 """
 
-import itertools
-from typing import List, NamedTuple, Optional, Tuple
+import functools
+from typing import List, NamedTuple, Tuple
 
-from tensorflow_v1 import DType, Gradient, Tensor, Variable, tf
+from tensorflow_v1 import Gradient, Tensor, Variable, tf
 from towers.placement.collectives import (
     FUSION_BYTES,
-    can_gather,
     choose_collective,
     choose_wire,
-    sum_fused,
+    sum_packed,
 )
 from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
@@ -53,19 +52,6 @@ class Votes(NamedTuple):
   own: Variable
 
 
-class _Part(NamedTuple):
-  """What a tower sends of a gradient in one tensor.
-
-  Attributes:
-    value: the tensor.
-    wire: its dtype between workers, or None for its own.
-    is_gathered: whether those of all workers follow one another; else they are summed.
-  """
-  value: Tensor
-  wire: Optional[DType] = None
-  is_gathered: bool = False
-
-
 def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
                          collective: str = 'auto',
                          fusion_bytes: int = FUSION_BYTES,
@@ -85,163 +71,145 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
   Raises:
     UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
   """
-  has_replicas = bool(reduced.replicas)
-  if workers.num_workers == 1 and not has_replicas:
+  wire_dtype = choose_wire(wire, num_workers=workers.num_workers)
+  if workers.num_workers == 1 and not reduced.replicas:
     return reduced
+  devices = _list_devices(reduced)
+  sum_all = functools.partial(sum_packed, devices=devices, pack_bytes=fusion_bytes,
+                              kind=choose_collective(collective, devices))
   with tf.name_scope('all_reduce'):
     if workers.num_workers == 1:
-      # The sparse gradients are on every tower already.
-      dense = [index for index, (gradient, _) in enumerate(reduced.gradients)
-               if not isinstance(gradient, tf.IndexedSlices)]
-      return _sum_dense(reduced, dense, collective, fusion_bytes)
-    return _average_workers(reduced, workers, collective, fusion_bytes, choose_wire(
-        wire, num_workers=workers.num_workers, collective=collective))
+      return _sum_replicas(reduced, sum_all)
+    own, requests = _list_numbers(reduced)
+    if wire_dtype is None:
+      mean, total = _sum_and_divide(reduced, own, workers, sum_all)
+    else:
+      mean, total = _divide_and_sum(reduced, own, workers, sum_all, wire_dtype)
+    return _read_numbers(mean, total, requests, workers)
 
 
-def _sum_dense(reduced, dense, collective, fusion_bytes):
-  """Returns `reduced` with its dense gradients, those of the indices `dense`, summed over towers.
-  """
-  devices = [tower.device for tower in reduced.towers]
-  pairs = [reduced.gradients] + list(reduced.replicas)
-  totals, all_reduce = sum_fused([[of_tower[index][0] for index in dense] for of_tower in pairs],
-                                 devices=devices, kind=choose_collective(collective, devices),
-                                 fusion_bytes=fusion_bytes)
-  gradients, *replicas = [list(of_tower) for of_tower in pairs]
-  for of_tower, found in zip([gradients] + replicas, totals):
+def _list_devices(reduced):
+  """Returns the towers' devices, or that of the variables that they share: the host for several."""
+  if reduced.replicas:
+    return [tower.device for tower in reduced.towers]
+  devices = {variable.device for _, variable in reduced.gradients}
+  return list(devices) if len(devices) == 1 else [HOST]
+
+
+def _sum_replicas(reduced, sum_all):
+  """Returns the sums over the towers of the only worker; sparse ones are on every tower already."""
+  pairs = [reduced.gradients, *reduced.replicas]
+  dense = [index for index, (gradient, _) in enumerate(reduced.gradients)
+           if not isinstance(gradient, tf.IndexedSlices)]
+  totals, all_reduce = sum_all([[of_tower[index][0] for index in dense] for of_tower in pairs])
+  summed = [list(of_tower) for of_tower in pairs]
+  for of_tower, found in zip(summed, totals):
     for index, total in zip(dense, found):
       of_tower[index] = (total, of_tower[index][1])
-  return reduced._replace(gradients=gradients, replicas=replicas,
-                          all_reduce=all_reduce._replace(num_gathered=len(gradients) - len(dense)))
+  return reduced._replace(gradients=summed[0], replicas=summed[1:],
+                          all_reduce=all_reduce._replace(num_gathered=len(pairs[0]) - len(dense)))
 
 
-def _average_workers(reduced, workers, collective, fusion_bytes, wire):
-  """Returns the mean over the examples of all workers, with their votes."""
-  pairs = [reduced.gradients] + list(reduced.replicas)
-  devices = [_find_device(reduced)]
-  if reduced.replicas:
-    devices = [tower.device for tower in reduced.towers]
-  # With equal shares the mean of the workers' means is right.
-  is_even = isinstance(reduced.num_examples, int)
+def _list_numbers(reduced):
+  """Returns what a worker tells the others in a step, `[6]` float32, and the variable of its votes.
 
+  The numbers are the loss times the examples, the examples, the step, its square, and the votes.
+  """
   with tf.device(HOST):
-    own = tf.cast(reduced.num_examples, tf.float32)
+    count = tf.cast(reduced.num_examples, tf.float32)
     requests = tf.Variable(tf.zeros([len(VOTES)]), name='requests', trainable=False,
                            use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
     step = tf.cast(get_global_step().read_value() % _STEPS_APART, tf.float32)
-    numbers = tf.stack([tf.cast(reduced.loss, tf.float32) * own, own, step, tf.square(step)])
-    tail = tf.concat([numbers, requests.read_value()], 0)
-    # What a share is multiplied by before it is sent.
-    weight = None if is_even else own
-    if wire is not None:
-      tail = sum_over_workers(tail, workers)
-      weight = 1.0 / workers.num_workers if is_even else own / tf.maximum(tail[1], 1.0)
+    numbers = tf.stack([tf.cast(reduced.loss, tf.float32) * count, count, step, tf.square(step)])
+    return tf.concat([numbers, requests.read_value()], 0), requests
 
-  slots = plan_slots(reduced.gradients, workers,
-                     gathers=can_gather(workers.num_workers, devices[0]))
-  parts: List[List[List[_Part]]] = []
-  shares: List[List[Tensor]] = []
+
+def _sum_and_divide(reduced, own, workers, sum_all):
+  """Returns the mean and the sum of the numbers, which one all-reduce brings."""
+  is_even = isinstance(reduced.num_examples, int)
+  # With equal shares the mean of the workers' means is right.
+  weighed = reduced if is_even else _scale(reduced, own[1])
+  summed, total = _sum_workers(weighed, workers, sum_all, numbers=own)
+  with tf.device(HOST):
+    count = workers.num_workers if is_even else tf.maximum(total[1], 1.0)
+    return _scale(summed, 1.0 / count), total
+
+
+def _divide_and_sum(reduced, own, workers, sum_all, wire):
+  """Returns the same, by numbers that go ahead in float32, and gradients in the dtype `wire`."""
+  with tf.device(HOST):
+    total = sum_over_workers(own, workers)
+    is_even = isinstance(reduced.num_examples, int)
+    share = 1.0 / workers.num_workers if is_even else own[1] / tf.maximum(total[1], 1.0)
+  summed, _ = _sum_workers(_scale(reduced, share), workers, sum_all, wire=wire)
+  return summed, total
+
+
+def _scale(reduced, scale):
+  return reduced.map_gradients(
+      lambda gradient, _: scale_gradient(gradient, tf.cast(scale, gradient.dtype)))
+
+
+def _sum_workers(reduced, workers, sum_all, *, numbers=None, wire=None):
+  """Returns `reduced` with the sums over all workers, and the sum of `numbers`, if there are any.
+
+  Sparse gradients go as rows in slots: their values, which may be rounded, and their indices. Those
+  without a static shape go by themselves.
+  """
+  pairs = [reduced.gradients, *reduced.replicas]
+  slots = plan_slots(reduced.gradients, workers)
+  devices = _list_devices(reduced)
+  shares, wires = [], []
   for tower, (of_tower, device) in enumerate(zip(pairs, devices)):
     with tf.device(device):
-      parts.append([_list_parts(_weigh(gradient, weight), variable, of_variable, wire)
-                    for (gradient, variable), of_variable in zip(of_tower, slots)])
-      sent = [part.value for part in itertools.chain(*parts[-1])]
-      if wire is None:
-        # The first tower sends what a worker sends once.
-        sent.insert(0, tail if tower == 0 else tf.zeros_like(tail))
-      shares.append(sent)
-  listed = [] if wire is not None else [_Part(tail)]
-  listed += itertools.chain(*parts[0])
-  totals, all_reduce = sum_fused(shares, devices=devices,
-                                 kind=choose_collective(collective, devices),
-                                 fusion_bytes=fusion_bytes, num_workers=workers.num_workers,
-                                 rank=workers.rank, wires=[part.wire for part in listed],
-                                 gathered=[index for index, part in enumerate(listed)
-                                           if part.is_gathered])
+      # The first tower sends what a worker sends once.
+      sent = [] if numbers is None else [(numbers if tower == 0 else tf.zeros_like(numbers), None)]
+      for (gradient, variable), of_variable in zip(of_tower, slots):
+        if of_variable is None:
+          gradient = tf.convert_to_tensor(gradient)
+          gradient.set_shape(variable.shape)
+          sent.append((gradient, wire))
+        elif of_variable.is_known:
+          values, indices = of_variable.part(of_variable.write(gradient))
+          sent += [(values, wire), (indices, None)]
+    of_device, wires = map(list, zip(*sent))
+    shares.append(of_device)
+  totals, all_reduce = sum_all(shares, num_workers=workers.num_workers, wires=wires)
 
+  with rounding_alike(True):
+    received = [iter(of_tower) for of_tower in totals]
+    total = None if numbers is None else [next(of_tower) for of_tower in received][0]
+    summed: List[List[Tuple[Gradient, Variable]]] = [[] for _ in pairs]
+    for index, of_variable in enumerate(slots):
+      found = [next(of_tower) for of_tower in received] if of_variable is None else (
+          [_read_rows(of_variable, reduced.gradients[index][0], received, devices[0])] * len(pairs))
+      for of_tower, gradient, before in zip(summed, found, pairs):
+        of_tower.append((gradient, before[index][1]))
+  return reduced._replace(
+      gradients=summed[0], replicas=summed[1:],
+      all_reduce=all_reduce._replace(num_gradients=len(slots)),
+      row_slots=[of_variable for of_variable in slots if of_variable is not None]), total
+
+
+def _read_rows(slots, gradient, received, device):
+  """Returns the sum of a sparse gradient, the same for all towers: their first one's."""
+  with tf.device(device):
+    if not slots.is_known:
+      return slots.read(slots.sum(gradient), gradient)
+    values, indices = [[next(of_tower) for of_tower in received][0] for _ in range(2)]
+    return slots.read(tf.concat([values, indices], 1), gradient)
+
+
+def _read_numbers(mean, total, requests, workers):
+  """Returns the mean with its loss, its number of examples and the votes."""
   with tf.device(HOST):
-    loss, count, steps, squares, leave, save = tf.unstack(totals[0][0] if wire is None else tail)
+    loss, count, steps, squares, leave, save = tf.unstack(total)
     # Only of equal numbers the mean square is the square of the mean.
     is_same = tf.equal(workers.num_workers * squares, tf.square(steps))
-    loss = tf.cast(tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan')),
-                   reduced.loss.dtype)
+    loss = tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan'))
     votes = Votes(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
-    # What a sum is multiplied by.
-    scale = None
-    if wire is None:
-      scale = 1.0 / workers.num_workers if is_even else 1.0 / tf.maximum(count, 1.0)
-  with rounding_alike(True):
-    received = [_join_parts(found if wire else found[1:], of_tower, device)
-                for found, of_tower, device in zip(totals, parts, devices)]
-    rows = _read_rows(reduced.gradients, received[0], slots, weight, scale, devices[0])
-    gradients, *replicas = [_find_means(of_tower, found, rows, scale, device)
-                            for of_tower, found, device in zip(pairs, received, devices)]
-  if is_even:
-    num_examples = reduced.num_examples * workers.num_workers
-  else:
-    num_examples = tf.cast(count, tf.int64)
-  return reduced._replace(
-      loss=loss, gradients=gradients, replicas=replicas, votes=votes, num_examples=num_examples,
-      all_reduce=all_reduce._replace(num_gradients=len(gradients)),
-      row_slots=[of_variable for of_variable in slots if of_variable is not None])
-
-
-def _find_device(reduced):
-  """Returns the device of all shared variables, or the host if they have several."""
-  devices = {variable.device for _, variable in reduced.gradients}
-  return devices.pop() if len(devices) == 1 else HOST
-
-
-def _list_parts(gradient, variable, slots, wire) -> List[_Part]:
-  """Returns what a tower sends of a gradient: all of it, or its rows in `slots`.
-
-  Nothing if that has no static shape: then `slots` sends it. The rows of replicas have none, since
-  their first tower has merged those of all towers.
-  """
-  if slots is None:
-    gradient = tf.convert_to_tensor(gradient)
-    gradient.set_shape(variable.shape)
-    return [_Part(gradient, wire)]
-  if not isinstance(slots.most, int):
-    return []
-  sent = slots.write(gradient)
-  if wire is None:
-    return [_Part(sent, None, slots.is_gathered)]
-  values, indices = slots.part(sent)
-  return [_Part(values, wire, slots.is_gathered), _Part(indices, None, slots.is_gathered)]
-
-
-def _join_parts(totals, parts, device) -> List[Optional[Tensor]]:
-  """Returns for each gradient the sum of what was sent, with its parts joined again."""
-  totals, joined = iter(totals), []
-  with tf.device(device):
-    for of_gradient in parts:
-      found = [next(totals) for _ in of_gradient]
-      joined.append(tf.concat(found, 1) if len(found) > 1 else found[0] if found else None)
-  return joined
-
-
-def _weigh(gradient, weight):
-  """Returns a gradient times a scalar, as it is if that is None."""
-  return gradient if weight is None else scale_gradient(gradient, tf.cast(weight, gradient.dtype))
-
-
-def _read_rows(pairs, received, slots, weight, scale, device) -> List[Optional[tf.IndexedSlices]]:
-  """Returns the means of the sparse gradients, the same for all towers, and None for the others.
-  """
-  rows: List[Optional[tf.IndexedSlices]] = []
-  with tf.device(device):
-    for (gradient, _), total, of_variable in zip(pairs, received, slots):
-      if of_variable is None:
-        rows.append(None)
-        continue
-      if total is None:
-        total = of_variable.sum(_weigh(gradient, weight))
-      rows.append(of_variable.read(total, gradient, 1.0 if scale is None else scale))
-  return rows
-
-
-def _find_means(pairs, received, rows, scale, device) -> List[Tuple[Gradient, Variable]]:
-  """Returns a tower's mean gradients and variables: `rows`, or from sums over workers."""
-  with tf.device(device):
-    return [(_weigh(total, scale) if of_variable is None else of_variable, variable)
-            for (_, variable), total, of_variable in zip(pairs, received, rows)]
+    if isinstance(mean.num_examples, int):
+      num_examples = mean.num_examples * workers.num_workers
+    else:
+      num_examples = tf.cast(count, tf.int64)
+  return mean._replace(loss=tf.cast(loss, mean.loss.dtype), votes=votes, num_examples=num_examples)

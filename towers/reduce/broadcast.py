@@ -4,15 +4,9 @@ from typing import NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
 from towers.graph.writes import find_step_writes
-from towers.placement.collectives import (
-  FUSION_BYTES,
-  broadcast_value,
-  fuse,
-  plan_fusion,
-  sizes_of,
-  split_fused,
-)
+from towers.placement.collectives import FUSION_BYTES, broadcast_value
 from towers.placement.host import HOST
+from towers.placement.packing import pack, plan_packs, sizes_of, unpack
 from towers.placement.workers import Workers
 from towers.tower.tower import Tower
 
@@ -54,13 +48,13 @@ def _broadcast(variables, workers):
   values = [tf.cast(value, tf.int32) if value.dtype.is_bool else value for value in values]
   is_source = workers.rank == 0
   ops = []
-  for indices in plan_fusion(sizes_of(values), FUSION_BYTES):
-    fused = fuse([values[index] for index in indices])
-    received = broadcast_value(fused, num_workers=workers.num_workers, is_source=is_source)
+  for indices in plan_packs(sizes_of(values), FUSION_BYTES):
+    received = broadcast_value(pack([values[index] for index in indices]),
+                               num_workers=workers.num_workers, is_source=is_source)
     if is_source:
       ops.append(received.op)
       continue
-    parts = split_fused(received, [values[index].shape for index in indices])
+    parts = unpack(received, [values[index].shape for index in indices])
     for index, part in zip(indices, parts):
       variable = variables[index]
       ops.append(variable.assign(tf.cast(part, variable.dtype.base_dtype), read_value=False))

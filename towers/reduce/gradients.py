@@ -12,8 +12,8 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.graph.ordered_sum import add_all
 from towers.placement.collectives import AllReduce
-from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST
+from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.replicas import rounding_alike
 from towers.reduce.rows import RowSlots, merge_rows
 from towers.staging import run_beside
@@ -156,14 +156,15 @@ def _sum_shared(by_variable, variables, towers):
   """Returns for each variable the sum of the towers' shares of its gradient, on its device."""
   sums = [None] * len(variables)
   if len(towers) > 1:
-    for group in group_alike(_find_dense(by_variable), [variable.device for variable in variables]):
-      joined = []
-      for tower, shares in zip(towers, zip(*[by_variable[index] for index in group])):
+    for indices in plan_alike(_find_dense(by_variable),
+                              [variable.device for variable in variables]):
+      packs = []
+      for tower, shares in zip(towers, zip(*[by_variable[index] for index in indices])):
         with tf.device(tower.device):
-          joined.append(join(shares))
-      like = [by_variable[index][0] for index in group]
-      with tf.device(variables[group[0]].device):
-        for index, total in zip(group, part(add_all(joined), like)):
+          packs.append(pack(shares))
+      shapes = [by_variable[index][0].shape for index in indices]
+      with tf.device(variables[indices[0]].device):
+        for index, total in zip(indices, unpack(add_all(packs), shapes)):
           sums[index] = total
   for index, (shares, variable) in enumerate(zip(by_variable, variables)):
     if sums[index] is None:

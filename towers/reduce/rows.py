@@ -9,9 +9,6 @@ A slot holds a row of the gradient and its index, so what a step costs follows f
 touches and not from the size of the variable. Where the workers have as many slots as the variable
 has rows, each row is a slot of its own, and the sum is that of the whole gradient: less is sent.
 
-Two workers gather instead, where they can (see `can_gather`): each sends its own slots alone, and
-the zeros of the other's do not cross.
-
 All workers have slots for the most rows that any of them touches. If that number follows from the
 shapes of a batch, it is known before the first step, and the slots are fused with other gradients.
 Otherwise each step first shares the workers' numbers of rows, rounded up to one of a few sizes;
@@ -39,29 +36,28 @@ class RowSlots(NamedTuple):
     most: the most rows that a worker touches in a step; an int, or an int32 scalar on the host.
     workers: of which this is one.
     size_index: of `most` in `list_sizes`, if it is found in the step; an int32 scalar.
-    is_gathered: whether each worker sends its own slots alone, all of which have a row.
   """
   variable: Variable
   most: Union[int, Tensor]
   workers: Workers
   size_index: Optional[Tensor] = None
-  is_gathered: bool = False
+
+  @property
+  def is_known(self) -> bool:
+    """Whether `most` follows from shapes, so that slots are fused with other gradients."""
+    return isinstance(self.most, int)
 
   @property
   def num_slots(self) -> Union[int, Tensor]:
-    """The number of slots that a worker sends, its own and those of all others or its own alone."""
-    if self.is_gathered:
-      return self.most
+    """The number of slots that a worker sends, its own and those of all others."""
     num_rows, num_slots = self.variable.shape.as_list()[0], self.most * self.workers.num_workers
-    if isinstance(self.most, int):
+    if self.is_known:
       return max(1, min(num_rows, num_slots))
     return tf.minimum(num_rows, num_slots)
 
   @property
   def is_whole(self) -> Union[bool, Tensor]:
     """Whether the slots are the rows of the variable."""
-    if self.is_gathered:
-      return False
     return self.most * self.workers.num_workers >= self.variable.shape.as_list()[0]
 
   @property
@@ -74,8 +70,7 @@ class RowSlots(NamedTuple):
 
     Where `most` follows from shapes, rows with the same index are sent apart: `read` adds them up.
     """
-    is_known = isinstance(self.most, int)
-    if not is_known:
+    if not self.is_known:
       slices = merge_rows(slices)
     dtype = slices.values.dtype
     indices = tf.cast(slices.indices, tf.int64)
@@ -83,17 +78,14 @@ class RowSlots(NamedTuple):
     parts = [tf.cast(part, dtype) for part in (indices // _LOW, indices % _LOW + 1)]
     width = self._num_columns() - _INDEX_COLUMNS
     columns = tf.concat([tf.reshape(slices.values, [-1, width]), tf.stack(parts, 1)], 1)
-    if self.is_gathered:
-      return columns
     first = tf.cast(self.workers.rank * self.most, tf.int64)
     own = first + tf.range(tf.size(indices, out_type=tf.int64))
     sent = tf.unsorted_segment_sum(columns, tf.where(self.is_whole, indices, own), self.num_slots)
-    sent.set_shape([self.num_slots if is_known else None, self._num_columns()])
+    sent.set_shape([self.num_slots if self.is_known else None, self._num_columns()])
     return sent
 
   def part(self, sent: Tensor) -> Tuple[Tensor, Tensor]:
-    """Returns the columns of what a worker sends: the values, and the indices, which stay exact.
-    """
+    """Returns the columns of what a worker sends: the values, and the indices, which stay exact."""
     values, indices = tf.split(sent, [self._num_columns() - _INDEX_COLUMNS, _INDEX_COLUMNS], 1)
     return values, indices
 
@@ -104,9 +96,8 @@ class RowSlots(NamedTuple):
       return sum_one_of_workers(self.write(slices), num_workers=self.workers.num_workers,
                                 shape_index=self.size_index, num_shapes=len(sizes))
 
-  def read(self, total: Tensor, like: tf.IndexedSlices,
-           scale: Union[float, Tensor]) -> tf.IndexedSlices:
-    """Returns the rows that any worker touched, each once, times `scale`.
+  def read(self, total: Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns the rows that any worker touched, each once.
 
     Rows of one index are added up in the order of the workers. On GPUs the order would change, so
     that workers would differ: the host adds them.
@@ -114,19 +105,14 @@ class RowSlots(NamedTuple):
     Args:
       total: the sum of what all workers sent.
       like: the gradient of this worker.
-      scale: a scalar.
     """
-    found = total
-    if not self.is_gathered:
-      with tf.device(total.device):
-        slots = tf.reshape(tf.where(total[:, -1] > 0), [-1])
-        found = tf.gather(total, slots)
+    with tf.device(total.device):
+      slots = tf.reshape(tf.where(total[:, -1] > 0), [-1])
+      found = tf.gather(total, slots)
     with tf.device(HOST):
       high, low = tf.unstack(tf.cast(found[:, -_INDEX_COLUMNS:], tf.int64), axis=1)
-      indices = high * _LOW + low - 1
-      if not self.is_gathered:
-        indices = tf.where(self.is_whole, slots, indices)
-      values = tf.reshape(found[:, :-_INDEX_COLUMNS] * tf.cast(scale, total.dtype),
+      indices = tf.where(self.is_whole, slots, high * _LOW + low - 1)
+      values = tf.reshape(found[:, :-_INDEX_COLUMNS],
                           [-1] + self.variable.shape.as_list()[1:])
       return merge_rows(tf.IndexedSlices(values, tf.cast(indices, like.indices.dtype),
                                          like.dense_shape))
@@ -135,14 +121,13 @@ class RowSlots(NamedTuple):
     return self.variable.shape[1:].num_elements() + _INDEX_COLUMNS
 
 
-def plan_slots(gradients: Sequence[Tuple[Gradient, Variable]], workers: Workers, *,
-               gathers: bool = False) -> List[Optional[RowSlots]]:
+def plan_slots(gradients: Sequence[Tuple[Gradient, Variable]],
+               workers: Workers) -> List[Optional[RowSlots]]:
   """Returns the slots of each sparse gradient of this worker, and None for each dense one.
 
   Args:
     gradients: (gradient, variable); all workers have as many, of the same static shapes.
     workers: of which this is one.
-    gathers: whether they can gather.
   """
   sizes = [gradient.indices.shape.num_elements() if isinstance(gradient, tf.IndexedSlices) else 0
            for gradient, _ in gradients]
@@ -151,11 +136,8 @@ def plan_slots(gradients: Sequence[Tuple[Gradient, Variable]], workers: Workers,
   for (gradient, variable), size in zip(gradients, sizes):
     if not isinstance(gradient, tf.IndexedSlices):
       slots.append(None)
-    elif size is None:
-      slots.append(next(found))
     else:
-      slots.append(RowSlots(variable, size, workers,
-                            is_gathered=gathers and 0 < size < variable.shape.as_list()[0]))
+      slots.append(next(found) if size is None else RowSlots(variable, size, workers))
   return slots
 
 

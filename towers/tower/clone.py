@@ -23,8 +23,8 @@ import numpy as np
 from tensorflow_v1 import Operation, Variable, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.fusion import group_alike, join, part
 from towers.placement.host import HOST, is_gpu
+from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import find_random_nodes, seed_nodes
 from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
 from towers.tower.clone_names import Names, get_op_name
@@ -159,10 +159,10 @@ class Pattern:
     joined = []
     # On 2.x a read has no device, but always that of its variable.
     devices = [read.op.inputs[0].device for read in reads]
-    for group in group_alike(reads, devices):
-      alike = [reads[index] for index in group]
-      with tf.device(devices[group[0]]), tf.name_scope('join_reads'):
-        joined.append((join(alike), alike))
+    for indices in plan_alike(reads, devices):
+      alike = [reads[index] for index in indices]
+      with tf.device(devices[indices[0]]), tf.name_scope('join_reads'):
+        joined.append((pack(alike), alike))
     return joined
 
   def fits(self, batch: Batch) -> bool:
@@ -332,7 +332,8 @@ class Pattern:
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._joined_reads:
       with tf.device(device), tf.name_scope(f'reads_{index}'):
-        replaced.update(zip([read.name for read in alike], part(joined, alike)))
+        replaced.update(zip([read.name for read in alike],
+                            unpack(joined, [read.shape for read in alike])))
     return replaced
 
   def _adapt_nodes(self, *, index, device, scope):

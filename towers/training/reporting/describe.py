@@ -109,14 +109,13 @@ def describe_rows(slots: RowSlots) -> str:
   num_rows, num_workers = slots.variable.shape.as_list()[0], slots.workers.num_workers
   head = f'rows of {slots.variable.op.name}: '
   whole = f'all {num_rows:,} ({format_bytes(num_rows * slots.row_bytes)})'
-  if not isinstance(slots.most, int):
+  if not slots.is_known:
     return (f'{head}those that a step touches, {format_bytes(slots.row_bytes)} each, or {whole} '
             f'from {-(-num_rows // num_workers):,} in one worker on')
   touched = f"{slots.most:,} x {_count(num_workers, 'worker')}"
   if slots.is_whole:
     return f'{head}{whole} in each step, since it touches up to {touched}'
   sent = format_bytes(slots.num_slots * slots.row_bytes)
-  sent += ' from each' if slots.is_gathered else ''
   return f'{head}those that a step touches, up to {touched} ({sent}), not {whole}'
 
 

@@ -1,4 +1,4 @@
-"""Fusion: small tensors of like shapes are sent as one, and no bit of them changes."""
+"""Packing: small tensors of like shapes are sent as one, and no bit of them changes."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from tensorflow_v1 import tf
 from tests.harness import small
 from tests.harness.small import Run
 from tests.tower.test_clone import rich_model
-from towers.placement.fusion import group_alike, join, part
+from towers.placement.packing import pack, plan_alike, plan_packs, unpack
 
 
 def outcome(**settings):
@@ -25,9 +25,9 @@ def outcome(**settings):
 
 
 def count_sums_saved(monkeypatch, **settings):
-  """Returns how many sums fusion saves; asserts that all losses and weights are the same bits."""
+  """Returns how many sums packing saves; asserts that all losses and weights are the same bits."""
   losses, values, num_sums = outcome(**settings)
-  monkeypatch.setattr('towers.placement.fusion._LARGEST_BYTES', -1)
+  monkeypatch.setattr('towers.placement.packing._LARGEST_BYTES', -1)
   losses_apart, values_apart, num_sums_apart = outcome(**settings)
   assert losses == losses_apart
   for left, right in zip(values, values_apart):
@@ -66,7 +66,7 @@ def test_no_bit_changes_of_kernels_that_are_alike(build, monkeypatch):
   assert count_sums_saved(monkeypatch, num_towers=3, tower_build=build, model=two_kernels) == 1
 
 
-def test_large_sparse_missing_and_other_tensors_are_not_fused():
+def test_large_sparse_missing_and_other_tensors_are_not_packed():
   with tf.Graph().as_default():
     vectors = [
         tf.zeros([3]),
@@ -82,18 +82,18 @@ def test_large_sparse_missing_and_other_tensors_are_not_fused():
         tf.placeholder(tf.float32, [None]),
     ]
     devices = ['/device:CPU:0'] * len(vectors)
-    assert group_alike(vectors, devices) == [[0, 2, 8, 9]]
+    assert plan_alike(vectors, devices) == [[0, 2, 8, 9]]
     devices[8:10] = ['/device:CPU:1'] * 2
-    assert group_alike(vectors, devices) == [[0, 2], [8, 9]]
+    assert plan_alike(vectors, devices) == [[0, 2], [8, 9]]
     devices[2] = '/device:CPU:2'
-    assert group_alike(vectors, devices) == [[8, 9]]
+    assert plan_alike(vectors, devices) == [[8, 9]]
 
 
-def test_tensors_that_differ_in_their_longest_axis_alone_are_fused():
+def test_tensors_that_differ_in_their_longest_axis_alone_are_packed():
   shapes = [(3, 3, 8, 1), (3, 3, 40, 1), (5, 5, 8, 1), (8, 3), (3, 8), (9, 3), (3, 3, 9, 2),
             (1, 1, 8, 8), (1, 1, 8, 4), (1, 1, 16, 8), (2, 2), (2, 2)]
   with tf.Graph().as_default():
-    groups = group_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes))
+    groups = plan_alike([tf.zeros(shape) for shape in shapes], [''] * len(shapes))
   assert groups == [[0, 1], [3, 5], [7, 9], [10, 11]]
 
 
@@ -102,13 +102,42 @@ def test_tensors_that_differ_in_their_longest_axis_alone_are_fused():
     [(2, 3, 7, 1), (2, 3, 4, 1), (2, 3, 70, 1)],
     [(4, 4), (4, 4)],
     [(1, 6, 2), (1, 3, 2)],
+    [(2, 3), (), (5,), (0, 4)],
+    [(7, 2)],
 ], ids=str)
-def test_joined_tensors_are_split_again(shapes):
+def test_packed_tensors_are_unpacked_again(shapes):
   random = np.random.RandomState(0)
   tensors = [random.standard_normal(shape) for shape in shapes]
   with tf.Graph().as_default(), tf.Session() as session:
     given = [tf.constant(tensor) for tensor in tensors]
-    joined = join(given)
-    assert joined.shape.num_elements() == sum(tensor.size for tensor in tensors)
-    for tensor, found in zip(tensors, session.run(part(joined, given))):
+    packed = pack(given)
+    assert packed.shape.num_elements() == sum(tensor.size for tensor in tensors)
+    found_all = session.run(unpack(packed, [tensor.shape for tensor in given]))
+    for tensor, found in zip(tensors, found_all):
+      assert np.shape(tensor) == found.shape
       np.testing.assert_array_equal(tensor, found)
+
+
+# Weights and biases of a net in turn, large and small.
+LAYERS = [('float32', size) for size in (432, 64, 9216, 128, 4000000, 2000, 8000, 40)]
+
+
+def test_small_and_large_gradients_are_packed_the_last_first():
+  packs = plan_packs(LAYERS, 4000000)
+  assert packs == [[7, 6, 5], [4], [3, 2, 1, 0]]
+  assert plan_packs(LAYERS, 0) == [[index] for index in reversed(range(8))]
+  assert plan_packs(LAYERS, 10 ** 9) == [[7, 6, 5, 4, 3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_every_gradient_is_packed_once_with_its_dtype_below_the_limit(seed):
+  random = np.random.RandomState(seed)
+  sizes = [(('float16', 'float32', 'float64')[random.randint(3)], int(random.randint(1, 1000)))
+           for _ in range(40)]
+  packs = plan_packs(sizes, 1500)
+  assert sorted(itertools.chain(*packs)) == list(range(40))
+  for one in packs:
+    assert len({sizes[index][0] for index in one}) == 1
+    assert sum(sizes[index][1] for index in one) <= 1500
+    assert one == sorted(one, reverse=True)
+  assert len(packs) < 25

@@ -1,0 +1,110 @@
+"""Packing: tensors that go to another device together, as one.
+
+  weights      a, b, c on the host    ──► packed, once ──► tower 3 ──► a, b, c
+  gradients    a, b, c on each tower  ──► packed ──► host ──► one sum ──► a, b, c
+  all-reduce   a, b, c on each tower  ──► packed ──► one collective ──► a, b, c on each tower
+
+Each tensor that goes to another device costs two ops and a message, however small it is, and most
+variables of a deep net are small. Tensors whose shapes differ in the longest axis alone are joined
+along it, so that nothing has to be reshaped; others as vectors. No bit of them changes.
+"""
+
+from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
+
+from tensorflow_v1 import Gradient, Tensor, tf
+
+# A larger tensor is worth a message of its own, since joining copies it.
+_LARGEST_BYTES = 80 * 1024
+
+
+def plan_packs(sizes: Sequence[Tuple[Hashable, int]], pack_bytes: int) -> List[List[int]]:
+  """Returns the indices of the tensors of each pack, the last tensor first.
+
+  Args:
+    sizes: (kind, bytes) of each tensor; the kind, such as a dtype, is the same in a pack.
+    pack_bytes: the largest pack, unless a single tensor is larger; 0 packs nothing.
+  """
+  packs: List[List[int]] = []
+  is_open: Dict[Any, Tuple[List[int], int]] = {}
+  for index in reversed(range(len(sizes))):
+    kind, size = sizes[index]
+    indices, filled = is_open.get(kind, ([], 0))
+    if not indices or filled + size > pack_bytes:
+      indices, filled = [], 0
+      packs.append(indices)
+    indices.append(index)
+    is_open[kind] = indices, filled + size
+  return packs
+
+
+def plan_alike(tensors: Sequence[Optional[Gradient]], devices: Sequence[str]) -> List[List[int]]:
+  """Returns the indices of the tensors of each pack that needs no reshape, of one dtype and device.
+
+  Args:
+    tensors: dense tensors, and None or `tf.IndexedSlices`, which are in no pack.
+    devices: for each tensor its device.
+
+  Returns:
+    packs of at least two small tensors.
+  """
+  packs: Dict[Any, List[int]] = {}
+  for index, (tensor, device) in enumerate(zip(tensors, devices)):
+    if isinstance(tensor, tf.Tensor) and _is_small(tensor):
+      axis, others = _split_shape(tensor.shape)
+      packs.setdefault((device, tensor.dtype, axis, others), []).append(index)
+  return [pack for pack in packs.values() if len(pack) > 1]
+
+
+def pack(tensors: Sequence[Tensor]) -> Tensor:
+  """Returns tensors of one dtype and of static shapes as one, on the device where it is called.
+
+  A single tensor stays as it is.
+  """
+  if len(tensors) == 1:
+    return tensors[0]
+  axis = _find_axis([tensor.shape for tensor in tensors])
+  if axis is not None:
+    return tf.concat(tensors, axis)
+  flat = tf.constant([-1])
+  return tf.concat([tensor if tensor.shape.ndims == 1 else tf.reshape(tensor, flat)
+                    for tensor in tensors], 0)
+
+
+def unpack(packed: Tensor, shapes: Sequence[tf.TensorShape]) -> List[Tensor]:
+  """Returns the tensors of these shapes that `pack` has joined, on the device where it is called.
+  """
+  if len(shapes) == 1:
+    return [packed]
+  axis = _find_axis(shapes)
+  if axis is not None:
+    return tf.split(packed, [shape.as_list()[axis] for shape in shapes], axis)
+  parts = tf.split(packed, [shape.num_elements() for shape in shapes])
+  return [part if shape.ndims == 1 else tf.reshape(part, shape)
+          for part, shape in zip(parts, shapes)]
+
+
+def sizes_of(values: Sequence[Tensor]) -> List[Tuple[Hashable, int]]:
+  """Returns (dtype, bytes) of tensors of static shapes, for `plan_packs`."""
+  return [(value.dtype, value.shape.num_elements() * value.dtype.size) for value in values]
+
+
+def _is_small(tensor):
+  """Returns whether a tensor is of known shape, no scalar, and small."""
+  if not tensor.shape.ndims or not tensor.shape.is_fully_defined():
+    return False
+  return tensor.shape.num_elements() * tensor.dtype.size <= _LARGEST_BYTES
+
+
+def _find_axis(shapes):
+  """Returns the axis in which alone shapes differ, their longest; else None."""
+  if not all(shape.ndims for shape in shapes):
+    return None
+  alike = {_split_shape(shape) for shape in shapes}
+  return alike.pop()[0] if len(alike) == 1 else None
+
+
+def _split_shape(shape):
+  """Returns the first of the longest axes, and the sizes of the others."""
+  sizes = shape.as_list()
+  axis = sizes.index(max(sizes))
+  return axis, tuple(sizes[:axis] + sizes[axis + 1:])
