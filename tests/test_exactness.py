@@ -1,8 +1,5 @@
-"""The law: N towers are one tower on the whole batch, in every input mode, staging depth and
-placement.
-"""
+"""Towers train as a program without towers does, and a repeated run gives the same bits."""
 
-import functools
 import itertools
 
 import numpy as np
@@ -14,51 +11,6 @@ from tests.harness.small import Run, assert_moved, assert_same_weights
 from towers.input import pipeline
 
 NUM_STEPS = 10
-# 13 over batches of 8 leaves 5, 17 leaves 1 (towers stay empty), 16 leaves nothing (static shapes).
-SIZES = (13, 17, 16)
-
-
-def train_and_validate(num_train, **settings):
-  """Returns all results of 10 steps with validation after each fourth that towers must not change.
-  """
-  # Shapes are static only if those of both splits are.
-  validation = small.random_examples(8 if num_train % 8 == 0 else 11, 'validation', seed=1)
-  with Run(train=small.random_examples(num_train), validation=validation, **settings) as run:
-    is_static = isinstance(run.program.gradients.num_examples, int)
-    # Three shards of a batch of 8 take turns with 3, 3 and 2.
-    takes_turns = settings.get('mode') == 'shard' and settings['num_towers'] == 3
-    assert is_static == (num_train % 8 == 0 and not takes_turns)
-    losses, measured = [], []
-    for step in range(NUM_STEPS):
-      losses.append(run.steps.train())
-      if step % 4 == 3:
-        means, num_examples = run.validate()
-        measured.append(sorted(means.items()) + [('examples', num_examples)])
-    assert_moved(run.initial_weights, run.weights())
-    return run.initial_weights, losses, measured, run.weights(), run.counters()
-
-
-@functools.lru_cache(maxsize=None)
-def one_tower(num_train):
-  """The reference: one tower, the whole batch, no staging."""
-  return train_and_validate(num_train, num_towers=1, depth=0)
-
-
-def assert_equals_one_tower(mode, num_towers, depth, placement, num_train):
-  initial, losses, measured, weights, counters = train_and_validate(
-      num_train, mode=mode, num_towers=num_towers, depth=depth, placement=placement)
-  (expected_initial, expected_losses, expected_measured, expected_weights,
-   expected_counters) = one_tower(num_train)
-  assert_same_weights(initial, expected_initial, tolerance=0)
-  np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
-  for ours, expected in zip(measured, expected_measured):
-    assert [name for name, _ in ours] == [name for name, _ in expected]
-    np.testing.assert_allclose([mean for _, mean in ours], [mean for _, mean in expected], rtol=0,
-                               atol=1e-5)
-  assert_same_weights(weights, expected_weights)
-  assert counters == expected_counters
-
-
 @pytest.mark.parametrize('kind', small.nightly_but(['sgd', 'adam'], ['sgd', 'momentum', 'adam']))
 def test_towers_train_as_a_program_without_towers(kind):
   # Of 17 examples in batches of 8 one is left, for three towers.
@@ -90,38 +42,6 @@ def test_towers_train_as_a_program_without_towers(kind):
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
     assert_same_weights(weights, {variable.op.name: session.run(variable)
                                   for variable in variables})
-
-
-GRID = list(itertools.product(small.MODES, small.TOWERS, small.DEPTHS))
-# What shows most mistakes, and a third in which any two of the settings meet.
-FIRST = [('split', 2, 0), ('split', 2, 1)]
-CHOSEN = FIRST + small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS)
-
-
-def placement_at(index):
-  return small.PLACEMENTS[(index + index // 4) % 4]
-
-
-@pytest.mark.parametrize('index', [
-    pytest.param(GRID.index(point), id='-'.join(map(str, point)),
-                 marks=pytest.mark.nightly if number % 3 and point not in FIRST else ())
-    for number, point in enumerate(CHOSEN)])
-def test_towers_equal_one_tower(index):
-  # Placements and sizes take turns here; with those below, any three of the four settings meet
-  # on 2, 3 and 8 towers.
-  assert_equals_one_tower(*GRID[index], placement_at(index), SIZES[index // 3 % 3])
-
-
-TAKEN = {point + (placement_at(index),) for index, point in enumerate(GRID) if point in CHOSEN}
-
-
-# One tower and four, which share evenly as two do, are above alone.
-@pytest.mark.nightly
-@pytest.mark.parametrize('number, point', [
-    (number, point) for number, point in enumerate(small.covering_grid(
-        small.MODES, (2, 3, 8), small.DEPTHS, small.PLACEMENTS)) if point not in TAKEN], ids=str)
-def test_towers_equal_one_tower_wherever_variables_stand(number, point):
-  assert_equals_one_tower(*point, num_train=SIZES[(number + number // 3) % 3])
 
 
 def open_run(mode):

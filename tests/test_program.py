@@ -9,7 +9,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import assert_same_weights, nightly_but
+from tests.harness.small import nightly_but
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -40,7 +40,6 @@ def build(num_towers=2, validation=True, optimizer=None, **settings):
         **settings)
 
 
-
 def read(program, session):
   with program.graph.as_default():
     return {variable.op.name: session.run(variable) for variable in tf.global_variables()}
@@ -55,22 +54,6 @@ def test_every_part_of_the_straight_line_is_an_attribute():
   assert program.train_op.graph is program.graph and program.validation.names == [
       'loss', 'accuracy']
   assert program.learning_rate == 0.1
-
-
-# That main.py's towers do, tests/test_exactness.py shows over the whole grid.
-@pytest.mark.parametrize('mode, num_towers, depth', [
-    ('shard', 2, 0), ('next', 3, 1), ('split', 8, 2)])
-def test_towers_train_as_one_does(mode, num_towers, depth):
-  def train(program):
-    with program.session() as session:
-      losses = [session.train() for _ in range(7)]
-      return losses, session.validate(), read(program, session)
-
-  one = train(build(1, shuffle=False))
-  several = train(build(num_towers, shuffle=False, input_mode=mode, staging_depth=depth))
-  np.testing.assert_allclose(several[0], one[0], atol=1e-5)
-  assert several[1] == pytest.approx(one[1], abs=1e-5)
-  assert_same_weights(several[2], one[2])
 
 
 KINDS = [

@@ -42,17 +42,6 @@ def test_a_step_without_examples_changes_nothing(settings):
     assert run.steps.train() > 0 and run.counters() == [3, 16]
 
 
-@pytest.mark.parametrize('mode', ['shard', pytest.param('next', marks=pytest.mark.nightly)])
-def test_towers_of_what_is_left_are_one_tower(mode):
-  bad = [1, 2, 3, 9, 12]
-  with Run(train=examples_without(bad), num_towers=3, mode=mode) as run, \
-      Run(train=examples_without(bad), num_towers=1, depth=0) as one:
-    for _ in range(4):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
-    small.assert_same_weights(run.weights(), one.weights())
-    assert run.counters() == one.counters() == [4, 22]
-
-
 def test_marks_stay_out_of_the_towers():
   with tf.Graph().as_default():
     examples = examples_without([0])

@@ -1,6 +1,6 @@
 """Replicas: every law of shared variables holds, no tower reads another's, and all are the same.
 
-That N towers are one tower with them as well is one of the placements in `test_exactness`.
+That N towers are one tower with them as well is one of the placements in `test_towers_equal_one`.
 """
 
 import functools

@@ -3,7 +3,6 @@
 So are counters, the schedule, clipping and masks.
 """
 
-import functools
 
 import numpy as np
 import pytest
@@ -18,57 +17,12 @@ from towers.tower.batch_norm_layer import batch_norm
 from towers.training.saving.checkpoints import Checkpoints
 
 NUM_STEPS = 7
-GRID = [
-    point + (accumulate,)
-    for point in small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)
-    for accumulate in (2, 4)
-]
-# 29 in batches of 12 leaves 5: with micro-batches of 3 the last step has two, of 3 and 2 examples.
-SIZES = (29, 24)
-# Of the grid, with every value of every setting.
-FAST = (0, 4, 7, 14)
-OPTIMIZERS = ('momentum', 'adam', 'sgd')
-
-
-@functools.lru_cache(maxsize=None)
-def one_tower(optimizer, clip_norm, num_train):
-  """The reference: one tower on the whole batch at once."""
-  return train(num_towers=1, depth=0, optimizer=optimizer, clip_norm=clip_norm,
-               **schedule(num_train))
-
-
-def schedule(num_train):
-  return dict(weight_decay=0.01, train=small.random_examples(num_train), schedule='cosine',
-              warmup_epochs=0.5)
-
-
 def train(**settings):
   settings = dict(dict(batch_size=12, shuffle=False), **settings)
   with Run(**settings) as run:
     losses = [run.steps.train() for _ in range(NUM_STEPS)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.validate(), run.weights(), run.counters()
-
-
-@pytest.mark.parametrize('index', [
-    pytest.param(index, id='-'.join(map(str, point)),
-                 marks=() if index in FAST else pytest.mark.nightly)
-    for index, point in enumerate(GRID)
-])
-def test_micro_batches_and_towers_equal_one_big_batch(index):
-  mode, num_towers, depth, accumulate = GRID[index]
-  optimizer, clip_norm, num_train = OPTIMIZERS[index % 3], (None, 0.3)[index // 2 %
-                                                                       2], SIZES[index // 3 % 2]
-  losses, (means, count), weights, counters = train(mode=mode, num_towers=num_towers, depth=depth,
-                                                    accumulate=accumulate, optimizer=optimizer,
-                                                    clip_norm=clip_norm, **schedule(num_train))
-  expected_losses, (expected_means,
-                    expected_count), expected_weights, expected_counters = one_tower(
-                        optimizer, clip_norm, num_train)
-  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
-  assert_same_weights(weights, expected_weights)
-  assert counters == expected_counters and counters[0] == NUM_STEPS
-  assert count == expected_count and means == pytest.approx(expected_means, abs=1e-5)
 
 
 @pytest.mark.parametrize('optimizer', small.nightly_but(
@@ -170,25 +124,6 @@ def test_sums_stand_with_their_variables():
     }
     for variable in tf.trainable_variables():
       assert devices['accumulated/' + variable.op.name] == variable.device
-
-
-def regularized(batch, is_training):
-  losses, metrics = small.model(batch, is_training)
-  with tf.variable_scope('hidden', reuse=True):
-    weights = tf.get_variable('weights', [small.NUM_FEATURES, 4])
-  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.nn.l2_loss(weights))
-  return losses, metrics
-
-
-@pytest.mark.parametrize('accumulate, num_towers', [
-    (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.nightly) for point in [
-        (2, 1), (2, 2), (2, 3), (3, 3), (4, 3), (12, 1)]])
-def test_penalties_and_thirds_of_a_batch_equal_one_big_batch(accumulate, num_towers):
-  settings = dict(model=regularized, train=small.random_examples(29), learning_rate=0.5)
-  losses, _, weights, _ = train(accumulate=accumulate, num_towers=num_towers, **settings)
-  expected_losses, _, expected_weights, _ = train(num_towers=1, **settings)
-  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
-  assert_same_weights(weights, expected_weights)
 
 
 def test_towers_and_their_average_must_be_of_as_many_micro_batches():

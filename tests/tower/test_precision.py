@@ -39,25 +39,6 @@ def get_scale(run):
   return tuple(run.session.run([loss_scale.variable, loss_scale.good_steps]))
 
 
-@pytest.mark.parametrize('mode, num_towers, placement, build', [
-    ('split', 3, 'replicated', 'reuse'),
-    pytest.param('next', 2, 'replicated', 'clone', marks=pytest.mark.nightly),
-    ('shard', 2, 'balanced', 'clone')])
-def test_towers_equal_one_tower_of_float32_but_for_rounding(mode, num_towers, placement, build):
-  settings = dict(model=normed, batch_norm='sync', weight_decay=0.01)
-  losses, means, weights, initial = take_steps(mode=mode, num_towers=num_towers,
-                                               placement=placement, tower_build=build,
-                                               **dict(MIXED, **settings))
-  expected_losses, expected_means, expected_weights, expected_initial = take_steps(
-      num_towers=1, train=TRAIN, **settings)
-  assert_same_weights(initial, expected_initial, tolerance=0)
-  # float16 has 11 bits: it is rounded to a thousandth at every op.
-  np.testing.assert_allclose(losses, expected_losses, rtol=5e-3)
-  assert means == pytest.approx(expected_means, rel=1e-2)
-  assert_same_weights(weights, expected_weights, tolerance=5e-3)
-  assert losses != expected_losses
-
-
 def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
   with Run(num_towers=2, placement='replicated', model=normed,
            **MIXED) as run, run.graph.as_default():

@@ -337,24 +337,3 @@ def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
     for _ in range(3):
       assert run.steps.train() == pytest.approx(plain.steps.train(), abs=1e-6)
     assert_same_weights(run.weights(), plain.weights())
-
-
-def looped(batch, is_training):
-  """Reads a weight in each turn of a loop, as a recurrent net does."""
-  features, labels = batch
-  with tf.variable_scope('loop'):
-    weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_FEATURES])
-  _, state = tf.while_loop(lambda turn, _: turn < 3,
-                           lambda turn, state: (turn + 1, tf.tanh(tf.matmul(state, weights))),
-                           (0, features))
-  return small.model((state, labels), is_training)
-
-
-@pytest.mark.parametrize('placement, build', [('host', 'reuse'), ('balanced', 'clone'), (
-    'replicated', 'auto')])
-def test_towers_that_read_a_weight_in_a_loop_equal_one_tower(placement, build):
-  with Run(model=looped, num_towers=1) as one, \
-      Run(model=looped, num_towers=3, placement=placement, tower_build=build) as run:
-    expected = [one.steps.train() for _ in range(4)]
-    np.testing.assert_allclose([run.steps.train() for _ in range(4)], expected, rtol=0, atol=1e-5)
-    assert_same_weights(run.weights(), one.weights())

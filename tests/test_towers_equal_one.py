@@ -1,0 +1,189 @@
+"""The law: N towers are one tower on the whole batch, with whatever a program is set to.
+
+A point is a program with N towers and some value of each feature. It must train, validate and count
+as the program that has one tower and no feature but those that belong to the mathematics: the
+model, the data and the update. At each commit a few points have every value of every feature; at
+night points follow in which any two values meet, and, of where towers, batches and variables are,
+any three.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.data.test_skipped_steps import examples_without, of_directions
+from tests.harness import small
+from tests.harness.covering import cover
+from tests.harness.small import assert_moved, assert_same_weights
+from towers.tower.batch_norm_layer import batch_norm
+
+NUM_STEPS = 7
+BATCH = 20
+
+
+def normed(batch, is_training):
+  """A layer normalised over the whole batch of all towers."""
+  features, labels = batch
+  x = batch_norm(tf.tanh(small.dense(features, 6, 'wide')), is_training, name='norm')
+  return small.model((x, labels), is_training)
+
+
+def weighted(batch, is_training):
+  """The mean by weights, which differ."""
+  losses, metrics = small.model(batch, is_training)
+  return towers.Weighted(losses, tf.square(batch[0][:, 0])), metrics
+
+
+def table(batch, is_training):
+  """Rows of a table: their gradients are sparse."""
+  features, labels = batch
+  rows = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES])
+  return small.model((features + tf.gather(rows, labels), labels), is_training)
+
+
+def looped(batch, is_training):
+  """Reads a weight in each turn of a loop, as a recurrent net does."""
+  features, labels = batch
+  with tf.variable_scope('loop'):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, small.NUM_FEATURES])
+  _, state = tf.while_loop(lambda turn, _: turn < 3,
+                           lambda turn, state: (turn + 1, tf.tanh(tf.matmul(state, weights))),
+                           (0, features))
+  return small.model((state, labels), is_training)
+
+
+def penalised(batch, is_training):
+  """A penalty beside the loss, which counts once."""
+  losses, metrics = small.model(batch, is_training)
+  with tf.variable_scope('hidden', reuse=True):
+    weights = tf.get_variable('weights', [small.NUM_FEATURES, 4])
+  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.nn.l2_loss(weights))
+  return losses, metrics
+
+
+MODELS = {'plain': small.model, 'normed': normed, 'weighted': weighted, 'table': table,
+          'looped': looped, 'penalised': penalised, 'nan for zeros': of_directions}
+
+
+def from_elements(num_examples):
+  """As `small.random_examples`, without access to single examples."""
+  arrays = small.random_examples(num_examples).arrays
+  return towers.Examples(num_examples, lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays),
+                         arrays=arrays, name='train')
+
+
+DATA = {'arrays': small.random_examples, 'elements': from_elements,
+        'damaged': lambda num_examples: examples_without([1, 2, 3, 21, 32], num_examples)}
+
+
+def by_pattern():
+  return {'logits/': tf.train.AdamOptimizer(0.02, epsilon=0.01),
+          '^(?!logits/)': tf.train.GradientDescentOptimizer(0.1)}
+
+
+OPTIMIZERS = {'sgd': lambda: tf.train.GradientDescentOptimizer(0.1),
+              'momentum': lambda: lambda rate: tf.train.MomentumOptimizer(rate, 0.9),
+              'adam': lambda: tf.train.AdamOptimizer(0.02, epsilon=0.01), 'by pattern': by_pattern}
+# It sinks with the examples that the steps before have taken.
+RATES = {'momentum': lambda plan: 5 / (50 + tf.cast(towers.get_examples_seen(), tf.float32))}
+# What the result is by: the same for one tower and for several.
+MATHEMATICS = dict(
+    # 33 over batches of 20 leaves 13, 41 leaves 1 (towers stay empty), 40 leaves nothing (static
+    # shapes).
+    model=list(MODELS), data=list(DATA), size=[33, 41, 40], optimizer=list(OPTIMIZERS),
+    clip_norm=[None, 0.3], average_weights=[None, 0.9], last_batch=['keep', 'pad', 'drop'])
+# What it must not depend on.
+LAYOUT = dict(
+    num_towers=[2, 3, 8, 4, 1], input_mode=list(small.MODES), staging_depth=[1, 2, 0],
+    variables=list(small.PLACEMENTS), tower_build=['clone', 'reuse', 'auto'], accumulate=[1, 2, 4],
+    recompute=['none', 2], validation_tower=[False, True], precision=['float32', 'mixed'])
+AXES = {**LAYOUT, **MATHEMATICS}
+PLAIN = dict({name: values[0] for name, values in MATHEMATICS.items()}, num_towers=1,
+             input_mode='split', staging_depth=0, variables='host', tower_build='reuse',
+             accumulate=1, recompute='none', validation_tower=False, precision='float32')
+
+
+def is_valid(point):
+  """Whether these values of some features go together."""
+  point = {**PLAIN, **point}
+  # Rows that do not count have no part in moments, nor have micro-batches in each other's.
+  is_whole = point['model'] != 'normed' or (
+      point['last_batch'] != 'pad' and point['accumulate'] == 1)
+  return is_whole and point['num_towers'] * point['accumulate'] <= BATCH
+
+
+class Outcome:
+  """What a program has come to: all that towers must not change."""
+
+  def __init__(self, program):
+    self.is_static = isinstance(program.gradients.num_examples, int)
+    with program.session() as session, program.graph.as_default():
+      # Copies of other towers and the scale of float16 are none of one tower's.
+      variables = {variable.op.name: variable for variable in tf.global_variables()
+                   if not variable.op.name.startswith('loss_scale')}
+      self.weights = [variable.op.name for variable in tf.trainable_variables()]
+      self.initial = session.run(variables)
+      self.losses = [session.train() for _ in range(NUM_STEPS // 2)]
+      self.measured = [session.validate()]
+      self.losses += [session.train() for _ in range(NUM_STEPS // 2, NUM_STEPS)]
+      self.measured.append(session.validate())
+      self.final = session.run(variables)
+
+
+def run_program(model, data, size, optimizer, num_towers, validation_tower, **settings):
+  """Returns the outcome of a point."""
+  # Shapes are static only if those of both splits are.
+  validation = small.random_examples(40 if size % BATCH == 0 else 31, 'validation', seed=1)
+  with tf.Graph().as_default():
+    program = towers.Program(
+        MODELS[model], train=DATA[data](size), optimizer=OPTIMIZERS[optimizer](),
+        learning_rate=RATES.get(optimizer), validation=validation, batch_size=BATCH,
+        num_towers=num_towers + validation_tower, validation_tower=validation_tower,
+        weight_decay=0.01, batch_norm='sync', shuffle=False, device='cpu', **settings)
+    return Outcome(program)
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(**mathematics):
+  """The reference: one tower, the whole batch, no staging."""
+  return run_program(**{**PLAIN, **mathematics})
+
+
+def assert_equals_one_tower(point):
+  outcome = run_program(**point)
+  expected = one_tower(**{name: point[name] for name in MATHEMATICS})
+  is_mixed = point['precision'] == 'mixed'
+  # float16 has 11 bits: it is rounded to a thousandth at every op.
+  tolerance = 5e-3 if is_mixed else 2e-5
+  assert sorted(outcome.final) == sorted(expected.final)
+  assert_moved({name: outcome.initial[name] for name in outcome.weights},
+               {name: outcome.final[name] for name in outcome.weights})
+  assert_same_weights(outcome.initial, expected.initial, tolerance=0)
+  np.testing.assert_allclose(outcome.losses, expected.losses, rtol=0, atol=tolerance)
+  assert is_mixed == (outcome.losses != pytest.approx(expected.losses, abs=2e-5))
+  for ours, theirs in zip(outcome.measured, expected.measured):
+    assert ours == pytest.approx(theirs, abs=tolerance)
+  assert_same_weights(outcome.final, expected.final, tolerance)
+
+
+EACH_VALUE = cover(AXES, strength=1, is_valid=is_valid)
+PAIRS = cover(AXES, strength=2, is_valid=is_valid)
+PLACES = cover({name: LAYOUT[name] for name in ('num_towers', 'input_mode', 'staging_depth',
+                                                'variables')}, strength=3, is_valid=is_valid)
+
+
+def describe(point):
+  return '-'.join(str(value) for name, value in point.items() if PLAIN[name] != value)
+
+
+AT_NIGHT = [point for point in PAIRS + [{**PLAIN, **point} for point in PLACES]
+            if point not in EACH_VALUE]
+
+
+@pytest.mark.parametrize('point', small.nightly_but(EACH_VALUE, EACH_VALUE + AT_NIGHT),
+                         ids=describe)
+def test_towers_equal_one_tower(point):
+  assert_equals_one_tower(point)
