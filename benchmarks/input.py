@@ -4,8 +4,6 @@
   python -m benchmarks.input --data_dir=/tmp/photos.tfrecords           # and CIFAR-shaped binary
   python -m benchmarks.input --data_dir=/tmp/photos.tfrecords --resume  # time to the first batch
                                                                         # of a late step
-  python -m benchmarks.input --wall_gb=3                                # an array beyond 2 GB in
-                                                                        # each mode
 
 It measures two things, each line in its own process:
 
@@ -297,30 +295,6 @@ def _time_second_start(start, take):
   return took
 
 
-def measure_wall(num_gb: float, mode: str, num_towers: int) -> str:
-  """Trains two steps from an array beyond 2 GB; returns a line with the process's peak memory."""
-  from benchmarks.harness.program import open_program
-  from towers import data
-  from towers.training.settings.config import Config
-
-  images = np.zeros([int(num_gb * 1e9) // (SIZE * SIZE * 3), SIZE, SIZE, 3], np.uint8)
-  images[:, ::8] = 1  # Touches every page: reserved memory would not count.
-  labels = np.arange(len(images), dtype=np.int32) % 10
-  held_bytes = read_peak_bytes()
-  examples = data.from_arrays(images, labels, name='large')
-  data_set = data.DataSet(examples, data.from_arrays(images[:64], labels[:64], name='validation'),
-                          images.shape[1:], 10)
-  config = Config(batch_size=64, input_mode=mode)
-  with open_program(config, data_set, num_towers=num_towers, model=build_nothing_model()) as steps:
-    graph_bytes = steps.session.graph.as_graph_def().ByteSize()
-    steps.start(0)
-    losses = [float(steps.train()) for _ in range(2)]
-  assert np.isfinite(losses).all()
-  peak_bytes = read_peak_bytes()
-  return (f'{mode:5}  {num_towers:6d}  {images.nbytes / 1e9:>8.2f} GB  {held_bytes / 1e9:>10.2f} GB'
-          f'  {peak_bytes / 1e9:>7.2f} GB  {graph_bytes:>8,} bytes')
-
-
 def main() -> None:
   """Prints a table, each line measured in its own process, or one line."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -331,11 +305,9 @@ def main() -> None:
                       help='to measure for, each')
   parser.add_argument('--resume', action='store_true',
                       help='measure the time to the first batch of a late step')
-  parser.add_argument('--wall_gb', type=at_least(0, float), help='size of an array beyond 2 GB')
   parser.add_argument('--towers', type=at_least(1), nargs='+', default=TOWERS)
   parser.add_argument('--line', nargs=5,
                       help='what kind folder mode towers: one line, in this process')
-  parser.add_argument('--wall_line', nargs=2, help='mode towers: one line, in this process')
   flags = parser.parse_args()
   if flags.make:
     make_photos(flags.make, flags.count)
@@ -349,20 +321,10 @@ def main() -> None:
       parser.error('--resume needs the --data_dir of photos that --make has written')
     measure_resume('tfrecord', flags.data_dir)
     return
-  if flags.wall_line:
-    print(measure_wall(flags.wall_gb, flags.wall_line[0], int(flags.wall_line[1])), flush=True)
-    return
-
   def run(*arguments):
     command = [sys.executable, '-m', 'benchmarks.input', f'--seconds={flags.seconds:g}']
     subprocess.run([*command, *arguments], check=True)
 
-  if flags.wall_gb:
-    print('mode   towers        array  held before       peak           graph', flush=True)
-    for mode in MODES:
-      for num_towers in flags.towers:
-        run(f'--wall_gb={flags.wall_gb:g}', '--wall_line', mode, str(num_towers))
-    return
   print(' ' * 31 + 'examples/s        bare  of bare    ms of a core    bare  of bare     memory',
         flush=True)
   with tempfile.TemporaryDirectory() as scratch:

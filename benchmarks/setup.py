@@ -9,41 +9,34 @@ Each line runs in its own process, on two synthetic images per tower:
   reuse      the same, with --tower_build=reuse
   sgd        as clone with SGD, a constant rate and no validation, which is what the peers build
   mirrored   MirroredStrategy in a bare session with a constant batch, the easier task
-  estimator  MirroredStrategy inside the Estimator that it was made for; TensorFlow 2.16 removed it
 
 Ours build the whole straight line, with input, staging and guard. MirroredStrategy gets the same
 model function, towers and batch sizes, and keeps a replica of the variables on each device. It has
 no row with momentum: with 8 towers of NASNet-Large on 1.14 it never finished its first step,
-because TensorFlow folds each device's zero slots into the graph (`estimator`: 3.3 GB, where 2 are
-allowed; `mirrored`: 24 GB of memory were not enough).
+because TensorFlow folds each device's zero slots into the graph: 24 GB of memory were not enough.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
 from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from benchmarks.harness.machine import read_peak_bytes
-from benchmarks.peers.mirrored import build_update, open_mirrored
+from benchmarks.peers.mirrored import open_mirrored
 from models import MODELS
-from towers.training.reporting.chart import Curve, write_chart
 
 IMAGES_PER_TOWER = 2
 IMAGE_SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
 # Two small images make gradients of 10^10 in a deep net, and one step at a usual rate a NaN.
 LEARNING_RATE = 1e-12
-LABELS = {'clone': 'towers', 'sgd': 'towers with SGD', 'reuse': 'towers, not cloned',
-          'mirrored': 'MirroredStrategy with SGD', 'estimator': 'MirroredStrategy + Estimator'}
-BUILDS = tuple(LABELS)
+BUILDS = ('clone', 'sgd', 'reuse', 'mirrored')
 _LATER_STEPS = 3
 
 
@@ -59,15 +52,12 @@ def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str
   from tensorflow_v1 import tf
   imported = time.time()
   run = _Run()
-  if build == 'estimator':
-    _run_estimator(run, model, num_towers)
-  else:
-    with contextlib.ExitStack() as opened:
-      start = _start_mirrored if build == 'mirrored' else _start_towers
-      step, session = start(opened, model, num_towers, build)
-      run.begin(session.graph)
-      for _ in range(1 + _LATER_STEPS):
-        run.end_step(step())
+  with contextlib.ExitStack() as opened:
+    start = _start_mirrored if build == 'mirrored' else _start_towers
+    step, session = start(opened, model, num_towers, build)
+    run.begin(session.graph)
+    for _ in range(1 + _LATER_STEPS):
+      run.end_step(step())
   ends, used = zip(*run.ends)
   later = sorted(after - before for before, after in zip(ends[1:], ends[2:]))
   return dict(model=model, num_towers=num_towers, build=build, tensorflow_version=tf.__version__,
@@ -130,39 +120,6 @@ def _make_optimizer():
   return tf.train.GradientDescentOptimizer(LEARNING_RATE)
 
 
-def _run_estimator(run, model, num_towers):
-  """Trains as MirroredStrategy was mostly used: in an Estimator with input and checkpoints."""
-  import models
-  from tensorflow_v1 import tf
-
-  if not hasattr(tf, 'estimator'):
-    raise SystemExit(f'TensorFlow {tf.__version__} has no Estimator')
-  strategy = tf.distribute.MirroredStrategy([f'/device:CPU:{tower}' for tower in range(num_towers)])
-  model_function = models.build_classifier(model, num_classes=NUM_CLASSES)
-
-  def build(features, labels, mode):
-    loss, train_op = build_update(model_function, (features, labels), _make_optimizer())
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-  def load():
-    images = tf.zeros((IMAGES_PER_TOWER,) + IMAGE_SHAPE, tf.float32)
-    return tf.data.Dataset.from_tensors((images, tf.zeros([IMAGES_PER_TOWER], tf.int32))).repeat()
-
-  class Watch(tf.train.SessionRunHook):
-
-    def after_create_session(self, session, coord):
-      run.begin(session.graph)
-
-    def after_run(self, run_context, run_values):
-      run.end_step(float('nan'))
-
-  with tempfile.TemporaryDirectory() as folder:
-    config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy,
-                                    session_config=tf.ConfigProto(device_count={'CPU': num_towers}))
-    estimator = tf.estimator.Estimator(build, config=config)
-    estimator.train(load, hooks=[Watch()], steps=1 + _LATER_STEPS)
-
-
 def run_line(model: str, num_towers: int, build: str) -> Dict[str, Any]:
   """Measures in a new process; returns its line, with 'error' if the process failed."""
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -196,11 +153,10 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--models', type=several(one_of(MODELS)), default='nasnet_large,resnet50')
   parser.add_argument('--towers', type=several(at_least(1)), default='1,2,4,8')
-  parser.add_argument('--builds', type=several(one_of(BUILDS)), default='clone,sgd,reuse,mirrored',
+  parser.add_argument('--builds', type=several(one_of(BUILDS)), default=','.join(BUILDS),
                       help='of ' + ','.join(BUILDS))
   parser.add_argument('--repeats', type=at_least(1), default=1)
   parser.add_argument('--json', type=path_to_write, help='file to write all lines to')
-  parser.add_argument('--picture', type=path_to_write, help='SVG file to draw the first model to')
   parser.add_argument('--line', help=argparse.SUPPRESS)
   flags = parser.parse_args()
   if flags.line:
@@ -216,24 +172,6 @@ def main() -> None:
           print(format_line(lines[-1]), flush=True)
   if flags.json:
     write_figures(flags.json, lines)
-  if flags.picture:
-    draw_lines(lines, flags.models[0], flags.picture)
-
-
-def draw_lines(lines: List[Dict[str, Any]], model: str, path: str) -> None:
-  """Draws the seconds to the first step over the number of towers, one curve for each build."""
-  curves = []
-  for build in BUILDS:
-    seconds: Dict[int, List[float]] = {}
-    for line in lines:
-      if line['model'] == model and line['build'] == build and 'error' not in line:
-        seconds.setdefault(line['num_towers'], []).append(line['setup_seconds'])
-    if seconds:
-      points = [(towers, statistics.median(seconds[towers])) for towers in sorted(seconds)]
-      curves.append(Curve(LABELS[build], points, len(curves)))
-  version = next(line['tensorflow_version'] for line in lines if 'error' not in line)
-  title = f'From process start to the end of the first step: {model}, TensorFlow {version}'
-  write_chart(path, title, curves, x_label='towers', format_y='{:.0f} s'.format)
 
 
 if __name__ == '__main__':

@@ -3,45 +3,28 @@
   python -m benchmarks.workers            # a small CNN, a small MLP and an embedding, 2 workers
   python -m benchmarks.workers --nets=embedding_40k,embedding,embedding_4m
   python -m benchmarks.workers --nets=mlp --rounds=12 --json=workers.json
-  python -m benchmarks.workers --scaling  # ours with 1, 2 and 4 workers, all-reduces, and a plan
-                                          # for 8, 64 and 512 machines
-  python -m benchmarks.workers --links=5:50,20:10    # 2, 4 and 8 workers on links of 5 ms and
-                                                     # 50 Mb/s, then of 20 ms and 10 Mb/s
+  python -m benchmarks.workers --kinds=towers --workers=4
 
   towers      the program of main.py: input, staging, guard, input wait and watch of peers,
               without its progress line
   estimator   Estimator + MultiWorkerMirroredStrategy in a ring, of TensorFlow 1.14
   horovod     a session's loop with Horovod's DistributedOptimizer and gloo, of TensorFlow 1.14, if
               Horovod is installed; 'horovod 0.1 ms' sets HOROVOD_CYCLE_TIME, whose default is 5
-  fit, loop   the same with Keras's model.fit, and with a loop of tf.function, of TensorFlow 2
+  loop        the same in a loop of tf.function, of TensorFlow 2
 
 All workers of all kinds start once and wait; then, in each round, the kinds take the same number of
 steps one after another. Every kind trains the same net from the same weights on the same examples
 (see `worker_steps`), as the mean loss of the first 20 steps shows. Ratios compare steps per second
 of the same round, ours to the best of the others.
-
-With --scaling only ours takes steps, with 1, 2 and 4 workers, followed by all-reduces of several
-sizes without a net, and by a plan that rests on the formula of `ring` alone. --links puts that
-formula to the test: all-reduces, and a small net, of workers in network namespaces of their own, on
-links so slow that the cores of this machine do not matter (see `slow_links`).
 """
 
 import argparse
 import contextlib
-import functools
 import statistics
 from typing import Any, Dict, List, Sequence
 
-from benchmarks.harness.all_reduces import (
-  format_all_reduces,
-  format_plan,
-  measure_all_reduces,
-  measure_links,
-  read_link,
-)
 from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
-from benchmarks.harness.slow_links import find_problem
 from benchmarks.harness.worker_cluster import BenchmarkCluster
 from benchmarks.harness.worker_steps import NETS
 from benchmarks.peers import horovod
@@ -52,14 +35,12 @@ OURS = 'towers'
 FIRST_STEPS = 20
 _COUNTED_STEPS = 40
 _DEFAULT_NETS = 'cnn,mlp,embedding'
-_CLUSTER_SIZES = (1, 2, 4)
-_DEFAULT_LINKS = '1:100,5:50,20:10,20:100'
 
 
 def kinds_of(version: str) -> List[str]:
   """Returns the kinds that run on a version of TensorFlow, ours first."""
   if not version.startswith('1.'):
-    return [OURS, 'fit', 'loop']
+    return [OURS, 'loop']
   return [OURS, 'estimator', *(['horovod', 'horovod 0.1 ms'] if horovod.is_installed() else [])]
 
 
@@ -140,14 +121,6 @@ def format_line(line: Dict[str, Any]) -> str:
   return '\n'.join(rows)
 
 
-def _link(text):
-  try:
-    return read_link(text)
-  except ValueError:
-    raise argparse.ArgumentTypeError(
-        f"'{text}' is no link: write milliseconds and Mb/s, such as 5:50") from None
-
-
 def main() -> None:
   """Prints a table for each net."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -161,46 +134,26 @@ def main() -> None:
   parser.add_argument('--seconds', type=at_least(0, float), default=3, help='of a turn')
   parser.add_argument('--limit_seconds', type=at_least(1, float), default=600,
                       help='after which every worker ends itself')
-  parser.add_argument('--scaling', action='store_true',
-                      help='ours with 1, 2 and 4 workers, and what --sums does')
-  parser.add_argument('--sums', action='store_true',
-                      help='all-reduces without a net, and a plan')
-  parser.add_argument('--links', type=several(_link), nargs='?', const=_DEFAULT_LINKS,
-                      help='of so many ms and Mb/s between workers in namespaces, for example '
-                           f'{_DEFAULT_LINKS}, which is the default')
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args()
-  problem = flags.links and find_problem()
-  if problem:
-    parser.error(f'--links: {problem}, or measure on one machine with --sums.')
   from tensorflow_v1 import tf
   from towers.training.reporting.report import find_versions
 
   known = kinds_of(tf.__version__)
-  kinds = flags.kinds or ([OURS] if flags.scaling else known)
+  kinds = flags.kinds or known
   if OURS not in kinds or not set(kinds) <= set(known):
     parser.error(f"--kinds={','.join(kinds)}: choose from {','.join(known)}, which run on "
                  f"TensorFlow {tf.__version__}, with {OURS} among them")
-  if not (flags.kinds or flags.scaling or flags.sums or flags.links or horovod.is_installed()):
+  if not (flags.kinds or horovod.is_installed()):
     print('Horovod is not installed.')
   lines = []
-  sums: Dict[str, Any] = {}
-  for net in () if flags.sums or flags.links else flags.nets:
-    for num_workers in _CLUSTER_SIZES if flags.scaling else (flags.workers,):
-      line = measure(net, kinds, num_workers=num_workers, batch_size=flags.batch_size,
-                     rounds=flags.rounds, seconds=flags.seconds, limit_seconds=flags.limit_seconds)
-      lines.append(line)
-      print(format_line(line), flush=True)
-  if flags.scaling or flags.sums:
-    points, used = measure_all_reduces(rounds=flags.rounds, limit_seconds=flags.limit_seconds)
-    sums = dict(points=[point._asdict() for point in points], cpu_seconds_of_a_byte=used)
-    print(f'{format_all_reduces(points, used)}\n{format_plan()}', flush=True)
-  linked = flags.links and measure_links(
-      flags.links, batch_size=flags.batch_size, limit_seconds=flags.limit_seconds,
-      tell=functools.partial(print, flush=True))
+  for net in flags.nets:
+    line = measure(net, kinds, num_workers=flags.workers, batch_size=flags.batch_size,
+                   rounds=flags.rounds, seconds=flags.seconds, limit_seconds=flags.limit_seconds)
+    lines.append(line)
+    print(format_line(line), flush=True)
   if flags.json:
-    write_figures(flags.json, dict(versions=find_versions(), lines=lines, sums=sums,
-                                   links=linked))
+    write_figures(flags.json, dict(versions=find_versions(), lines=lines))
 
 
 if __name__ == '__main__':

@@ -96,9 +96,6 @@ def translate(command):
   if words[:3] == ['python', '-m', 'benchmarks.step']:
     return [sys.executable, *words[1:], '--models=linear', '--towers=1', '--kinds=towers,by hand',
             '--rounds=1', '--seconds=0.01']
-  if words[:3] == ['python', '-m', 'benchmarks.mnist']:
-    return [sys.executable, *words[1:], '--data=sample', '--model=linear', '--steps=2',
-            '--rounds=1']
   if words[:3] == ['python', '-m', 'tests.gallery']:
     return [sys.executable, *words[1:], 'feature_columns']
   assert words[0] == 'python', f'No test knows how to run {command!r}.'
@@ -187,8 +184,6 @@ def test_prose_is_wrapped(name):
 PROGRAMS = [['main.py']] + [['-m', module] for module in (
     'towers.data.convert', 'towers.training.reporting', 'towers.launch', 'towers.launch.agent',
     'towers.launch.tf_config', 'benchmarks.workers', 'benchmarks.input', 'benchmarks.step',
-    'benchmarks.mnist', 'benchmarks.endurance', 'benchmarks.padding', 'benchmarks.permutation',
-    'benchmarks.recompute', 'benchmarks.results', 'benchmarks.memory',
     'tests.chaos')]
 
 

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List
 
 from benchmarks.harness.task import Task
 
-PROCESS = 'benchmarks.harness.step_process'
+_PROCESS = 'benchmarks.harness.step_process'
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SECONDS_TO_LEAVE = 10
 _LAST_CHARACTERS = 2000
@@ -36,18 +36,13 @@ class BenchmarkProcess:
     weights: how far each variable had moved by then, see `task.measure_movement`.
   """
 
-  def __init__(self, kind: str, task: Task, *, python: str = sys.executable,
-               cores: Optional[Sequence[int]] = None, limit_seconds: float = 600,
-               module: str = PROCESS):
+  def __init__(self, kind: str, task: Task, *, limit_seconds: float = 600):
     """Starts the process, and waits for its first step.
 
     Args:
       kind: see above.
       task: that it trains.
-      python: the interpreter, which decides the target.
-      cores: that it may use; None for all.
       limit_seconds: longest wait for any answer.
-      module: that it runs.
 
     Raises:
       Absent: the package to measure is not installed.
@@ -57,18 +52,13 @@ class BenchmarkProcess:
     self._limit_seconds = limit_seconds
     errors, self._path = tempfile.mkstemp()
 
-    def keep_to_cores():
-      if cores is not None:
-        os.sched_setaffinity(0, cores)
-
-    command = [python, '-m', module, kind, json.dumps(task._asdict()), repr(time.time())]
+    command = [sys.executable, '-m', _PROCESS, kind, json.dumps(task._asdict()), repr(time.time())]
     environment = dict(os.environ)
     if task.kind == 'GPU':
       # All processes are there at once, and the first would take all memory of the GPU.
       environment.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
     self._process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdin=subprocess.PIPE,
-                                     stdout=subprocess.PIPE, stderr=errors, text=True,
-                                     preexec_fn=keep_to_cores)
+                                     stdout=subprocess.PIPE, stderr=errors, text=True)
     os.close(errors)
     try:
       first = self._wait()
@@ -94,7 +84,7 @@ class BenchmarkProcess:
     return self._ask(str(num_steps))
 
   def report(self) -> Dict[str, Any]:
-    """Returns 'weights', 'peak_bytes', 'settings' and 'versions'."""
+    """Returns 'weights', 'peak_bytes' and 'versions'."""
     return self._ask('report')
 
   def leave(self) -> None:

@@ -5,7 +5,6 @@ Each is, or returns, a `type` of `argparse`, which puts the flag's name before t
 
 import argparse
 import os
-import shutil
 from typing import Any, Callable, Iterable, List
 
 
@@ -37,13 +36,6 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
       raise argparse.ArgumentTypeError(f"there is no '{text}'; choose from {','.join(known)}")
     return text
   return read
-
-
-def program(text: str) -> str:
-  """Reads the name or path of a program."""
-  if shutil.which(text) is None:
-    raise argparse.ArgumentTypeError(f'there is no program {text}')
-  return text
 
 
 def path_to_write(text: str) -> str:

@@ -10,17 +10,8 @@ from towers.placement.cluster import ALONE, Cluster
 
 
 @contextlib.contextmanager
-def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
-  """Joins the workers of a cluster.
-
-  Args:
-    config: towers.training.settings.config.Config.
-    devices: towers.Devices.
-    cluster: of which this process is a worker; all workers call this at the same time.
-
-  Yields:
-    towers.training.cluster.worker.Worker, or None in a cluster of one.
-  """
+def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
+  """Yields the worker of this process, which joins the others, or None in a cluster of one."""
   from towers.training.cluster.worker import join_workers
   from towers.training.stepping.startup import Startup
 
@@ -32,16 +23,6 @@ def open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
     yield worker
     if worker:
       worker.peers.stop()
-
-
-def open_session(worker: Any, devices: Any, config: Any, needs_threads: bool = True) -> Any:
-  """Returns a session for the default graph, on the server of `worker` if there is one."""
-  import towers
-  from tensorflow_v1 import tf
-  if worker:
-    return worker.open_session()
-  return tf.Session(config=towers.build_session_config(
-      devices, needs_threads=needs_threads, **config.session_settings()))
 
 
 @contextlib.contextmanager
@@ -68,14 +49,15 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
 
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
   devices = towers.build_devices(num_towers, kind)
-  with tf.Graph().as_default() as graph, open_worker(config, devices, cluster) as worker:
+  with tf.Graph().as_default() as graph, _open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_configured(
         dataclasses.replace(config, num_gpus=num_towers, device=kind), model, data_set,
         towers.Workers(cluster.num_workers, cluster.rank))
     if worker:
       worker.compare('graphs', facts_of_graph(graph), 'Compare the settings of the workers.')
-    with open_session(worker, devices, config, program.needs_threads) as session:
+    with worker.open_session() if worker else tf.Session(config=towers.build_session_config(
+        devices, needs_threads=program.needs_threads, **config.session_settings())) as session:
       steps = Steps(session, program)
       steps.start_variables()
       steps.broadcast()

@@ -1,31 +1,25 @@
 """A process of `benchmarks.step`: takes steps of one kind, a requested number at a time.
 
   stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
-           ──► report               asks for weights, memory, settings and versions
+           ──► report               asks for weights, memory and versions
   stdout   ◄── {"steps": 1, ...}    after the first step, and after the last of each request
            ◄── {"absent": "..."}    instead of the first, if the package is not installed
 
   towers, one tower    the program of main.py with its progress; the second with one tower's batch
-  towers --autotune    the same with the settings that `main.py --autotune` finds;
-                       its trials do not count as set-up
   by hand, recipe      see `hand_written`
   mirrored             MirroredStrategy, see `mirrored`
-  tensorpack ...       see `tensorpack_trainer`
+  tensorpack           see `tensorpack_trainer`
 """
 
 import json
-import os
 import platform
 import sys
-import time
 from typing import Any, Callable, Dict, List
 
 from benchmarks.harness.machine import read_peak_bytes
 from benchmarks.harness.task import Task, measure_movement
 from benchmarks.harness.worker_steps import Turns, open_parent
 from benchmarks.peers import hand_written, mirrored, ours, tensorpack_trainer
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class StepTurns:
@@ -43,7 +37,6 @@ class StepTurns:
     self._turns = Turns(self._read, write, started=started)
     self._measure_movement: Callable[[], Any] = dict
     self.end_step = self._turns.end_step
-    self.settings: Dict[str, Any] = {}
 
   def watch(self, session: Any, variables: Any) -> None:
     """Sets the variables to report on: one of each, where towers have replicas."""
@@ -55,7 +48,7 @@ class StepTurns:
     while line.strip() == 'report':
       peak_bytes = read_peak_bytes()
       report = dict(weights=self._measure_movement(), peak_bytes=peak_bytes,
-                    settings=self.settings, versions=find_versions())
+                    versions=find_versions())
       self._write(json.dumps(report))
       line = self._read_line()
     return line
@@ -74,12 +67,10 @@ def find_versions() -> Dict[str, str]:
 KINDS: Dict[str, Callable[..., None]] = {
     'towers': ours.run_towers,
     'one tower': ours.run_towers,
-    'towers --autotune': ours.run_towers,
     'by hand': hand_written.run_by_hand,
     'recipe': hand_written.run_recipe,
     'mirrored': mirrored.run_mirrored,
-    'tensorpack': tensorpack_trainer.run_bare,
-    'tensorpack default': tensorpack_trainer.run_default,
+    'tensorpack': tensorpack_trainer.run_tensorpack,
 }
 
 
@@ -88,16 +79,9 @@ def main(arguments: List[str]) -> None:
   kind, fields, started = arguments[0], json.loads(arguments[1]), float(arguments[2])
   task = Task(**fields)
   with open_parent() as write:
-    settings = {}
-    if kind == 'towers --autotune':
-      began = time.time()
-      settings = ours.find_settings(task)
-      started += time.time() - began
-      ours.set_environment(settings)
     turns = StepTurns(sys.stdin.readline, write, started=started)
-    turns.settings = settings
     try:
-      KINDS[kind](turns, task, **(dict(settings=settings) if settings else {}))
+      KINDS[kind](turns, task)
     except tensorpack_trainer.NotInstalled as error:
       write(json.dumps(dict(absent=str(error))))
 

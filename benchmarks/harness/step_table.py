@@ -1,13 +1,10 @@
-"""The table of `benchmarks.step`, its pictures, and the check that all kinds compute the same."""
+"""The table of `benchmarks.step`, and the check that all kinds compute the same."""
 
-import os
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from towers.training.reporting.chart import Curve, write_chart
-
-OURS, ONE_TOWER, AUTOTUNED = 'towers', 'one tower', 'towers --autotune'
+OURS, ONE_TOWER = 'towers', 'one tower'
 # They allow for sums in another order; faults exceed them by far.
 _LOSS_TOLERANCE = 1e-4
 _WEIGHT_TOLERANCE = 1e-2
@@ -79,7 +76,7 @@ def format_line(line: Dict[str, Any]) -> str:
     of_ours = format_spread(ratios(line, kind), '%.2f') if has_ratios else '1'
     cpu_milliseconds = f"{spread(figures['cpu_milliseconds'])[0]:.4g}"
     rows.append(f"  {kind:19} {format_spread(figures['milliseconds'], '%.4g'):26} {of_ours:21} "
-                f"{cpu_milliseconds:>9} {spread(figures['setup_seconds'])[0]:9.1f} "
+                f"{cpu_milliseconds:>9} {figures['setup_seconds']:9.1f} "
                 f"{figures['peak_bytes'] / 1e6:7.0f}")
   rows += [f'  {kind:19} {reason}' for kind, reason in line['absent'].items()]
   rows += [f'  {kind:19} FAILED: {reason}' for kind, reason in line['failed'].items()]
@@ -92,17 +89,11 @@ def _conclude(line):
   if OURS not in kinds:
     return []
   rows = []
-  others = [kind for kind in kinds if kind not in (OURS, ONE_TOWER, AUTOTUNED)]
+  others = [kind for kind in kinds if kind not in (OURS, ONE_TOWER)]
   if others:
     best = min(others, key=lambda kind: spread(ratios(line, kind))[0])
     rows.append(f'the fastest other, {best}, takes {format_spread(ratios(line, best), "%.2f")} '
                 'times as long as ours')
-    if AUTOTUNED in kinds:
-      pairs = zip(kinds[best]['milliseconds'], kinds[AUTOTUNED]['milliseconds'])
-      of_autotuned = format_spread([other / ours for other, ours in pairs], '%.2f')
-      changed = sorted(kinds[AUTOTUNED]['settings'].items())
-      settings = ' '.join(f'--{name}={value}' for name, value in changed) or 'the defaults'
-      rows.append(f'and {of_autotuned} times as long as ours with {settings}')
   if ONE_TOWER in kinds:
     num_towers = line['num_towers']
     pairs = zip(kinds[OURS]['milliseconds'], kinds[ONE_TOWER]['milliseconds'])
@@ -114,29 +105,3 @@ def _conclude(line):
         f"losses of {len(kinds[OURS]['mean_losses'])} steps and movements of "
         f"{len(kinds[OURS]['weights'])} variables agree"]
   return rows
-
-
-def draw_lines(lines: Sequence[Dict[str, Any]], path: str) -> List[str]:
-  """Draws the times of others' steps relative to ours over towers; returns the paths.
-
-  Args:
-    lines: of all models and versions.
-    path: of the pictures; model and version are added to its name.
-  """
-  pictures: Dict[Tuple[str, str], Dict[str, List[Tuple[float, float]]]] = {}
-  for line in lines:
-    others = [kind for kind in line['kinds'] if kind not in (OURS, ONE_TOWER)]
-    if OURS in line['kinds'] and others:
-      curves = pictures.setdefault((line['net'], line['versions']['TensorFlow']), {})
-      for kind in others:
-        median = spread(ratios(line, kind))[0]
-        curves.setdefault(kind, []).append((float(line['num_towers']), median))
-  stem, ending = os.path.splitext(path)
-  written = []
-  for (net, version), points in pictures.items():
-    written.append(f'{stem}_{net}_{version}{ending}')
-    drawn = [Curve(kind, sorted(its_points), index, has_dots=True)
-             for index, (kind, its_points) in enumerate(points.items())]
-    write_chart(written[-1], f'A step of {net} on TensorFlow {version}, while ours takes 1', drawn,
-                x_label='towers')
-  return written

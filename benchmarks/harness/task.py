@@ -13,7 +13,6 @@ import numpy as np
 LEARNING_RATE = 0.001
 MOMENTUM = 0.9
 NUM_CLASSES = 10
-SYNTHETIC = 'synthetic'
 _MIN_EXAMPLES = 4096
 # Of large images there are fewer, for graphs of others hold them as constants.
 _MOST_BYTES = 64 * 1024 ** 2
@@ -25,24 +24,22 @@ class Net(NamedTuple):
   """A net to measure.
 
   Attributes:
-    image_shape: of its images, unless they come from a data set.
+    image_shape: of its images.
     batch_size: of each tower, by default.
     is_training: argument of the model function. It is False for nets without batch normalisation,
       to leave out their dropout, which differs between kinds.
-    tuned_on: the data set of main.py on which autotune runs its trials.
   """
   image_shape: Tuple[int, int, int]
   batch_size: int
   is_training: bool
-  tuned_on: str
 
 
 NETS: Dict[str, Net] = {
-    'linear': Net((28, 28, 1), 1, False, 'sample'),
-    'lenet': Net((28, 28, 1), 32, False, 'sample'),
-    'convnet': Net((32, 32, 3), 32, False, 'synthetic'),
-    'resnet20': Net((32, 32, 3), 8, True, 'synthetic'),
-    'resnet50': Net((224, 224, 3), 64, True, 'synthetic'),
+    'linear': Net((28, 28, 1), 1, False),
+    'lenet': Net((28, 28, 1), 32, False),
+    'convnet': Net((32, 32, 3), 32, False),
+    'resnet20': Net((32, 32, 3), 8, True),
+    'resnet50': Net((224, 224, 3), 64, True),
 }
 
 
@@ -53,17 +50,11 @@ class Task(NamedTuple):
     net: one of NETS.
     num_towers: that train.
     batch_size: of each tower.
-    data: 'synthetic', or a data set of main.py that needs at most a folder.
-    data_dir: its folder, if it needs one.
-    intra_threads: threads of one op; None leaves them to TensorFlow.
     kind: of the towers' devices, 'CPU' for virtual ones or 'GPU'.
   """
   net: str
   num_towers: int
   batch_size: int
-  data: str = SYNTHETIC
-  data_dir: Any = None
-  intra_threads: Any = None
   kind: str = 'CPU'
 
   @property
@@ -77,24 +68,13 @@ class Task(NamedTuple):
     return self.num_towers * self.batch_size
 
   def load(self) -> Any:
-    """Returns the data set; an epoch is a whole number of steps.
-
-    Raises:
-      ValueError: the global batch size does not divide the number of examples.
-    """
+    """Returns synthetic examples; an epoch is a whole number of steps."""
     from towers import data
     step = self.global_batch_size
-    if self.data == SYNTHETIC:
-      image_shape = NETS[self.net].image_shape
-      least = min(_MIN_EXAMPLES, _MOST_BYTES // int(np.prod(image_shape)))
-      return data.load_synthetic(image_shape=image_shape, num_classes=NUM_CLASSES,
-                                 num_train=-(-least // step) * step)
-    data_set = data.load(self.data,
-                         **({} if self.data_dir is None else dict(data_dir=self.data_dir)))
-    if data_set.train.num_examples % step:
-      raise ValueError(f'{data_set.train.num_examples} examples of {self.data} are not divisible '
-                       f'by the global batch size of {step}: choose one that divides them.')
-    return data_set
+    image_shape = NETS[self.net].image_shape
+    least = min(_MIN_EXAMPLES, _MOST_BYTES // int(np.prod(image_shape)))
+    return data.load_synthetic(image_shape=image_shape, num_classes=NUM_CLASSES,
+                               num_train=-(-least // step) * step)
 
   def load_arrays(self) -> Tuple[np.ndarray, ...]:
     """Returns images `[n, height, width, channels]` uint8 and labels `[n]` int32, in order."""
@@ -129,8 +109,7 @@ class Task(NamedTuple):
     from tensorflow_v1 import tf
     if self.kind == 'GPU':
       return tf.ConfigProto(allow_soft_placement=True)
-    return tf.ConfigProto(device_count={'CPU': self.num_towers},
-                          intra_op_parallelism_threads=self.intra_threads or 0)
+    return tf.ConfigProto(device_count={'CPU': self.num_towers})
 
 
 def initial_weights(name: str, shape: Tuple[int, ...]) -> Any:

@@ -1,7 +1,6 @@
 """The processes of one kind of `benchmarks.workers`, which take steps together on request."""
 
 import contextlib
-import functools
 import json
 import os
 import selectors
@@ -9,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
-from benchmarks.harness.slow_links import SlowLinks
 from towers_launch.ports import find_free_ports
 from towers_launch.tf_config import format_tf_config
 
@@ -29,31 +27,25 @@ class Failed(Exception):
 class BenchmarkCluster:
   """The workers of one kind: processes that take steps together on request."""
 
-  def __init__(self, arguments: Sequence[str], *, num_workers: int, limit_seconds: float,
-               links: Optional[SlowLinks] = None):
+  def __init__(self, arguments: Sequence[str], *, num_workers: int, limit_seconds: float):
     """Starts the workers.
 
     Args:
       arguments: of `worker_steps`, without start time and `limit_seconds`.
-      num_workers: on free ports of loopback, unless they have `links`.
+      num_workers: on free ports of loopback.
       limit_seconds: after which each ends itself.
-      links: between the workers, not open yet.
     """
-    addresses = links.addresses if links else [
-        f'127.0.0.1:{port}' for port in find_free_ports(num_workers)]
+    addresses = [f'127.0.0.1:{port}' for port in find_free_ports(num_workers)]
     errors, self._path = tempfile.mkstemp()
 
     def start(rank):
       command = [sys.executable, '-m', _WORKER, *arguments, repr(time.time()), str(limit_seconds)]
       environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, 'worker', rank))
       return subprocess.Popen(command, cwd=_ROOT, env=environment, stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, stderr=errors, universal_newlines=True,
-                              preexec_fn=functools.partial(links.enter, rank) if links else None)
+                              stdout=subprocess.PIPE, stderr=errors, universal_newlines=True)
 
     self._processes = [start(rank) for rank in range(num_workers)]
     os.close(errors)
-    if links:
-      links.open()
 
   def __enter__(self) -> 'BenchmarkCluster':
     return self

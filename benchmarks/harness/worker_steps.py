@@ -53,45 +53,33 @@ NETS: Dict[str, List[Layer]] = {
 
 
 class Turns:
-  """Decides after each step whether to take another, and waits until the parent requests one.
+  """Decides after each step whether to take another, and waits until the parent requests one."""
 
-  Attributes:
-    noted: further figures for the next report, which empties it.
-  """
-
-  def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float,
-               clock: Callable[[], float] = time.time,
-               cpu_clock: Callable[[], float] = time.process_time):
+  def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float):
     """Begins with a request for one step.
 
     Args:
       read: returns the next line of the parent, or ''.
       write: sends it a line.
-      started: by the clock, when the process was started.
-      clock: seconds.
-      cpu_clock: CPU seconds of this process.
+      started: time.time() when the process was started.
     """
     self._read, self._write = read, write
-    self._clock, self._cpu_clock = clock, cpu_clock
     self._started, self._used = started, 0.0
     self._losses: List[Any] = []
     self._left = 1
-    self.noted: Dict[str, List[float]] = {}
 
-  def end_step(self, loss: Any, is_mean: bool = False) -> bool:
-    """Records the loss of a step, or the mean of all so far; returns whether to take another."""
+  def end_step(self, loss: Any) -> bool:
+    """Records the loss of a step; returns whether to take another."""
     self._losses.append(loss)
     self._left -= 1
     if self._left:
       return True
-    seconds, used = self._clock() - self._started, self._cpu_clock() - self._used
-    mean = self._losses[-1] if is_mean else sum(map(float, self._losses)) / len(self._losses)
-    report = dict(steps=len(self._losses), seconds=seconds, cpu_seconds=used,
-                  mean_loss=float(mean), **self.noted)
+    report = dict(steps=len(self._losses), seconds=time.time() - self._started,
+                  cpu_seconds=time.process_time() - self._used,
+                  mean_loss=sum(map(float, self._losses)) / len(self._losses))
     self._write(json.dumps(report))
-    self.noted = {}
     self._left = int(self._read() or 0)
-    self._started, self._used = self._clock(), self._cpu_clock()
+    self._started, self._used = time.time(), time.process_time()
     return self._left > 0
 
 
@@ -270,28 +258,6 @@ def _open_keras(net, batch_size):
   return tf, strategy, build, strategy.distribute_datasets_from_function(load)
 
 
-def run_fit(turns: Turns, net: str, batch_size: int) -> None:
-  """Takes steps of Keras's `model.fit` with MultiWorkerMirroredStrategy, of TensorFlow 2."""
-  tf, strategy, build, batches = _open_keras(net, batch_size)
-  with strategy.scope():
-    model = build()
-    model.compile(tf.keras.optimizers.SGD(LEARNING_RATE, MOMENTUM),
-                  tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    # By default, another collective sums the loss over workers, though it is that of all already.
-    model.distribute_reduction_method = 'first'
-
-  class Watch(tf.keras.callbacks.Callback):
-
-    def __init__(self):
-      super().__init__()
-      self._supports_tf_logs = True  # Without it, each step waits for its loss.
-
-    def on_train_batch_end(self, batch, logs=None):
-      self.model.stop_training = not turns.end_step(logs['loss'], is_mean=True)
-
-  model.fit(batches, steps_per_epoch=_NO_END, verbose=0, callbacks=[Watch()])
-
-
 def run_loop(turns: Turns, net: str, batch_size: int) -> None:
   """Takes steps of a tf.function in a bare loop with MultiWorkerMirroredStrategy, TensorFlow 2."""
   tf, strategy, build, batches = _open_keras(net, batch_size)
@@ -319,54 +285,12 @@ def run_loop(turns: Turns, net: str, batch_size: int) -> None:
     pass
 
 
-def run_all_reduce(turns: Turns, sizes: str, _: int) -> None:
-  """Takes all-reduces without a net, fused like gradients.
-
-  Args:
-    turns: as above.
-    sizes: bytes, separated by commas. A step takes one all-reduce of each, and reports its seconds
-      under the size.
-  """
-  import towers
-  from benchmarks.harness.program import open_session, open_worker
-  from tensorflow_v1 import tf
-  from towers.placement.cluster import read_cluster
-  from towers.placement.collectives import FUSION_BYTES, sum_packed
-  from towers.training.settings.config import Config
-
-  cluster = read_cluster(os.environ)
-  devices = towers.build_devices(1, 'cpu')
-  config = Config()
-  with tf.Graph().as_default(), open_worker(config, devices, cluster) as worker:
-    ops = {}
-    for size in map(int, sizes.split(',')):
-      with tf.device(devices.names[0]):
-        lengths = [min(FUSION_BYTES, size - start) // 4 for start in range(0, size, FUSION_BYTES)]
-        parts = [tf.Variable(tf.zeros([length]), use_resource=True).read_value()
-                 for length in lengths]
-      sums, _ = sum_packed([parts], devices=devices.names, kind='ring',
-                          num_workers=cluster.num_workers)
-      ops[size] = tf.group(*sums[0])
-    with open_session(worker, devices, config) as session:
-      session.run(tf.global_variables_initializer())
-      calls = {size: session.make_callable(op) for size, op in ops.items()}
-      goes_on = True
-      while goes_on:
-        for size, call in calls.items():
-          started = time.perf_counter()
-          call()
-          turns.noted.setdefault(str(size), []).append(time.perf_counter() - started)
-        goes_on = turns.end_step(0.0)
-
-
 KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
     'towers': run_towers,
     'estimator': run_estimator,
     'horovod': run_horovod,
     'horovod 0.1 ms': functools.partial(run_horovod, cycle_milliseconds='0.1'),
-    'fit': run_fit,
     'loop': run_loop,
-    'all_reduce': run_all_reduce,
 }
 
 

@@ -1,13 +1,11 @@
 """Steps of ours: the program of main.py in its loop."""
 
 import contextlib
-import dataclasses
 import io
-import os
 import tempfile
-from typing import Any, Dict
+from typing import Any
 
-from benchmarks.harness.task import LEARNING_RATE, MOMENTUM, NETS, Task
+from benchmarks.harness.task import LEARNING_RATE, MOMENTUM, Task
 from towers.training.settings.config import Config
 
 _ENDLESS = 10 ** 9
@@ -15,35 +13,15 @@ _ENDLESS = 10 ** 9
 _CHECKPOINT_EVERY = '600seconds'
 
 
-def build_config(task: Task, settings: Dict[str, Any]) -> Config:
-  """Returns the config of a task with the given settings."""
+def build_config(task: Task) -> Config:
+  """Returns the config of a task."""
   return Config(model=task.net, batch_size=task.global_batch_size, num_gpus=task.num_towers,
                 device=task.kind.lower(), learning_rate=LEARNING_RATE, momentum=MOMENTUM,
                 schedule='constant', validation='none', shuffle=False,
-                checkpoint_every=_CHECKPOINT_EVERY,
-                **dict(dict(intra_threads=task.intra_threads), **settings))
+                checkpoint_every=_CHECKPOINT_EVERY)
 
 
-def find_settings(task: Task) -> Dict[str, Any]:
-  """Returns the fastest settings that `--autotune` finds, or found before.
-
-  Args:
-    task: of the net; trials run on a data set of main.py of the same shape.
-  """
-  from towers.training.tools.autotune import autotune
-  config = build_config(task, dict(data=NETS[task.net].tuned_on))
-  tuned = autotune(config)
-  return {field.name: getattr(tuned, field.name) for field in dataclasses.fields(Config)
-          if getattr(tuned, field.name) != getattr(config, field.name)}
-
-
-def set_environment(settings: Dict[str, Any]) -> None:
-  """Sets the environment variables that TensorFlow reads while it loads."""
-  from towers.training.settings.xla import set_xla
-  set_xla(settings.get('xla', 'auto'), os.environ)
-
-
-def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
+def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
   from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
@@ -53,7 +31,7 @@ def run_towers(turns: Any, task: Task, settings: Any = None) -> None:
   from towers.training.saving.checkpoints import Checkpoints
   from towers.training.settings.schedule import build_schedule
 
-  config = build_config(task, settings or {})
+  config = build_config(task)
   with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as steps:
     plan = steps.program.plan

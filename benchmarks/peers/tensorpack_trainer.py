@@ -1,27 +1,16 @@
-"""Tensorpack's synchronous trainers, on virtual CPU devices.
+"""Tensorpack's synchronous trainer, on virtual CPU devices.
 
-  tensorpack          with `TFDatasetInput`, and only the callback that updates moving averages
-  tensorpack default  as it ships: a DataFlow behind `QueueInput` and `StagingInput`, its session's
-                      config, all of its callbacks and monitors
-
-Two things differ from tensorpack as it ships, to make it comparable. It uses resource variables,
-like everything that imports `tensorflow_v1`: with ref variables, its own choice, an update races
-with the reads of other towers. And a device function turns the GPUs that its trainers name into
-CPUs.
-
-A StagingInput holds one batch, and its puts block threads: with more towers than cores, TensorFlow
-may run out of threads and never finish its first step (3 towers on 2 cores sometimes do, 4 never),
-so it is left out there. The replicated trainer was as fast as this one with 2 towers, and slower
-with 8.
+It takes `TFDatasetInput`, and only the callback that updates moving averages. Two things differ
+from tensorpack as it ships, to make it comparable. It uses resource variables, like everything that
+imports `tensorflow_v1`: with ref variables, its own choice, an update races with the reads of other
+towers. And a device function turns the GPUs that its trainers name into CPUs.
 """
 
 import importlib.util
-import tempfile
 from typing import Any, Callable, List, Tuple
 
 from benchmarks.harness.task import NETS, Task
 from benchmarks.peers.hand_written import average
-from towers.base.cores import count_cores
 
 _NO_END = 10 ** 9
 
@@ -30,7 +19,7 @@ class NotInstalled(Exception):
   """Tensorpack is not installed."""
 
 
-def run_bare(turns: Any, task: Task) -> None:
+def run_tensorpack(turns: Any, task: Task) -> None:
   """Takes steps with as few callbacks as possible, and the session config of the other kinds."""
   tf, tensorpack = _load()
   dataset = tf.data.Dataset.from_tensor_slices(task.load_arrays()).repeat()
@@ -43,24 +32,6 @@ def run_bare(turns: Any, task: Task) -> None:
                   monitors=[], session_creator=new_session,
                   session_init=tensorpack.tfutils.JustCurrentSession(),
                   steps_per_epoch=_NO_END, max_epoch=1)
-
-
-def run_default(turns: Any, task: Task) -> None:
-  """Takes steps as `launch_train_with_config` does."""
-  tf, tensorpack = _load()
-  examples = tensorpack.DataFromList(list(zip(*task.load_arrays())), shuffle=False)
-  source = tensorpack.QueueInput(tensorpack.BatchData(examples, task.batch_size))
-  if 1 < task.num_towers <= count_cores():
-    source = tensorpack.StagingInput(source)
-  config = tensorpack.tfutils.get_default_sess_config()
-  config.device_count['CPU'] = task.num_towers
-  with tempfile.TemporaryDirectory() as folder, tf.device(_on_cpus):
-    tensorpack.logger.set_logger_dir(folder, action='d')
-    trainer, losses = _build(tensorpack, task, source)
-    trainer.train_with_defaults(
-        callbacks=[_make_watch(tensorpack, turns, losses)],
-        session_creator=tensorpack.tfutils.sesscreate.NewSessionCreator(config=config),
-        steps_per_epoch=_NO_END, max_epoch=1)
 
 
 def _load():

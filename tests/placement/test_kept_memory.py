@@ -26,7 +26,7 @@ from benchmarks.harness.task import Task
 
 net, batch_size, num_steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 task = Task(net, 2, batch_size)
-config = build_config(task, {})
+config = build_config(task)
 with open_program(config, task.load(), num_towers=2, model=task.build_model()) as steps:
   steps.start(0)
   fetched = []

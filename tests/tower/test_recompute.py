@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import towers
-from benchmarks.harness.live_memory import measure_peak
 from tensorflow_v1 import tf
+from tests.harness.live_memory import measure_peak
 from tests.harness.small import Run, dense, model, nightly_but, random_examples
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed

@@ -5,9 +5,9 @@ import pytest
 
 import models
 import towers
-from benchmarks.harness.live_memory import measure_peaks
 from models import nasnet
 from tensorflow_v1 import tf
+from tests.harness.live_memory import measure_peaks
 from tests.harness.small import Run, dense, nightly_but, random_examples
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.stepping import memory
