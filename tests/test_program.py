@@ -190,6 +190,24 @@ def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
       np.testing.assert_array_equal(value, expected[1][name])
 
 
+@pytest.mark.parametrize('others', [False, True], ids=['its own', 'another'])
+def test_a_session_saves_where_no_run_does(others, tmp_path):
+  """Two that write to one folder would delete each other's checkpoints."""
+  folder, refusals = str(tmp_path / 'run'), []
+  program = build()
+  with build().session() as session:
+
+    def save(step, loss):
+      with pytest.raises(towers.UsageError, match='is in use by another run') as refused:
+        session.save(folder)
+      refusals.append(refused)
+
+    towers.train(program, steps=2, checkpoint_dir=folder, quiet=True, callbacks=[save])
+    assert len(refusals) == 2
+    assert session.save(str(tmp_path / 'other') if others else folder)
+  towers.train(build(), steps=4, checkpoint_dir=folder, quiet=True)
+
+
 def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
   features = FEATURES.copy()
   features[8:10] = np.nan

@@ -14,12 +14,11 @@ from absl import flags
 
 from towers.base.output import flush_streams, open_closed_streams, write_line
 from towers.base.usage_error import UsageError
-from towers.data import DataSet
-from towers.placement.cluster import Cluster, check_port, read_cluster
+from towers.placement.cluster import check_port, read_cluster
 from towers.training import jobs
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted, Signals
-from towers.training.reporting.result import format_result, write_result
+from towers.training.reporting.result import write_result
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags
@@ -123,18 +122,5 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
       if config.result_file:
         write_result(config.result_file, speeds)
       return 0
-    _train(config, cluster, data_set, startup, signals)
+    jobs.train(config, cluster, data_set, startup, signals)
   return 0
-
-
-def _train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
-           signals: Signals) -> None:
-  result = jobs.train(config, cluster, data_set, startup, signals)
-  if result is None:
-    return
-  if config.result_file:
-    write_result(config.result_file, result)
-  if cluster.is_chief:  # The other workers have printed what is theirs.
-    write_line(format_result(result, time.monotonic() - startup.started))
-  if config.export_dir:
-    jobs.export(config, data_set)

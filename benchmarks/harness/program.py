@@ -16,7 +16,8 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
   from towers.training.stepping.startup import Startup
 
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
-      cluster, devices=devices, session_settings=config.session_settings(),
+      cluster, devices=devices,
+      session_settings=dict(config.session_settings(), collective=config.collective),
       facts=config.common_to_workers(), startup=startup, start_seconds=config.start_seconds,
       worker_seconds=config.worker_seconds) as worker:
     startup.limit(None)  # What is measured may take any time.
@@ -26,8 +27,15 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
-                 cluster: Cluster = ALONE) -> Iterator[Any]:
+def open_program(config: Any, data_set: Any, **settings: Any) -> Iterator[Any]:
+  """Yields the steps of `open_whole`, which has the same arguments."""
+  with open_whole(config, data_set, **settings) as session:
+    yield session.steps
+
+
+@contextlib.contextmanager
+def open_whole(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
+               cluster: Cluster = ALONE) -> Iterator[Any]:
   """Builds the program in its own graph, and opens it with its initial weights.
 
   Args:
@@ -38,27 +46,21 @@ def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = No
     cluster: of which this process is a worker; all workers open it at the same time.
 
   Yields:
-    towers.training.stepping.steps.Steps, not started yet, within its graph and session.
+    towers.Session, whose input is not started yet, within its graph.
   """
   import models
   import towers
   from tensorflow_v1 import tf
   from towers.training.build import build_configured
-  from towers.training.cluster.worker import facts_of_graph
-  from towers.training.stepping.steps import Steps
+  from towers.training.stepping.startup import Startup
 
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
   devices = towers.build_devices(num_towers, kind)
-  with tf.Graph().as_default() as graph, _open_worker(config, devices, cluster) as worker:
+  with tf.Graph().as_default(), _open_worker(config, devices, cluster) as worker:
     model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
-    program = build_configured(
+    session = towers.Session(build_configured(
         dataclasses.replace(config, num_gpus=num_towers, device=kind), model, data_set,
-        towers.Workers(cluster.num_workers, cluster.rank))
-    if worker:
-      worker.compare('graphs', facts_of_graph(graph), 'Compare the settings of the workers.')
-    with worker.open_session() if worker else tf.Session(config=towers.build_session_config(
-        devices, needs_threads=program.needs_threads, **config.session_settings())) as session:
-      steps = Steps(session, program)
-      steps.start_variables()
-      steps.broadcast()
-      yield steps
+        towers.Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
+    with session.opened(Startup(time.monotonic()), worker), session.as_default():
+      session.steps.broadcast()
+      yield session

@@ -23,17 +23,18 @@ def build_config(task: Task) -> Config:
 
 def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
-  from benchmarks.harness.program import open_program
+  from benchmarks.harness.program import open_whole
   from tensorflow_v1 import tf
   from towers.training.faults.signals import Signals
-  from towers.training.loop import run_loop
+  from towers.training.loop import Loop
   from towers.training.reporting.progress import Progress
   from towers.training.saving.checkpoints import Checkpoints
   from towers.training.settings.schedule import build_schedule
 
   config = build_config(task)
-  with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
-      config, task.load(), num_towers=task.num_towers, model=task.build_model()) as steps:
+  with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_whole(
+      config, task.load(), num_towers=task.num_towers, model=task.build_model()) as session:
+    steps = session.steps
     plan = steps.program.plan
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
     progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
@@ -42,14 +43,13 @@ def run_towers(turns: Any, task: Task) -> None:
     progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])
-    steps.start(0)
+    session.start(0)
     signals.leave_to_run(progress.seconds_per_step)
     with contextlib.suppress(_Over):
-      run_loop(steps, session=steps.session,
-               schedule=build_schedule(
-                   plan, steps=_ENDLESS, validate_every=config.validate_every,
-                   checkpoint_every=config.checkpoint_every, on_nan=config.on_nan),
-               checkpoints=checkpoints, progress=progress, signals=signals)
+      Loop(session, checkpoints=checkpoints, progress=progress, signals=signals,
+           schedule=build_schedule(
+               plan, steps=_ENDLESS, validate_every=config.validate_every,
+               checkpoint_every=config.checkpoint_every, on_nan=config.on_nan)).run()
 
 
 class _Over(Exception):

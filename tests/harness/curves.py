@@ -4,7 +4,7 @@ import dataclasses
 import io
 import os
 
-from towers.training.loop import run_loop
+from towers.training.loop import Loop
 from towers.training.reporting.metric_samples import MetricSamples
 from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Progress
@@ -77,11 +77,9 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     progress.step = step_or_die
     run.steps.start(step)
     try:
-      run_loop(
-          run.steps, session=run.session, progress=progress, history=history,
-          checkpoints=checkpoints,
-          schedule=Schedule(total_steps, on_nan=on_nan,
-                            **dict(dict(validate_every=5, save_every=4), **schedule)))
+      Loop(run.opened, progress=progress, history=history, checkpoints=checkpoints,
+           schedule=Schedule(total_steps, on_nan=on_nan,
+                             **dict(dict(validate_every=5, save_every=4), **schedule))).run()
     except Killed:
       return stream.getvalue()
     finally:

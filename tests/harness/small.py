@@ -1,6 +1,9 @@
 """A small program for the laws: random features, a two-layer model, the whole straight line."""
 
+import contextlib
 import itertools
+import time
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from towers.data import DataSet
 from towers.input.fill import fill_empty
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
-from towers.training.stepping.steps import Steps
+from towers.training.stepping.startup import Startup
 
 MODES = ('split', 'next', 'shard')
 TOWERS = (1, 2, 3, 4, 8)
@@ -97,6 +100,20 @@ def dense(inputs, size, name):
     return tf.matmul(inputs, weights) + biases
 
 
+class _Member:
+  """Stands in for a worker that has met the others, which the tests call at once."""
+
+  def __init__(self, run):
+    self._run = run
+    self.peers = types.SimpleNamespace(explain=lambda error: None, stop=lambda: None)
+
+  def compare(self, *_):
+    pass
+
+  def open_session(self):
+    return tf.Session(self._run.target, config=self._run.session_config)
+
+
 class Run:
   """The program of `main.py` on `num_towers` virtual CPU devices, in an open session."""
 
@@ -137,22 +154,28 @@ class Run:
         self.program.build_gradient_norm()
       self.session_config = towers.build_session_config(
           self.program.devices, workers=workers, needs_threads=self.program.needs_threads)
-      self.target = serve(self.session_config) if serve else ''
-      self.session = tf.Session(self.target, config=self.session_config)
-      self.steps = Steps(self.session, self.program)
-      self.steps.start_variables()
-      self.table = ''
-      if self.program.warm_start and rank == 0:
-        self.table = self.program.warm_start.open()
-        self.program.warm_start.start(self.session)
-      self.initial_weights = self.weights()
+    self.target = serve(self.session_config) if serve else ''
+    self.opened = towers.Session(self.program)
+    self._closing = contextlib.ExitStack()
+    self._closing.enter_context(self.opened.opened(
+        Startup(time.monotonic()), _Member(self) if num_workers > 1 else None))
+    self.session, self.steps = self.opened.tf_session, self.opened.steps
+    self.table = ''
+    if self.program.warm_start and rank == 0:
+      self.table = self.program.warm_start.open()
+      self.program.warm_start.start(self.session)
+    self.initial_weights = self.weights()
 
   def __enter__(self):
-    self.steps.start(0)
+    self.opened.start(0)
     return self
 
-  def __exit__(self, *_):
-    self.session.close()
+  def __exit__(self, *error):
+    self._closing.__exit__(*error)
+
+  def close(self):
+    """Closes the session."""
+    self._closing.close()
 
   def weights(self):
     with self.graph.as_default():

@@ -15,9 +15,11 @@ from tests.harness import faults, small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords
+from towers.training.bad_steps import MOST_SKIPPED_IN_A_ROW
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted
-from towers.training.loop import MOST_SKIPPED_IN_A_ROW, run_loop, watch_records
+from towers.training.loop import Loop
+from towers.training.run import watch_records
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
 from towers.training.settings.schedule import Schedule
@@ -92,9 +94,8 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     outcome = None
     schedule = Schedule(total_steps, validate_every, save_every, save_seconds, on_nan)
     with contextlib.suppress(Interrupted, Killed):
-      outcome = run_loop(
-          run.steps, session=run.session, checkpoints=checkpoints, progress=recorder,
-          history=history, schedule=schedule, signals=recorder, clock=clock)
+      outcome = Loop(run.opened, checkpoints=checkpoints, progress=recorder, history=history,
+                     schedule=schedule, signals=recorder, clock=clock).run()
   return outcome, recorder
 
 

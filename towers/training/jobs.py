@@ -3,12 +3,12 @@
 import dataclasses
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Sequence
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples, LoadSettings, load
-from towers.input.micro_batches import AUTO, read_accumulate
+from towers.input.micro_batches import read_accumulate
 from towers.models import build_classifier, build_logits
 from towers.placement.cluster import Cluster
 from towers.training.faults.signals import Signals
@@ -19,86 +19,53 @@ from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
+  from towers.program import Program
   from towers.tower.tower import Model
   from towers.training.tools.serving import Predict
 
 
-def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
-          signals: Signals) -> Optional[Dict[str, Any]]:
-  """Builds the program and runs it to the last step.
+def build(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup) -> 'Program':
+  """Returns the program that a config describes, in a graph of its own.
 
   Args:
     config: of this worker.
     cluster: the workers.
     data_set: the splits.
     startup: entered.
-    signals: entered.
-
-  Returns:
-    The result as `--result_file` holds it; None for an evaluator, which follows the checkpoints of
-    the others.
   """
   from tensorflow_v1 import tf
-  from towers.placement.devices import build_session_config
   from towers.placement.workers import Workers
   from towers.training.build import build_configured
-  from towers.training.cluster.worker import join_workers
-  from towers.training.fitting import recall_accumulate
-  from towers.training.reporting.describe import describe_ops, describe_run
-  from towers.training.run import Run
+  from towers.training.reporting.describe import describe_ops
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
   if config.export_dir:
     # A model that cannot be exported is refused before all those steps, rather than after.
     _find_predict(config, data_set)
-  facts = dict(config.common_to_workers(), towers=len(devices.names))
-  joined = join_workers(
-      cluster, devices=devices, session_settings=config.session_settings(),
-      facts=facts, splits=(data_set.train, data_set.validation), startup=startup,
-      start_seconds=config.start_seconds, worker_seconds=config.worker_seconds)
+  with tf.Graph().as_default() as graph:
+    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+    program = build_configured(config, _build_model(config, data_set), data_set,
+                               Workers(cluster.num_workers, cluster.rank))
+    startup.note(describe_ops(graph, len(devices.names)))
+  return program
 
-  with joined as worker:
-    workers = Workers(cluster.num_workers, cluster.rank)
-    model = _build_model(config, data_set)
 
-    def build(accumulate):
-      with tf.Graph().as_default() as graph:
-        startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-        built = build_configured(
-            dataclasses.replace(config, accumulate=accumulate), model, data_set, workers)
-        startup.note(describe_ops(graph, len(devices.names)))
-      return built
+def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
+          signals: Signals) -> None:
+  """Trains the program that a config describes, and exports it if asked; see `build`."""
+  from towers.training.train import train_configured
 
-    accumulate, rebuild = config.accumulate, None
-    if accumulate == AUTO:
-      rebuild = build
-      accumulate = recall_accumulate(
-          config.checkpoint_dir, batch_size=config.batch_size, worker=worker,
-          num_towers=len(devices.names) - (config.validation == 'tower'))
-    program = build(accumulate)
-    source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
-    with program.graph.as_default():
-      description = describe_run(
-          program, data=config.data, source=source, model=config.model,
+  program = build(config, cluster, data_set, startup)
+  source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
+  train_configured(
+      program, config, dataclasses.asdict(config), startup=startup, signals=signals,
+      bad_records=data_set.bad_records, described=dict(
+          data=config.data, source=source, model=config.model,
           update=f'{config.optimizer}, {config.schedule} schedule, '
-                 f'peak rate {config.peak_learning_rate():g}')
-      if cluster.is_evaluator:
-        from towers.training.tools.evaluator import evaluate
-        evaluate(
-            program, checkpoint_dir=config.checkpoint_dir,
-            last_step=config.count_steps(program.plan.steps_per_epoch),
-            session_config=build_session_config(devices, **config.session_settings()),
-            startup=startup, signals=signals, best_metric=config.best_metric,
-            early_stopping=config.early_stopping, summary_dir=config.summary_dir)
-        return None
-    write_line(
-        description if cluster.is_chief else
-        f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; {cluster.describe(0)} '
-        'tells of the run')
-    run = Run(config, dataclasses.asdict(config), description, startup, signals,
-              bad_records=data_set.bad_records, worker=worker)
-    return run.train(program, rebuild)
+                 f'peak rate {config.peak_learning_rate():g}'))
+  if config.export_dir and not cluster.is_evaluator:
+    export(config, data_set)
 
 
 def check(config: Config, data_set: DataSet) -> bool:

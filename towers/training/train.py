@@ -2,14 +2,14 @@
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Union
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.data import BadRecords
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import check_port, read_cluster
-from towers.placement.devices import build_session_config
-from towers.training.cluster.worker import has_started, join_workers
+from towers.training.cluster.worker import Worker, has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate
 from towers.training.reporting.describe import describe_run
@@ -17,7 +17,7 @@ from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
 from towers.training.run import Run
 from towers.training.saving.lock import lock_folder
-from towers.training.settings.config import Config
+from towers.training.settings.config import Config, common_to_workers
 from towers.training.settings.outputs import check_outputs
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
@@ -85,10 +85,10 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       intra_threads=intra_threads, start_seconds=start_seconds, worker_seconds=worker_seconds)
   if on_nan == 'rollback':
     raise UsageError('on_nan=rollback lowers the learning rate, which only a program of '
-                            'main.py lets it: use on_nan=skip or stop.')
+                     'main.py lets it: use on_nan=skip or stop.')
   if early_stopping is not None and program.validation is None:
     raise UsageError(f'early_stopping={early_stopping} needs validation: give '
-                            'towers.Program the argument validation.')
+                     'towers.Program the argument validation.')
   cluster = read_cluster(os.environ)
   config = Config(**own).for_worker(cluster)  # type: ignore[arg-type]
   settings = {**program.settings, **own}
@@ -99,49 +99,70 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
   if not has_started(cluster):
     check_port(cluster)
 
-  with Signals() as signals, Startup(time.monotonic()) as startup, \
-      lock_folder(config.checkpoint_dir if cluster.is_chief else None,
-                  wait_seconds=start_seconds if cluster.is_elastic else 0), \
-      program.graph.as_default():
-    if cluster.is_evaluator:
-      from towers.training.tools.evaluator import evaluate
-      evaluate(program, checkpoint_dir=checkpoint_dir, startup=startup, signals=signals,
-               last_step=config.count_steps(program.plan.steps_per_epoch),
-               session_config=build_session_config(
-                   program.devices, **config.session_settings()),
-               best_metric=best_metric, early_stopping=early_stopping, summary_dir=summary_dir)
-      return {}
-    facts = dict(config.common_to_workers(), towers=len(program.devices.names),
-                 **{name: str(value) for name, value in program.settings.items()
-                    if name not in _OF_ONE_WORKER})
-    with join_workers(cluster, devices=program.devices, facts=facts,
-                      splits=(program.train_examples, program.validation_examples), startup=startup,
-                      session_settings=config.session_settings(), start_seconds=start_seconds,
-                      worker_seconds=worker_seconds) as worker:
-      is_auto = settings['accumulate'] == AUTO
-      if is_auto:
-        accumulate = recall_accumulate(
-            config.checkpoint_dir, batch_size=program.plan.batch_size,
-            num_towers=program.plan.num_towers, worker=worker)
-        if accumulate != program.plan.accumulate:
-          program = program.build_again(accumulate)
-      with program.graph.as_default():
-        description = describe_run(program)
-      if cluster.is_chief:
-        write_line(description)
-      run = Run(config, settings, description, startup, signals, worker=worker, callbacks=[
-          callback if isinstance(callback, Callback) else _Function(callback)
-          for callback in callbacks])
-      result = run.train(program, program.build_again if is_auto else None)
-    if config.result_file:
-      write_result(config.result_file, result)
-    if cluster.is_chief:
-      write_line(format_result(result, time.monotonic() - startup.started))
+  with Signals() as signals, Startup(time.monotonic()) as startup, lock_folder(
+      config.checkpoint_dir if cluster.is_chief else None,
+      wait_seconds=start_seconds if cluster.is_elastic else 0):
+    return train_configured(program, config, settings, startup=startup, signals=signals,
+                            callbacks=[
+        callback if isinstance(callback, Callback) else _Function(callback)
+        for callback in callbacks])
+
+
+def train_configured(program: TrainingGraph, config: Config, settings: Mapping[str, Any], *,
+                     startup: Startup, signals: Signals, bad_records: Optional[BadRecords] = None,
+                     described: Optional[Mapping[str, str]] = None,
+                     callbacks: Sequence[Callback] = ()) -> Dict[str, Any]:
+  """Trains a program as the worker that this process is, or follows as the evaluator.
+
+  Args:
+    program: built.
+    config: of this worker; its folder is locked.
+    settings: of program and run, by name.
+    startup: entered.
+    signals: entered.
+    bad_records: met in the data; None where there can be none.
+    described: what `describe_run` is to say besides.
+    callbacks: of the user.
+
+  Returns:
+    As `train`.
+  """
+  cluster = read_cluster(os.environ)
+  if cluster.is_evaluator:
+    from towers.training.evaluator import evaluate
+    evaluate(program, config, startup=startup, signals=signals)
+    return {}
+  facts = dict(common_to_workers(settings), towers=len(program.devices.names))
+  with program.graph.as_default(), join_workers(
+      cluster, devices=program.devices, facts=facts, startup=startup,
+      splits=(program.train_examples, program.validation_examples),
+      session_settings=dict(config.session_settings(), collective=program.settings['collective']),
+      start_seconds=config.start_seconds, worker_seconds=config.worker_seconds) as worker:
+    is_auto = settings['accumulate'] == AUTO
+    if is_auto:
+      program = _rebuild_as_recalled(program, config, worker)
+    with program.graph.as_default():
+      description = describe_run(program, **(described or {}))
+    write_line(description if cluster.is_chief else
+               f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
+               f'{cluster.describe(0)} tells of the run')
+    run = Run(program, config, settings, description=description, startup=startup, signals=signals,
+              bad_records=bad_records, worker=worker, callbacks=callbacks)
+    result = run.train(program.build_again if is_auto else None)
+  if config.result_file:
+    write_result(config.result_file, result)
+  if cluster.is_chief:  # The other workers have printed what is theirs.
+    write_line(format_result(result, time.monotonic() - startup.started))
   return result
 
 
-# Settings of a program that may differ between workers.
-_OF_ONE_WORKER = ('num_towers', 'device', 'input_threads', 'tower_build', 'init_from')
+def _rebuild_as_recalled(program: TrainingGraph, config: Config,
+                         worker: Optional[Worker]) -> TrainingGraph:
+  """Returns the program in the micro-batches that the folder of checkpoints remembers."""
+  accumulate = recall_accumulate(
+      config.checkpoint_dir, batch_size=program.plan.batch_size,
+      num_towers=program.plan.num_towers, worker=worker)
+  return program if accumulate == program.plan.accumulate else program.build_again(accumulate)
 
 
 class _Function(Callback):

@@ -15,7 +15,7 @@ def stalled(run, action, free):
   dog = Watchdog(limit_seconds=0.5, on_stall=lambda reason: (reasons.append(reason), told.set()))
   thread = threading.Thread(target=action)
   with dog:
-    dog.watch(run.steps)
+    dog.steps = run.steps
     thread.start()
     started = time.monotonic()
     assert told.wait(20)
@@ -30,7 +30,7 @@ def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
   reasons = []
   with Run(num_towers=1) as run, Watchdog(limit_seconds=0.4, on_stall=reasons.append) as dog:
     time.sleep(0.6)
-    dog.watch(run.steps)
+    dog.steps = run.steps
     with dog.paused():
       time.sleep(0.8)
     for _ in range(8):

@@ -9,6 +9,7 @@ from typing import Dict, NamedTuple, Optional
 import numpy as np
 
 from tensorflow_v1 import Session, tf
+from towers.placement.counters import get_global_step
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.saving.history import History
 from towers.warm_start.warm_start import load_values
@@ -18,9 +19,11 @@ class Standing(NamedTuple):
   """A run between two steps.
 
   Attributes:
+    step: that is done.
     values: of all variables that a checkpoint holds, by name.
     history: its text.
   """
+  step: int
   values: Dict[str, np.ndarray]
   history: str
 
@@ -34,6 +37,8 @@ def take_standing(session: Session, history: History,
                   snapshot: Optional[Snapshot] = None) -> Standing:
   """Returns where the run of a session stands, or stood at `snapshot`, in the default graph."""
   variables = tf.global_variables()
-  values = session.run(variables) if snapshot is None else snapshot.values
-  return Standing({variable.op.name: value for variable, value in zip(variables, values)},
+  if snapshot is None:
+    snapshot = Snapshot(*session.run([get_global_step(), variables]))
+  return Standing(int(snapshot.step),
+                  {variable.op.name: value for variable, value in zip(variables, snapshot.values)},
                   history.format())

@@ -5,7 +5,7 @@ Groups follow the data through the program, and the command line is made from th
 """
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from towers.base.usage_error import UsageError
 from towers.data import DATA_SETS
@@ -24,7 +24,7 @@ _CHIEFS = ('result_file', 'summary_dir', 'report', 'trace_steps', 'export_dir')
 # Settings that may differ between workers: paths on their machines, and what changes no result.
 _OWN = frozenset((
     'data_dir', 'init_from', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
-    'trace_steps', 'trace_file', 'export_dir', 'device', 'num_gpus', 'input_threads',
+    'trace_steps', 'trace_file', 'export_dir', 'device', 'num_gpus', 'num_towers', 'input_threads',
     'inter_threads', 'intra_threads', 'graph_rewriter', 'xla', 'tower_build', 'stall_seconds',
     'worker_seconds', 'start_seconds', 'on_full_disk', 'keep_checkpoints', 'quiet'))
 
@@ -262,12 +262,12 @@ class Config:
 
   def common_to_workers(self) -> Dict[str, Any]:
     """Returns the settings that all workers of a cluster must share, by name."""
-    return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OWN}
+    return common_to_workers(dataclasses.asdict(self))
 
   def session_settings(self) -> Dict[str, Any]:
-    """Returns the keyword arguments of `towers.build_session_config` that flags set."""
-    return dict(graph_rewriter=self.graph_rewriter, collective=self.collective,
-                inter_threads=self.inter_threads, intra_threads=self.intra_threads)
+    """Returns the keyword arguments of `towers.Session` that flags set."""
+    return dict(graph_rewriter=self.graph_rewriter, inter_threads=self.inter_threads,
+                intra_threads=self.intra_threads)
 
   def count_steps(self, steps_per_epoch: int) -> int:
     """Returns the weight updates of the whole run."""
@@ -283,3 +283,8 @@ class Config:
     if self.learning_rate is not None:
       return self.learning_rate
     return _PEAKS.get(self.optimizer, 0.05)
+
+
+def common_to_workers(settings: Mapping[str, Any]) -> Dict[str, Any]:
+  """Returns those of some settings that all workers of a cluster must share, by name."""
+  return {name: value for name, value in settings.items() if name not in _OWN}

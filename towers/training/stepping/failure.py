@@ -108,4 +108,4 @@ def _explain_memory(error, text, when, steps):
   message = (f'Out of memory {cause}. Tower 0 is estimated to take '
              f"{estimate_memory(program).describe()}. Try {', '.join(advice)}, 16 bits "
              '(--precision=mixed), or more towers with the same batch.')
-  return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate)
+  return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate, error=error)

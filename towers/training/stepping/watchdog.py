@@ -33,7 +33,11 @@ _PERHAPS_THE_MODEL = (' Or an op of the model, such as a tf.py_func, holds the t
 
 
 class Watchdog:
-  """Ends the process if the watched steps make no progress while it is entered."""
+  """Ends the process if the watched steps make no progress while it is entered.
+
+  Attributes:
+    steps: that it watches; None for none.
+  """
 
   def __init__(self, *, limit_seconds: float, on_stall: Optional[Callable[[str], Any]] = None,
                clock: Callable[[], float] = time.monotonic):
@@ -48,7 +52,7 @@ class Watchdog:
     self._limit_seconds = limit_seconds
     self._on_stall = on_stall or end_process
     self._clock = clock
-    self._steps: Optional[Steps] = None
+    self.steps: Optional[Steps] = None
     self._has_ended = threading.Event()
     self._pauses = 0
     self._since = clock()
@@ -61,10 +65,6 @@ class Watchdog:
   def __exit__(self, *_) -> None:
     self._has_ended.set()
     self._thread.join()
-
-  def watch(self, steps: Steps) -> None:
-    """Starts to watch a program's steps."""
-    self._steps = steps
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ class Watchdog:
   def _watch(self):
     runs, self._since = None, self._clock()
     while not self._has_ended.wait(min(1.0, self._limit_seconds / 10)):
-      steps = self._steps
+      steps = self.steps
       if steps is None or self._pauses or steps.runs != runs:
         runs, self._since = steps and steps.runs, self._clock()
       elif self._clock() - self._since > self._limit_seconds:

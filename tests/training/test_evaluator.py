@@ -9,10 +9,10 @@ import main
 from tensorflow_v1 import tf
 from tests.harness import faults
 from towers.base.json_files import seal
+from towers.training.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 from towers.training.saving.files import list_steps
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.restore import Restorer
-from towers.training.tools.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
          '--steps=6', '--validate_every=2steps', '--checkpoint_every=2steps']
@@ -105,7 +105,7 @@ def test_without_a_folder_there_is_nothing_to_measure(monkeypatch, capsys):
 
 
 def test_a_signal_ends_its_waiting(tmp_path, monkeypatch):
-  from towers.training.tools import evaluator
+  from towers.training import evaluator
 
   class Asked:
     received = None

@@ -17,12 +17,13 @@ from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
+from towers.session import Session
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
 from towers.training.saving.restore import Restorer
+from towers.training.settings.config import Config
 from towers.training.stepping.startup import Startup
-from towers.training.stepping.steps import Steps
 from towers.training.stepping.validation_pass import format_means
 from towers.training_graph import TrainingGraph
 
@@ -57,48 +58,40 @@ class Evaluations:
     write_sealed(self._path, dict(evaluations=self.rows), indent=1)
 
 
-def evaluate(program: TrainingGraph, *, checkpoint_dir: Optional[str], last_step: int,
-             session_config: Any, startup: Startup, signals: Signals, best_metric: str = 'loss',
-             early_stopping: Optional[int] = None, summary_dir: Optional[str] = None,
+def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signals: Signals,
              sleep: Callable[[float], Any] = time.sleep) -> None:
   """Measures each new checkpoint until the workers have trained to the end.
 
   Args:
-    program: in the default graph, as that of the workers, without a validation tower.
-    checkpoint_dir: of the workers.
-    last_step: of the workers.
-    session_config: a `tf.ConfigProto`.
+    program: as that of the workers, without a validation tower.
+    config: of the workers. Summaries go to a folder `evaluation` in its summary_dir.
     startup: entered.
     signals: entered.
-    best_metric: of the workers.
-    early_stopping: of the workers.
-    summary_dir: where to write summaries, in a folder `evaluation`; None for no summaries.
     sleep: waits some seconds.
 
   Raises:
     UsageError: there is no checkpoint_dir, or its checkpoints are of another program.
     Interrupted: a signal ended it.
   """
-  if checkpoint_dir is None:
+  folder = config.checkpoint_dir
+  if folder is None:
     raise UsageError(
         'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
-  evaluations = Evaluations(checkpoint_dir)
-  summaries = _build_summaries(summary_dir)
-
-  restorer = Restorer(program.averages)
+  evaluations = Evaluations(folder)
+  summaries = _build_summaries(config.summary_dir)
+  last_step = config.count_steps(program.plan.steps_per_epoch)
 
   def is_over(measured_step):
-    return _is_over(checkpoint_dir, measured_step, last_step, best_metric=best_metric,
-                    early_stopping=early_stopping)
+    return _is_over(folder, measured_step, last_step, best_metric=config.best_metric,
+                    early_stopping=config.early_stopping)
 
-  startup.begin('variables', 'starting the variables')
-  with tf.Session(config=session_config) as session:
-    steps = Steps(session, program)
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+  session = Session(program, **config.session_settings())
+  with session.opened(startup), session.as_default(), session.explained():
+    steps, restorer = session.steps, Restorer(program.averages)
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    for step in _restore_each(session, restorer, checkpoint_dir, evaluations, is_over, signals,
+    for step in _restore_each(session.tf_session, restorer, folder, evaluations, is_over, signals,
                               sleep):
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)

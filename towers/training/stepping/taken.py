@@ -1,0 +1,63 @@
+"""Taken: which batches a run of any fetches takes, so that a session puts as many back."""
+
+import re
+from typing import Any, NamedTuple, Optional, Set
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.graph.walk import find_needed
+from towers.input.pipeline import GET_NEXTS
+from towers.training.faults.run_error import RunError
+from towers.training_graph import TrainingGraph
+
+# Ops that take a batch from an iterator or a staging area, or put one there.
+_INPUT_OPS = (*GET_NEXTS, 'Unstage', 'Stage')
+
+
+class Taken(NamedTuple):
+  """Which batches a run takes.
+
+  Attributes:
+    by_towers: whether the towers take theirs, of training or of the switch.
+    by_validation: whether a validation tower takes its own.
+    updates: whether the run updates the weights.
+  """
+  by_towers: bool
+  by_validation: bool
+  updates: bool
+
+
+def list_ops(graph: tf.Graph, fetches: Any) -> Any:
+  """Returns the ops of any structure of tensors, ops and names of a graph."""
+  return [getattr(element, 'op', element) for element in map(
+      graph.as_graph_element, tf.nest.flatten(fetches, expand_composites=True))]
+
+
+def find_taken(program: TrainingGraph, needed: Set[tf.Operation]) -> Taken:
+  """Returns which batches a run of the ops `needed` takes.
+
+  Raises:
+    UsageError: the run would be a part of a step that accumulates micro-batches.
+  """
+  updates = program.train_op.op in needed
+  add_op = program.gradients.add_op
+  added = set() if add_op is None else needed & find_needed([add_op])
+  if any(op.type.startswith('Assign') for op in added):
+    raise UsageError('The program accumulates micro-batches, so that a step is several runs, and '
+                     'these fetches are part of it: use session.train(), or fetch what a single '
+                     'tower computes.')
+  inputs = {op for op in needed if op.type in _INPUT_OPS}
+  validation, own = program.validation, set()
+  if validation is not None and validation.is_validating is None:
+    own = find_needed([validation.sums.op])
+  return Taken(bool(inputs - own), bool(inputs & own), updates)
+
+
+def explain_starved(error: tf.errors.OpError) -> Optional[RunError]:
+  """Returns the error of a tower whose staging area a raw run has left out of balance, or None."""
+  found = re.search(r'The staging area of tower \d+ \(split \w+\) must hold \d+ batches',
+                    str(error))
+  return found and RunError(
+      f'{found[0]} between two runs, and another number is there: a run of session.tf_session has '
+      'taken a batch and put none, or the other way round. Nothing was changed. Use session.run '
+      'instead, and session.restore to go on from a checkpoint.')
