@@ -23,7 +23,7 @@ from benchmarks.harness.machine import describe_machine
 from benchmarks.harness.task import NETS, NUM_CLASSES, Task
 from towers.base.usage_error import UsageError
 from towers.training.settings.config import Config
-from towers.training.tools.timed_trial import run_trial
+from towers_tools.timed_trial import run_trial
 
 CASES: Dict[str, Dict[str, Any]] = {
     'host': {},

@@ -137,7 +137,7 @@ def main() -> None:
   parser.add_argument('--json', type=path_to_write, help='file to write all figures to')
   flags = parser.parse_args()
   from tensorflow_v1 import tf
-  from towers.training.reporting.report import find_versions
+  from towers_tools.report import find_versions
 
   known = kinds_of(tf.__version__)
   kinds = flags.kinds or known

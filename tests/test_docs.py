@@ -74,7 +74,7 @@ def translate(command):
     if '--data=fashion_mnist' in flags and not os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
       return None
     if '--autotune' in flags or '--find_batch' in flags or flags == ['--input_only']:
-      # They take time; test_autotune.py and test_find_batch.py in tests/training/tools and
+      # They take time; test_autotune.py and test_find_batch.py of towers_tools and
       # tests/test_main_data.py run them.
       return None
     # Two steps are enough to see it work.

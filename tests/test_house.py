@@ -188,7 +188,8 @@ def test_the_names_of_older_programs_resolve_and_are_not_listed():
   assert not old & set(towers.__all__)
 
 
-@pytest.mark.parametrize('module', modules_of('towers', 'staging', 'models', 'tensorflow_v1'))
+@pytest.mark.parametrize('module', modules_of('towers', 'staging', 'models', 'tensorflow_v1',
+                                              *ANNEXES))
 def test_no_inner_file_goes_through_the_front_door(module):
   for node in ast.walk(read_tree(MODULES[module])):
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -17,6 +17,12 @@ from towers.base.usage_error import UsageError
 
 # What is asked for, and the function that does it.
 ANNEXES = {
+    '--autotune': 'towers_tools.autotune:autotune',
+    '--doctor': 'towers_tools.doctor:examine',
+    '--find_batch': 'towers_tools.find_batch:find_batch',
+    '--input_only': 'towers_tools.measure_input:measure_input',
+    '--report': 'towers_tools.report:Report',
+    '--trace_steps': 'towers_tools.timeline:Timeline',
     'data=cifar10': 'towers_data.cifar:load_cifar',
     'data=cifar100': 'towers_data.cifar:load_cifar',
     'data=npy': 'towers_data.npy_folder:load_npy',
@@ -27,11 +33,13 @@ ANNEXES = {
     'towers.data.load_tfds_folder': 'towers_data.tfds_folder:load_tfds_folder',
     'python -m towers.data.convert': 'towers_data.convert:main',
     'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
+    'python -m towers.training.reporting': 'towers_tools.page:main',
     'python -m towers.launch': 'towers_launch.__main__:main',
     'python -m towers.launch.agent': 'towers_launch.agent:main',
     'python -m towers.launch.tf_config': 'towers_launch.tf_config:main',
 }
-_EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+# In a clone; of an installed wheel there is no such folder.
+EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
                        'extras')
 
 
@@ -57,7 +65,7 @@ def load(asked: str) -> Any:
 def find_in_clone() -> None:
   """Lets the packages of a clone be imported, in place of installed ones."""
   for package in sorted({target.split('.')[0] for target in ANNEXES.values()}):
-    folder = os.path.join(_EXTRAS, package)
+    folder = os.path.join(EXTRAS, package)
     if os.path.isdir(folder) and folder not in sys.path:
       sys.path.insert(0, folder)
 

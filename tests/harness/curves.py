@@ -8,11 +8,11 @@ from towers.training.loop import Loop
 from towers.training.reporting.metric_samples import MetricSamples
 from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Progress
-from towers.training.reporting.report import Report
 from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
 from towers.training.settings.schedule import Schedule
+from towers_tools.report import Report
 
 CURVES = dict(summary_dir='unused', summary_every='3steps')
 

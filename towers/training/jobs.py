@@ -5,6 +5,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
+from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples, LoadSettings, load
@@ -102,18 +103,13 @@ def check(config: Config, data_set: DataSet) -> bool:
 def measure_input(config: Config, data_set: DataSet) -> Dict[str, float]:
   """Measures the input modes without towers; returns examples per second by mode."""
   from towers.placement.devices import build_devices
-  from towers.training.tools import measure_input
-
+  measure = load_annex('--input_only')
   devices = build_devices(config.num_gpus, config.device)
-  speeds = measure_input.measure_input(
+  return measure(
       data_set.train, devices, batch_size=config.batch_size,
       accumulate=read_accumulate(config.accumulate),
       last_batch=config.last_batch, shuffle=config.shuffle, seed=config.seed,
       input_threads=config.input_threads)
-  write_line(measure_input.format_speeds(speeds, num_towers=len(devices.names),
-                                         batch_size=config.batch_size,
-                                         input_threads=config.input_threads))
-  return speeds
 
 
 def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dict[str, Any]:
@@ -122,19 +118,18 @@ def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dic
   Returns what it found, as `--result_file` holds it.
   """
   from towers.training.build import build_configured
-  from towers.training.tools.find_batch import find_batch
 
+  find = load_annex('--find_batch')
   devices, model = _build_devices(config), _build_model(config, data_set)
-  found = find_batch(config, lambda sized: build_configured(sized, model, data_set), devices,
-                     num_examples=data_set.train.num_examples, command=command)
+  found = find(config, lambda sized: build_configured(sized, model, data_set), devices,
+               num_examples=data_set.train.num_examples, command=command)
   write_line(found.describe())
   return found.as_result()
 
 
 def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:
   """Returns the config with the fastest settings; `command` starts the program again."""
-  from towers.training.tools.autotune import autotune
-  return autotune(config, cluster=cluster, command=command)
+  return load_annex('--autotune')(config, cluster=cluster, command=command)
 
 
 def export(config: Config, data_set: DataSet) -> None:
@@ -149,8 +144,7 @@ def export(config: Config, data_set: DataSet) -> None:
 
 def examine() -> bool:
   """Looks at this machine; returns whether nothing is at fault."""
-  from towers.training.tools.doctor import examine
-  return examine()
+  return load_annex('--doctor')()
 
 
 def predict(config: Config) -> None:

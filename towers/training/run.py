@@ -15,6 +15,7 @@ from towers.training.faults.signals import Signals
 from towers.training.fitting import take_in_more
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
+from towers.training.reporting.input_advice import advise
 from towers.training.reporting.kept import build_callbacks
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.reporting.result import build_result
@@ -25,7 +26,6 @@ from towers.training.settings.config import Config
 from towers.training.settings.schedule import Schedule, build_schedule
 from towers.training.stepping.shortage import has_changed_nothing
 from towers.training.stepping.startup import Startup
-from towers.training.tools.measure_input import advise
 from towers.training_graph import TrainingGraph
 
 

@@ -9,10 +9,10 @@ from towers.training.tools.evaluator import EVALUATIONS, Evaluations
 from tests.training.reporting.test_report import a_run
 from towers.base.usage_error import UsageError
 from towers.training.fitting import recall_accumulate
-from towers.training.reporting.page import format_page, read_runs
-from towers.training.reporting.report import Report
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.room import ROOM
+from towers_tools.page import format_page, read_runs
+from towers_tools.report import Report
 
 ODD = ['null', 'true', '-1', '1.5', '1e400', '-Infinity', 'NaN', str(2 ** 70), str(2 ** 2000),
        '1e308', '5e-324', '9' * 5000, '""', '"1"', '[]', '[[]]', '{}', '{"step": 1}',

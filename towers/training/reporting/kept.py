@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Mapping
 
 from tensorflow_v1 import tf
+from towers.annexes import load as load_annex
 from towers.training.reporting.metric_samples import MetricSamples
 from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Callback, Progress
@@ -32,9 +33,9 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
   callbacks: List[Callback] = []
   program = steps.program
   if config.trace_steps:
-    from towers.training.reporting.timeline import Timeline
+    timeline = load_annex('--trace_steps')
     first, last = parse_trace_steps(config.trace_steps)
-    callbacks.append(Timeline(config.trace_file, steps, first=first, last=last,
+    callbacks.append(timeline(config.trace_file, steps, first=first, last=last,
                               first_step=first_step, warn=progress.write))
   if config.keeps_curves:
     every = count_interval('summary_every', config.summary_every, program.plan.steps_per_epoch)
@@ -59,9 +60,9 @@ def _build_metric_writers(config: Config, settings: Mapping[str, Any], descripti
         texts=dict(configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
                    run=format_verbatim(description))))
   if config.report:
-    from towers.training.reporting.report import Report, find_versions
-    metric_writers.append(Report(
+    report = load_annex('--report')
+    metric_writers.append(report(
         config.report, settings=settings, first_step=first_step, description=description,
-        versions=find_versions(), warnings=[notice] if notice else [],
+        warnings=[notice] if notice else [],
         read_seconds=read_seconds, warn=warn))
   return metric_writers

@@ -4,6 +4,7 @@ import contextlib
 import os
 from typing import Optional
 
+from towers.annexes import load as load_annex
 from towers.base.files import file_aside, name_other_kind, sweep
 from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
@@ -19,8 +20,12 @@ def check_outputs(*, result_file: Optional[str] = None, report: Optional[str] = 
   A full disk under checkpoints is no error here: `--on_full_disk` says what happens.
 
   Raises:
-    UsageError: a file or folder cannot be written; names the flag, the path and the reason.
+    UsageError: a file or folder cannot be written; names the flag, the path and the reason. Or
+      the annex is missing that writes it.
   """
+  for flag, path in (('--report', report), ('--trace_steps', trace_file)):
+    if path is not None:
+      load_annex(flag)  # Refused at once, rather than after the graph is built.
   for name, path in (('result_file', result_file), ('report', report), ('trace_file', trace_file)):
     if path is not None:
       _check_file(name, path)

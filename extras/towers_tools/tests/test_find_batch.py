@@ -17,13 +17,13 @@ from towers.placement.gpu_memory import read_gpu_memory
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
 from towers.training.stepping.memory import Memory
-from towers.training.tools import find_batch as tool
-from towers.training.tools import room
-from towers.training.tools.find_batch import find_batch, search, settle
-from towers.training.tools.free_memory import find_free_memory
-from towers.training.tools.gpus import Gpu
-from towers.training.tools.room import find_room
-from towers.training.tools.timed_trial import ROOT, TimedTrial
+from towers_tools import find_batch as tool
+from towers_tools import room
+from towers_tools.find_batch import find_batch, search, settle
+from towers_tools.free_memory import find_free_memory
+from towers_tools.gpus import Gpu
+from towers_tools.room import find_room
+from towers_tools.timed_trial import ROOT, TimedTrial
 
 FITS = TimedTrial(examples_per_second=1.0)
 NO_ROOM = TimedTrial(error='Out of memory in the first step, after 0 steps. Try less')

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
-from towers.training.tools.finding import Finding
+from towers_tools.finding import Finding
 
 _QUERY = ('index', 'name', 'driver_version', 'memory.total', 'compute_cap')
 _SECONDS_TO_ANSWER = 30.0

@@ -20,9 +20,9 @@ from towers.input.micro_batches import read_accumulate
 from towers.placement.devices import Devices
 from towers.training.settings.config import Config
 from towers.training.stepping.memory import Memory, MemoryModel
-from towers.training.tools.room import Room, find_room
-from towers.training.tools.timed_trial import TimedTrial, run_trial
 from towers.training_graph import TrainingGraph
+from towers_tools.room import Room, find_room
+from towers_tools.timed_trial import TimedTrial, run_trial
 
 _TRIAL_STEPS = 2
 # The result is no smaller than what fits by more than this part of it.

@@ -11,11 +11,11 @@ from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.placement.cluster import Cluster
 from towers.training.settings.config import Config
-from towers.training.tools import autotune
-from towers.training.tools import fingerprint as fingerprints
-from towers.training.tools.autotune import list_alternatives, list_fusions, tune
-from towers.training.tools.fingerprint import fingerprint
-from towers.training.tools.timed_trial import TimedTrial
+from towers_tools import autotune
+from towers_tools import fingerprint as fingerprints
+from towers_tools.autotune import list_alternatives, list_fusions, tune
+from towers_tools.fingerprint import fingerprint
+from towers_tools.timed_trial import TimedTrial
 
 LOSSES = (2.3, 2.2, 2.1, 2.0, 1.9)
 # With only variables and staging depth at their defaults, few trials are left.
@@ -227,7 +227,7 @@ def test_trials_do_not_write_to_the_files_of_the_run(tmp_path, monkeypatch):
       json.dump(dict(first_losses=[1.0], examples_per_second=1.0, num_towers=2), file)
     return subprocess.CompletedProcess(command, 0)
 
-  monkeypatch.setattr('towers.training.tools.timed_trial.subprocess.run', run)
+  monkeypatch.setattr('towers_tools.timed_trial.subprocess.run', run)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   mine = str(tmp_path / 'mine')
   config = Config(autotune=True, checkpoint_dir=mine, summary_dir=mine, report=mine,

@@ -16,10 +16,10 @@ from tests.harness.curves import CURVES, List, train
 from tests.harness.loaded_process import run_loaded
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
-from towers.training.reporting import report
-from towers.training.reporting.__main__ import main as compare
-from towers.training.reporting.chart import Curve, draw_chart, find_ticks, write_chart
-from towers.training.reporting.page import format_page, read_runs
+from towers_tools import report
+from towers_tools.chart import Curve, draw_chart, find_ticks, write_chart
+from towers_tools.page import format_page, read_runs
+from towers_tools.page import main as compare
 
 
 class Page(html.parser.HTMLParser):
@@ -155,7 +155,7 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
 def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
   code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
-          'from towers.training.reporting.__main__ import main; sys.exit(main(sys.argv[1:]))')
+          'from towers_tools.page import main; sys.exit(main(sys.argv[1:]))')
   subprocess.run(
       [sys.executable, '-c', code, str(tmp_path / 'a.html'), f"--output={tmp_path / 'both.html'}"],
       cwd=ROOT, check=True, timeout=60)

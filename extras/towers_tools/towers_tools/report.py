@@ -10,14 +10,14 @@ writes the page after each validation and at the end, so a run can be watched.
 import math
 import os
 import platform
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.training.reporting.metric_writer import MetricWriter, Sample
-from towers.training.reporting.page import format_page, read_runs
+from towers_tools.page import format_page, read_runs
 
 # A chart has no more columns than this; beyond, every second sample is dropped.
 _MOST_SAMPLES = 2000
@@ -27,7 +27,7 @@ class Report(MetricWriter):
   """Keeps a run for its page."""
 
   def __init__(self, path: str, *, settings: Mapping[str, Any], first_step: int, description: str,
-               versions: Mapping[str, str], warnings: Sequence[str] = (),
+               versions: Optional[Mapping[str, str]] = None, warnings: Sequence[str] = (),
                read_seconds: Callable[[], Dict[str, float]] = dict,
                warn: Callable[[str], None] = write_line):
     """Starts a page, or continues that of an earlier run.
@@ -37,7 +37,7 @@ class Report(MetricWriter):
       settings: of the run, by name; `model` and `data`, if given, are the page's title.
       first_step: steps that an earlier run did.
       description: of devices, data, batches and variables, some lines.
-      versions: of packages, by name.
+      versions: of packages, by name; None for those of this process.
       warnings: those before the first step.
       read_seconds: returns the seconds of each phase of this process so far, by name.
       warn: called with a warning when the page cannot be read or written.
@@ -46,7 +46,7 @@ class Report(MetricWriter):
     self._warn = warn
     self._read_seconds = read_seconds
     self._run: Dict[str, Any] = dict(
-        config=dict(settings), description=description, versions=dict(versions),
+        config=dict(settings), description=description, versions=dict(versions or find_versions()),
         warnings=list(warnings), seconds={}, samples=[], validations=[], result=None)
     if first_step and os.path.exists(path):
       try:

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
+from test_gpus import BROKEN, no_answer, smi
 from tests import ROOT
-from tests.training.tools.test_gpus import BROKEN, no_answer, smi
-from towers.training.tools import doctor
-from towers.training.tools.doctor import check_python, try_towers
-from towers.training.tools.finding import Finding
-from towers.training.tools.gpus import find_gpus
+from towers_tools import doctor
+from towers_tools.doctor import check_python, try_towers
+from towers_tools.finding import Finding
+from towers_tools.gpus import find_gpus
 
 
 @pytest.mark.parametrize('version, is_right', [

@@ -14,10 +14,10 @@ from typing import Any, Callable, List, Sequence
 from towers.base.cores import count_cores
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.training.tools.finding import Finding, format_finding
-from towers.training.tools.free_memory import find_free_memory
-from towers.training.tools.gpus import find_gpus
-from towers.training.tools.tensorflow_build import Build, check_gpus, check_visible, find_build
+from towers_tools.finding import Finding, format_finding
+from towers_tools.free_memory import find_free_memory
+from towers_tools.gpus import find_gpus
+from towers_tools.tensorflow_build import Build, check_gpus, check_visible, find_build
 
 _SECONDS_TO_ANSWER = 60.0
 _LEAST_MEMORY = 2e9

@@ -7,9 +7,9 @@ import threading
 import pynvml
 import pytest
 
-from towers.training.tools.finding import Finding, format_finding
-from towers.training.tools.gpus import Gpu, ask_driver, find_gpus, parse_gpus
-from towers.training.tools.tensorflow_build import (
+from towers_tools.finding import Finding, format_finding
+from towers_tools.gpus import Gpu, ask_driver, find_gpus, parse_gpus
+from towers_tools.tensorflow_build import (
     Build,
     check_gpus,
     check_visible,

@@ -10,15 +10,23 @@ A run is a dict, and the page embeds it as JSON, from which `read_runs` gets it 
   samples       measured steps: step, loss, learning_rate, …
   validations   step, loss and the other metrics
   result        what the run returned, or None while it is not complete
+
+  python -m towers.training.reporting first.html second.html --output=both.html     side by side
 """
 
+import argparse
 import html
+import os
 import re
-from typing import Any, Dict, List, Sequence
+import sys
+from typing import Any, Dict, List, Optional, Sequence
 
+from towers.base.files import write_whole
 from towers.base.json_files import read_text, seal, unseal
+from towers.base.output import open_closed_streams, write_line
+from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
-from towers.training.reporting.chart import NUM_COLOURS, Curve, draw_chart
+from towers_tools.chart import NUM_COLOURS, Curve, draw_chart
 
 _POINTS = [{'step': int, str: (float, None)}]
 _SCHEMA = dict(config={str: object}, description=str, versions={str: str}, warnings=[str],
@@ -208,3 +216,36 @@ def _format_value(value):
 
 def _of(name, runs):
   return f' of {html.escape(name)}' if len(runs) > 1 else ''
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+  """Runs a command line; returns the exit code."""
+  parser = argparse.ArgumentParser(prog='python -m towers.training.reporting',
+                                   description='Shows runs side by side.')
+  parser.add_argument('pages', nargs='+', help='pages that --report wrote')
+  parser.add_argument('--output', required=True, help='page to write')
+  open_closed_streams()
+  given = parser.parse_args(arguments)
+  try:
+    _compare(given.pages, given.output)
+  except UsageError as error:
+    write_line(f'towers.training.reporting: error: {error}', sys.stderr)
+    return 2
+  return 0
+
+
+def _compare(pages, output):
+  for path in pages:
+    check_local_path('pages', path)
+  check_local_path('output', output)
+
+  names, runs = [], []
+  for path in pages:
+    for run in read_runs(path):
+      names.append(os.path.splitext(os.path.basename(path))[0])
+      runs.append(run)
+  try:
+    write_whole(output, format_page(names, runs).encode())
+  except OSError as error:
+    raise UsageError(f'{output} cannot be written: {error.strerror}') from None
+  write_line(f'{len(runs)} runs in {output}')

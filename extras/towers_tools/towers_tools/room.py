@@ -13,8 +13,8 @@ from towers.base.usage_error import UsageError
 from towers.placement.devices import Devices
 from towers.training.settings.config import Config
 from towers.training.stepping.memory import Memory, format_bytes
-from towers.training.tools.free_memory import find_free_memory
-from towers.training.tools.gpus import find_gpus
+from towers_tools.free_memory import find_free_memory
+from towers_tools.gpus import find_gpus
 
 # TensorFlow itself needs the rest, and so do the libraries of GPUs.
 _USABLE = 0.9

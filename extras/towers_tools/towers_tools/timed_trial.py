@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
+from towers.annexes import EXTRAS
 from towers.placement.cluster import ELASTIC
 from towers.training.faults.run_error import WorkerGone
 from towers.training.settings.config import Config
@@ -14,8 +15,7 @@ from towers.training.settings.flags import format_flags
 from towers.training.settings.functions import is_given
 
 # Trials add this folder to PYTHONPATH, so they also run where towers is not installed.
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))))
+ROOT = os.path.dirname(EXTRAS)
 # A trial's reports, checkpoints and validations would only be thrown away.
 LEFT_OUT: Dict[str, Any] = dict(
     autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None,

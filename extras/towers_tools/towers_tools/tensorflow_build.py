@@ -4,8 +4,8 @@ import os
 import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from towers.training.tools.finding import Finding
-from towers.training.tools.gpus import Gpu
+from towers_tools.finding import Finding
+from towers_tools.gpus import Gpu
 
 # The oldest Linux driver for each CUDA (release notes of the CUDA toolkit).
 _DRIVERS = {(10, 0): (410, 48), (10, 1): (418, 39), (10, 2): (440, 33), (11, 0): (450, 80),

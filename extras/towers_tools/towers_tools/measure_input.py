@@ -1,4 +1,4 @@
-"""Measure input: how fast each input mode is without towers, and advice for towers that wait.
+"""Measure input: how fast each input mode is without towers.
 
   input alone: 2 towers, global batch 64, 2 threads on 2 cores
     split       712 examples/s
@@ -11,6 +11,7 @@ from typing import Dict, Optional
 
 from tensorflow_v1 import tf
 from towers.base.cores import count_cores
+from towers.base.output import write_line
 from towers.data import Examples
 from towers.input.pipeline import INPUT_MODES, build_inputs
 from towers.input.plan import build_plan
@@ -18,15 +19,13 @@ from towers.placement.devices import Devices, build_session_config
 
 _WARM_UP_BATCHES = 5
 _SECONDS = 3.0
-# Below this share of the time, faster input gains little.
-_ADVISE_FROM = 0.1
 
 
 def measure_input(examples: Examples, devices: Devices, *, batch_size: int,
                   accumulate: int = 1, last_batch: str = 'keep', shuffle: bool = True,
                   seed: int = 0, input_threads: Optional[int] = None,
                   seconds: float = _SECONDS) -> Dict[str, float]:
-  """Takes batches in each mode, and does nothing with them.
+  """Takes batches in each mode, and does nothing with them; writes the table above.
 
   Args:
     examples: of the training split.
@@ -52,6 +51,8 @@ def measure_input(examples: Examples, devices: Devices, *, batch_size: int,
                             parallel_calls=input_threads)
       with tf.Session(config=build_session_config(devices)) as session:
         speeds[mode] = _measure_speed(session, inputs, seconds)
+  write_line(format_speeds(speeds, num_towers=len(devices.names), batch_size=batch_size,
+                           input_threads=input_threads))
   return speeds
 
 
@@ -81,35 +82,3 @@ def format_speeds(speeds: Dict[str, float], *, num_towers: int, batch_size: int,
            f'{input_threads or cores} threads on {cores} cores']
   lines += [f'  {mode:5}  {speed:>12,.0f} examples/s' for mode, speed in speeds.items()]
   return '\n'.join(lines)
-
-
-def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth: int = 1,
-           is_image_folder: bool = False, needs_threads: bool = True) -> str:
-  """Returns what may help towers that waited for input, or '' if they hardly did.
-
-  Args:
-    waited: the share of the training time, 0 to 1.
-    input_threads: examples parsed at a time; None for one on each core.
-    staging_depth: batches that wait in each staging area.
-    is_image_folder: whether each example is a file.
-    needs_threads: whether the input does, see `towers.Inputs`.
-  """
-  if waited < _ADVISE_FROM:
-    return ''
-  cores = count_cores()
-  threads = input_threads or cores
-  ways = []
-  if staging_depth == 0:
-    ways.append('staging_depth=1 makes the next batch while the towers compute')
-  if not needs_threads:
-    ways.append('a larger batch_size, since taking rows out of arrays is slow beside such short '
-                'steps')
-  elif threads < cores:
-    ways.append(f'input_threads={cores} uses all cores, where it is {threads}')
-  else:
-    ways.append(f'all {cores} cores decode already: input_threads={2 * threads} helps only if '
-                'disks are slow, otherwise more cores or smaller images do')
-  if is_image_folder:
-    ways.append('python -m towers.data.convert makes few large files of many small ones')
-  ways.append('--input_only measures the input alone, in every mode')
-  return f"the towers waited for input {waited:.0%} of the time. What may help: {'; '.join(ways)}."

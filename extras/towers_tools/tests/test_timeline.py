@@ -11,8 +11,8 @@ from tests.harness.curves import CURVES, List
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.reporting.timeline import Event, Timeline, find_lane, format_trace
 from towers.training.settings.intervals import parse_trace_steps
+from towers_tools.timeline import Event, Timeline, find_lane, format_trace
 
 
 def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settings):

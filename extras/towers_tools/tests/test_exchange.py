@@ -18,9 +18,9 @@ from towers.placement.cluster import ALONE, Cluster
 from towers.training.cluster.roll_call import RollCall, check_alike
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.settings.config import Config
-from towers.training.tools import autotune
-from towers.training.tools.exchange import Exchange
-from towers.training.tools.timed_trial import TimedTrial, join_trials
+from towers_tools import autotune
+from towers_tools.exchange import Exchange
+from towers_tools.timed_trial import TimedTrial, join_trials
 
 
 @pytest.fixture
