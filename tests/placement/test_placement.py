@@ -128,7 +128,7 @@ def test_threads_are_as_many_as_cores_and_what_the_user_set_wins(monkeypatch):
     tf.constant(1)
     assert threads(8) == (4, 1)
     tf.constant(1)
-    assert threads(8) == (8, 1) and threads(2) == (4, 1)
+    assert threads(8) == (8, 1) and threads(2) == (4, 2)
   gpus = towers.Devices('GPU', [f'/device:GPU:{tower}' for tower in range(8)], '')
   assert towers.build_session_config(gpus).inter_op_parallelism_threads == 8
   monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(1))
@@ -237,35 +237,6 @@ def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_
   few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
   # On 2.x eager mode has a device too.
   assert many - few == (6 if tf.__version__.startswith('1.') else 3 * 6)
-
-
-def test_of_many_little_ops_two_compute_side_by_side(monkeypatch):
-  monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
-  monkeypatch.setattr('towers.base.cores.list_cores', lambda: range(8))
-
-  def threads(num_ops, rows, num_towers=1, unknown=0):
-    with tf.Graph().as_default():
-      given = tf.placeholder(tf.float32, [None])
-      for _ in range(num_ops):
-        tf.fill([rows, 1024], 0.0)
-      for _ in range(unknown):
-        tf.negative(given)
-      return towers.build_session_config(towers.build_devices(num_towers,
-                                                              'cpu')).intra_op_parallelism_threads
-
-  monkeypatch.setattr('towers.placement.devices._MANY_OPS', 50)
-  # Each op makes a tensor of `rows` times 4 KiB from two small ones.
-  assert threads(20, rows=30) == 4
-  assert threads(20, rows=30, num_towers=2) == 2
-  assert threads(20, rows=30, num_towers=8) == 1
-  assert threads(20, rows=90) == 8
-  assert threads(10, rows=30) == 8
-  assert threads(20, rows=30, unknown=20) == 4
-  assert threads(20, rows=30, unknown=70) == 8
-  monkeypatch.setattr('towers.placement.devices._DEEP_OPS', 50)
-  assert threads(20, rows=90) == 4
-  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '6')
-  assert threads(20, rows=30) == 0
 
 
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [

@@ -34,10 +34,6 @@ _CALLERS_THREAD = -1
 # Feeds, which TensorFlow does not allocate, and numbers of axes, which vary in length by gradient.
 _NOT_KEPT = ('Placeholder', 'BroadcastGradientArgs')
 _INTER_THREADS, _INTRA_THREADS = 'TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREADS'
-# With more ops than this, two are ready to run during most of a step ...
-_MANY_OPS = 1000
-# ... and helper threads inside of an op cost more than they save on smaller tensors.
-_LITTLE_BYTES = 80 * 1024
 
 
 class Devices(NamedTuple):
@@ -160,8 +156,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
       small: unless its input `needs_threads`, the step's caller runs it.
     intra_threads: threads inside of one op. None for TF_NUM_INTRAOP_THREADS, or else one for each
       core with GPUs. On virtual CPU devices it is a tower's share of the cores, at least one, since
-      towers compute side by side. It is half of that share in a graph of many small ops, two of
-      which run side by side.
+      towers compute side by side.
     workers: of which this is one.
     needs_threads: whether the input needs the session's threads, see `Inputs`; else it has its own
       thread, which makes one batch after the other. If it does, on 2.x, idle threads of the session
@@ -179,7 +174,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   is_alone = len(devices.names) * workers.num_workers == 1
 
   config = tf.ConfigProto()
-  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices, is_deep)
+  config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
   config.inter_op_parallelism_threads = inter_threads or _count_inter_threads(
       devices, is_deep, runs_in_caller=is_small and is_alone and not needs_threads)
   # With it on CPUs the process ends, even if no op asks for it.
@@ -237,12 +232,11 @@ def _count_inter_threads(devices, is_deep, *, runs_in_caller):
   return max(count_cores(), fewest)
 
 
-def _count_intra_threads(devices, is_deep):
+def _count_intra_threads(devices):
   """Returns the threads inside of an op by default, or 0 to leave it to TensorFlow."""
   if devices.kind == 'GPU' or _INTRA_THREADS in os.environ:
     return 0
-  count = count_cores_of_each(len(devices.names))
-  return count // 2 if count > 1 and (is_deep or _has_little_ops()) else count
+  return count_cores_of_each(len(devices.names))
 
 
 def _has_large_tensors():
@@ -251,22 +245,10 @@ def _has_large_tensors():
   Large tensors' memory is worth keeping. For small ones a pool is slower than malloc: by 5 % of a
   step of a linear model.
   """
-  return any(size is None or size >= _LARGE_BYTES for size in _sizes())
-
-
-def _has_little_ops():
-  """Returns whether the graph has many ops, on small tensors as far as their sizes are known."""
-  if len(tf.get_default_graph().get_operations()) <= _MANY_OPS:
-    return False
-  sizes = list(_sizes())
-  known = [size for size in sizes if size is not None]
-  return 2 * len(known) > len(sizes) and sum(known) < _LITTLE_BYTES * len(known)
-
-
-def _sizes():
-  """Yields the bytes of each tensor that the graph makes, None where they are unknown."""
   for op in tf.get_default_graph().get_operations():
     for tensor in op.outputs if op.type not in _NOT_KEPT else ():
       if tensor.dtype not in (tf.resource, tf.variant, tf.string):
         num_elements = tensor.shape.num_elements()
-        yield None if num_elements is None else num_elements * tensor.dtype.size
+        if num_elements is None or num_elements * tensor.dtype.size >= _LARGE_BYTES:
+          return True
+  return False
