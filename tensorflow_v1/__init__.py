@@ -43,6 +43,7 @@ from tensorflow_v1.devices import (
 )
 from tensorflow_v1.graph_import import import_placed
 from tensorflow_v1.kernels import TAKING_KERNELS, kernel_bytes, multiply
+from tensorflow_v1.select import select
 from tensorflow_v1.server_session import ServerSession
 from tensorflow_v1.types import (
     Dataset,
@@ -63,6 +64,6 @@ __all__ = [
     'compiles_on_cpus', 'copy_dataset', 'find_last_op', 'get_compute_capabilities', 'get_constant',
     'get_constant_array', 'get_next_by_reader', 'give_sessions_threads', 'import_placed',
     'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
-    'plain_data_options', 'private_session', 'set_gpu_memory', 'tf', 'unbatch',
+    'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf', 'unbatch',
     'use_deterministic_kernels', 'use_tf32', 'with_own_thread',
 ]

@@ -13,6 +13,7 @@ from towers.reduce.gradients import ReducedGradients
 from towers.reduce.rows import has_each_once
 from towers.tower.precision import build_growth
 from towers.update.averages import Averages
+from towers.update.device_gate import DeviceGate, gates_on_device
 from towers.update.groups import Group
 from towers.update.guard import build_is_finite, run_guarded
 from towers.update.slots import make_slots
@@ -63,8 +64,15 @@ def _list_groups(optimizer, reduced):
 def _build_step(reduced, groups, weight_decay, guard, averages):
   """Returns the op that does the step, or the bool whether the guard has let it."""
   update_ops = list(reduced.towers[0].update_ops)
-  is_finite = build_is_finite(reduced) if guard else None
+  gate, is_finite = None, None
+  if guard and gates_on_device(reduced, [optimizer for optimizer, _ in groups]):
+    gate = DeviceGate(_decay_all(reduced, weight_decay))
+    reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
+  elif guard:
+    is_finite = build_is_finite(reduced)
   writes = _find_writes(reduced, update_ops, is_finite)
+  if gate is not None:
+    writes = writes._replace(late=gate.pass_writes(writes.late))
   for optimizer, indices in groups:
     make_slots(optimizer, [reduced.gradients[index][1] for index in indices])
   with tf.device(HOST):
@@ -72,12 +80,13 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
     seen = tf.constant(seen, tf.int64) if isinstance(seen, int) else tf.cast(seen, tf.int64)
   shares = averages.build_shares(get_global_step()) if averages else {}
+  # A tower may read a variable for more than its own gradient. Its forward pass ends with its loss,
+  # for which the guard waits too.
+  before = update_ops if guard else [reduced.loss] + update_ops
+  gated = gate and _apply_gradients(reduced, groups, before, gate)
 
   def update():
-    # A tower may read a variable for more than its own gradient. Its forward pass ends with its
-    # loss, for which the guard waits too.
-    before = update_ops if guard else [reduced.loss] + update_ops
-    applied = _apply_gradients(reduced, groups, weight_decay, before)
+    applied = gated or _apply_gradients(_decay_all(reduced, weight_decay), groups, before)
     # After the update, since the learning rate may read the counters.
     with tf.control_dependencies([applied, *shares.values()]), tf.device(HOST):
       ends = [get_global_step().assign_add(one, read_value=False),
@@ -96,10 +105,8 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
   return tf.group(*update(), name='step')
 
 
-def _apply_gradients(reduced, groups, weight_decay, before):
+def _apply_gradients(reduced, groups, before, gate=None):
   """Returns the op that updates all variables and replicas, once `before` have run."""
-  decayed = reduced.map_gradients(
-      lambda gradient, variable: _decay(gradient, variable, weight_decay))
   # One op to wait for: each update of a thousand variables would wait for a thousand update ops.
   before = [tf.group(*before)] if len(before) > 1 else before
   # Numbers such as momentum are on the host; updates stand with their variables all the same.
@@ -107,9 +114,9 @@ def _apply_gradients(reduced, groups, weight_decay, before):
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = []
     for optimizer, indices in groups:
-      with _merging_once(optimizer):
+      with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
         applied.append(optimizer.apply_gradients([
-            gradients[index] for gradients in [decayed.gradients, *decayed.replicas]
+            gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
             for index in indices]))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
 
@@ -151,7 +158,10 @@ def _find_writes(reduced, update_ops, is_finite):
   return writes
 
 
-def _decay(gradient, variable, weight_decay):
-  if not weight_decay or variable.shape.ndims < 2:
-    return gradient
-  return tf.convert_to_tensor(gradient) + weight_decay * variable.read_value()
+def _decay_all(reduced, weight_decay):
+  """Returns `reduced` with the decay in the gradients of weights."""
+  if not weight_decay:
+    return reduced
+  return reduced.map_gradients(
+      lambda gradient, variable: gradient if variable.shape.ndims < 2 else
+      tf.convert_to_tensor(gradient) + weight_decay * variable.read_value())

@@ -9,14 +9,13 @@ since the weights are unchanged, and random ops are tied to the step, it gets th
 `Diagnosis`).
 """
 
-import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from tensorflow_v1 import Tensor, tf
-from towers.graph.ordered_sum import add_all
 from towers.graph.writes import StepWrites
 from towers.placement.host import HOST
 from towers.reduce.gradients import ReducedGradients
+from towers.update.finite import build_all_finite
 
 
 class Diagnosis(NamedTuple):
@@ -37,7 +36,7 @@ def build_is_finite(reduced: ReducedGradients) -> Tensor:
   """Returns a scalar bool on the host: whether the mean loss and all averaged gradients are finite.
   """
   with tf.name_scope('guard'):
-    return _all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
+    return build_all_finite([reduced.loss] + [gradient for gradient, _ in reduced.gradients])
 
 
 def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
@@ -49,9 +48,9 @@ def build_diagnosis(reduced: ReducedGradients) -> Diagnosis:
     for tower in reduced.towers:
       names = [variable.op.name for variable in trainable]
       parts = [dict(zip(names, part)) for part in (tower.gradients, tower.penalty_gradients)]
-      rows.append([_all_finite([part.get(variable.op.name) for part in parts])
+      rows.append([build_all_finite([part.get(variable.op.name) for part in parts])
                    for variable in variables])
-    rows.append([_all_finite([gradient]) for gradient, _ in reduced.gradients])
+    rows.append([build_all_finite([gradient]) for gradient, _ in reduced.gradients])
     with tf.device(HOST):
       return Diagnosis(tf.stack([tf.cast(tower.loss, tf.float32) for tower in reduced.towers]),
                        tf.stack(rows), [variable.op.name for variable in variables])
@@ -113,52 +112,3 @@ def _put_back(held, no):
             resource=variable.outputs[0], value=value, name='put_back'))
   with tf.control_dependencies(ends):
     return tf.identity(no)
-
-
-def _all_finite(values):
-  """Returns a scalar bool on the host: whether all tensors and IndexedSlices are finite.
-
-  One pass without a copy: a sum is finite only if all of its terms are, and so is the sum of sums.
-  A sum of finite terms overflows only near the largest float, where training has failed anyway.
-  Each device sends a single number to the host.
-  """
-  on_device: Dict[Any, List[Any]] = {}
-
-  @functools.lru_cache(maxsize=None)
-  def all_axes(rank, device):
-    """Returns one constant for all tensors of a rank: otherwise each variable needs an op more."""
-    with tf.device(device):
-      return tf.constant(list(range(rank)))
-
-  for value in _undo_splits(values):
-    tensor = value.values if isinstance(value, tf.IndexedSlices) else value
-    with tf.device(tensor.device):
-      if tensor.dtype in (tf.float16, tf.bfloat16):
-        tensor = tf.cast(tensor, tf.float32)
-      rank = tensor.shape.ndims
-      total = tensor if rank == 0 else tf.reduce_sum(tensor, rank and all_axes(rank, tensor.device))
-    on_device.setdefault((total.dtype, tensor.device), []).append(total)
-  by_dtype: Dict[Any, List[Any]] = {}
-  for (dtype, device), totals in on_device.items():
-    with tf.device(device):
-      by_dtype.setdefault(dtype, []).append(add_all(totals))
-  with tf.device(HOST):
-    finite = [tf.is_finite(add_all(totals)) for totals in by_dtype.values()]
-    if not finite:
-      return tf.constant(True)
-    return finite[0] if len(finite) == 1 else tf.reduce_all(tf.stack(finite))
-
-
-def _undo_splits(values):
-  """Returns the values without None, and the whole in place of all parts of a split tensor."""
-  values = [value for value in values if value is not None]
-  names = {value.name for value in values if isinstance(value, tf.Tensor)}
-  undone: Dict[str, Any] = {}
-  for value in values:
-    split = value.op
-    is_part = split.type == 'SplitV' and isinstance(value, tf.Tensor)
-    if is_part and all(part.name in names for part in split.outputs):
-      undone[split.name] = split.inputs[0]
-    else:
-      undone[value.name] = value
-  return undone.values()
