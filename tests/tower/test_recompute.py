@@ -9,11 +9,10 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness.live_memory import measure_peak
-from tests.harness.small import Run, dense, model, nightly_but, random_examples
+from tests.harness.small import Run, dense, model, nightly_but
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import BATCH_SUMS, batch_norm
-from towers.training.stepping.memory import estimate_memory
 
 NUM_LAYERS = 4
 
@@ -266,13 +265,3 @@ def test_a_model_with_nothing_to_gain_says_so_in_one_line(caplog):
     assert all(tower.recomputed is None for tower in run.program.towers)
   [record] = [record for record in caplog.records if 'recompute' in record.getMessage()]
   assert record.getMessage().startswith('recompute=auto changes nothing: ')
-
-
-def test_the_estimate_of_memory_knows():
-  estimates = []
-  for setting in ('none', 'auto'):
-    with Run(model=short_chain, num_towers=1, batch_size=512, train=random_examples(512),
-             recompute=setting, validation_kind='none') as run:
-      estimates.append(estimate_memory(run.program).step)
-  assert estimates[0] > 20 * 512 * 16 * 4
-  assert 0.2 * estimates[0] < estimates[1] < 0.6 * estimates[0]

@@ -1,4 +1,4 @@
-"""Sizes: the bytes of a tensor, by its static shape, and the tensor whose memory it shares."""
+"""Sizes: the bytes of a tensor, by its static shape; in words; and whose memory it shares."""
 
 from tensorflow_v1 import Tensor, tf
 
@@ -29,3 +29,12 @@ def tensor_bytes(tensor: Tensor, *, rows: int, unknown: int = 0) -> int:
   for axis, size in enumerate(tensor.shape.as_list()):
     num_bytes *= (unknown if axis else rows) if size is None else size
   return num_bytes
+
+
+def format_bytes(num_bytes: float) -> str:
+  """Returns bytes in words: '512 bytes', '3.6 MB' or '1.25 GB'."""
+  if num_bytes < 1e4:
+    return f'{int(num_bytes):,} bytes'
+  if num_bytes < 1e6:
+    return f'{num_bytes / 1e3:.0f} kB'
+  return f'{num_bytes / 1e6:.1f} MB' if num_bytes < 1e9 else f'{num_bytes / 1e9:.2f} GB'

@@ -117,14 +117,9 @@ def find_batch(config: Config, data_set: DataSet, command: Sequence[str]) -> Dic
 
   Returns what it found, as `--result_file` holds it.
   """
-  from towers.training.build import build_configured
-
   find = load_annex('--find_batch')
-  devices, model = _build_devices(config), _build_model(config, data_set)
-  found = find(config, lambda sized: build_configured(sized, model, data_set), devices,
-               num_examples=data_set.train.num_examples, command=command)
-  write_line(found.describe())
-  return found.as_result()
+  return find(config, _build_devices(config), num_examples=data_set.train.num_examples,
+              command=command)
 
 
 def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:

@@ -154,7 +154,7 @@ def test_runs_stand_side_by_side_and_what_differs_is_bold(tmp_path):
 
 def test_runs_stand_side_by_side_where_there_is_no_tensorflow(tmp_path):
   (tmp_path / 'a.html').write_text(format_page(['a'], [a_run()]))
-  code = ('import sys; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
+  code = ('import sys, tests; sys.modules.update(tensorflow=None, tensorflow_v1=None); '
           'from towers_tools.page import main; sys.exit(main(sys.argv[1:]))')
   subprocess.run(
       [sys.executable, '-c', code, str(tmp_path / 'a.html'), f"--output={tmp_path / 'both.html'}"],

@@ -3,13 +3,13 @@
 from typing import Union
 
 from tensorflow_v1 import tf
+from towers.graph.sizes import format_bytes
 from towers.input.plan import Plan
 from towers.placement.collectives import AllReduce
 from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
 from towers.tower.precision import Precision
 from towers.tower.recompute import Recomputed
-from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training_graph import TrainingGraph
 
 
@@ -63,7 +63,6 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
     lines.append(f"collective={program.settings['collective']} has nothing to sum: there is one "
                  'worker, whose towers share their variables')
 
-  lines.append(f'memory: estimated {estimate_memory(program).describe()} for tower 0')
   variables = tf.global_variables()
   if program.replicas is not None:
     variables = variables + program.replicas.variables

@@ -10,10 +10,10 @@ import re
 from typing import Any, List, Optional
 
 from towers.base.reason import find_reason
+from towers.graph.sizes import format_bytes
 from towers.input.micro_batches import find_more
 from towers.input.pipeline import GET_NEXTS
 from towers.training.faults.run_error import OutOfMemory, RunError
-from towers.training.stepping.memory import estimate_memory, format_bytes
 from towers.training.stepping.shortage import NODE, is_shortage
 from towers.training.stepping.steps import Steps
 from towers.training_graph import TrainingGraph
@@ -105,7 +105,6 @@ def _explain_memory(error, text, when, steps):
     advice.insert(0, f'the same batch in more micro-batches (--accumulate={accumulate})')
   if program.towers[0].recomputed is None:
     advice.append('activations computed again in the backward pass (--recompute=auto)')
-  message = (f'Out of memory {cause}. Tower 0 is estimated to take '
-             f"{estimate_memory(program).describe()}. Try {', '.join(advice)}, 16 bits "
+  message = (f"Out of memory {cause}. Try {', '.join(advice)}, 16 bits "
              '(--precision=mixed), or more towers with the same batch.')
   return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate, error=error)
