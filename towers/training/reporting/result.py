@@ -1,18 +1,19 @@
 """The result of a run: a line to read, and JSON for programs."""
 
 import json
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
-from tensorflow_v1 import tf
 from towers.base.files import write_whole
 from towers.base.reason import find_reason, is_about_room
 from towers.training.faults.run_error import RunError
-from towers.training.reporting.progress import Progress
-from towers.training.stepping.steps import Steps
-from towers.training_graph import TrainingGraph
+
+if TYPE_CHECKING:  # The command line answers --help and --doctor without TensorFlow.
+  from towers.training.reporting.progress import Progress
+  from towers.training.stepping.steps import Steps
+  from towers.training_graph import TrainingGraph
 
 
-def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: Any, *,
+def build_result(program: 'TrainingGraph', steps: 'Steps', progress: 'Progress', end: Any, *,
                  examples_seen: int, started: float) -> Dict[str, Any]:
   """Returns what `--result_file` holds, by name.
 
@@ -24,6 +25,7 @@ def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: 
     examples_seen: in all steps, those before a resume included.
     started: time.monotonic() when the process began.
   """
+  from tensorflow_v1 import tf
   all_reduce = program.gradients.all_reduce
   return dict(
       global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
