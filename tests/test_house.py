@@ -16,8 +16,9 @@ ROOMS = [
     'towers.placement', 'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.optimizers',
     'towers.warm_start', 'towers.validation',
-    'towers.checks', 'towers.training_graph', 'towers.training.settings', 'towers.training.faults',
-    'towers.training.saving', 'towers.training.stepping', 'towers.training.cluster',
+    'towers.checks', 'towers.setting', 'towers.settings', 'towers.training_graph',
+    'towers.training.settings', 'towers.training.faults', 'towers.training.saving',
+    'towers.training.stepping', 'towers.training.cluster',
     'towers.training.reporting', 'towers.training.tools', 'towers.opened',
     'towers.session', 'towers.program',
     'towers.training', 'towers.launch', 'towers.command_line', 'towers.script', 'towers.__main__',
@@ -27,7 +28,7 @@ ROOMS = [
 ZOO_IMPORTS = ('models', 'tensorflow_v1', 'towers.base.usage_error',
                'towers.tower.batch_norm_layer')
 # Where a flag names a model of the zoo.
-ZOO_IS_NAMED = ('towers.training.settings', 'towers.training.jobs', 'examples', 'benchmarks')
+ZOO_IS_NAMED = ('towers.settings', 'towers.training.jobs', 'examples', 'benchmarks')
 # What training does without: no file of the middle imports them, and none of them another.
 ANNEXES = sorted({target.split('.')[0] for target in annexes.ANNEXES.values()})
 PACKAGES = ['towers', 'staging', 'models', 'tensorflow_v1',

@@ -3,9 +3,9 @@
 import pytest
 
 import main
-import models
 from tensorflow_v1 import tf
 from tests.harness import small
+from towers import models
 
 FLAGS = ['main.py', '--check', '--data=synthetic', '--batch_size=8', '--num_gpus=2']
 
@@ -66,4 +66,4 @@ def test_what_is_not_compared_is_said(monkeypatch, capsys):
 
 def test_gpus_that_are_not_there_are_a_usage_error(capsys):
   code, printed = run(capsys, '--device=gpu')
-  assert code == 2 and 'device is gpu' in printed.err
+  assert code == 2 and '--device=gpu' in printed.err

@@ -224,7 +224,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
 
 
 @pytest.mark.parametrize('settings, message', [
-    (dict(num_towers=0), 'num_gpus is 0'),
+    (dict(num_towers=0), 'num_towers=0: it must be at least 1'),
     (dict(batch_size=1), 'smaller than the 2 towers'),
     (dict(validation=False, validation_tower=True), 'validation_tower has nothing to measure'),
     (dict(num_towers=1, validation_tower=True), 'takes one tower for itself'),

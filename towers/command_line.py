@@ -21,7 +21,7 @@ from towers.training.faults.signals import Interrupted, Signals
 from towers.training.reporting.result import write_result
 from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
-from towers.training.settings.flags import parse_flags
+from towers.training.settings.flags import parse_flags, say_in_flags
 from towers.training.settings.functions import give_function, give_predict
 from towers.training.settings.outputs import check_outputs
 from towers.training.settings.xla import set_xla
@@ -51,10 +51,10 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
           give_predict(config.model, predict)
       return 0 if config is None else _run(config, startup, signals, command)
     except UsageError as error:
-      write_line(f'towers: error: {error}', sys.stderr)
+      write_line(f'towers: error: {say_in_flags(str(error))}', sys.stderr)
       return 2
     except RunError as error:
-      write_line(f'towers: error: {error}', sys.stderr)
+      write_line(f'towers: error: {say_in_flags(str(error))}', sys.stderr)
       return error.exit_code
     except Interrupted as interrupted:
       write_line(f'towers: {interrupted}', sys.stderr)

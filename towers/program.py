@@ -1,9 +1,15 @@
 """Program: a model, its examples and N towers in one object."""
 
-from typing import Optional
+from typing import Callable, Mapping, Optional, Sequence, Union
 
+from towers.data.examples import Examples
+from towers.input.plan import Plan
+from towers.placement.workers import Workers
 from towers.session import Session
-from towers.training_graph import TrainingGraph
+from towers.tower.tower import Model
+from towers.training_graph import ProgramSettings, TrainingGraph
+from towers.update.groups import Optimizers, Rate
+from towers.warm_start.matching import InitFrom
 
 
 class Program(TrainingGraph):
@@ -74,6 +80,34 @@ class Program(TrainingGraph):
     UsageError: settings that do not go together, a second program in a graph, or a model that
       several towers would compute otherwise than one.
   """
+
+  def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
+               optimizer: Optimizers,
+               learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
+               batch_size: int, accumulate: Union[int, str] = 1, last_batch: str = 'keep',
+               num_towers: Optional[int] = None, device: str = 'auto',
+               workers: Optional[Workers] = None, input_mode: str = 'split',
+               input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
+               seed: int = 0, validation_tower: bool = False, variables: str = 'host',
+               tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
+               loss_scale: Optional[float] = None, recompute: Union[str, int] = 'none',
+               collective: str = 'auto', fusion_megabytes: float = 4.0, wire: str = 'float32',
+               clip_norm: Optional[float] = None, weight_decay: float = 0.0,
+               average_weights: Optional[float] = None, frozen: Sequence[str] = (),
+               rate_factors: Optional[Mapping[str, float]] = None,
+               init_from: Union[str, InitFrom, None] = None,
+               logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
+    """Builds the program in the default graph."""
+    super().__init__(model, train, validation, ProgramSettings(
+        optimizer=optimizer, learning_rate=learning_rate, batch_size=batch_size,
+        accumulate=accumulate, last_batch=last_batch, num_towers=num_towers, device=device,
+        input_mode=input_mode, input_threads=input_threads, staging_depth=staging_depth,
+        shuffle=shuffle, seed=seed, validation_tower=validation_tower, variables=variables,
+        tower_build=tower_build, batch_norm=batch_norm, precision=precision, loss_scale=loss_scale,
+        recompute=recompute, collective=collective, fusion_megabytes=fusion_megabytes, wire=wire,
+        clip_norm=clip_norm, weight_decay=weight_decay, average_weights=average_weights,
+        frozen=frozen, rate_factors=rate_factors, init_from=init_from, logical_gpus=logical_gpus,
+        gpu_memory=gpu_memory), workers)
 
   def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
               intra_threads: Optional[int] = None) -> Session:

@@ -5,8 +5,9 @@
   validation examples ────┘ where is_validating is fed          └──► validation
 """
 
+import dataclasses
 import os
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.collector import uncollected
@@ -15,7 +16,7 @@ from towers.data.examples import Examples
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
 from towers.input.micro_batches import read_accumulate
 from towers.input.pipeline import build_inputs
-from towers.input.plan import Plan, build_plan
+from towers.input.plan import build_plan
 from towers.input.wait import build_input_wait
 from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
@@ -27,25 +28,39 @@ from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
 from towers.reduce.gradients import build_gradient_norm, clip_gradients, unscale_gradients
+from towers.settings import arguments_of
 from towers.tower.precision import build_precision
 from towers.tower.tower import Model, build_towers
 from towers.update.apply import build_train_op
-from towers.update.average_decay import check_decay
 from towers.update.averages import build_averages
-from towers.update.groups import Optimizers, Rate, build_groups, name_optimizer
+from towers.update.groups import build_groups, name_optimizer
 from towers.update.rate import choose_rate
 from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
 
 _COLLECTION = 'towers/program'
-# What is kept as `settings`.
-_SETTINGS = (
-    'model', 'optimizer', 'learning_rate', 'batch_size', 'accumulate', 'last_batch',
-    'num_towers', 'device', 'logical_gpus', 'gpu_memory', 'input_mode', 'input_threads',
-    'staging_depth', 'shuffle', 'seed', 'validation_tower', 'variables', 'tower_build',
-    'batch_norm', 'precision', 'loss_scale', 'recompute', 'collective', 'fusion_megabytes', 'wire',
-    'clip_norm', 'weight_decay', 'average_weights', 'frozen', 'rate_factors', 'init_from')
+# What `towers.Program` takes as objects, and the command line as names and text.
+_OBJECTS = ('optimizer', 'learning_rate', 'validation_tower', 'frozen', 'rate_factors', 'init_from')
+_Values: Any = dataclasses.make_dataclass(
+    '_Values', [*_OBJECTS, *arguments_of('program')], frozen=True)
+
+
+class ProgramSettings(_Values):
+  """What `towers.Program` was given, by the names of its arguments, but for model and examples."""
+
+  def check(self) -> None:
+    """Raises a UsageError for a value that its setting cannot have."""
+    for name, setting in arguments_of('program').items():
+      setting.check(getattr(self, name), name)
+
+  def describe(self, model: Model) -> Dict[str, Any]:
+    """Returns them by name, for people: of model and optimizer their names, of a file its path."""
+    init_from = self.init_from
+    return dict(
+        vars(self), model=getattr(model, '__name__', type(model).__name__),
+        optimizer=name_optimizer(self.optimizer),
+        init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
 
 
 class TrainingGraph:
@@ -78,54 +93,34 @@ class TrainingGraph:
   """
 
   @uncollected()
-  def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
-               optimizer: Optimizers,
-               learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
-               batch_size: int, accumulate: Union[int, str] = 1, last_batch: str = 'keep',
-               num_towers: Optional[int] = None, device: str = 'auto',
-               workers: Optional[Workers] = None, input_mode: str = 'split',
-               input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
-               seed: int = 0, validation_tower: bool = False, variables: str = 'host',
-               tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
-               loss_scale: Optional[float] = None, recompute: Union[str, int] = 'none',
-               collective: str = 'auto',
-               fusion_megabytes: float = 4.0, wire: str = 'float32',
-               clip_norm: Optional[float] = None,
-               weight_decay: float = 0.0, average_weights: Optional[float] = None,
-               frozen: Sequence[str] = (),
-               rate_factors: Optional[Mapping[str, float]] = None,
-               init_from: Union[str, InitFrom, None] = None,
-               logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
+  def __init__(self, model: Model, train: Examples, validation: Optional[Examples],
+               settings: ProgramSettings, workers: Optional[Workers] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
-    self._arguments = {name: value for name, value in locals().items() if name != 'self'}
-    given = dict(self._arguments, model=getattr(model, '__name__', type(model).__name__),
-                 optimizer=name_optimizer(optimizer),
-                 init_from=init_from.path if isinstance(init_from, InitFrom) else init_from)
-    self.settings = {name: given[name] for name in _SETTINGS}
-    accumulate = read_accumulate(accumulate)
-    self.train_examples, self.validation_examples = train, validation
+    settings.check()
+    self._given, self.settings = settings, settings.describe(model)
+    self._model, self.train_examples, self.validation_examples = model, train, validation
+    accumulate = read_accumulate(settings.accumulate)
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
     self.workers = workers = workers or Workers(cluster.num_workers, cluster.rank)
     self.devices = devices = build_devices(
-        num_towers, device, logical_gpus=logical_gpus, gpu_memory=gpu_memory)
-    self._check(validation, validation_tower, collective, variables)
-    if average_weights is not None:
-      check_decay(average_weights)
-    if devices.memory.num_logical and collective == 'auto':
-      # NCCL refuses two ranks on one GPU.
-      collective = 'ring'
-    train_devices = devices.names[:-1] if validation_tower else devices.names
+        settings.num_towers, settings.device, logical_gpus=settings.logical_gpus,
+        gpu_memory=settings.gpu_memory)
+    self._check()
+    # NCCL refuses two ranks on one GPU.
+    shares_gpu = bool(devices.memory.num_logical) and settings.collective == 'auto'
+    train_devices = devices.names[:-1] if settings.validation_tower else devices.names
 
-    self.feed = self._build_feed(train, train_devices, batch_size, shuffle=shuffle,
-                                 last_batch=last_batch, accumulate=accumulate)
+    self.feed = self._build_feed(
+        train, train_devices, int(settings.batch_size), shuffle=settings.shuffle,
+        last_batch=settings.last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
     validation_feed = validation and self._build_feed(
-        validation, devices.names[-1:] if validation_tower else devices.names,
-        self.plan.micro_batch_size, last_batch='pad' if last_batch == 'pad' else 'keep')
+        validation, devices.names[-1:] if settings.validation_tower else devices.names,
+        self.plan.micro_batch_size, last_batch='pad' if settings.last_batch == 'pad' else 'keep')
     is_validating: Any = None
     is_training: Any = True
-    if validation_feed and not validation_tower:
+    if validation_feed and not settings.validation_tower:
       # Kernels of GPUs take predicates from the host.
       with tf.device(HOST):
         is_validating = tf.placeholder_with_default(False, [], 'is_validating')
@@ -136,49 +131,54 @@ class TrainingGraph:
       self.batches = build_batches(self.feed)
 
     store = build_variable_store(
-        devices=train_devices, placement=variables, seed=seed, rank=workers.rank)
-    self.precision = build_precision(precision, devices=train_devices, loss_scale=loss_scale)
+        devices=train_devices, placement=settings.variables, seed=settings.seed, rank=workers.rank)
+    self.precision = build_precision(
+        settings.precision, devices=train_devices, loss_scale=settings.loss_scale)
     self.towers = build_towers(
         model, self.batches, devices=train_devices, store=store, is_training=is_training,
-        batch_norm=batch_norm, accumulate=accumulate, build=tower_build, precision=self.precision,
-        workers=workers, frozen=frozen, recompute=recompute)
-    self.warm_start = build_warm_start(init_from, _find_model_variables()) if init_from else None
+        batch_norm=settings.batch_norm, accumulate=accumulate, build=settings.tower_build,
+        precision=self.precision, workers=workers, frozen=settings.frozen,
+        recompute=settings.recompute)
+    self.warm_start = settings.init_from and build_warm_start(
+        settings.init_from, _find_model_variables())
 
     mean = average_gradients(
-        self.towers, accumulate=accumulate, workers=workers, collective=collective,
-        fusion_bytes=int(fusion_megabytes * 1e6), wire=wire)
+        self.towers, accumulate=accumulate, workers=workers,
+        collective='ring' if shares_gpu else settings.collective,
+        fusion_bytes=int(settings.fusion_megabytes * 1e6), wire=settings.wire)
     if self.precision is not None:
       mean = unscale_gradients(mean, self.precision.loss_scale)
     self._unclipped, self.gradient_norm = mean, None
-    self.gradients = clip_gradients(mean, clip_norm) if clip_norm else mean
+    self.gradients = clip_gradients(mean, settings.clip_norm) if settings.clip_norm else mean
 
-    self._build_update(optimizer, learning_rate)
+    self._build_update()
     self.validation = validation_feed and self._build_validation(
-        model, validation_feed, is_validating, store)
+        validation_feed, is_validating, store)
     self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:
       self.broadcast = build_broadcast(workers, self.towers)
 
-  def _check(self, validation, validation_tower, collective, variables):
+  def _check(self):
     """Refuses what does not go together, before anything is built."""
+    given, collective = self._given, self._given.collective
     if tf.get_collection(_COLLECTION):
       raise UsageError('This graph has a program already, or the beginning of one that failed, and '
                        'two would share counters and variables: build the second one in a graph '
                        'of its own, `with tf.Graph().as_default():`.')
     tf.add_to_collection(_COLLECTION, True)
-    if validation_tower and validation is None:
+    if given.validation_tower and self.validation_examples is None:
       raise UsageError('validation_tower has nothing to measure: give validation examples too.')
-    if validation_tower and len(self.devices.names) < 2:
-      raise UsageError('validation=tower takes one tower for itself, and num_gpus=1 leaves none to '
-                       'train: use num_gpus of at least 2, or validation=switch.')
+    if given.validation_tower and len(self.devices.names) < 2:
+      raise UsageError('validation_tower=True takes one tower for itself, and num_towers=1 leaves '
+                       'none to train: use num_towers of at least 2, or validation_tower=False.')
     if collective == 'nccl' and self.devices.memory.num_logical:
       raise UsageError('collective=nccl refuses two towers on one GPU, and logical_gpus='
                        f'{self.devices.memory.num_logical} puts all there: use collective=ring.')
-    if variables != 'replicated' and self.workers.num_workers == 1:
+    if given.variables != 'replicated' and self.workers.num_workers == 1:
       # Nothing is left to sum, but an elastic run may go on as one worker, or as more again.
       choose_collective(collective, self.devices.names)
-    choose_wire(self.settings['wire'], num_workers=self.workers.num_workers)
+    choose_wire(given.wire, num_workers=self.workers.num_workers)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:
@@ -188,31 +188,32 @@ class TrainingGraph:
         num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices),
         num_workers=workers.num_workers, rank=workers.rank, name=examples.name, **planned)
     inputs = build_inputs(
-        examples, plan=plan, mode=self.settings['input_mode'], shuffle=shuffle,
-        seed=self.settings['seed'], parallel_calls=self.settings['input_threads'])
-    return build_feed(inputs, devices=devices, staging_depth=self.settings['staging_depth'])
+        examples, plan=plan, mode=self._given.input_mode, shuffle=shuffle, seed=self._given.seed,
+        parallel_calls=self._given.input_threads)
+    return build_feed(inputs, devices=devices, staging_depth=self._given.staging_depth)
 
-  def _build_update(self, optimizer, learning_rate):
+  def _build_update(self):
     """Builds the update of all weights, and what it says of its input."""
-    settings = self.settings
-    self.learning_rate = choose_rate(optimizer, learning_rate, self.plan)
+    given = self._given
+    self.learning_rate = choose_rate(given.optimizer, given.learning_rate, self.plan)
     groups = build_groups(
-        optimizer, self.learning_rate, [variable.op.name for variable in tf.trainable_variables()],
-        rate_factors=settings['rate_factors'])
-    decay = settings['average_weights']
-    self.averages = None if decay is None else build_averages(decay)
+        given.optimizer, self.learning_rate,
+        [variable.op.name for variable in tf.trainable_variables()],
+        rate_factors=given.rate_factors)
+    self.averages = None
+    if given.average_weights is not None:
+      self.averages = build_averages(given.average_weights)
     self.train_op = build_train_op(
-        self.gradients, optimizer=groups, weight_decay=settings['weight_decay'],
-        averages=self.averages)
+        self.gradients, optimizer=groups, weight_decay=given.weight_decay, averages=self.averages)
     self.input_wait = build_input_wait(self.feed, self.batches, after=self.train_op)
     add_op = self.gradients.add_op
     self.add_wait = add_op and build_input_wait(self.feed, self.batches, after=add_op)
 
-  def _build_validation(self, model, feed, is_validating, store):
+  def _build_validation(self, feed, is_validating, store):
     """Returns the validation by a tower of its own, or by all towers where there is a switch."""
     if is_validating is None:
       return build_validation_tower(
-          model, feed, index=len(self.towers), store=store, precision=self.precision,
+          self._model, feed, index=len(self.towers), store=store, precision=self.precision,
           workers=self.workers, averages=self.averages)
     return build_validation(
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
@@ -220,7 +221,8 @@ class TrainingGraph:
   def build_again(self, accumulate: int) -> 'TrainingGraph':
     """Builds the same program in so many micro-batches, in a graph of its own."""
     with tf.Graph().as_default():
-      return TrainingGraph(**dict(self._arguments, accumulate=accumulate))
+      return TrainingGraph(self._model, self.train_examples, self.validation_examples,
+                           dataclasses.replace(self._given, accumulate=accumulate), self.workers)
 
   def build_gradient_norm(self) -> None:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""

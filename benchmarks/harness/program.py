@@ -7,6 +7,7 @@ import time
 from typing import Any, Iterator
 
 from towers.placement.cluster import ALONE, Cluster
+from towers.settings import common_to_workers
 
 
 @contextlib.contextmanager
@@ -18,7 +19,7 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
       cluster, devices=devices,
       session_settings=dict(config.session_settings(), collective=config.collective),
-      facts=config.common_to_workers(), startup=startup, start_seconds=config.start_seconds,
+      facts=common_to_workers(vars(config)), startup=startup, start_seconds=config.start_seconds,
       worker_seconds=config.worker_seconds) as worker:
     startup.limit(None)  # What is measured may take any time.
     yield worker

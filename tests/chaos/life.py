@@ -24,10 +24,9 @@ import time
 import numpy as np
 
 import main
-import models
 from tensorflow_v1 import tf
 from tests.harness import small
-from towers import data
+from towers import data, models
 from towers.data import DataSet
 from towers.input import pipeline
 from towers.placement.cluster import read_cluster

@@ -269,12 +269,12 @@ def test_a_step_that_fails_is_reported_with_the_op():
 def test_a_setting_that_cannot_be_is_an_error():
   with pytest.raises(UsageError, match='batch_norm is'):
     check(small.model, batch_norm='all', is_training=False)
-  with pytest.raises(UsageError, match='device is'):
+  with pytest.raises(UsageError, match='device='):
     check(small.model, device='tpu')
 
 
 def test_gpus_are_checked_on_request(monkeypatch):
-  with pytest.raises(UsageError, match='device is gpu'):
+  with pytest.raises(UsageError, match='device=gpu'):
     check(small.model, device='gpu')
   assert check(small.model, device='auto').device == 'CPU'
   graphs = []
@@ -285,7 +285,7 @@ def test_gpus_are_checked_on_request(monkeypatch):
       check(small.model, device=device)
   kinds = [{op.device for op in graph.get_operations() if op.type == 'MatMul'} for graph in graphs]
   assert kinds == [{'/device:GPU:0'}, {'/device:GPU:0'}, {'/device:CPU:0'}]
-  with pytest.raises(UsageError, match='num_gpus is 4'):
+  with pytest.raises(UsageError, match='num_towers=4'):
     check(small.model, num_towers=4, device='gpu')
 
 

@@ -14,10 +14,9 @@ import time
 import numpy as np
 
 import main
-import models
 from tensorflow_v1 import tf
 from tests.harness import faults, small
-from towers import data
+from towers import data, models
 from towers.data import DataSet
 from towers.training.saving.checkpoints import Checkpoints
 

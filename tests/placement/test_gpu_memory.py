@@ -56,7 +56,7 @@ def test_logical_gpus_are_towers_on_one_gpu_with_a_ring(asked):
   assert not config.experimental.collective_nccl
   assert build_config(devices.build_devices(2, 'gpu')).experimental.collective_nccl
   assert choose_collective('auto', made.names) == 'nccl'
-  with pytest.raises(UsageError, match='num_gpus is 9.*8'):
+  with pytest.raises(UsageError, match='num_towers=9.*8'):
     devices.build_devices(9, 'gpu', logical_gpus=8, gpu_memory='9000')
 
 

@@ -283,7 +283,7 @@ def test_fewer_gpus_than_asked_for_is_an_error_before_anything_is_built(monkeypa
   assert towers.build_devices(2, 'auto').notice == ''
   assert towers.build_devices(2, 'cpu').kind == 'CPU'
   for kind, count in itertools.product(('auto', 'gpu'), (3, 4)):
-    with pytest.raises(UsageError, match=f'num_gpus is {count}.*sees 2.*--num_gpus=2'):
+    with pytest.raises(UsageError, match=f'num_towers={count}.*sees 2.*num_towers=2'):
       towers.build_devices(count, kind)
 
 

@@ -133,7 +133,7 @@ def test_towers_and_their_average_must_be_of_as_many_micro_batches():
 
 
 @pytest.mark.parametrize('settings, words', [
-    (dict(batch_size=12, accumulate=5), 'accumulate=5 runs of equal size'),
+    (dict(batch_size=12, accumulate=5), 'accumulate=5 micro-batches of equal size'),
     (dict(batch_size=12, accumulate=6, num_towers=3),
         'leaves 2 examples a run for 3 towers.*at least 18'),
 ])

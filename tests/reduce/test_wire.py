@@ -152,12 +152,12 @@ def test_one_worker_sends_nothing():
 
 
 def test_what_cannot_be_sent_is_refused():
-  with pytest.raises(UsageError, match="wire is 'int8': choose one of float32, float16, bfloat16"):
+  with pytest.raises(UsageError, match="wire=int8: choose one of float32, float16, bfloat16"):
     choose_wire('int8', num_workers=2)
   assert choose_wire('float32', num_workers=2) is None
   if SUMS_16_BITS:
     assert choose_wire('bfloat16', num_workers=2) == tf.bfloat16
     assert choose_wire('bfloat16', num_workers=1) is None
   else:
-    with pytest.raises(UsageError, match='wire is float16.*1.14.*use wire=float32, or TensorFlow'):
+    with pytest.raises(UsageError, match='wire=float16.*1.14.*use wire=float32, or TensorFlow'):
       Run(wire='float16')

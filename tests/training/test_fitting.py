@@ -241,7 +241,7 @@ def test_a_program_that_belongs_to_its_graph_says_what_to_build(tmp_path):
         short_of_memory(lambda count, trains: count > 3), train=small.random_examples(29),
         batch_size=BATCH, num_towers=2, accumulate='auto', device='cpu',
         optimizer=tf.train.GradientDescentOptimizer(rate))
-  with pytest.raises(towers.RunError, match=r'--accumulate=2.*cannot take the step in 2 micro'):
+  with pytest.raises(towers.RunError, match=r'accumulate=2.*cannot take the step in 2 micro'):
     towers.train(program, steps=3)
 
 

@@ -186,12 +186,13 @@ def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batc
                      f'{max(batch_size, 1)} towers.')
   if accumulate < 1 or batch_size % accumulate:
     raise UsageError(f'The global batch of {batch_size} examples cannot be taken in '
-                     f'accumulate={accumulate} runs of equal size: use a batch_size that '
+                     f'accumulate={accumulate} micro-batches of equal size: use a batch_size that '
                      f'{max(accumulate, 1)} divides.')
   if batch_size // accumulate < all_towers:
-    raise UsageError(f'The global batch of {batch_size} examples in accumulate={accumulate} runs '
-                     f'leaves {int(batch_size // accumulate)} examples a run for {towers}: use a '
-                     f'batch_size of at least {accumulate * all_towers}, or fewer runs.')
+    raise UsageError(f'The global batch of {batch_size} examples in accumulate={accumulate} '
+                     f'micro-batches leaves {int(batch_size // accumulate)} examples in each for '
+                     f'{towers}: use a batch_size of at least {accumulate * all_towers}, or a '
+                     'smaller accumulate.')
   if num_examples < all_towers:
     raise UsageError(f'{name} has {num_examples} examples for {towers}: every tower needs at least '
                      f'one; use at most {max(num_examples, 1)} towers, or more data.')

@@ -121,9 +121,9 @@ def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
     UsageError: an unknown wire, or one that this TensorFlow cannot sum.
   """
   if wire not in WIRES:
-    raise UsageError(f"wire is {wire!r}: choose one of {', '.join(WIRES)}.")
+    raise UsageError(f"wire={wire}: choose one of {', '.join(WIRES)}.")
   if wire != 'float32' and not SUMS_16_BITS:
-    raise UsageError(f'wire is {wire}, which TensorFlow {tf.__version__} cannot sum between '
+    raise UsageError(f'wire={wire}, which TensorFlow {tf.__version__} cannot sum between '
                      'workers: use wire=float32, or TensorFlow 2.x.')
   return None if wire == 'float32' or num_workers == 1 else tf.as_dtype(wire)
 

@@ -74,30 +74,30 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
       memory that the process has taken otherwise.
   """
   if kind not in DEVICE_KINDS:
-    raise UsageError(f"device is {kind!r}: choose one of {', '.join(DEVICE_KINDS)}.")
+    raise UsageError(f"device={kind}: choose one of {', '.join(DEVICE_KINDS)}.")
   memory = read_gpu_memory(gpu_memory, logical_gpus)
   num_gpus = 0 if kind == 'cpu' else count_gpus()
   if memory.num_logical:
     if num_gpus == 0:
       raise UsageError(f'logical_gpus={logical_gpus} divides a GPU, and TensorFlow '
-                       f'{tf.__version__} sees none: use virtual CPU devices with --device=cpu '
-                       f'--num_gpus={logical_gpus}.')
+                       f'{tf.__version__} sees none: use virtual CPU devices with device=cpu '
+                       f'and num_towers={logical_gpus}.')
     num_gpus = memory.num_logical
   if num_towers is None:
     num_towers = num_gpus or (1 if kind == 'gpu' else _TOWERS_WITHOUT_GPU)
   if num_towers < 1:
-    raise UsageError(f'num_gpus is {num_towers}: at least 1 tower is needed.')
+    raise UsageError(f'num_towers={num_towers}: it must be at least 1.')
 
   if kind == 'gpu' or num_gpus:
     if num_gpus == 0:
-      raise UsageError(f'device is gpu, but TensorFlow {tf.__version__} sees 0: see whether '
+      raise UsageError(f'device=gpu, but TensorFlow {tf.__version__} sees 0 GPUs: see whether '
                        'nvidia-smi lists any and whether the CUDA libraries of this TensorFlow '
-                       'are installed, or use virtual CPU devices with --device=cpu.')
+                       'are installed, or use virtual CPU devices with device=cpu.')
     if num_gpus < num_towers:
-      raise UsageError(f'num_gpus is {num_towers}, but TensorFlow {tf.__version__} sees '
-                       f'{num_gpus}: use --num_gpus={num_gpus}, make the others visible '
+      raise UsageError(f'num_towers={num_towers}, but TensorFlow {tf.__version__} sees {num_gpus} '
+                       f'GPUs: use num_towers={num_gpus}, make the others visible '
                        '(CUDA_VISIBLE_DEVICES), or try the program on virtual CPU devices with '
-                       '--device=cpu.')
+                       'device=cpu.')
     _take_memory(memory)
     return Devices('GPU', [f'/device:GPU:{tower}' for tower in range(num_towers)], '', memory)
 

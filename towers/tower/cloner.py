@@ -34,7 +34,7 @@ class Cloner:
       UsageError: an unknown build.
     """
     if build not in TOWER_BUILDS:
-      raise UsageError(f"tower_build is {build!r}: choose one of {', '.join(TOWER_BUILDS)}.")
+      raise UsageError(f"tower_build={build}: choose one of {', '.join(TOWER_BUILDS)}.")
     self._build = build
     self._store = store
     self._left_out = left_out

@@ -61,5 +61,5 @@ class BadSteps:
       self._keeper.save()
     self._keeper.wait()
     raise RunError(f'{what[0].upper()}{what[1:]}. Weights and checkpoints are still finite. Lower '
-                   'the learning rate or set --clip_norm; look at these examples; or choose '
-                   f'--on_nan={advice}.')
+                   'the learning rate or set clip_norm; look at these examples; or choose '
+                   f'on_nan={advice}.')

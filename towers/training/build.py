@@ -1,7 +1,5 @@
 """Build: a config's program."""
 
-import dataclasses
-import inspect
 from typing import Dict, Optional
 
 from towers.base.usage_error import UsageError
@@ -11,17 +9,13 @@ from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import parse_pairs
 from towers.placement.workers import Workers
 from towers.program import Program
+from towers.settings import arguments_of
 from towers.tower.tower import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import DECAYING, build_optimizer
 from towers.update.groups import Rate
 from towers.warm_start.matching import InitFrom, init_from
-
-_SETTINGS = set(inspect.signature(Program.__init__).parameters) & {
-    field.name for field in dataclasses.fields(Config)} - {
-        'model', 'optimizer', 'learning_rate', 'validation', 'init_from', 'frozen',
-        'rate_factors', 'weight_decay'}
 
 
 def build_init_from(config: Config) -> Optional[InitFrom]:
@@ -55,16 +49,17 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
         decay_epochs=config.decay_epochs, decay_rate=config.decay_rate,
         minimum=config.min_rate, can_fall=config.on_nan == 'rollback')
 
-  settings = {name: getattr(config, name) for name in (
+  update = {name: getattr(config, name) for name in (
       'momentum', 'beta1', 'beta2', 'epsilon', 'rms_decay', 'weight_decay')}
+  settings = {name: getattr(config, setting.name)
+              for name, setting in arguments_of('program').items()}
+  if config.optimizer in DECAYING:
+    settings['weight_decay'] = 0.0
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
-      validation_tower=config.validation == 'tower', num_towers=config.num_gpus,
-      learning_rate=learning_rate,
-      optimizer=lambda rate: build_optimizer(config.optimizer, rate, **settings),
-      weight_decay=0.0 if config.optimizer in DECAYING else config.weight_decay,
+      validation_tower=config.validation == 'tower', learning_rate=learning_rate,
+      optimizer=lambda rate: build_optimizer(config.optimizer, rate, **update),
       frozen=config.frozen.split(',') if config.frozen else (),
       rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
-      workers=workers,
-      **{name: getattr(config, name) for name in _SETTINGS})
+      workers=workers, **settings)

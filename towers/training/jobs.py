@@ -5,17 +5,18 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
+import towers.models as models
 from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import DataSet, Examples, LoadSettings, load
 from towers.input.micro_batches import read_accumulate
-from towers.models import build_classifier, build_logits
 from towers.placement.cluster import Cluster
+from towers.setting import is_function
 from towers.training.faults.signals import Signals
 from towers.training.settings import functions
 from towers.training.settings.config import Config
-from towers.training.settings.functions import is_function, load_function
+from towers.training.settings.functions import load_function
 from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
@@ -217,14 +218,14 @@ def _find_predict(config, data_set) -> 'Predict':
     check_predict(predict, read_types(data_set.train))
     return predict
   _check_num_classes(config, data_set)
-  return classify(build_logits(config.model, num_classes=data_set.num_classes))
+  return classify(models.build_logits(config.model, num_classes=data_set.num_classes))
 
 
 def _build_model(config, data_set) -> 'Model':
   if is_function(config.model):
     return load_function('model', config.model)
   _check_num_classes(config, data_set)
-  return build_classifier(
+  return models.build_classifier(
       config.model, num_classes=data_set.num_classes, data_format=config.data_format,
       label_smoothing=config.label_smoothing, drop_path=config.drop_path)
 

@@ -9,6 +9,7 @@ from towers.base.usage_error import UsageError
 from towers.data import BadRecords
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import check_port, read_cluster
+from towers.settings import common_to_workers
 from towers.training.cluster.worker import Worker, has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate
@@ -17,7 +18,7 @@ from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
 from towers.training.run import Run
 from towers.training.saving.lock import lock_folder
-from towers.training.settings.config import Config, common_to_workers
+from towers.training.settings.config import Config
 from towers.training.settings.outputs import check_outputs
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
@@ -90,7 +91,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     raise UsageError(f'early_stopping={early_stopping} needs validation: give '
                      'towers.Program the argument validation.')
   cluster = read_cluster(os.environ)
-  config = Config(**own).for_worker(cluster)  # type: ignore[arg-type]
+  config = Config(**own).for_worker(cluster)
   settings = {**program.settings, **own}
   check_outputs(result_file=config.result_file, report=config.report,
                 trace_file=config.trace_file if config.trace_steps else None,

@@ -12,8 +12,9 @@ from typing import List, Sequence
 
 from towers.base.cores import count_cores
 from towers.placement.cluster import ALONE, Cluster
+from towers.setting import is_function
 from towers.training.settings.config import Config
-from towers.training.settings.functions import find_source, is_function
+from towers.training.settings.functions import find_source
 from towers_tools.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')

@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from towers.annexes import EXTRAS
 from towers.placement.cluster import ELASTIC
+from towers.settings import GROUPS
 from towers.training.faults.run_error import WorkerGone
 from towers.training.settings.config import Config
 from towers.training.settings.flags import format_flags
@@ -20,8 +21,8 @@ ROOT = os.path.dirname(EXTRAS)
 LEFT_OUT: Dict[str, Any] = dict(
     autotune=False, epochs=None, validation='none', checkpoint_dir=None, early_stopping=None,
     on_nan='stop', best_metric='loss')
-LEFT_OUT.update({field.name: field.default for field in dataclasses.fields(Config)
-                 if field.metadata['setting'].group in ('reporting', 'tools')})
+LEFT_OUT.update({setting.name: setting.default
+                 for setting in (*GROUPS['reporting'], *GROUPS['tools'])})
 # Exit codes after which the last line of stderr says what is wrong.
 _EXPLAINED_EXIT_CODES = (2, 3)
 

@@ -8,9 +8,12 @@ import towers.input.pipeline
 import towers.placement.collectives
 import towers.placement.devices
 import towers.placement.variables
+import towers.tower.cloner
 import towers.tower.precision
 from towers.base.usage_error import UsageError
-from towers.training.settings.config import Config, Path, Text, _setting
+from towers.setting import Path, Text
+from towers.settings import SETTINGS
+from towers.training.settings.config import Config
 from towers.training.settings.flags import COMMON, format_flags, parse_flags
 from towers.training.settings.intervals import count_interval
 
@@ -73,20 +76,16 @@ def test_wrong_settings_are_named_with_their_fix(settings, words):
     assert word in str(error.value)
 
 
-PATHS = [field.name for field in dataclasses.fields(Config)
-         if field.metadata['setting'].kind is Path]
+PATHS = [name for name, setting in SETTINGS.items() if setting.kind is Path]
 
 
 def test_every_setting_of_text_says_whether_it_names_a_path():
   assert set(PATHS) >= {'data_dir', 'checkpoint_dir', 'result_file', 'summary_dir', 'report',
                         'trace_file', 'export_dir', 'predict'}
-  for field in dataclasses.fields(Config):
-    setting = field.metadata['setting']
+  for name, setting in SETTINGS.items():
     assert setting.kind is not str or setting.choices
     # A name that says so is not free text.
-    assert setting.kind is not Text or not field.name.endswith(('_dir', '_file', '_path'))
-  with pytest.raises(TypeError, match='Path or Text'):
-    _setting(str, None, 'folder of something new')
+    assert setting.kind is not Text or not name.endswith(('_dir', '_file', '_path'))
 
 
 @pytest.mark.parametrize('name', PATHS)
@@ -124,12 +123,14 @@ def test_the_rate_follows_the_optimizer_unless_given():
 
 
 def test_choices_are_those_of_the_library():
-  choices = {field.name: field.metadata['setting'].choices for field in dataclasses.fields(Config)}
+  choices = {name: setting.choices for name, setting in SETTINGS.items()}
   assert choices['input_mode'] == towers.input.pipeline.INPUT_MODES
   assert choices['variables'] == towers.placement.variables.PLACEMENTS
   assert choices['precision'] == towers.tower.precision.PRECISIONS
   assert choices['collective'] == towers.placement.collectives.COLLECTIVES
   assert choices['device'] == towers.placement.devices.DEVICE_KINDS
+  assert choices['wire'] == towers.placement.collectives.WIRES
+  assert choices['tower_build'] == towers.tower.cloner.TOWER_BUILDS
 
 
 def test_flags_become_a_config_and_defaults_are_the_configs():
@@ -167,7 +168,7 @@ def test_wrong_command_lines_are_named(arguments, words):
 def test_help_names_every_flag_and_the_short_one_fits_a_screen(capsys):
   assert parse_flags(['main.py', '--help']) is None
   shown = capsys.readouterr().out
-  assert all('--' + field.name in shown for field in dataclasses.fields(Config))
+  assert all('--' + name in shown for name in SETTINGS)
   assert parse_flags(['main.py', '--helpshort']) is None
   short = capsys.readouterr().out
   assert [name for name in COMMON if '  --' + name not in short] == []

@@ -17,10 +17,10 @@ from towers.training.settings.flags import find_meant, parse_flags
     ('--epoch=3', 'There is no flag --epoch: did you mean --epochs'),
     ('--bs=8', 'There is no flag --bs: did you mean --batch_size?'),
     ('--zzz', 'There is no flag --zzz.\n'),
-    ('--batch_size=64k', 'batch_size=64k: it must be a whole number.'),
+    ('--batch_size=64k', '--batch_size=64k: it must be a whole number.'),
     ('--batch_size=6.4', 'batch_size=6.4: it must be a whole number.'),
-    ('--learning_rate=1:2', 'learning_rate=1:2: it must be a number, such as 0.1.'),
-    ('--epochs=two', 'epochs=two: it must be a number, such as 0.1.'),
+    ('--learning_rate=1:2', '--learning_rate=1:2: it must be a finite number, such as 0.1.'),
+    ('--epochs=two', '--epochs=two: it must be a finite number, such as 0.1.'),
     ('--shuffle=maybe', 'shuffle=maybe: it must be true or false.'),
     ('--batch_size', 'Missing value for flag --batch_size'),
 ])

@@ -90,4 +90,4 @@ def test_compiled_towers_have_the_same_copies_and_constants_where_they_stand(tmp
 def test_what_xla_cannot_do_without_the_rewriter_is_refused():
   done = run('--xla=on', '--graph_rewriter=off', '--num_gpus=2')
   assert done.returncode == 2
-  assert 'xla=on and graph_rewriter=off do not go together with 2 towers' in done.stderr
+  assert '--xla=on and --graph_rewriter=off do not go together with 2 towers' in done.stderr

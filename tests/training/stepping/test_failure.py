@@ -89,12 +89,12 @@ def test_out_of_memory_names_device_shape_examples_and_what_to_try():
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
     message = str(explain(error, run.steps))
   for words in ('GPU:1 has no room for a tensor of shape [64, 128, 28, 28], float, 25.7 MB',
-                '8 examples per tower', '--accumulate=2', '--batch_size=8', '16 bits',
-                '--recompute=auto'):
+                '8 examples per tower', '(accumulate=2)', '(batch_size=8)', '16 bits',
+                '(recompute=auto)'):
     assert words in message
   with Run(num_towers=2, batch_size=2) as run:
     message = str(explain(tf.errors.ResourceExhaustedError(None, None, 'no room'), run.steps))
-  assert '--accumulate' not in message and 'a device has no room: no room' in message
+  assert 'accumulate' not in message and 'a device has no room: no room' in message
 
 
 @pytest.mark.parametrize('text, reason', [

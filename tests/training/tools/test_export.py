@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import main
-import models
 from models.layers import Layers, dense
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.harness import faults
-from towers import data
+from towers import data, models
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.faults.run_error import RunError
 from towers.training.tools.export import find_best, write_best

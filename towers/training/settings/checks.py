@@ -3,71 +3,31 @@
 `Config` calls them with itself when it is made. None imports TensorFlow.
 """
 
-import dataclasses
 from typing import Any
 
 from towers.base.usage_error import UsageError
-from towers.input.micro_batches import AUTO
 from towers.placement.gpu_memory import read_gpu_memory
-from towers.tower.segments import parse_recompute
+from towers.setting import is_function
+from towers.settings import SETTINGS
 from towers.training.settings import intervals
-from towers.training.settings.functions import is_function
-from towers.training.settings.setting import check_value
-from towers.update.average_decay import check_decay
 
 
 def check_config(config: Any) -> None:
-  """Checks each field of a `Config`, and all of them together.
+  """Checks each setting of a `Config`, and all of them together.
 
   Raises:
     UsageError: names the flag, the value and the fix.
   """
-  for field in dataclasses.fields(config):
-    check_value(field.name, getattr(config, field.name), field.metadata['setting'])
-  _check_ranges(config)
+  for name, setting in SETTINGS.items():
+    setting.check(getattr(config, name))
+  # NumPy, which draws synthetic data, takes no other seed.
+  _refuse(config.seed < 0, f'seed={config.seed}: it must be at least 0.')
   _check_learning_rate(config)
   _check_intervals(config)
   _check_devices(config)
   _check_job(config)
   _check_own_functions(config)
   _check_validation_and_checkpoints(config)
-
-
-def _check_ranges(config: Any) -> None:
-  _check_at_least(
-      config, 1, 'batch_size', 'steps', 'num_gpus', 'keep_checkpoints',
-      'early_stopping', 'image_size', 'input_threads', 'inter_threads', 'intra_threads',
-      'max_image_pixels')
-  if config.accumulate != AUTO:
-    _check_at_least(config, 1, 'accumulate')
-  _check_at_least(config, 2, 'num_classes')
-  _check_at_least(
-      config, 0, 'fusion_megabytes', 'weight_decay', 'warmup_epochs', 'seed', 'first_label',
-      'min_rate')
-  _check_above_zero(
-      config, 'loss_scale', 'learning_rate', 'epsilon', 'epochs', 'decay_rate', 'clip_norm',
-      'tower_megabytes', 'stall_seconds', 'start_seconds', 'worker_seconds')
-  parse_recompute(config.recompute)
-  _refuse(config.staging_depth not in (0, 1, 2),
-          f'staging_depth={config.staging_depth}: choose 0, 1 or 2.')
-  for name in ('momentum', 'beta1', 'beta2', 'rms_decay', 'label_smoothing', 'drop_path'):
-    value = getattr(config, name)
-    why = ', or the weights never settle' if name == 'momentum' else ''
-    _refuse(not 0 <= value < 1, f'{name}={value:g}: it must be at least 0 and below 1{why}.')
-  if config.average_weights is not None:
-    check_decay(config.average_weights)
-
-
-def _check_at_least(config: Any, least: int, *names: str) -> None:
-  for name in names:
-    value = getattr(config, name)
-    _refuse(value is not None and value < least, f'{name}={value}: it must be at least {least}.')
-
-
-def _check_above_zero(config: Any, *names: str) -> None:
-  for name in names:
-    value = getattr(config, name)
-    _refuse(value is not None and value <= 0, f'{name}={value}: it must be above 0.')
 
 
 def _check_learning_rate(config: Any) -> None:
@@ -157,8 +117,7 @@ def _check_job(config: Any) -> None:
 
 def _check_own_functions(config: Any) -> None:
   """Refuses flags that only the data sets and models of towers take."""
-  changed = {field.name for field in dataclasses.fields(config)
-             if getattr(config, field.name) != field.default}
+  changed = {name for name, setting in SETTINGS.items() if getattr(config, name) != setting.default}
   for name in ('data_dir', 'image_size', 'num_classes', 'first_label', 'augment',
                'on_bad_record', 'max_image_pixels'):
     _refuse(is_function(config.data) and name in changed,

@@ -1,6 +1,5 @@
-"""Flags: the command line of `main.py`, made from the fields of `Config`."""
+"""Flags: the command line of `main.py`, made from the settings."""
 
-import dataclasses
 import difflib
 import os
 import platform
@@ -15,7 +14,9 @@ from towers.base.installed import __version__, find_distributions, find_tensorfl
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
-from towers.training.settings.config import Config, Count, Function, Path, Text
+from towers.setting import WANTED, Count, Function, Path, Text
+from towers.settings import GROUPS, SETTINGS
+from towers.training.settings.config import Config
 
 
 class _CountParser(flags.ArgumentParser):
@@ -45,10 +46,13 @@ _HELP = {
     'h': 'show all flags',
     'version': 'show the versions of towers, TensorFlow and Python',
 }
-# What a value must be, by the kind of its setting.
-_KINDS: Dict[type, str] = {
-    int: 'a whole number', Count: 'a whole number, or auto', float: 'a number, such as 0.1',
-    bool: 'true or false'}
+# What Python calls some of them.
+_IN_PYTHON = {'validation_tower=True': 'validation=tower',
+              'validation_tower=False': 'validation=switch',
+              **{setting.argument: name for name, setting in SETTINGS.items() if setting.argument}}
+# A setting in a message: a name that is no other word, or one before its value.
+_NAMED = re.compile(r"(?<![\w./'\"-])(?<!\w\()(?:(?:%s)(?![\w./(])|(?:%s)(?==))" % (
+    '|'.join(name for name in SETTINGS if '_' in name), '|'.join(SETTINGS)))
 # The flags of --helpshort: they fit a screen.
 COMMON = (
     'data', 'data_dir', 'augment', 'batch_size', 'input_mode', 'staging_depth', 'num_gpus',
@@ -72,9 +76,8 @@ def parse_flags(arguments: Sequence[str],
   values = flags.FlagValues()
   for name, text in _HELP.items():
     flags.DEFINE_boolean(name, False, text, flag_values=values, allow_hide_cpp=True)
-  for field in dataclasses.fields(Config):
-    setting = field.metadata['setting']
-    _DEFINE[setting.kind](field.name, field.default, setting.help, flag_values=values)
+  for setting in SETTINGS.values():
+    _DEFINE[setting.kind](setting.name, setting.default, setting.help, flag_values=values)
   try:
     left = values(list(arguments), known_only=others is not None)[1:]
     if others is not None:
@@ -91,7 +94,7 @@ def parse_flags(arguments: Sequence[str],
   if any(values[name].value for name in _HELP):
     write_line(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
-  settings = {field.name: values[field.name].value for field in dataclasses.fields(Config)}
+  settings = {name: values[name].value for name in SETTINGS}
   settings['decay_epochs'] = _parse_numbers('decay_epochs', settings['decay_epochs'])
   return Config(**settings)
 
@@ -99,15 +102,15 @@ def parse_flags(arguments: Sequence[str],
 def format_flags(settings: Dict[str, Any]) -> List[str]:
   """Returns the flags that give these settings; a setting at its default needs none."""
   found = []
-  for field in dataclasses.fields(Config):
-    value = settings.get(field.name, field.default)
-    if value == field.default:
+  for name, setting in SETTINGS.items():
+    value = settings.get(name, setting.default)
+    if value == setting.default:
       continue
     if isinstance(value, bool):
-      found.append(f"--{'' if value else 'no'}{field.name}")
+      found.append(f"--{'' if value else 'no'}{name}")
     else:
       text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else value
-      found.append(f'--{field.name}={text}')
+      found.append(f'--{name}={text}')
   return found
 
 
@@ -121,22 +124,18 @@ def format_help(program: str, names: Optional[Sequence[str]] = None, width: int 
   """
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',
                       f'usage: python {os.path.basename(program)} [--flag=value ...]']
-  group = None
-  for field in dataclasses.fields(Config):
-    if names is not None and field.name not in names:
-      continue
-    setting = field.metadata['setting']
-    if setting.group != group:
-      group = setting.group
-      lines.append(f'{group}:')
-    left, text = f'  --{field.name}', setting.help
-    if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
-      left += '=' + '|'.join(setting.choices)
-    elif setting.choices:
-      text += ': ' + ', '.join(setting.choices)
-    lines += textwrap.wrap(
-        text + _format_default(field.default), width, initial_indent=left.ljust(_LEFT) + ' ',
-        subsequent_indent=' ' * (_LEFT + 1))
+  for group, settings in GROUPS.items():
+    shown = [setting for setting in settings if names is None or setting.name in names]
+    lines += [f'{group}:'] if shown else []
+    for setting in shown:
+      left, text = f'  --{setting.name}', setting.help
+      if setting.choices and len(left + '|'.join(setting.choices)) < _LEFT:
+        left += '=' + '|'.join(setting.choices)
+      elif setting.choices:
+        text += ': ' + ', '.join(setting.choices)
+      lines += textwrap.wrap(
+          text + _format_default(setting.default), width, initial_indent=left.ljust(_LEFT) + ' ',
+          subsequent_indent=' ' * (_LEFT + 1))
   if names is not None:
     lines.append(f'all flags: python {os.path.basename(program)} --help')
   return '\n'.join(lines)
@@ -150,17 +149,23 @@ def format_versions() -> str:
           f'Python {platform.python_version()}')
 
 
+def say_in_flags(message: str) -> str:
+  """Returns what is said of settings in Python's words, `num_towers=9`, in those of the flags."""
+  for words, flag in _IN_PYTHON.items():
+    message = message.replace(words, flag)
+  return _NAMED.sub(r'--\g<0>', message)
+
+
 def _explain(error, others):
   """Returns what is wrong with a flag, in our words, and the flag that was meant."""
-  settings = {field.name: field.metadata['setting'] for field in dataclasses.fields(Config)}
   wrong_value = re.match(r'flag --(\w+)=(.*?): ', str(error), re.DOTALL)
   if isinstance(error, flags.UnrecognizedFlagError):
-    meant = find_meant(error.flagname, [*settings, *(others or ())])
+    meant = find_meant(error.flagname, [*SETTINGS, *(others or ())])
     guess = f": did you mean --{' or --'.join(meant)}?" if meant else '.'
     return f'There is no flag --{error.flagname}{guess}'
-  if wrong_value and getattr(settings.get(wrong_value[1]), 'kind', None) in _KINDS:
+  if wrong_value and wrong_value[1] in SETTINGS:
     name, value = wrong_value.groups()
-    return f'{name}={value}: it must be {_KINDS[settings[name].kind]}.'
+    return f'--{name}={value}: it must be {WANTED[SETTINGS[name].kind]}.'
   return str(error)
 
 

@@ -16,11 +16,6 @@ _GIVEN: Dict[str, Callable[..., Any]] = {}
 _PREDICT: Dict[str, Callable[..., Any]] = {}
 
 
-def is_function(text: str) -> bool:
-  """Whether a setting names a function: 'package.module:function' or 'path/file.py:function'."""
-  return ':' in text
-
-
 def give_function(function: Callable[..., Any]) -> str:
   """Returns a name under which `load_function` finds a function of this process."""
   module = getattr(function, '__module__', '') or '__main__'

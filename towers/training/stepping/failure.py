@@ -98,13 +98,13 @@ def _explain_memory(error, text, when, steps):
 
   largest = max(plan.shares(plan.micro_batch_size))
   cause = f'{when}: {where}, at {largest} examples per tower'
-  advice = [f'a smaller batch (--batch_size={max(plan.num_towers, plan.batch_size // 2)})']
+  advice = [f'a smaller batch (batch_size={max(plan.num_towers, plan.batch_size // 2)})']
   # Before the first step there are variables alone, of which micro-batches have as many.
   accumulate = None if steps.activity == 'set-up' else find_more(plan)
   if accumulate is not None:
-    advice.insert(0, f'the same batch in more micro-batches (--accumulate={accumulate})')
+    advice.insert(0, f'the same batch in more micro-batches (accumulate={accumulate})')
   if program.towers[0].recomputed is None:
-    advice.append('activations computed again in the backward pass (--recompute=auto)')
+    advice.append('activations computed again in the backward pass (recompute=auto)')
   message = (f"Out of memory {cause}. Try {', '.join(advice)}, 16 bits "
-             '(--precision=mixed), or more towers with the same batch.')
+             '(precision=mixed), or more towers with the same batch.')
   return OutOfMemory(message, cause=cause, step=steps.step, accumulate=accumulate, error=error)

@@ -383,7 +383,7 @@ class Steps:
                      f'{replicas.names[first]} than tower 0 ({int(np.sum(~same))} of {len(same)} '
                      'replicas differ), so that its results are wrong, and nothing is saved. One '
                      'device computes other results than the rest: start again from the '
-                     'checkpoint before, and use --variables=first if it happens again.')
+                     'checkpoint before, and use variables=first if it happens again.')
 
   def scale_learning_rate(self, factor: float) -> None:
     """Multiplies the schedule's rate by `factor`, if the program is built for on_nan=rollback."""

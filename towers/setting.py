@@ -1,0 +1,103 @@
+"""Setting: what one of them is, and the kinds of their values."""
+
+import math
+import numbers
+import os
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+
+from towers.base.paths import check_local_path
+from towers.base.usage_error import UsageError
+from towers.input.micro_batches import AUTO
+
+
+class Path(str):
+  """The kind of a setting that names a file or folder."""
+
+
+class Text(str):
+  """The kind of a setting that is free text and no path, such as '2epochs'."""
+
+
+class Count(int):
+  """The kind of a setting that is a whole number, or 'auto'."""
+
+
+class Function(str):
+  """The kind of a setting that is one of its choices, or names a function of one's own."""
+
+
+class Setting(NamedTuple):
+  """A setting.
+
+  Attributes:
+    of: 'program' or 'run' if `towers.Program` or `towers.train` takes it as an argument, 'command'
+      if the command line alone does.
+    name: of its flag.
+    kind: int, float, bool, list for comma-separated numbers, str for one of its choices, `Count`,
+      `Function`, `Path` or `Text`.
+    default: where it is not given.
+    help: one line.
+    valid: its choices; or a function from a value to what it must be instead, '' if it may.
+    whose: 'all' if the workers must share it, 'own' if each may have another one, as paths on its
+      machine and what changes no result; 'chief' if it is an output, which the chief alone writes.
+    argument: its name in Python, where that is another one.
+  """
+  of: str
+  name: str
+  kind: type
+  default: Any
+  help: str
+  valid: Union[Tuple[str, ...], Callable[[Any], str]] = ()
+  whose: str = 'all'
+  argument: str = ''
+
+  @property
+  def choices(self) -> Tuple[str, ...]:
+    """The values that it is one of, or ()."""
+    return () if callable(self.valid) else tuple(self.valid)
+
+  def check(self, value: Any, name: Optional[str] = None) -> None:
+    """Refuses a value that it cannot have; `name` is what the caller knows it by.
+
+    Raises:
+      UsageError: names the setting, the value and what it must be.
+    """
+    if value is None:
+      return
+    name = name or self.name
+    wanted = '' if _is_of_kind(value, self.kind) else WANTED.get(self.kind, '')
+    if not wanted and callable(self.valid) and value != AUTO:
+      wanted = self.valid(value)
+    if wanted:
+      raise UsageError(f'{name}={value}: it must be {wanted}.')
+    if self.kind is Path:
+      check_local_path(name, value)
+    if self.choices and value not in self.choices and not (
+        self.kind is Function and is_function(value)):
+      own = ', or write module:function for your own' if self.kind is Function else ''
+      raise UsageError(f"{name}={value}: choose one of {', '.join(self.choices)}{own}.")
+
+
+def is_function(text: str) -> bool:
+  """Whether a setting names a function: 'package.module:function' or 'path/file.py:function'."""
+  return ':' in text
+
+
+WANTED = {
+    int: 'a whole number', Count: 'a whole number, or auto', float: 'a finite number, such as 0.1',
+    list: 'finite numbers', bool: 'true or false', Path: 'a path', Text: 'text'}
+
+
+def _is_of_kind(value, kind):
+  """Whether a value is of a kind; NumPy's numbers are, and choices are compared elsewhere."""
+  if kind is list:
+    return all(_is_of_kind(number, float) for number in value)
+  if kind is bool:
+    return value in (True, False)
+  if kind in (int, Count):
+    return (isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            or kind is Count and value == AUTO)
+  if kind is float:
+    return (isinstance(value, numbers.Real) and not isinstance(value, bool)
+            and math.isfinite(value))
+  return kind is not Path or isinstance(value, (str, os.PathLike))
