@@ -1,4 +1,4 @@
-"""Sets how many tests run at a time; lets their processes answer signals."""
+"""Sets how many tests run at a time, and which points at night; lets processes answer signals."""
 
 import functools
 import gc
@@ -31,6 +31,22 @@ gc.set_threshold(50000, 20, 100)
 def pytest_xdist_auto_num_workers() -> int:
   """Returns more than the number of cores: many tests wait for processes or for time to pass."""
   return count_cores() * 3 // 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+  """Lets a commit run the points that `nightly(but=...)` names, one id or a list."""
+  left = {}
+  for item in items:
+    for mark in [mark for mark in item.own_markers if mark.name == 'nightly' and mark.kwargs]:
+      but = mark.kwargs['but']
+      ids = left.setdefault(item.nodeid.split('[')[0], {but} if isinstance(but, str) else {*but})
+      if item.callspec.id in ids:
+        item.own_markers.remove(mark)
+        ids.remove(item.callspec.id)
+  unknown = [f'{test}[{name}]' for test, ids in left.items() for name in sorted(ids)]
+  if unknown and not any('[' in argument for argument in config.args):
+    raise pytest.UsageError(f"nightly(but=...) names no point: {', '.join(unknown)}")
 
 
 def pytest_collection_finish(session):

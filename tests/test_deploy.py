@@ -335,6 +335,7 @@ def test_a_mistake_ends_the_elastic_job_and_nothing_restarts(nodes, machine):
   assert not read_log(machine, 'scontrol') and not read_log(machine, 'sleep')
 
 
+@pytest.mark.nightly(but='0')
 @pytest.mark.parametrize('restarts', ['0', '20'])
 def test_at_the_time_limit_all_workers_of_the_elastic_job_leave_and_it_is_requeued(
     restarts, nodes, machine):

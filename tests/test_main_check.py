@@ -36,6 +36,7 @@ def run(capsys, *flags):
   return code, capsys.readouterr()
 
 
+@pytest.mark.nightly(but='changes0-0-words0')
 @pytest.mark.parametrize('changes, code, words', [
     ([], 0, ['is_training=True', '2 towers are one tower']),
     ([coupled], 1, ['NOT one tower', 'batch statistics']),

@@ -9,7 +9,6 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.harness.small import nightly_but
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -62,8 +61,9 @@ KINDS = [
     dict(variables='replicated', last_batch='drop')]
 
 
+@pytest.mark.nightly(but='input_mode-staging_depth1')
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize('settings', nightly_but(KINDS[2:4] + KINDS[6:], KINDS),
+@pytest.mark.parametrize('settings', KINDS,
                          ids=lambda settings: '-'.join(settings) or 'plain')
 def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path):
   with build(**settings).session() as session:
@@ -103,6 +103,7 @@ def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path)
       assert session.validate() == first
 
 
+@pytest.mark.nightly(but='validation-input_mode')
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize('settings', [
     dict(), dict(input_mode='next', staging_depth=2), dict(validation_tower=True, num_towers=3),
@@ -170,6 +171,7 @@ def test_a_raw_update_counts_as_a_step():
     assert session.step == 6
 
 
+@pytest.mark.nightly(but='tower')
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2), dict(validation_tower=True)],
                          ids=['plain', 'accumulate', 'tower'])
 def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
@@ -223,6 +225,9 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
     np.testing.assert_array_equal(after[name], before[name])
 
 
+@pytest.mark.nightly(but=[
+    'settings1-smaller than the 2 towers',
+    'settings2-validation_tower has nothing to measure'])
 @pytest.mark.parametrize('settings, message', [
     (dict(num_towers=0), 'num_towers=0: it must be at least 1'),
     (dict(batch_size=1), 'smaller than the 2 towers'),
@@ -237,6 +242,7 @@ def test_what_does_not_fit_is_refused(settings, message):
     build(**settings)
 
 
+@pytest.mark.nightly(but='int')
 @pytest.mark.parametrize('rate', [0.1, 1, np.float32(0.1), lambda: 0.1],
                          ids=['float', 'int', 'numpy', 'function'])
 def test_a_rate_of_any_kind_trains(rate, capsys):
@@ -270,6 +276,7 @@ def test_calls_that_cannot_be_answered_are_refused(tmp_path):
     session.train()
 
 
+@pytest.mark.nightly(but='float')
 @pytest.mark.parametrize('rate', [0.05, lambda plan: tf.constant(0.05)], ids=['float', 'function'])
 def test_an_optimizer_may_be_a_function_of_the_rate(rate):
   program = build(optimizer=lambda rate: tf.train.MomentumOptimizer(rate, 0.9), learning_rate=rate)

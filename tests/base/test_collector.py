@@ -62,6 +62,7 @@ def test_later_scans_skip_what_was_built():
   assert found() is None
 
 
+@pytest.mark.nightly(but='1099511627776-4')
 @pytest.mark.parametrize('worth_bytes, num_there', [(-1, 1), (1 << 40, 4)])
 def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_look(
     worth_bytes, num_there, monkeypatch):

@@ -234,6 +234,7 @@ def _of_objects(*rows):
   return array
 
 
+@pytest.mark.nightly(but='rows4-float16-padded4')
 @pytest.mark.parametrize('rows, dtype, padded', [
     ([[1, 2], [], [3]], np.int64, [[1, 2, 0, 0], [0, 0, 0, 0], [3, 0, 0, 0]]),
     (_of_objects([1, 2], (3,)), np.int64, [[1, 2, 0, 0], [3, 0, 0, 0]]),

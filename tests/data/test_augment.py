@@ -82,6 +82,7 @@ def test_shifted_and_mirrored_images_are_numpys(shape):
     np.testing.assert_array_equal(result, expected[:, ::-1] if side < 0.5 else expected)
 
 
+@pytest.mark.nightly(but='next')
 @pytest.mark.parametrize('mode', MODES)
 def test_augmented_arrays_are_cropped_anew_in_every_epoch_by_each_examples_draws(mode):
   images = np.random.RandomState(0).randint(1, 256, size=(20, 8, 8, 1)).astype(np.uint8)

@@ -24,8 +24,8 @@ def of_unknown_size(num):
 GRID = small.diagonal(small.MODES, SIZES, (True, False), (False, True, True))
 
 
-@pytest.mark.parametrize('mode, size, is_known, shuffle', small.nightly_but(
-    [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
+@pytest.mark.nightly(but='split-(17, 8, 3)-False-False')
+@pytest.mark.parametrize('mode, size, is_known, shuffle', GRID, ids=str)
 def test_an_epoch_has_every_element_once_and_resumes_at_any_step(
     mode, size, is_known, shuffle):
   num_examples = size[0]
@@ -90,6 +90,7 @@ def test_examples_of_unequal_shapes_end_where_they_should_and_can_be_padded():
 
 
 # 17 promises 16, a whole chunk of what is read at a time.
+@pytest.mark.nightly(but='1')
 @pytest.mark.parametrize('num', [1, 2, 17])
 def test_a_data_set_of_another_size_than_promised_fails(num):
   for promised in (num, num + 1, num + 9):

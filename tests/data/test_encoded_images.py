@@ -291,6 +291,7 @@ def call_before_decoding(monkeypatch, function):
   monkeypatch.setattr(encoded_images, '_decode_image', decode)
 
 
+@pytest.mark.nightly(but='[]-[]-fail')
 @pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'),
                                                              ([40], [7], 'skip')], ids=str)
 def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):

@@ -79,8 +79,8 @@ def assert_epochs_are_whole(examples, mode, size, shuffle):
               shuffle=shuffle) == steps[1:3]
 
 
-@pytest.mark.parametrize('mode, size, shuffle', small.nightly_but(
-    [point for point in GRID if point[1] in ((13, 8, 3), (17, 8, 3), (11, 11, 3))], GRID), ids=str)
+@pytest.mark.nightly(but='split-(17, 8, 3)-True')
+@pytest.mark.parametrize('mode, size, shuffle', GRID, ids=str)
 def test_an_epoch_has_every_record_of_all_files_once_and_resumes_at_any_step(
     tmp_path, mode, size, shuffle):
   num_examples = size[0]
@@ -124,6 +124,7 @@ def test_unknown_shapes_become_those_of_the_first_record(tmp_path):
     assert batch.tensors[1].shape.as_list() == [3, 3]
 
 
+@pytest.mark.nightly(but='split-payload')
 @pytest.mark.parametrize('kind', ['payload', 'schema', 'shape'])
 @pytest.mark.parametrize('mode', ['split', pytest.param('shard', marks=pytest.mark.nightly)])
 def test_a_bad_record_is_named_or_left_out_alone(tmp_path, capsys, kind, mode):

@@ -29,6 +29,7 @@ def of_directions(batch, is_training):
   return small.model((features / tf.norm(features, axis=1, keepdims=True), labels), is_training)
 
 
+@pytest.mark.nightly(but='{}')
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2)], ids=str)
 def test_a_step_without_examples_changes_nothing(settings):
   bad = list(range(8, 16))  # The second step of every epoch.

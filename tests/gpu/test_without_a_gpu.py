@@ -18,6 +18,8 @@ from towers.placement import devices
 from towers.training.settings.flags import parse_flags
 
 
+@pytest.mark.nightly(but=[
+    "{'input_mode': 'split', 'staging_depth': 0, 'variables': 'host', 'last_batch': 'keep'}"])
 @pytest.mark.parametrize('settings', test_gpu.SETTINGS, ids=str)
 def test_each_program_is_built_for_a_gpu(settings, monkeypatch):
   asked = []

@@ -64,7 +64,7 @@ actions = st.lists(
 
 
 @pytest.mark.parametrize('num_towers, mode, depth', nightly_but(
-    [(1, 'split', 0), (1, 'split', 1), (1, 'next', 2), (3, 'shard', 0), (4, 'split', 1)],
+    [(4, 'split', 1)],
     covering_grid([1, 3, 4], MODES, DEPTHS) + [(1, 'split', 1)]))
 def test_any_pattern_of_switching_and_resetting(mode, num_towers, depth):
   feeds = Feeds(mode, num_towers, depth)
@@ -88,6 +88,7 @@ def test_any_pattern_of_switching_and_resetting(mode, num_towers, depth):
     follow()
 
 
+@pytest.mark.nightly(but='next')
 @pytest.mark.parametrize('mode', MODES)
 def test_a_batch_is_taken_inside_its_branch(mode):
   for depth, kind in ((0, 'IteratorGetNext'), (1, 'Unstage')):
@@ -114,6 +115,7 @@ def test_areas_stand_on_their_towers():
   feeds.session.close()
 
 
+@pytest.mark.nightly(but=['2-split', '1-split'])
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('depth', [1, 2])
 def test_exactly_as_many_batches_wait_as_the_stage_is_deep(mode, depth):

@@ -78,8 +78,8 @@ FILLED = [('split', 3, 17, 'keep', None), ('next', 8, 19, 'pad', None),
           ('next', 3, 16, 'keep', [0, 1, 2, 11, 12, 13, 14])]
 
 
-@pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, bad', small.nightly_but(
-    FILLED[:3], FILLED))
+@pytest.mark.nightly(but='split-3-17-keep-None')
+@pytest.mark.parametrize('mode, num_towers, num_examples, last_batch, bad', FILLED)
 def test_an_empty_tower_has_an_example_of_another(mode, num_towers, num_examples, last_batch, bad):
   steps = take(sounds(num_examples, bad=bad), mode=mode, num_towers=num_towers, num_steps=3,
                last_batch=last_batch)

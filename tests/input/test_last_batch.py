@@ -95,8 +95,9 @@ RUNS = [(mode, num_towers, depth, 1 + (num_towers < 4 and number % 2),
 FAST = [RUNS[1], RUNS[12]]
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, accumulate, validation', small.nightly_but(
-    FAST, [run for run in RUNS if run in FAST or run[1] in (1, 3, 8)]))
+@pytest.mark.nightly(but='split-2-2-2-tower')
+@pytest.mark.parametrize('mode, num_towers, depth, accumulate, validation',
+                         [run for run in RUNS if run in FAST or run[1] in (1, 3, 8)])
 def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, accumulate,
                                                        validation):
   settings = dict(mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate,
@@ -151,6 +152,7 @@ def by_kernel(features, is_training):
   return tf.reshape(tf.nn.fused_batch_norm(images, ones, ones)[0], [-1, small.NUM_FEATURES])
 
 
+@pytest.mark.nightly(but='by_kernel-FusedBatchNorm')
 @pytest.mark.parametrize('layer, op', [(by_layer, 'norm/'), (by_kernel, 'FusedBatchNorm')])
 def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
   def model(batch, is_training):
@@ -169,6 +171,7 @@ def test_a_mean_over_rows_that_do_not_count_is_refused():
     Run(model=mean_loss, last_batch='pad')
 
 
+@pytest.mark.nightly(but='<lambda>1')
 @pytest.mark.parametrize('reorder', [
     lambda losses, labels: tf.concat(tf.dynamic_partition(losses, labels % 2, 2), 0),
     lambda losses, labels: tf.gather(losses, tf.nn.top_k(losses, tf.shape(labels)[0])[1])])

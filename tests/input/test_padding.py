@@ -45,6 +45,7 @@ def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
       return [session.run(batches) for _ in range(num_steps)]
 
 
+@pytest.mark.nightly(but='unequal_arrays-next-2-16-batch')
 @pytest.mark.parametrize('make, mode, num_towers, num_rows, pad_to', [
     (ragged_examples, 'split', 3, 17, 'batch'), (ragged_examples, 'next', 3, 17, 9),
     (unequal_arrays, 'next', 2, 16, 'batch'), (unequal_arrays, 'shard', 3, 17, 'batch'),
@@ -91,6 +92,7 @@ def length_tagger(batch, is_training):
       'accuracy': towers.Weighted(hits, mask), 'long': lengths > 3}
 
 
+@pytest.mark.nightly(but='unequal_arrays-shard-2-0-17-7-settings3')
 @pytest.mark.parametrize('make, mode, num_towers, depth, num_rows, pad_to, settings', [
     (ragged_examples, 'split', 3, 2, 17, 'batch', dict(tower_build='clone')),
     (unequal_arrays, 'next', 2, 1, 16, 'batch', dict(accumulate=2)),
@@ -178,6 +180,7 @@ def test_sizes_that_differ_without_padding_name_the_fix():
       session.train()
 
 
+@pytest.mark.nightly(but='8')
 @pytest.mark.parametrize('num_examples', [None, 8])
 def test_a_data_set_of_examples_of_unequal_sizes_is_padded(num_examples):
   rows = [[7] * size for size in (1, 4, 2, 0, 3, 1, 5, 2)]

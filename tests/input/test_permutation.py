@@ -50,6 +50,7 @@ def assert_uniform(counts, degrees):
   assert abs(chi_square - degrees) < 4 * math.sqrt(2 * degrees), (chi_square, degrees)
 
 
+@pytest.mark.nightly(but="('epochs', 100)")
 def test_each_number_is_at_each_position_equally_often(orders):
   size = orders.shape[1]
   cells = np.arange(size) * size + orders
@@ -57,6 +58,7 @@ def test_each_number_is_at_each_position_equally_often(orders):
   assert_uniform(np.bincount(cells.ravel(), minlength=size ** 2), (size - 1) ** 2)
 
 
+@pytest.mark.nightly(but="('seeds', 100)")
 def test_each_pair_of_numbers_are_neighbours_equally_often(orders):
   size = orders.shape[1]
   pairs = np.bincount((orders[:, :-1] * size + orders[:, 1:]).ravel(), minlength=size ** 2)

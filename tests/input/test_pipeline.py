@@ -13,7 +13,6 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness.small import (
   MODES,
-  diagonal,
   element_examples,
   id_examples,
   nightly_but,
@@ -62,8 +61,8 @@ def take_runs(mode, size, runs, *, shuffle=False, last_batch='keep', seed=0, num
 GRID = list(itertools.product(MODES, SIZES))
 
 
-@pytest.mark.parametrize('mode, size', nightly_but(
-    [point for number, point in enumerate(GRID) if (number // 9 + number) % 3 == 0], GRID), ids=str)
+@pytest.mark.nightly(but=['split-(16, 8, 1)', 'split-(17, 8, 3)'])
+@pytest.mark.parametrize('mode, size', GRID, ids=str)
 def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
   num_examples, batch_size, num_towers = size
   steps_per_epoch = -(-num_examples // batch_size)
@@ -78,7 +77,8 @@ def test_every_step_takes_the_same_examples_in_every_mode(mode, size):
           number % num_towers == tower for tower, ids in enumerate(by_tower) for number in ids)
 
 
-@pytest.mark.parametrize('mode, size', nightly_but(diagonal(MODES, SIZES), GRID), ids=str)
+@pytest.mark.nightly(but=['next-(16, 8, 2)', 'split-(16, 8, 1)'])
+@pytest.mark.parametrize('mode, size', GRID, ids=str)
 def test_a_shuffled_epoch_is_a_disjoint_cover_in_a_new_order(mode, size):
   plan, steps = take(mode, size, num_steps=3 * -(-size[0] // size[1]), shuffle=True)
   epochs = [
@@ -98,10 +98,8 @@ OF_WORKERS = [(mode, size, num_workers, shuffle) for mode in MODES
               for shuffle in (False, True)]
 
 
-@pytest.mark.parametrize('mode, size, num_workers, shuffle', nightly_but(
-    [point for number, point in enumerate(OF_WORKERS)
-     if (number // 8 + number // 2 + number) % 4 == 1],
-    OF_WORKERS), ids=str)
+@pytest.mark.nightly(but=['split-(16, 8, 2)-2-True', 'next-(16, 8, 2)-2-False'])
+@pytest.mark.parametrize('mode, size, num_workers, shuffle', OF_WORKERS, ids=str)
 def test_workers_share_every_step_and_each_stays_with_its_own_positions(
     mode, size, num_workers, shuffle):
   num_examples, batch_size, num_towers = size
@@ -137,6 +135,7 @@ def test_workers_share_every_step_and_each_stays_with_its_own_positions(
 
 
 # What is left of 15 by batches of 4 would fill a batch of one of two towers.
+@pytest.mark.nightly(but=['split-(15, 4, 2)-False', 'split-(13, 4, 3)-False'])
 @pytest.mark.parametrize('shuffle', [False, True])
 @pytest.mark.parametrize('size', [(13, 4, 3), (15, 4, 2)], ids=str)
 @pytest.mark.parametrize('mode', MODES)
@@ -154,10 +153,8 @@ RESUMED = list(itertools.product(
     [False, True], MODES, [(13, 8, 3), (23, 5, 4), (40, 12, 8), (16, 8, 2)]))
 
 
-@pytest.mark.parametrize('shuffle, mode, size', nightly_but(
-    [(False, 'split', (13, 8, 3)), (False, 'next', (16, 8, 2)), (False, 'shard', (13, 8, 3)),
-     (True, 'split', (13, 8, 3)), (True, 'next', (23, 5, 4)), (True, 'shard', (16, 8, 2))],
-    RESUMED), ids=str)
+@pytest.mark.nightly(but=['False-split-(13, 8, 3)', 'False-next-(16, 8, 2)'])
+@pytest.mark.parametrize('shuffle, mode, size', RESUMED, ids=str)
 def test_a_run_may_begin_at_any_step(mode, size, shuffle):
   _, steps = take(mode, size, num_steps=8, shuffle=shuffle)
   # Another program than the one above, which has begun at none of them.
@@ -167,6 +164,7 @@ def test_a_run_may_begin_at_any_step(mode, size, shuffle):
     assert run == steps[first_step:first_step + 2]
 
 
+@pytest.mark.nightly(but='next')
 @pytest.mark.parametrize('mode', MODES)
 def test_the_seed_decides_the_order(mode):
   orders = [take(mode, (40, 8, 4), num_steps=5, shuffle=True, seed=seed)[1] for seed in (1, 1, 2)]
@@ -187,6 +185,7 @@ def test_starting_anew_while_prefetching_does_not_hang(mode):
       assert sum(map(len, first)) >= 9
 
 
+@pytest.mark.nightly(but='split')
 @pytest.mark.parametrize('mode', MODES)
 def test_dict_and_nested_elements_keep_their_structure(mode):
   examples = towers.Examples(
@@ -254,7 +253,8 @@ GATHERED = list(itertools.product(
     MODES, [(16, 8, 1), (48, 8, 2), (40, 12, 3), (40, 8, 8)], [False, True]))
 
 
-@pytest.mark.parametrize('mode, size, shuffle', nightly_but(GATHERED[1::6], GATHERED), ids=str)
+@pytest.mark.nightly(but='split-(16, 8, 1)-True')
+@pytest.mark.parametrize('mode, size, shuffle', GATHERED, ids=str)
 def test_batches_that_are_gathered_at_once_are_the_same(mode, size, shuffle):
   plan, one_by_one = take(mode, size, num_steps=24, shuffle=shuffle,
                           make_examples=functools.partial(row_examples, is_gathered=False))
@@ -279,6 +279,7 @@ def test_what_does_more_than_gather_is_parsed_by_threads(more):
   assert inputs.needs_threads and 'IteratorGetNext' in kinds and 'MapDataset' not in kinds
 
 
+@pytest.mark.nightly(but='split')
 @pytest.mark.parametrize('mode', MODES)
 def test_starting_anew_leaves_no_threads_behind(mode):
   with tf.Graph().as_default():
@@ -295,6 +296,7 @@ def test_starting_anew_leaves_no_threads_behind(mode):
 
 
 # Rows of 8 bytes a number; 16 batches at a time, or as many as 64 KiB hold, if all are of one size.
+@pytest.mark.nightly(but=['48-2048-at_once5-next', '48-0-at_once0-split'])
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('num_examples, row_size, at_once', [(48, 0, {1: 16, 8: 16}),
                                                              (48, 1, {1: 16, 8: 16}),
@@ -346,6 +348,7 @@ def test_an_unknown_mode_is_named():
     towers.build_inputs(id_examples(13), mode='both', plan=plan, shuffle=False)
 
 
+@pytest.mark.nightly(but=['False-split', 'True-split'])
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_fewer_elements_than_promised_are_an_error_and_more_are_left_out(mode, shuffle):

@@ -163,8 +163,9 @@ FEW = [(kind, mode, (1, 2, 3, 4)[number % 4], small.DEPTHS[number // 2 % 3], SIZ
 FEW += [(one_array, mode, 2, depth, 16) for mode, depth in (('split', 0), ('next', 1))]
 
 
+@pytest.mark.nightly(but=['one_array-next-2-1-16', 'one_array-split-2-0-16'])
 @pytest.mark.parametrize('kind, mode, num_towers, depth, num_train',
-                         small.nightly_but(FEW[::4] + FEW[-2:], FEW))
+                         FEW)
 def test_a_batch_keeps_its_structure_and_every_example(kind, mode, num_towers, depth, num_train):
   check(kind, mode, num_towers, depth, num_train)
 

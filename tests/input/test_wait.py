@@ -57,6 +57,7 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
     return (run.steps.input_wait_seconds - before) / (time.monotonic() - started)
 
 
+@pytest.mark.nightly(but='0')
 @pytest.mark.parametrize('depth', small.DEPTHS)
 def test_a_slow_input_is_waited_for_and_a_fast_one_is_not(depth):
   assert measure(input_seconds=0.05, compute_seconds=0.0, depth=depth) > 0.7
@@ -68,6 +69,7 @@ def test_what_happens_beside_the_towers_is_no_wait(depth):
   assert measure(input_seconds=0.03, compute_seconds=0.06, depth=depth) < 0.25
 
 
+@pytest.mark.nightly(but="{'accumulate': 2, 'batch_size': 16}")
 @pytest.mark.parametrize('settings', [
     dict(num_towers=3, mode='next'),
     dict(num_towers=2, validation_kind='switch'),

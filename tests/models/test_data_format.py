@@ -11,7 +11,6 @@ import pytest
 import models
 from models import nasnet
 from tensorflow_v1 import tf
-from tests.harness.small import nightly_but
 from tests.models.test_models import PUBLISHED
 from towers.base.usage_error import UsageError
 from towers.command_line import main
@@ -23,7 +22,6 @@ MODELS = {
     'lenet': False, 'alexnet_cifar': False, 'vgg16': False, 'resnet20': True, 'resnet50': False,
     'nasnet_cifar': False
 }
-NIGHTLY = ('vgg16', 'resnet20', 'resnet50', 'nasnet_cifar')
 # Of [batch, height, width, channels] in what is [batch, channels, height, width], and back.
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -68,8 +66,8 @@ def build(name, data_format, is_training):
   return tf.identity(logits, name='result'), tf.train.Saver()
 
 
-@pytest.mark.parametrize('name', nightly_but(
-    [name for name in sorted(MODELS) if name not in NIGHTLY], sorted(MODELS)))
+@pytest.mark.nightly(but='lenet')
+@pytest.mark.parametrize('name', sorted(MODELS))
 def test_nchw_gives_the_logits_of_nhwc_from_its_checkpoint(name, tmp_path, monkeypatch):
   monkeypatch.setitem(nasnet._VARIANTS, 'cifar',
                       nasnet._VARIANTS['cifar']._replace(num_normal=1, channels=4))

@@ -56,6 +56,7 @@ def plain_model(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+@pytest.mark.nightly(but='3-host-clone')
 @pytest.mark.parametrize('num_towers,placement,build', [
     (2, 'first', 'reuse'), (3, 'host', 'clone'),
     pytest.param(1, 'host', 'reuse', marks=pytest.mark.nightly),

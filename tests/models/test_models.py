@@ -87,6 +87,7 @@ def maybe_nightly(names, nightly=NIGHTLY):
   return nightly_but([name for name in names if name not in nightly], names)
 
 
+@pytest.mark.nightly(but=['linear', 'convnet'])
 @pytest.mark.parametrize('name', maybe_nightly(models.MODELS))
 def test_weights_and_multiply_adds_are_as_many_as_published(name):
   shape, num_classes, trained, other = PUBLISHED[name]
@@ -102,6 +103,7 @@ def test_weights_and_multiply_adds_are_as_many_as_published(name):
       assert products / 1e9 == pytest.approx(billions, rel=0.011)
 
 
+@pytest.mark.nightly(but='linear')
 @pytest.mark.parametrize('name', maybe_nightly(
     [name for name in models.MODELS if name not in COUNTED],
     NIGHTLY + ('lenet', 'alexnet', 'alexnet_cifar', 'resnet20', 'vgg16')))

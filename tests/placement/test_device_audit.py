@@ -57,6 +57,7 @@ each_case = pytest.mark.parametrize('name', [
     pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES])
 
 
+@pytest.mark.nightly(but='tower')
 @each_case
 def test_each_op_on_a_gpu_has_a_kernel_there(name):
   training, validation, program = audit(name)
@@ -69,6 +70,7 @@ def test_each_op_on_a_gpu_has_a_kernel_there(name):
                for op in found.without_kernel)
 
 
+@pytest.mark.nightly(but='tower')
 @each_case
 def test_few_tensors_are_copied_between_host_and_device(name):
   found, _, program = audit(name)
@@ -129,6 +131,7 @@ def test_replicas_are_compared_where_they_are():
   assert len(found.to_host()) == len(program.replicas.names)
 
 
+@pytest.mark.nightly(but='next-2')
 @pytest.mark.parametrize('mode, depth', small.diagonal(small.MODES, (1, 2)))
 def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
   with Run(num_towers=1) as one:

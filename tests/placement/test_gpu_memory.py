@@ -60,6 +60,7 @@ def test_logical_gpus_are_towers_on_one_gpu_with_a_ring(asked):
     devices.build_devices(9, 'gpu', logical_gpus=8, gpu_memory='9000')
 
 
+@pytest.mark.nightly(but='nccl')
 @pytest.mark.parametrize('collective', ['auto', 'ring', 'nccl'])
 def test_a_program_on_logical_gpus_sums_by_a_ring(asked, collective):
   from tests.harness import small

@@ -61,6 +61,7 @@ def two_kernels(batch, is_training):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+@pytest.mark.nightly(but='clone')
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
 def test_no_bit_changes_of_kernels_that_are_alike(build, monkeypatch):
   assert count_sums_saved(monkeypatch, num_towers=3, tower_build=build, model=two_kernels) == 1

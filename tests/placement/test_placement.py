@@ -17,8 +17,8 @@ from towers.base.usage_error import UsageError
 HOST = '/device:CPU:0'
 
 
-@pytest.mark.parametrize('mode, depth', small.nightly_but(
-    small.diagonal(small.MODES, small.DEPTHS), list(itertools.product(small.MODES, small.DEPTHS))))
+@pytest.mark.nightly(but='next-1')
+@pytest.mark.parametrize('mode, depth', list(itertools.product(small.MODES, small.DEPTHS)))
 def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
   with Run(mode=mode, num_towers=4, depth=depth) as run:
     gradient_ops = 0
@@ -34,9 +34,9 @@ def test_every_op_of_a_tower_stands_on_its_device(mode, depth):
     assert gradient_ops > 4 * 10
 
 
-@pytest.mark.parametrize('placement, optimizer', small.nightly_but(
-    small.diagonal(small.PLACEMENTS, ['momentum', 'adam']),
-    list(itertools.product(small.PLACEMENTS, ['momentum', 'adam']))))
+@pytest.mark.nightly(but='first-adam')
+@pytest.mark.parametrize('placement, optimizer',
+                         list(itertools.product(small.PLACEMENTS, ['momentum', 'adam'])))
 def test_variables_and_their_slots_stand_where_the_placement_says(placement, optimizer):
   with Run(num_towers=4, placement=placement, optimizer=optimizer) as run, run.graph.as_default():
     assert all(op.type != 'VariableV2' for op in run.graph.get_operations())
@@ -165,6 +165,7 @@ def test_one_small_tower_runs_in_its_callers_thread(monkeypatch):
     assert threads() == 0
 
 
+@pytest.mark.nightly(but=["{'depth': 1}", "{'tower_build': 'clone', 'clip_norm': 1.0}"])
 @pytest.mark.parametrize('settings', [
     dict(depth=1), dict(depth=2, shuffle=True), dict(mode='next'), dict(mode='shard', depth=2),
     dict(accumulate=2), dict(tower_build='clone', clip_norm=1.0)], ids=str)

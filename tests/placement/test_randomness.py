@@ -51,6 +51,7 @@ def test_masks_differ_per_tower_and_step_and_repeat_with_the_seed():
   assert (masks != draw(seed=6)).any()
 
 
+@pytest.mark.nightly(but='settings1')
 @pytest.mark.parametrize('settings', [
     dict(mode='shard', depth=2), dict(placement='balanced', train=small.random_examples(16))])
 def test_masks_do_not_depend_on_how_the_graph_was_built(settings):
@@ -199,8 +200,9 @@ def start_and_train(**settings):
     return run.initial_weights, run.steps.train()
 
 
-@pytest.mark.parametrize('mode, num_towers, placement', small.nightly_but(
-    FAST, sorted({*small.covering_grid(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST})))
+@pytest.mark.nightly(but='split-2-host')
+@pytest.mark.parametrize('mode, num_towers, placement', sorted(
+    {*small.covering_grid(small.MODES, small.TOWERS, small.PLACEMENTS), *FAST}))
 def test_weights_by_initializer_objects_are_the_same_in_every_program(mode, num_towers, placement):
   weights, loss = start_and_train(mode=mode, num_towers=num_towers, placement=placement,
                                   tower_build='clone')
@@ -230,6 +232,7 @@ def draw_by_generator(shape):
   return made[0].normal(shape)
 
 
+@pytest.mark.nightly(but='draw_non_deterministically-of type NonDeterministicInts, .*generator')
 @pytest.mark.parametrize('draw, words', [
     (draw_in_function, 'w .*RandomStandardNormal in the function .*lambda'),
     (draw_stateless_in_function, 'w .*StatelessRandom.* in the function .*lambda'),

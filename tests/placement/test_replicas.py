@@ -90,10 +90,8 @@ def take_steps_of_shared(case):
   return take_steps(placement='first', **CASES[case])
 
 
-@pytest.mark.parametrize('case, build', small.nightly_but([
-    ('momentum', 'reuse'), ('clipped, decayed, accumulated', 'clone'), ('sparse', 'clone'),
-    ('beside a validation tower', 'reuse'), ('partitioned, beside a validation tower', 'reuse')],
-    list(itertools.product(sorted(CASES), ('reuse', 'clone')))))
+@pytest.mark.nightly(but=['momentum-reuse', 'sparse-clone'])
+@pytest.mark.parametrize('case, build', list(itertools.product(sorted(CASES), ('reuse', 'clone'))))
 def test_they_train_as_shared_variables_do(case, build):
   told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])
   expected_told, expected_variables = take_steps_of_shared(case)
@@ -352,6 +350,7 @@ def losses_of_one_tower():
   return losses_after(load, None, num_towers=1)
 
 
+@pytest.mark.nightly(but=['restore', 'load', 'scatter'])
 @pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
                                    initialize_with_copies], ids=lambda means: means.__name__)
 def test_every_write_of_weights_writes_all_replicas(means, tmp_path):

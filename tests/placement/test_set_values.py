@@ -107,6 +107,7 @@ def assert_started(run, model):
   assert run.steps.train() == pytest.approx(first_loss(), abs=1e-5)
 
 
+@pytest.mark.nightly(but=['h5', 'set', 'checkpoint'])
 @pytest.mark.parametrize('way', list(WAYS))
 def test_values_arrive_whatever_the_format(way, files):
   model = KerasModel(lambda: WAYS[way](files))
@@ -123,6 +124,7 @@ NIGHTLY = [(num_towers, placement,
 NIGHTLY = [point for point in NIGHTLY if point not in FAST]
 
 
+@pytest.mark.nightly(but='3-balanced-clone')
 @pytest.mark.parametrize('num_towers, placement, build', FAST + [
     pytest.param(*point, marks=pytest.mark.nightly) for point in NIGHTLY])
 def test_values_arrive_on_every_tower(num_towers, placement, build, files):

@@ -48,9 +48,9 @@ def one_tower():
     return one.initial_weights, losses, one.weights(), sorted(named.weights())
 
 
-@pytest.mark.parametrize('num_towers, placement', small.nightly_but(
-    small.diagonal([1, 2, 3], small.PLACEMENTS),
-    list(itertools.product([1, 2, 3], small.PLACEMENTS))))
+@pytest.mark.nightly(but='3-balanced')
+@pytest.mark.parametrize('num_towers, placement',
+                         list(itertools.product([1, 2, 3], small.PLACEMENTS)))
 def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placement):
   initial, losses, weights, names = one_tower()
   with Run(model=plain_variables, num_towers=num_towers, placement=placement) as run:
@@ -74,6 +74,7 @@ def test_plain_variables_and_a_validation_tower():
     assert aside.validate()[0] == pytest.approx(switched.validate()[0], abs=1e-5)
 
 
+@pytest.mark.nightly(but='2')
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 def test_keras_layers_made_once_are_shared(num_towers):
   def run(num_towers):

@@ -22,6 +22,7 @@ from towers.placement.workers import Workers
 from towers.training.reporting.describe import describe_all_reduce
 
 
+@pytest.mark.nightly(but='2-0')
 @pytest.mark.parametrize('num_towers, pack_bytes', [(2, 0), (3, 60), (4, 4000000), (8, 100)])
 def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes):
   random = np.random.RandomState(0)
@@ -163,6 +164,7 @@ def test_what_no_collective_can_sum_is_refused():
       sum_packed(shares, devices=['/device:CPU:0', '/device:CPU:1'], kind='ring')
 
 
+@pytest.mark.nightly(but='2-2-float32')
 @pytest.mark.parametrize('num_workers, num_towers, wire', [
     (2, 2, 'float32'), (3, 1, 'float32'), *([(2, 2, 'bfloat16')] if SUMS_16_BITS else [])])
 def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, num_towers, wire):
@@ -209,6 +211,7 @@ def test_workers_send_what_is_told_and_their_towers_add_up_first(num_workers, nu
       assert np.array(of_tower).tobytes() == np.array(totals[0][0]).tobytes()
 
 
+@pytest.mark.nightly(but='3')
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_a_first_step_ends_where_one_tower_fails_while_the_others_wait_for_it(num_towers):

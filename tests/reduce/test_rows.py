@@ -58,9 +58,10 @@ CASES = pairwise(
 
 
 # Adam does not see the size of a gradient, momentum sees whether one is counted twice.
+@pytest.mark.nightly(but='(2, 2)-host-adam-1-(24, 12)-1000-0.1-True')
 @pytest.mark.parametrize(
     'shape, placement, optimizer, accumulate, size, num_rows, clip_norm, is_weighted',
-    small.nightly_but(CASES[:2], CASES), ids=str)
+    CASES, ids=str)
 def test_workers_are_one_tower(shape, placement, optimizer, accumulate, size, num_rows, clip_norm,
                                is_weighted):
   settings = dict(model=make_model(num_rows, is_weighted), optimizer=optimizer, batch_size=size[1],

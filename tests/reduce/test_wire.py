@@ -85,6 +85,7 @@ def constant_gradient(gradient):
   return model
 
 
+@pytest.mark.nightly(but='16')
 @needs_16_bits
 @pytest.mark.parametrize('num_examples', [16, 13])
 def test_a_mean_that_float16_holds_does_not_overflow_on_the_way(num_examples):

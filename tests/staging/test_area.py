@@ -71,7 +71,7 @@ names = st.lists(st.sampled_from(['loss', 'update', 'both', 'with puts', 'valida
 
 
 @pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
-    [('split', 3, 1), ('next', 1, 2), ('shard', 2, 0)],
+    [('split', 3, 1)],
     small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)), ids=str)
 def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, depth):
   with open_run(mode=mode, num_towers=num_towers, depth=depth) as run:
@@ -86,6 +86,7 @@ def test_a_loss_an_update_and_a_validation_put_by_themselves(mode, num_towers, d
     try_pattern()
 
 
+@pytest.mark.nightly(but='host')
 @pytest.mark.parametrize('placement', ['host', 'replicated'])
 def test_every_micro_batch_puts_by_itself(placement):
   with open_run(accumulate=2, num_towers=2, placement=placement) as run:
@@ -115,6 +116,7 @@ def answer(run, fetches, feed):
   return answers[0]
 
 
+@pytest.mark.nightly(but='2-2')
 @pytest.mark.parametrize('num_towers, depth',
                          [(1, 1),
                           (2, 2), pytest.param(4, 1, marks=pytest.mark.nightly)])

@@ -88,6 +88,7 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
   assert fix in message
 
 
+@pytest.mark.nightly(but='<lambda>0')
 @pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
 def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside_it(make):
   with Run(model=make(), num_towers=1, **SETTINGS) as run:
@@ -96,6 +97,7 @@ def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside
     Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
 
 
+@pytest.mark.nightly(but='settings4')
 @pytest.mark.parametrize('settings', [
     dict(num_towers=2, placement='replicated'),
     dict(num_towers=4, mode='shard'),
@@ -145,6 +147,7 @@ def harmless():
   return model
 
 
+@pytest.mark.nightly(but='2')
 @pytest.mark.parametrize('num_towers', [2, 3])
 def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
   with Run(model=harmless(), num_towers=num_towers,
@@ -191,7 +194,10 @@ def explicit(losses_of):
   return model
 
 
-@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2]))
+@pytest.mark.nightly(but=[
+    'explicit-tower_0/decay-<lambda>1-2',
+    'explicit-tower_0/decay-<lambda>0-2'])
+@pytest.mark.parametrize('num_towers', [1, 2])
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss() if own_scope() == 'tower_0/' else losses,
     lambda losses: losses + tf.losses.get_regularization_loss(), lambda losses: tf.reduce_mean(
@@ -207,6 +213,7 @@ def test_a_loss_that_holds_penalties_is_refused(make, name, losses_of, num_tower
   assert 'add_regularization_losses=False' in message
 
 
+@pytest.mark.nightly(but='<lambda>1')
 @pytest.mark.parametrize('losses_of', [
     lambda losses: tf.losses.get_total_loss(add_regularization_losses=False),
     lambda losses: with_print(losses, tf.losses.get_regularization_loss())])

@@ -40,6 +40,7 @@ def run_layer(x, is_training, *, joined, fed=None, scale=True):
 X = (3 + 2 * np.random.RandomState(0).randn(4, 5, 2, 3)).astype(np.float32)
 
 
+@pytest.mark.nightly(but=['False-False-None', 'True-True-None'])
 @pytest.mark.parametrize('is_training, fed', [(True, None), (False, None), ('fed', True),
                                               ('fed', False)])
 @pytest.mark.parametrize('scale', [True, False])
@@ -90,6 +91,7 @@ def test_the_kernel_is_few_ops(is_training, most, most_gradients):
     assert len(graph.get_operations()) - before <= most_gradients
 
 
+@pytest.mark.nightly(but='True-True')
 @pytest.mark.parametrize('is_training', [True, False])
 @pytest.mark.parametrize('in_loop', [False, True])
 def test_a_switched_kernel_has_the_bits_and_derivatives_of_the_one_it_takes(is_training, in_loop):

@@ -161,6 +161,7 @@ def count_ops(name, build):
   return len(run.graph.get_operations())
 
 
+@pytest.mark.nightly(but='lenet')
 @pytest.mark.parametrize('name', [
     'lenet', 'convnet', pytest.param('resnet20', marks=pytest.mark.nightly)])
 def test_models_of_the_project_clone(name):
@@ -196,6 +197,7 @@ def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
               outcome('reuse', model=escaping_model, num_towers=3))
 
 
+@pytest.mark.nightly(but='10-1')
 @pytest.mark.parametrize('least, num_calls', [(10, 1), (10**6, 3)])
 def test_auto_clones_a_tower_of_many_ops(least, num_calls, monkeypatch):
   calls = []

@@ -200,6 +200,7 @@ def kinds(layers):
       yield pytest.param(layer, placement, id=f'{layer.__name__}-{placement}', marks=marks)
 
 
+@pytest.mark.nightly(but='reading_function-host')
 @pytest.mark.parametrize('layer, placement', kinds(CLONED))
 def test_what_can_be_cloned_is_the_same_to_the_bit(layer, placement):
   settings = dict(num_towers=2, placement=placement)
@@ -208,6 +209,7 @@ def test_what_can_be_cloned_is_the_same_to_the_bit(layer, placement):
   assert len(direct.names_of_towers(cloned)) < len(direct.names_of_towers(built))
 
 
+@pytest.mark.nightly(but='python_in_a_function-host')
 @pytest.mark.parametrize('layer, placement', kinds(REFUSED))
 def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, monkeypatch, caplog):
   settings = dict(num_towers=2, placement=placement)

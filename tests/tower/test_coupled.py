@@ -39,6 +39,7 @@ def test_one_tower_takes_any_loss(caplog):
   assert not caplog.records
 
 
+@pytest.mark.nightly(but='a_mean_over_a_mask')
 @pytest.mark.parametrize('model', ['in_batch_negatives', 'a_mean_over_a_mask'])
 def test_a_value_of_several_examples_is_named_once(model, caplog):
   with caplog.at_level(logging.WARNING, 'towers'):
@@ -47,6 +48,7 @@ def test_a_value_of_several_examples_is_named_once(model, caplog):
   assert 'models.py, line' in record.getMessage() and '3 parts' in record.getMessage()
 
 
+@pytest.mark.nightly(but='2-1-True')
 @pytest.mark.parametrize('num_towers, accumulate, is_named', [
     (2, 1, True), (1, 2, True), (4, 1, False), (1, 1, False)])
 def test_a_picked_example_is_named_unless_it_is_the_batch(num_towers, accumulate, is_named, caplog):
@@ -86,6 +88,7 @@ def test_picked_examples_may_be_shown(caplog):
   assert not caplog.records
 
 
+@pytest.mark.nightly(but=['an_inner_step-2', 'a_gradient_penalty-2'])
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 @pytest.mark.parametrize('model', ['a_gradient_penalty', 'a_gradient_penalty_of_a_mean',
                                    'an_inner_step'])
@@ -138,6 +141,7 @@ def batch_norm_of_another(x, y):
   return kept.assign_sub(0.1 * (kept - tf.reduce_mean(x, 0))), (x - kept)[:, 0]
 
 
+@pytest.mark.nightly(but=['a_counter-3-False', 'batch_norm_of_another-3-False'])
 @pytest.mark.parametrize('model, num_towers, is_named', [
     (centres, 3, True), (centres, 1, False), (a_queue, 3, True), (a_counter, 3, False),
     (an_average_to_look_at, 3, False), (batch_norm_of_another, 3, False)])

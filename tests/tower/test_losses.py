@@ -38,6 +38,9 @@ def forget_shape(values):
   return tf.boolean_mask(values, tf.ones_like(values, tf.bool))
 
 
+@pytest.mark.nightly(but=[
+    'with_metric-The metric right-one value per example-2',
+    'with_loss-The loss of the model-tf.reshape(loss, [])-3'])
 @pytest.mark.parametrize('num_towers', [1, 2, 3])
 @pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
     'tf.reshape(loss, [])'),
@@ -50,6 +53,9 @@ def test_one_value_for_a_batch_of_any_size_is_refused(make, what, fix, num_tower
       error.value)
 
 
+@pytest.mark.nightly(but=[
+    'with_loss-The loss of the model-tf.reshape(loss, [])-2-4',
+    'with_metric-The metric right-one value per example-2-4'])
 @pytest.mark.parametrize('num_towers, rows', [(1, 8), (2, 4), (4, 2)])
 @pytest.mark.parametrize('make, what, fix', [(with_loss, 'The loss of the model',
     'tf.reshape(loss, [])'),
@@ -70,6 +76,7 @@ def test_rows_beyond_the_number_of_examples_are_refused():
                         store=towers.build_variable_store(devices=['/device:CPU:0']))
 
 
+@pytest.mark.nightly(but='16-2-settings4')
 @pytest.mark.parametrize('examples, num_towers, settings',
                          [(13, 1, {}), (13, 2, dict(placement='replicated')),
                           (16, 4, dict(placement='first', tower_build='clone')),
@@ -111,6 +118,7 @@ def test_a_metric_that_only_a_run_can_tell_ends_validation():
     run.validate()
 
 
+@pytest.mark.nightly(but='3-1')
 @pytest.mark.parametrize('num_towers, accumulate', [(1, 2), (3, 1), (2, 2)])
 def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accumulate):
   settings = dict(train=small.random_examples(17), batch_size=16, accumulate=accumulate)
@@ -122,6 +130,7 @@ def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accu
     assert run.validate()[0] == pytest.approx(plain.validate()[0], abs=1e-5)
 
 
+@pytest.mark.nightly(but='13-2-reuse')
 @pytest.mark.parametrize('build', ['reuse', 'clone'])
 @pytest.mark.parametrize('examples, checks_per_tower', [(13, 2), (16, 0)])
 def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower, build):
@@ -138,6 +147,7 @@ def test_a_check_is_one_op_and_none_where_shapes_tell(examples, checks_per_tower
                                      towers.input.pipeline.HOST) or op.inputs[1].dtype == tf.string
 
 
+@pytest.mark.nightly(but='3-False')
 @pytest.mark.parametrize('num_towers, may_be_empty', [(3, False), (4, True)])
 def test_values_are_cut_only_where_a_row_may_be_filler(num_towers, may_be_empty):
   with Run(num_towers=num_towers) as run:

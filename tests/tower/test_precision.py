@@ -60,6 +60,7 @@ def test_what_is_kept_is_float32_and_what_towers_compute_is_not():
         'precision: float16, on weights of float32; loss scale adapted')
 
 
+@pytest.mark.nightly(but='1024.0-None')
 @pytest.mark.parametrize('loss_scale, clip_norm', [(1.0, None), (1024.0, None), (1.0, 0.3),
                                                    (None, 0.3)])
 def test_a_scale_changes_nothing_but_what_would_be_lost(loss_scale, clip_norm):
@@ -74,6 +75,7 @@ def faint(batch, is_training):
   return 1e-8 * tf.cast(losses, tf.float32), metrics
 
 
+@pytest.mark.nightly(but='4096.0-True')
 @pytest.mark.parametrize('loss_scale, learns', [(1.0, False), (4096.0, True), (None, True)])
 def test_gradients_too_small_for_half_are_saved_by_a_scale(loss_scale, learns):
   with Run(num_towers=2, model=faint, loss_scale=loss_scale, learning_rate=1e6, **MIXED) as run:
@@ -105,9 +107,9 @@ def unregularized(batch, is_training):
   return losses
 
 
-@pytest.mark.parametrize('loss_scale, accumulate', small.nightly_but(
-    [(1024.0, 1), (2.0 ** 17, 1), (1024.0, 3)], [
-    (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)]))
+@pytest.mark.nightly(but='131072.0-1')
+@pytest.mark.parametrize('loss_scale, accumulate', [
+    (1.0, 1), (1024.0, 1), (None, 1), (2.0 ** 17, 1), (1024.0, 3), (2.0 ** 17, 3)])
 def test_penalties_weigh_the_same_at_any_scale_and_in_any_micro_batches(loss_scale, accumulate):
   def weights(model=regularized, **settings):
     return take_steps(model=model, batch_size=6, **dict(MIXED, **settings))[2]
@@ -125,6 +127,7 @@ def steep(batch, is_training):
   return 1000 * tf.reduce_sum(tf.cast(values, tf.float32), 1)
 
 
+@pytest.mark.nightly(but='3-2')
 @pytest.mark.parametrize('accumulate, num_towers', [
     (3, 1), (3, 2)] + [pytest.param(*point, marks=pytest.mark.nightly) for point in [
         (1, 1), (2, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (4, 3)]])
@@ -155,6 +158,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly(but='0')
 @pytest.mark.parametrize('settings', CASES, ids=range(len(CASES)))
 def test_an_overflow_in_one_tower_skips_the_step_once_in_all_and_halves_the_scale(settings):
   # Batches of 8 on 3 towers are 3, 3 and 2: row 14 is tower 2's, in the second step.

@@ -129,6 +129,7 @@ def test_the_joined_sums_of_batch_normalisation_have_no_copy():
   assert sums and not sums & copies
 
 
+@pytest.mark.nightly(but='0')
 @pytest.mark.parametrize('label', [0, 1])
 def test_a_cut_may_be_inside_of_a_branch_that_is_not_taken(label):
   def branch(x):
@@ -212,6 +213,7 @@ def branches(batch, is_training):
   return classify(x, labels), {}
 
 
+@pytest.mark.nightly(but='branches')
 @pytest.mark.parametrize('model', [short_chain, branches, normalised],
                          ids=['chain', 'branches', 'normalised'])
 def test_copies_begin_one_segment_after_the_other_once_the_loss_is_there(model):
@@ -245,6 +247,7 @@ def test_a_cut_is_where_a_name_says():
     assert not names & {'layer_4', 'layer_12', 'layer_13', 'layer_19'}
 
 
+@pytest.mark.nightly(but=['layer_7/,stem/-words0', '1-words2'])
 @pytest.mark.parametrize('setting, words', [
     ('layer_7/,stem/', ['recompute=stem/', 'a tower has layer_0/, ', ' more']),
     (60, ['recompute=60', 'only 2', 'at most 2', 'auto']),

@@ -95,7 +95,7 @@ def assert_same_end(found, expected):
 
 
 @pytest.mark.parametrize('mode, num_towers, depth', small.nightly_but(
-    [('next', 3, 0), ('split', 2, 2)], small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)))
+    [('split', 2, 2)], small.covering_grid(small.MODES, (1, 2, 3), small.DEPTHS)))
 def test_a_run_without_memory_is_one_with_enough_in_more_micro_batches(
     mode, num_towers, depth, tmp_path, capsys):
   most = 3

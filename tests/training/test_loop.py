@@ -103,6 +103,7 @@ def saved_steps(folder):
   return sorted(int(path.stem.split('-')[1]) for path in folder.glob('*.index'))
 
 
+@pytest.mark.nightly(but='2')
 @pytest.mark.parametrize('depth', small.DEPTHS)
 def test_validation_is_when_due_and_at_the_end(depth):
   with Run(depth=depth) as run:
@@ -162,6 +163,7 @@ def test_a_finished_run_only_validates(tmp_path):
   assert recorder.losses == [] and outcome == expected._replace(train_loss=None)
 
 
+@pytest.mark.nightly(but='loss')
 @pytest.mark.parametrize('metric', ['loss', 'accuracy'])
 def test_a_last_validation_that_a_signal_put_off_is_in_the_history(tmp_path, metric):
   for name, interruptions in (('whole', [None]), ('parts', [9, None])):
@@ -360,6 +362,7 @@ def test_after_going_back_what_was_due_is_due_again(tmp_path):
   assert saved_steps(tmp_path)[-2:] == [10, 12]
 
 
+@pytest.mark.nightly(but='False')
 @pytest.mark.parametrize('stop', [False, True])
 def test_a_full_disk_keeps_what_is_there_and_the_run_goes_on_or_stops(tmp_path, stop):
   options = dict(folder=tmp_path, save_every=1, validate_every=100, stop_on_full_disk=stop)

@@ -172,6 +172,7 @@ def test_a_script_of_fifteen_lines_survives_a_kill(workers, tmp_path):
   assert 'convnet' not in (tmp_path / 'b.html').read_text()
 
 
+@pytest.mark.nightly(but=['settings5-keep_checkpoints=0', 'settings3-best_metric=f1'])
 @pytest.mark.parametrize('settings, message', [
     (dict(epochs=1, steps=2), 'both set the length'),
     (dict(validate_every='often'), 'validate_every=often'),

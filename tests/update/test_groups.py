@@ -93,6 +93,7 @@ def by_hand(kind):
   return train_by_hand(BY_HAND[kind], initial)
 
 
+@pytest.mark.nightly(but='frozen-2-settings4')
 @pytest.mark.parametrize('kind, num_towers, settings', [
     pytest.param('optimizers', 1, {}, marks=pytest.mark.nightly),
     ('optimizers', 3, dict(variables='balanced')),
@@ -128,6 +129,7 @@ def test_workers_train_as_one_tower(placement):
       assert_same_weights(weights, expected)
 
 
+@pytest.mark.nightly(but='host')
 @pytest.mark.parametrize('variables', ['host', 'replicated'])
 def test_frozen_variables_have_no_gradient_ops(variables):
   def ops(**settings):
@@ -148,6 +150,9 @@ def sgd(rate):
   return tf.train.GradientDescentOptimizer(rate)
 
 
+@pytest.mark.nightly(but=[
+    'settings6-optimizer=hidden/ matches no trainable variable',
+    'settings4-frozen=encoder/ matches no trainable variable'])
 @pytest.mark.parametrize('settings, message', [
     (dict(optimizer={'hiden/': sgd, 'logits/': sgd}),
      'optimizer=hiden/ matches no trainable variable: there are hidden/weights'),
@@ -243,6 +248,7 @@ def adversaries_by_hand():
     return {variable.op.name: session.run(variable) for variable in tf.trainable_variables()}
 
 
+@pytest.mark.nightly(but='2-settings0')
 @pytest.mark.parametrize('num_towers, settings', [
     (2, dict(variables='replicated')), (3, {}),
     pytest.param(8, {}, marks=pytest.mark.nightly)])

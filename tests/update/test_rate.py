@@ -1,12 +1,12 @@
 """The rate: a tensor costs a start no more than a number."""
 
 import functools
+import itertools
 
 import pytest
 
 import models
 from tensorflow_v1 import tf
-from tests.harness.small import nightly_but
 from towers import data
 from towers.training.build import build_configured
 from towers.training.settings.config import Config
@@ -31,9 +31,8 @@ def list_ops_of_constant(optimizer):
   return list_ops(optimizer=optimizer, schedule='constant')
 
 
-@pytest.mark.parametrize('optimizer, schedule', nightly_but(
-    [(optimizer, SCHEDULES[0]) for optimizer in ('momentum', 'adam', 'lamb')],
-    [(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES]))
+@pytest.mark.nightly(but='momentum-schedule4')
+@pytest.mark.parametrize('optimizer, schedule', itertools.product(OPTIMIZERS, SCHEDULES))
 def test_a_schedule_adds_only_its_own_ops_none_for_a_variable_or_a_tower(optimizer, schedule):
   names = list_ops(optimizer=optimizer, **schedule)
   added = names - list_ops_of_constant(optimizer)

@@ -47,6 +47,7 @@ def train(name, at_once):
             for variable, value in zip(variables, session.run(variables))}
 
 
+@pytest.mark.nightly(but=['sgd', 'momentum'])
 @pytest.mark.parametrize('name', sorted(OPTIMIZERS))
 def test_slots_made_at_once_are_those_of_the_optimizer(name):
   made, expected = train(name, True), train(name, False)
@@ -57,7 +58,7 @@ def test_slots_made_at_once_are_those_of_the_optimizer(name):
 
 
 @pytest.mark.parametrize('placement', small.nightly_but(
-    ['balanced', 'replicated'], small.PLACEMENTS))
+    ['balanced'], small.PLACEMENTS))
 def test_slots_stand_with_their_variables_and_cost_one_import(placement, monkeypatch):
   imports = []
   monkeypatch.setattr('towers.update.slots.tf.import_graph_def',

@@ -83,6 +83,7 @@ def read_all(run):
     return dict(zip([variable.op.name for variable in variables], run.session.run(variables)))
 
 
+@pytest.mark.nightly(but=['index', 'whole'])
 @pytest.mark.parametrize('kind', ['v1', 'v2', 'folder', 'index', 'weights', 'whole'])
 def test_any_file_starts_the_weights_to_the_bit(files, kind):
   is_keras = kind in ('weights', 'whole')
@@ -95,6 +96,7 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
     assert len(others) == 8 and not any(value.any() for value in others.values())
 
 
+@pytest.mark.nightly(but='2-balanced-settings1')
 @pytest.mark.parametrize('num_towers, placement, settings', [
     (1, 'host', {}), (2, 'balanced', dict(accumulate=2)), (3, 'replicated', {}),
     pytest.param(8, 'host', dict(tower_build='clone'), marks=pytest.mark.nightly)])

@@ -32,6 +32,7 @@ def pictures():
   return random.randint(256, size=(14, 32, 32, 3)).astype(np.uint8), random.randint(10, size=14)
 
 
+@pytest.mark.nightly(but='True-cifar10')
 @pytest.mark.parametrize('name', sorted(CIFARS))
 @pytest.mark.parametrize('is_unpacked', [False, True])
 def test_images_and_labels_come_out_as_they_went_in(tmp_path, pictures, name, is_unpacked):

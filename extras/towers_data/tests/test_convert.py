@@ -47,6 +47,7 @@ def read_all(examples):
   return sorted((label, image.tobytes()) for image, label in zip(images, labels.tolist()))
 
 
+@pytest.mark.nightly(but='cifar10-3')
 @pytest.mark.parametrize('kind, channels', [
     ('idx', 1), ('cifar10', 3), pytest.param('npy', 3, marks=pytest.mark.nightly)])
 def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):

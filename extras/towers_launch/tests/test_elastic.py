@@ -113,6 +113,7 @@ def rounds(launcher):
   return [[ranks[rank] for rank in sorted(ranks)] for ranks in found.values()]
 
 
+@pytest.mark.nightly(but='0-True')
 @pytest.mark.parametrize('rank, asks', [(0, True), (1, False)])
 def test_a_lost_worker_is_left_out_and_comes_back_when_asked_for_or_after_the_time(
     rank, asks, start):

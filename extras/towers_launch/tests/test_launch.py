@@ -119,6 +119,7 @@ def test_ports_are_distinct_and_free():
         launch_ports.find_free_ports(1)
 
 
+@pytest.mark.nightly(but='os.kill(os.getpid(), signal.SIGKILL)-137-worker 1 was killed by SIGKILL')
 @pytest.mark.parametrize('end, code, sentence', [
     ('os.kill(os.getpid(), signal.SIGKILL)', 137, 'worker 1 was killed by SIGKILL'),
     ('os.kill(os.getpid(), signal.SIGRTMIN + 1)', 128 + signal.SIGRTMIN + 1,
@@ -326,6 +327,7 @@ def test_a_launcher_that_is_killed_leaves_no_process_behind(start):
   wait_until(lambda: not any(map(is_alive, pids)))
 
 
+@pytest.mark.nightly(but='os.kill(os.getpid(), signal.SIGKILL)')
 @pytest.mark.parametrize('end', ['pass', 'sys.exit(3)', 'os.kill(os.getpid(), signal.SIGKILL)'])
 def test_what_a_worker_has_started_ends_with_it(start, end):
   launcher = start(PARENT % '' + end, '--workers=2', '--restarts=0')
@@ -431,6 +433,7 @@ note('own', '%d %s %s' % (worker, os.environ['CUDA_VISIBLE_DEVICES'], os.sched_g
       f'{worker} {worker + 3} {{{core}}}' for worker, core in enumerate(cores)]
 
 
+@pytest.mark.nightly(but='flags0-given0-true')
 @pytest.mark.parametrize('flags, given, expected', [
     ([], {}, 'true'), ([], {'TF_FORCE_GPU_ALLOW_GROWTH': 'false'}, 'false'),
     (['--gpus_per_worker=1'], {}, 'None')])

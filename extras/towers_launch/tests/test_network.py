@@ -42,6 +42,7 @@ def can_connect(port):
   return True
 
 
+@pytest.mark.nightly(but='open')
 @pytest.mark.parametrize('name', [
     'open', *(pytest.param(name, marks=has_namespaces) for name in ('auto', 'loopback'))])
 def test_only_the_workers_reach_each_other_in_a_network_of_their_own(name, start):
@@ -89,6 +90,7 @@ sys.exit(__main__.main(sys.argv[1:]))
 '''
 
 
+@pytest.mark.nightly(but=['loopback-2-_unshare', 'loopback-2-_bring_loopback_up'])
 @pytest.mark.parametrize('step', ['_unshare', '_bring_loopback_up'])
 @pytest.mark.parametrize('name, code', [('auto', 0), ('loopback', 2), ('open', 0)])
 def test_a_kernel_that_refuses_is_named_and_auto_goes_on(step, name, code):

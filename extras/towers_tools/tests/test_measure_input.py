@@ -9,6 +9,7 @@ from towers.data.augment import augment_arrays
 from towers_tools.measure_input import format_speeds, measure_input
 
 
+@pytest.mark.nightly(but='3')
 @pytest.mark.parametrize('num_towers', [1, 3])
 def test_every_mode_is_measured(num_towers):
   devices = towers.build_devices(num_towers, 'cpu')

@@ -58,6 +58,7 @@ def untimed(points):
   return [{name: value for name, value in point.items() if name not in timed} for point in points]
 
 
+@pytest.mark.nightly(but='4-next-True')
 @pytest.mark.parametrize('num_towers, mode, aside', [
     (1, 'split', False), (3, 'shard', False), (4, 'next', True)])
 def test_the_page_holds_what_was_measured(tmp_path, num_towers, mode, aside):

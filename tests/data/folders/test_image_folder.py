@@ -23,6 +23,7 @@ def write(folder, validation='validation', per_class=(3, 1)):
   return folder
 
 
+@pytest.mark.nightly(but='val')
 @pytest.mark.parametrize('validation', ['validation', 'val', 'test'])
 def test_both_splits_are_found(tmp_path, validation):
   write(tmp_path, validation)

@@ -22,6 +22,7 @@ def write(folder, validation='validation'):
   return folder
 
 
+@pytest.mark.nightly(but='val')
 @pytest.mark.parametrize('validation', ['validation', 'val'])
 def test_imagenets_layout_is_read_as_it_is(tmp_path, validation):
   data_set = data.load('tfrecord', data_dir=write(tmp_path, validation), image_size=8)

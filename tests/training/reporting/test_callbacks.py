@@ -82,6 +82,7 @@ class Recorder(types.ModuleType):
       self.metrics.setdefault(name, {})[step] = value
 
 
+@pytest.mark.nightly(but='mlflow-validation_loss')
 @pytest.mark.parametrize('package, validation', [
     ('mlflow', 'validation_loss'), ('wandb', 'validation/loss')])
 def test_what_the_docs_show_keeps_losses_and_validations(package, validation, monkeypatch):

@@ -45,9 +45,9 @@ def one(tmp_path_factory):
   return read(folder)
 
 
+@pytest.mark.nightly(but='3-1-split')
 @pytest.mark.parametrize('mode', small.MODES)
-@pytest.mark.parametrize('num_towers, depth', small.nightly_but(
-    [(3, 1)], [(3, 1), (2, 2), (3, 0), (4, 1), (8, 1)]))
+@pytest.mark.parametrize('num_towers, depth', [(3, 1), (2, 2), (3, 0), (4, 1), (8, 1)])
 def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_towers, depth):
   with Run(mode=mode, num_towers=num_towers, depth=depth, **CURVES) as run:
     train(run, summaries=tmp_path / 'many')
@@ -62,6 +62,7 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
                              [point[2] for point in exact(one)], atol=1e-5)
 
 
+@pytest.mark.nightly(but='settings2')
 @pytest.mark.parametrize('settings', [
     pytest.param({}, marks=pytest.mark.nightly), dict(clip_norm=0.1), dict(accumulate=2),
     pytest.param(dict(weight_decay=0.1), marks=pytest.mark.nightly)])
@@ -122,6 +123,7 @@ def whole(request, tmp_path_factory):
   return settings, exact(read(folder / 'curves'))
 
 
+@pytest.mark.nightly(but='switch-6')
 @pytest.mark.parametrize('kill_after', [6] + [
     pytest.param(step, marks=pytest.mark.nightly) for step in (1, 3, 5, 10, 11)])
 def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):

@@ -95,6 +95,7 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
     assert line in str(error.value)
 
 
+@pytest.mark.nightly(but='.index-None')
 @pytest.mark.parametrize('suffix, keep_bytes', [
     ('.index', 10), pytest.param('.data-00000-of-00001', 10, marks=pytest.mark.nightly),
     ('.index', None)])

@@ -117,6 +117,7 @@ def test_a_checkpoint_of_an_earlier_version_is_named_in_the_middle_of_an_epoch(t
   assert warnings_of(tmp_path, shuffle=False) == []
 
 
+@pytest.mark.nightly(but='True')
 @pytest.mark.parametrize('recorded', [True, False])
 def test_at_the_start_of_an_epoch_any_order_takes_each_example_once(recorded, tmp_path):
   write_checkpoint(tmp_path, steps=7, recorded=recorded)

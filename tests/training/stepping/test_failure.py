@@ -22,6 +22,7 @@ def fail_of(run):
   return message
 
 
+@pytest.mark.nightly(but='next-1-all 2 towers, which share one iterator')
 @pytest.mark.parametrize('mode, depth, towers', [
     ('shard', 1, 'tower 1'), ('shard', 0, 'tower 1'),
     ('split', 2, 'all 2 towers, which share one iterator'),

@@ -37,6 +37,7 @@ def test_the_step_is_prepared_while_variables_start(monkeypatch):
     assert run.counters()[0] == 1
 
 
+@pytest.mark.nightly(but='1')
 @pytest.mark.parametrize('accumulate', [1, 2])
 def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
   with Run(accumulate=accumulate, batch_size=4) as run:
@@ -45,6 +46,7 @@ def test_the_first_step_prepares_nothing_any_more(monkeypatch, accumulate):
     assert run.counters()[0] == 1
 
 
+@pytest.mark.nightly(but='2-False')
 @pytest.mark.parametrize('num_towers, by_one', [(2, False), (8, True)])
 def test_variables_of_many_towers_are_started_by_one_thread(num_towers, by_one, monkeypatch):
   found = []
@@ -108,6 +110,7 @@ def test_a_skipped_step_counts_the_examples_that_it_had():
     assert run.counters() == [2, 13] and run.steps.step == 2
 
 
+@pytest.mark.nightly(but='auto')
 @pytest.mark.parametrize('build', ['auto', 'reuse'])
 def test_lookup_tables_of_a_model_start_with_its_variables(build):
   def look_up(batch, is_training):

@@ -126,6 +126,7 @@ def test_nothing_of_training_is_in_it(served):
   assert sum(op.type == 'VarHandleOp' for op in ops) == 6
 
 
+@pytest.mark.nightly(but='flags0')
 @pytest.mark.parametrize(
     'flags', [['--input_mode=shard', '--num_gpus=3', '--batch_norm=sync'],
               ['--input_mode=next', '--num_gpus=2', '--batch_norm=mean'],

@@ -98,6 +98,7 @@ def train(structure, folder, **settings):
   return program, predict, inputs, computed
 
 
+@pytest.mark.nightly(but='tuple')
 @pytest.mark.parametrize('structure, settings', [
     ('tuple', dict(num_towers=2)), ('dict', dict(num_towers=1, staging_depth=0)),
     ('nested', dict(num_towers=3, variables='replicated', input_mode='next')),
