@@ -75,7 +75,6 @@ def test_a_batch_is_no_larger_than_the_data(monkeypatch):
   assert found['examples_per_tower'] == 6 and found['too_many_per_tower'] is None
 
 
-@pytest.mark.nightly(but=['settings2-words2', 'settings4-words4'])
 @pytest.mark.parametrize('settings, words', [
     (dict(num_examples=1), 'at least one example each, and there are 1'),
     (dict(largest=0), 'not even 1 example per tower fits'),

@@ -4,16 +4,19 @@ import json
 import math
 
 import pytest
-from towers.training.tools.evaluator import EVALUATIONS, Evaluations
 
-from tests.training.reporting.test_report import a_run
 from towers.base.usage_error import UsageError
+from towers.training.evaluator import EVALUATIONS, Evaluations
 from towers.training.fitting import recall_accumulate
 from towers.training.saving.history import HISTORY, History
 from towers.training.saving.room import ROOM
 from towers_tools.page import format_page, read_runs
 from towers_tools.report import Report
 
+A_RUN = dict(
+    config={}, description='', versions={}, warnings=[], seconds={},
+    samples=[dict(step=1, loss=1.0)], validations=[dict(step=1, loss=0.5, accuracy=0.75)],
+    result=None)
 ODD = ['null', 'true', '-1', '1.5', '1e400', '-Infinity', 'NaN', str(2 ** 70), str(2 ** 2000),
        '1e308', '5e-324', '9' * 5000, '""', '"1"', '[]', '[[]]', '{}', '{"step": 1}',
        '[{"step": null}]', '[{"step": 1e400}]', f'[{{"step": {2 ** 70}, "loss": 1}}]',
@@ -49,7 +52,7 @@ READERS = {
     HISTORY: (read_history, {'validations': '[]', 'rollbacks': '[]'}),
     EVALUATIONS: (read_evaluations, {'evaluations': '[]'}),
     ROOM: (read_room, {'examples_per_tower': '8'}),
-    'run.html': (read_report, {name: json.dumps(value) for name, value in a_run().items()}),
+    'run.html': (read_report, {name: json.dumps(value) for name, value in A_RUN.items()}),
 }
 
 
@@ -68,7 +71,7 @@ def test_odd_contents_are_read_or_are_a_warning(name, tmp_path, capsys):
   warned = 0
   for content in contents(members):
     if name == 'run.html':
-      page = format_page([''], [a_run()])
+      page = format_page([''], [A_RUN])
       before, _, after = page.partition('id="run-0">')
       content = before + 'id="run-0">' + content + after[after.index('</script>'):]
     (tmp_path / name).write_text(content)
