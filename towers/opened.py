@@ -81,6 +81,7 @@ class Opened:
           closing.enter_context(self.watchdog)
         session = closing.enter_context(contextlib.closing(self._open()))
         self._opened = Steps(session, self.program)
+        self._mark = self._opened.metrics.mark()
         closing.push(self._close)
         with self.explained():
           self.steps.start_variables()

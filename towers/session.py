@@ -75,6 +75,16 @@ class Session(Opened):
       self._validation_moved = False
     return measured.means()
 
+  def metrics(self) -> Dict[str, float]:
+    """Returns the means of 'loss' and of each metric over the training steps since the last call.
+
+    They are over the examples of these steps, each with the weights before its update; {} without a
+    step.
+    """
+    metrics, mark = self.steps.metrics, self._mark
+    self._mark = metrics.mark()
+    return metrics.since(mark)
+
   def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None) -> Any:
     """Returns the values of `fetches`, any structure of tensors and ops of the graph.
 

@@ -7,9 +7,10 @@
 
 import dataclasses
 import os
-from typing import Any, Dict, Optional, Sequence
+import re
+from typing import Any, Dict, List, Optional, Sequence
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Tensor, tf
 from towers.base.collector import uncollected
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
@@ -154,6 +155,9 @@ class TrainingGraph:
     self._build_update()
     self.validation = validation_feed and self._build_validation(
         validation_feed, is_validating, store)
+    # Those of other towers would come under other names.
+    tags = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
+    tags[:] = [tag for tag in tags if not re.match(r'tower_[1-9]\d*/', tag.op.name)]
     self.replicas = build_replicas()
     self.broadcast = None
     if workers.num_workers > 1:
@@ -229,6 +233,13 @@ class TrainingGraph:
     if self.gradient_norm is None:
       with self.graph.as_default():
         self.gradient_norm = build_gradient_norm(self._unclipped)
+
+  @property
+  def summaries(self) -> List[Tensor]:
+    """What the model has made by `tf.summary`, in the first tower: scalar strings, to fetch."""
+    with self.graph.as_default():
+      return [tag for tag in tf.get_collection(tf.GraphKeys.SUMMARIES)
+              if tag.op.name.startswith(self.towers[0].scope) and self.graph.is_fetchable(tag)]
 
   @property
   def needs_threads(self) -> bool:

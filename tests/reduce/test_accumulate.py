@@ -109,8 +109,8 @@ def test_sums_are_cleared_behind_the_update():
     updates = {op for op in ops if op.type.startswith('ResourceApply')}
     clears = [op for op in ops if op.type == 'AssignVariableOp' and not op.name.endswith('/Assign')
               and op.inputs[0].op.name.startswith('accumulated/')]
-    # Of four gradients, the loss and the number of examples.
-    assert updates and len(clears) == 6
+    # Of four gradients, the loss, the metrics and the number of examples.
+    assert updates and len(clears) == 7
     for op in clears:
       assert updates <= find_needed([op]), op.name
 

@@ -42,6 +42,10 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
     seen = sums.add(tf.ones([]), count, device=HOST, name='num_examples')
     num_examples = tf.maximum(seen, 1.0)  # All examples may be damaged and left out.
     loss = sums.add(reduced.loss, count, device=HOST, name='loss') / num_examples
+    metrics = reduced.metrics
+    if metrics is not None:
+      # Nothing else in the step waits for it, so that clearing must.
+      metrics = sums.add(metrics, 1.0, device=HOST, name='metrics', is_fetched=True)
     mean_weight = reduced.mean_weight
     if mean_weight is not None:
       mean_weight = sums.add(mean_weight, count, device=HOST, name='weights') / num_examples
@@ -58,7 +62,7 @@ def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
         total = sums.add(moments.op.inputs[0], count, device=first.device, name=f'moments_{index}')
         moments.op._update_input(0, total / num_examples)
     add_op = sums.build_add()
-  return accumulated._replace(loss=loss, mean_weight=mean_weight,
+  return accumulated._replace(loss=loss, metrics=metrics, mean_weight=mean_weight,
                               num_examples=tf.cast(seen, tf.int64), add_op=add_op,
                               clear=sums.build_clear)
 
@@ -69,13 +73,14 @@ class _Accumulators:
   def __init__(self):
     self._sums: List[_Sum] = []
 
-  def add(self, value, weight, *, device, name):
+  def add(self, value, weight, *, device, name, is_fetched=False):
     """Adds up a micro-batch's mean times its weight; returns the sum."""
     with tf.device(device):
       total = _make_sum(value.shape, value.dtype, name)
       added = total.assign_add(value * tf.cast(weight, value.dtype), read_value=False)
       with tf.control_dependencies([added]):
-        self._sums.append(_Sum(added, total.read_value(), total))
+        summed = total.read_value()
+      self._sums.append(_Sum(summed.op if is_fetched else added, summed, total))
     return self._sums[-1].value
 
   def add_rows(self, slices, variable, weight, num_examples):

@@ -35,7 +35,7 @@ from towers.reduce.gradients import ReducedGradients, scale_gradient
 from towers.reduce.rows import plan_slots
 
 # What a worker can vote for between two steps.
-VOTES = ('leave', 'save')
+VOTES = ('leave', 'save', 'stop')
 # Steps are compared modulo this number, so that sums of their squares stay exact in float32.
 _STEPS_APART = 13
 
@@ -44,9 +44,9 @@ class Votes(NamedTuple):
   """What the workers agree on in a step.
 
   Attributes:
-    counts: `[3]` float32 on the host, to fetch with the step: whether all workers are at the same
-      step, and for each of VOTES how many workers vote for it.
-    own: `[2]` float32 variable: this worker's votes.
+    counts: `[1 + votes]` float32 on the host, to fetch with the step: whether all workers are at
+      the same step, and for each of VOTES how many workers vote for it.
+    own: `[votes]` float32 variable: this worker's votes.
   """
   counts: Tensor
   own: Variable
@@ -111,9 +111,10 @@ def _sum_replicas(reduced, sum_all):
 
 
 def _list_numbers(reduced):
-  """Returns what a worker tells the others in a step, `[6]` float32, and the variable of its votes.
+  """Returns what a worker tells the others in a step, a float32 vector, and the variable of votes.
 
-  The numbers are the loss times the examples, the examples, the step, its square, and the votes.
+  The numbers are the loss times the examples, the examples, the step, its square, the votes, and
+  the metrics.
   """
   with tf.device(HOST):
     count = tf.cast(reduced.num_examples, tf.float32)
@@ -121,7 +122,8 @@ def _list_numbers(reduced):
                            use_resource=True, collections=[tf.GraphKeys.LOCAL_VARIABLES])
     step = tf.cast(get_global_step().read_value() % _STEPS_APART, tf.float32)
     numbers = tf.stack([tf.cast(reduced.loss, tf.float32) * count, count, step, tf.square(step)])
-    return tf.concat([numbers, requests.read_value()], 0), requests
+    metrics = [] if reduced.metrics is None else [reduced.metrics]
+    return tf.concat([numbers, requests.read_value(), *metrics], 0), requests
 
 
 def _sum_and_divide(reduced, own, workers, sum_all):
@@ -203,13 +205,17 @@ def _read_rows(slots, gradient, received, device):
 def _read_numbers(mean, total, requests, workers):
   """Returns the mean with its loss, its number of examples and the votes."""
   with tf.device(HOST):
-    loss, count, steps, squares, leave, save = tf.unstack(total)
+    loss, count, steps, squares = tf.unstack(total[:4])
+    wishes, metrics = total[4:4 + len(VOTES)], None
+    if mean.metrics is not None:
+      metrics = total[4 + len(VOTES):]
     # Only of equal numbers the mean square is the square of the mean.
     is_same = tf.equal(workers.num_workers * squares, tf.square(steps))
     loss = tf.where(is_same, loss / tf.maximum(count, 1.0), float('nan'))
-    votes = Votes(tf.stack([tf.cast(is_same, tf.float32), leave, save]), requests)
+    votes = Votes(tf.concat([[tf.cast(is_same, tf.float32)], wishes], 0), requests)
     if isinstance(mean.num_examples, int):
       num_examples = mean.num_examples * workers.num_workers
     else:
       num_examples = tf.cast(count, tf.int64)
-  return mean._replace(loss=tf.cast(loss, mean.loss.dtype), votes=votes, num_examples=num_examples)
+  return mean._replace(loss=tf.cast(loss, mean.loss.dtype), metrics=metrics, votes=votes,
+                       num_examples=num_examples)

@@ -31,6 +31,10 @@ class ReducedGradients(NamedTuple):
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
+    metrics: `[1 + names + weighted + 1]` float32 on the host, to fetch with the loss: what the
+      towers have summed over the examples of the step: the loss first, then as `Tower.sums` and
+      `Tower.weights` of the other metrics, and last the number of examples; None where the model
+      returns a loss alone.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None where losses
       have none.
     without_gradient: the trainable variables that it does not depend on, in any tower.
@@ -51,6 +55,7 @@ class ReducedGradients(NamedTuple):
   gradients: List[Tuple[Gradient, Variable]]
   without_gradient: List[Variable]
   partly_without_gradient: List[Variable]
+  metrics: Optional[Tensor] = None
   mean_weight: Optional[Tensor] = None
   replicas: Sequence[List[Tuple[Gradient, Variable]]] = ()
   all_reduce: Optional[AllReduce] = None
@@ -99,9 +104,12 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     losses = []
     for tower in towers:
       with tf.device(tower.device):
-        losses.append(tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op))
+        value = _join_metrics(tower)
+        losses.append(value if tower.put_op is None else run_beside(value, tower.put_op))
     with tf.device(HOST):
-      loss = add_all(losses)
+      loss, metrics = add_all(losses), None
+      if loss.shape.rank:
+        loss, metrics = loss[0], loss
       mean_weight = None
       if 'loss' in towers[0].weights:
         mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
@@ -110,7 +118,16 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
   return ReducedGradients(towers, towers[0].num_global_examples, loss, gradients,
                           without_gradient=without,
                           partly_without_gradient=[variables[index] for index in partly],
-                          mean_weight=mean_weight, replicas=replicas)
+                          metrics=metrics, mean_weight=mean_weight, replicas=replicas)
+
+
+def _join_metrics(tower):
+  """Returns the tower's loss, in one vector with what it has summed for metrics, if it has any."""
+  if list(tower.sums) == ['loss']:
+    return tower.loss
+  return tf.stack([tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
+                   *[tower.weights[name] for name in tower.weights if name != 'loss'],
+                   tf.cast(tower.num_examples, tf.float32)])
 
 
 def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:

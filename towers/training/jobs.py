@@ -21,51 +21,50 @@ from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
-  from towers.program import Program
   from towers.tower.tower import Model
   from towers.training.tools.serving import Predict
 
 
-def build(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup) -> 'Program':
-  """Returns the program that a config describes, in a graph of its own.
+def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
+          signals: Signals) -> None:
+  """Trains the program that a config describes, and exports it if asked.
 
   Args:
     config: of this worker.
     cluster: the workers.
     data_set: the splits.
     startup: entered.
+    signals: entered.
   """
   from tensorflow_v1 import tf
   from towers.placement.workers import Workers
   from towers.training.build import build_configured
   from towers.training.reporting.describe import describe_ops
+  from towers.training.train import train_configured
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
   if config.export_dir:
     # A model that cannot be exported is refused before all those steps, rather than after.
     _find_predict(config, data_set)
-  with tf.Graph().as_default() as graph:
-    startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
-    program = build_configured(config, _build_model(config, data_set), data_set,
-                               Workers(cluster.num_workers, cluster.rank))
-    startup.note(describe_ops(graph, len(devices.names)))
-  return program
+  model = _build_model(config, data_set)
 
+  def build(accumulate):
+    with tf.Graph().as_default() as graph:
+      startup.begin('graph', 'building the graph', count_ops=lambda: len(graph.get_operations()))
+      program = build_configured(dataclasses.replace(config, accumulate=accumulate), model,
+                                 data_set, Workers(cluster.num_workers, cluster.rank))
+      startup.note(describe_ops(graph, len(devices.names)))
+    return program
 
-def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
-          signals: Signals) -> None:
-  """Trains the program that a config describes, and exports it if asked; see `build`."""
-  from towers.training.train import train_configured
-
-  program = build(config, cluster, data_set, startup)
   source = data_set.source and f'{data_set.source}; damaged records: {config.on_bad_record}'
   train_configured(
-      program, config, dataclasses.asdict(config), startup=startup, signals=signals,
-      bad_records=data_set.bad_records, described=dict(
-          data=config.data, source=source, model=config.model,
-          update=f'{config.optimizer}, {config.schedule} schedule, '
-                 f'peak rate {config.peak_learning_rate():g}'))
+      build, config, dataclasses.asdict(config), devices=devices, startup=startup, signals=signals,
+      num_towers=len(devices.names) - (config.validation == 'tower'),
+      splits=(data_set.train, data_set.validation), bad_records=data_set.bad_records,
+      described=dict(data=config.data, source=source, model=config.model,
+                     update=f'{config.optimizer}, {config.schedule} schedule, '
+                            f'peak rate {config.peak_learning_rate():g}'))
   if config.export_dir and not cluster.is_evaluator:
     export(config, data_set)
 

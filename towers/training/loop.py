@@ -27,11 +27,13 @@ class LoopEnd(NamedTuple):
     train_loss: the mean loss of the last step's global batch, or None if no step was left.
     validation: each metric's mean over the validation split at the end; empty without validation.
     validation_examples: how many examples these means are over.
+    stopped: why the loop has ended before the last step, or None.
   """
   step: int
   train_loss: Optional[float]
   validation: Dict[str, float]
   validation_examples: int
+  stopped: Optional[str] = None
 
 
 class Loop:
@@ -39,7 +41,7 @@ class Loop:
 
   def __init__(self, session: Opened, *, schedule: Schedule, checkpoints: Any, progress: Any,
                history: Optional[History] = None, signals: Optional[Signals] = None,
-               clock: Callable[[], float] = time.monotonic):
+               end_at: Optional[float] = None, clock: Callable[[], float] = time.monotonic):
     """Prepares.
 
     Args:
@@ -49,6 +51,7 @@ class Loop:
       progress: shows the steps and validations.
       history: up to the step of the session; empty if None.
       signals: once its `received` is set, the run saves and exits; or None.
+      end_at: by the clock, when all is to be validated and saved; None for any time.
       clock: returns seconds.
     """
     self._session, self._steps, self._schedule = session, session.steps, schedule
@@ -60,6 +63,8 @@ class Loop:
     self._finished: Optional[ValidationPass] = None
     self._loss: Optional[float] = None
     self._leaves = False
+    self._stops, self._end_at = False, end_at
+    self._stopped: Optional[str] = None
     self._due = 0  # The next step after which something is scheduled.
     self._save_at = float('inf')
 
@@ -89,9 +94,17 @@ class Loop:
       finished = self._finished
       return LoopEnd(steps.step, None if self._loss is None else float(self._loss),
                      {} if finished is None else finished.means(),
-                     0 if finished is None else finished.num_examples)
+                     0 if finished is None else finished.num_examples, self._stopped)
     finally:
       self._keeper.close()
+
+  def stop(self, why: str) -> None:
+    """Ends the loop after this step, or the next one where other workers must know."""
+    self._stopped = self._stopped or why
+
+  def save_last(self) -> int:
+    """Saves what the run goes on from, if it ends now; returns the step."""
+    return self._keeper.save_last()
 
   def _take_step(self):
     """Takes a step, and returns its loss, whatever became of it."""
@@ -109,28 +122,44 @@ class Loop:
     and would soon sleep.
     """
     return (self._running is not None or self._steps.step >= self._due or self._is_to_leave() or
-            self._keeper.has_failed)
+            self._is_to_stop() or self._keeper.has_failed)
 
   def _between_steps(self) -> bool:
     """Validates and saves if due and not done yet; returns whether the run is over."""
-    schedule, step, keeper = self._schedule, self._steps.step, self._keeper
+    step, keeper = self._steps.step, self._keeper
     self._due = self._next_due(step)
     self._leave_if_asked()
-    is_last = step >= schedule.total_steps
-    saves = not keeper.has_saved and (is_last or step % schedule.save_every == 0) and step > 0
-    self._validate_if_due(is_last, saves)
+    is_last = self._is_last()
+    self._validate_if_due(is_last)
+    if not is_last and self._is_last():  # A callback has asked meanwhile.
+      is_last = True
+      self._validate_if_due(is_last)
 
     is_over = is_last or self._history.has_stopped
-    if is_over and not is_last:
-      self._progress.write('stopped early: no validation was better than '
-                           f'{self._history.describe_best()}')
+    if is_over and step < self._schedule.total_steps:
+      self._say_why()
     # A run that resumes at its last step has saved that, but not the validation that it missed.
-    if (saves or is_over) and (keeper.has_news or not keeper.has_saved):
+    if (is_over or self._is_to_save(is_last)) and (keeper.has_news or not keeper.has_saved):
       keeper.save()
     if is_over:
       self._steps.check_replicas()
       keeper.check_saved(step)
     return is_over
+
+  def _is_last(self):
+    return self._steps.step >= self._schedule.total_steps or self._is_to_stop()
+
+  def _is_to_save(self, is_last):
+    step = self._steps.step
+    is_due = is_last or step % self._schedule.save_every == 0
+    return is_due and step > 0 and not self._keeper.has_saved
+
+  def _say_why(self):
+    if self._stopped is not None:
+      self._progress.write(f'stopped after step {self._steps.step}: {self._stopped}')
+    else:
+      self._stopped = f'no validation was better than {self._history.describe_best()}'
+      self._progress.write(f'stopped early: {self._stopped}')
 
   def _next_due(self, step):
     """Returns the next step after which the run validates, saves or ends."""
@@ -138,8 +167,8 @@ class Loop:
     intervals = (schedule.validate_every, schedule.save_every)
     return min([schedule.total_steps] + [(step // every + 1) * every for every in intervals])
 
-  def _validate_if_due(self, is_last, saves):
-    steps, step = self._steps, self._steps.step
+  def _validate_if_due(self, is_last):
+    steps, step, saves = self._steps, self._steps.step, self._is_to_save(is_last)
     # A pass ends before a checkpoint, since a run that resumes there could not continue it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
@@ -169,7 +198,10 @@ class Loop:
                                 examples=running.num_examples)
     self._finished, self._running = running, None
     measured, steps.pass_began = steps.pass_began, None
-    if not self._history.has_validated(running.step):
+    # Where it was not due a run that goes on from here must not find it.
+    is_due = (running.step % self._schedule.validate_every == 0 or
+              running.step >= self._schedule.total_steps)
+    if is_due and not self._history.has_validated(running.step):
       self._history.add(running.step, running.means())
       self._keeper.has_news = True
       if self._history.is_best:
@@ -200,6 +232,18 @@ class Loop:
     if self._steps.has_other_workers:
       self._signals.answer()
     return False
+
+  def _is_to_stop(self):
+    """Whether all workers know that one of them is to end here."""
+    if self._end_at is not None and not self._stopped:
+      # As long as the pauses so far, for a validation and a checkpoint, and another step.
+      needed = 2 * self._progress.longest_pause + self._progress.seconds_per_step()
+      if self._clock() + needed >= self._end_at:
+        self._stopped = 'max_seconds are over'
+    if not self._stops and self._steps.agree('stop', self._stopped is not None):
+      self._stops = True
+      self._stopped = self._stopped or 'another worker is to stop'
+    return self._stops
 
   def _is_to_leave(self):
     """Whether all workers know that one of them got a signal to exit."""

@@ -9,6 +9,7 @@ from towers.base.usage_error import UsageError
 from towers.data import BadRecords
 from towers.placement.counters import get_examples_seen
 from towers.session import Session
+from towers.training.callbacks import Callbacks
 from towers.training.cluster.worker import Worker
 from towers.training.faults.run_error import OutOfMemory
 from towers.training.faults.signals import Signals
@@ -17,8 +18,9 @@ from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.reporting.input_advice import advise
 from towers.training.reporting.kept import build_callbacks
+from towers.training.reporting.outcome import build_result
 from towers.training.reporting.progress import Callback, Progress
-from towers.training.reporting.result import build_result
+from towers.training.reporting.writer import Writer
 from towers.training.saving.checkpoints import ChiefsCheckpoints
 from towers.training.saving.history import History
 from towers.training.saving.standing import Standing, take_standing
@@ -34,10 +36,14 @@ class Run:
 
   Attributes:
     program: that runs, in the graph of now.
-    session: that it runs in.
+    session: the open `towers.Session` that it runs in.
+    writer: writes a callback's images, histograms and texts to the summaries, see `Writer`.
+    result: what the run has come to, as `towers.train` returns it; {} until its end.
   """
 
   session: Session
+  writer: Writer
+  _loop: Loop
 
   def __init__(self, program: TrainingGraph, config: Config, settings: Mapping[str, Any], *,
                description: str, startup: Startup, signals: Signals,
@@ -60,6 +66,42 @@ class Run:
     self._config, self._settings, self._description = config, settings, description
     self._startup, self._signals = startup, signals
     self._bad_records, self._worker, self._callbacks = bad_records, worker, callbacks
+    self.result: Dict[str, Any] = {}
+    self._trained: Dict[str, float] = {}
+    self._validated: Dict[str, float] = {}
+
+  @property
+  def step(self) -> int:
+    """Weight updates so far, those before a resume included."""
+    return self.session.step
+
+  @property
+  def metrics(self) -> Dict[str, float]:
+    """The newest means: of the training steps since the validation before, and `validation_…`.
+
+    The first are 'loss' and what the model returns, over the examples of these steps.
+    """
+    return {**self._find_trained(),
+            **{f'validation_{name}': mean for name, mean in self._validated.items()}}
+
+  def stop(self, why: str) -> None:
+    """Ends the run after this step: it validates, saves, writes its result, and exits with 0.
+
+    Started again, it goes on from there. One of several workers ends all of them.
+
+    Args:
+      why: said on the screen and in the result.
+    """
+    self._loop.stop(why)
+
+  def note_validation(self, means: Dict[str, float]) -> None:
+    """Takes the means of a validation that has ended; the training steps behind it begin anew."""
+    self._trained, self._validated = self._find_trained(), means
+    self._mark = self.session.steps.metrics.mark()
+
+  def _find_trained(self):
+    """Returns the means of training since the last validation, or those before it."""
+    return self.session.steps.metrics.since(self._mark) or self._trained
 
   def train(self, rebuild: Optional[Callable[[int], TrainingGraph]] = None) -> Dict[str, Any]:
     """Runs from the newest checkpoint to the last step; returns what `--result_file` holds.
@@ -186,36 +228,47 @@ class Run:
     progress = Progress(
         total_steps=schedule.total_steps, first_step=step, plan=self.program.plan,
         learning_rate=steps.learning_rate, on_first_step=startup.finish,
-        input_wait_seconds=lambda: steps.input_wait_seconds, is_quiet=self._config.quiet)
+        input_wait_seconds=lambda: steps.input_wait_seconds, metrics=steps.metrics,
+        is_quiet=self._config.quiet)
     if checkpoints:
       checkpoints.warn = progress.write
 
     with watch_records(self._bad_records, progress), contextlib.ExitStack() as closing:
       closing.callback(progress.close)
-      own_callbacks = build_callbacks(
+      own, summaries = build_callbacks(
           self._config, self._settings, self._description, steps=steps, first_step=step,
           progress=progress, startup=startup, history=history)
-      for callback in own_callbacks:
+      for callback in own:
         closing.callback(callback.close)
-      progress.callbacks.extend([*own_callbacks, *self._callbacks])
+      self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
+      self._loop = loop = Loop(
+          session, schedule=schedule, checkpoints=checkpoints, progress=progress, history=history,
+          signals=self._signals, end_at=self._find_end())
+      callbacks = Callbacks(self, self._callbacks, loop.save_last)
+      progress.callbacks.extend([*own, callbacks])
       if step < reached:
-        for callback in self._callbacks:
-          callback.rewind(step)
+        callbacks.rewind(step)
       session.start(step)
       # Before, there is nothing to save, and a signal ends the process at once.
       self._signals.leave_to_run(progress.seconds_per_step)
-      end = Loop(session, schedule=schedule, checkpoints=checkpoints, progress=progress,
-                 history=history, signals=self._signals).run()
+      end = loop.run()
+      examples_seen = int(session.tf_session.run(get_examples_seen()))
+      self.result = build_result(
+          self.program, steps, progress, end, trained=self._find_trained(),
+          examples_seen=examples_seen, started=startup.started)
+      callbacks.end()
       if self._worker is not None:
         self._worker.peers.stop()
-    examples_seen = int(session.tf_session.run(get_examples_seen()))
     steps.activity = 'the end'
     self._advise(progress)
-    result = build_result(self.program, steps, progress, end, examples_seen=examples_seen,
-                          started=startup.started)
-    for callback in own_callbacks:
-      callback.finish(result)
-    return result
+    for callback in own:
+      callback.finish(self.result)
+    return self.result
+
+  def _find_end(self) -> Optional[float]:
+    """Returns by when the run is to end, by time.monotonic(), or None."""
+    seconds = self._config.max_seconds
+    return None if seconds is None else self._startup.started + seconds
 
   def _advise(self, progress):
     """Says what would make the input faster, if the towers wait for it."""

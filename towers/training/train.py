@@ -6,11 +6,13 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, U
 
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.data import BadRecords
+from towers.data import BadRecords, Examples
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import check_port, read_cluster
+from towers.placement.devices import Devices
 from towers.settings import common_to_workers
-from towers.training.cluster.worker import Worker, has_started, join_workers
+from towers.training.callbacks import read_callbacks
+from towers.training.cluster.worker import has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate
 from towers.training.reporting.describe import describe_run
@@ -28,9 +30,10 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
           validate_every: str = '1epoch', checkpoint_dir: Optional[str] = None,
           checkpoint_every: str = '1epoch', keep_checkpoints: int = 5, best_metric: str = 'loss',
           early_stopping: Optional[int] = None, on_full_disk: str = 'warn', on_nan: str = 'stop',
-          stall_seconds: float = 300.0, quiet: bool = False, summary_dir: Optional[str] = None,
-          report: Optional[str] = None, summary_every: str = '0.1epochs',
-          trace_steps: Optional[str] = None, trace_file: str = 'trace.json',
+          max_seconds: Optional[float] = None, stall_seconds: float = 300.0, quiet: bool = False,
+          summary_dir: Optional[str] = None, report: Optional[str] = None,
+          summary_every: str = '0.1epochs', trace_steps: Optional[str] = None,
+          trace_file: str = 'trace.json',
           result_file: Optional[str] = None, graph_rewriter: str = 'auto',
           inter_threads: Optional[int] = None, intra_threads: Optional[int] = None,
           start_seconds: float = 300.0, worker_seconds: float = 20.0,
@@ -54,6 +57,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.
     on_nan: 'stop' or 'skip' when the loss or a gradient is not finite; 'rollback' needs a program
       whose learning rate it can lower, which only `main.py` builds.
+    max_seconds: in which the run validates, saves and ends, to go on when it is started again;
+      from the start of `train`.
     stall_seconds: without any progress, after which the run ends and says why.
     quiet: whether to leave out the progress line.
     summary_dir: folder for TensorBoard.
@@ -66,7 +71,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     start_seconds: how long to wait for all workers.
     worker_seconds: how long another worker may then be silent.
     callbacks: `towers.Callback` objects, or functions of the step and the loss, run after each
-      step.
+      step. An exception in one ends the run once the step is saved.
 
   Returns:
     The result, by name, as `--result_file` has it; {} for an evaluator.
@@ -80,13 +85,15 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
       checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints,
       best_metric=best_metric, early_stopping=early_stopping, on_full_disk=on_full_disk,
-      on_nan=on_nan, stall_seconds=stall_seconds, quiet=quiet, summary_dir=summary_dir,
-      report=report, summary_every=summary_every, trace_steps=trace_steps, trace_file=trace_file,
-      result_file=result_file, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
-      intra_threads=intra_threads, start_seconds=start_seconds, worker_seconds=worker_seconds)
+      on_nan=on_nan, max_seconds=max_seconds, stall_seconds=stall_seconds, quiet=quiet,
+      summary_dir=summary_dir, report=report, summary_every=summary_every,
+      trace_steps=trace_steps, trace_file=trace_file, result_file=result_file,
+      graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
+      start_seconds=start_seconds, worker_seconds=worker_seconds)
   if on_nan == 'rollback':
     raise UsageError('on_nan=rollback lowers the learning rate, which only a program of '
                      'main.py lets it: use on_nan=skip or stop.')
+  callbacks = read_callbacks(callbacks)
   if early_stopping is not None and program.validation is None:
     raise UsageError(f'early_stopping={early_stopping} needs validation: give '
                      'towers.Program the argument validation.')
@@ -102,23 +109,30 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
 
   with Signals() as signals, Startup(time.monotonic()) as startup, lock_folder(
       config.checkpoint_dir if cluster.is_chief else None,
-      wait_seconds=start_seconds if cluster.is_elastic else 0):
-    return train_configured(program, config, settings, startup=startup, signals=signals,
-                            callbacks=[
-        callback if isinstance(callback, Callback) else _Function(callback)
-        for callback in callbacks])
+      wait_seconds=start_seconds if cluster.is_elastic else 0), program.graph.as_default():
+    return train_configured(
+        lambda accumulate: (program if accumulate == program.plan.accumulate
+                            else program.build_again(accumulate)),
+        config, settings, devices=program.devices, startup=startup, signals=signals,
+        num_towers=program.plan.num_towers,
+        splits=(program.train_examples, program.validation_examples), callbacks=callbacks)
 
 
-def train_configured(program: TrainingGraph, config: Config, settings: Mapping[str, Any], *,
-                     startup: Startup, signals: Signals, bad_records: Optional[BadRecords] = None,
+def train_configured(build: Callable[[int], TrainingGraph], config: Config,
+                     settings: Mapping[str, Any], *, devices: Devices, num_towers: int,
+                     splits: Sequence[Optional[Examples]], startup: Startup, signals: Signals,
+                     bad_records: Optional[BadRecords] = None,
                      described: Optional[Mapping[str, str]] = None,
                      callbacks: Sequence[Callback] = ()) -> Dict[str, Any]:
   """Trains a program as the worker that this process is, or follows as the evaluator.
 
   Args:
-    program: built.
+    build: returns the program in a number of micro-batches.
     config: of this worker; its folder is locked.
     settings: of program and run, by name.
+    devices: of this worker's towers.
+    num_towers: that train, of these.
+    splits: the data: training, validation.
     startup: entered.
     signals: entered.
     bad_records: met in the data; None where there can be none.
@@ -129,19 +143,23 @@ def train_configured(program: TrainingGraph, config: Config, settings: Mapping[s
     As `train`.
   """
   cluster = read_cluster(os.environ)
-  if cluster.is_evaluator:
-    from towers.training.evaluator import evaluate
-    evaluate(program, config, startup=startup, signals=signals)
-    return {}
-  facts = dict(common_to_workers(settings), towers=len(program.devices.names))
-  with program.graph.as_default(), join_workers(
-      cluster, devices=program.devices, facts=facts, startup=startup,
-      splits=(program.train_examples, program.validation_examples),
-      session_settings=dict(config.session_settings(), collective=program.settings['collective']),
-      start_seconds=config.start_seconds, worker_seconds=config.worker_seconds) as worker:
-    is_auto = settings['accumulate'] == AUTO
+  with join_workers(
+      cluster, devices=devices, facts=dict(common_to_workers(settings), towers=len(devices.names)),
+      splits=splits, session_settings=dict(config.session_settings(),
+                                           collective=settings['collective']),
+      startup=startup, start_seconds=config.start_seconds,
+      worker_seconds=config.worker_seconds) as worker:
+    accumulate = settings['accumulate']
+    is_auto = accumulate == AUTO
     if is_auto:
-      program = _rebuild_as_recalled(program, config, worker)
+      accumulate = recall_accumulate(
+          config.checkpoint_dir, batch_size=settings['batch_size'], worker=worker,
+          num_towers=num_towers)
+    program = build(accumulate)
+    if cluster.is_evaluator:
+      from towers.training.evaluator import evaluate
+      evaluate(program, config, startup=startup, signals=signals)
+      return {}
     with program.graph.as_default():
       description = describe_run(program, **(described or {}))
     write_line(description if cluster.is_chief else
@@ -149,33 +167,9 @@ def train_configured(program: TrainingGraph, config: Config, settings: Mapping[s
                f'{cluster.describe(0)} tells of the run')
     run = Run(program, config, settings, description=description, startup=startup, signals=signals,
               bad_records=bad_records, worker=worker, callbacks=callbacks)
-    result = run.train(program.build_again if is_auto else None)
+    result = run.train(build if is_auto else None)
   if config.result_file:
     write_result(config.result_file, result)
   if cluster.is_chief:  # The other workers have printed what is theirs.
     write_line(format_result(result, time.monotonic() - startup.started))
   return result
-
-
-def _rebuild_as_recalled(program: TrainingGraph, config: Config,
-                         worker: Optional[Worker]) -> TrainingGraph:
-  """Returns the program in the micro-batches that the folder of checkpoints remembers."""
-  accumulate = recall_accumulate(
-      config.checkpoint_dir, batch_size=program.plan.batch_size,
-      num_towers=program.plan.num_towers, worker=worker)
-  return program if accumulate == program.plan.accumulate else program.build_again(accumulate)
-
-
-class _Function(Callback):
-  """A callback that is a function of the step and the loss."""
-
-  def __init__(self, function: Callable[[int, float], Any]):
-    """Keeps the function."""
-    if not callable(function):
-      raise UsageError(f'callbacks has {function!r}: give a towers.Callback, or a function '
-                              'of the step and the loss.')
-    self._function = function
-
-  def step(self, *, step: int, loss: float, train_seconds: float) -> None:
-    """Calls the function."""
-    self._function(step, float(loss))

@@ -55,7 +55,7 @@ def test_one_set_of_tags_and_the_numbers_of_one_tower(tmp_path, one, mode, num_t
   assert [point[:2] for point in exact(many)] == [point[:2] for point in exact(one)]
   assert {tag for tag, _, _ in many} == {
       'train/loss', 'train/learning_rate', 'train/gradient_norm', 'train/examples_per_second',
-      'train/input_wait', 'validation/loss', 'validation/accuracy'}
+      'train/input_wait', 'train/accuracy', 'validation/loss', 'validation/accuracy'}
   assert [step for tag, step, _ in many if tag == 'train/loss'] == [3, 6, 9, 12]
   assert [step for tag, step, _ in many if tag == 'validation/loss'] == [5, 10, 12]
   np.testing.assert_allclose([point[2] for point in exact(many)],
@@ -136,6 +136,10 @@ def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, 
       train(run, folder=tmp_path / 'parts', summaries=tmp_path / 'curves')
   points = exact(read(tmp_path / 'curves'))
   assert len({point[:2] for point in points}) == len(points)
+  assert sorted(point[:2] for point in points) == sorted(point[:2] for point in expected)
+  # A mean since the point before leaves out the steps before the end.
+  points, expected = ([point for point in of_run if point[0] != 'train/accuracy']
+                      for of_run in (points, expected))
   assert sorted(points) == sorted(expected)
 
 

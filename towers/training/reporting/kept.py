@@ -1,7 +1,7 @@
 """What a run keeps of its steps: a timeline, and curves for TensorBoard and the report."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
@@ -17,8 +17,8 @@ from towers.training.stepping.steps import Steps
 
 def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *,
                     steps: Steps, first_step: int, progress: Progress, startup: Startup,
-                    history: History) -> List[Callback]:
-  """Returns the callbacks that keep what config asks for.
+                    history: History) -> Tuple[List[Callback], Optional[Any]]:
+  """Returns the callbacks that keep what config asks for, and its `Summaries` or None.
 
   Args:
     config: of the run.
@@ -31,7 +31,7 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
     history: of validations that earlier runs have written.
   """
   callbacks: List[Callback] = []
-  program = steps.program
+  program, summaries = steps.program, None
   if config.trace_steps:
     timeline = load_annex('--trace_steps')
     first, last = parse_trace_steps(config.trace_steps)
@@ -45,7 +45,8 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
     callbacks.append(MetricSamples(
         steps, plan=program.plan, every=every, first_step=first_step,
         metric_writers=metric_writers, has_validated=history.has_validated))
-  return callbacks
+    summaries = metric_writers[0] if config.summary_dir else None
+  return callbacks, summaries
 
 
 def _build_metric_writers(config: Config, settings: Mapping[str, Any], description: str, *,

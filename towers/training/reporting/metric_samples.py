@@ -40,6 +40,7 @@ class MetricSamples(Callback):
     self._has_validated = has_validated
     self._last_step = first_step
     self._mark: Optional[Tuple[int, float, float]] = None
+    self._metrics_mark = steps.metrics.mark()
     self._begin(first_step)
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
@@ -51,8 +52,13 @@ class MetricSamples(Callback):
       self._mark = (step, train_seconds, self._steps.input_wait_seconds)
     if step % self._every == 0:
       sample = self._build_sample(step, loss, train_seconds)
+      metrics = self._steps.metrics.since(self._metrics_mark)
+      metrics.pop('loss', None)  # The sample has that of its own step.
+      self._metrics_mark = self._steps.metrics.mark()
+      update = self._steps.update
       for metric_writer in self._metric_writers:
         metric_writer.sample(sample)
+        metric_writer.of_model(step, metrics, update.summaries if update else ())
       self._mark = (step, train_seconds, self._steps.input_wait_seconds)
       self._steps.measure(self._every == 1)
     elif (step + 1) % self._every == 0:
@@ -88,6 +94,7 @@ class MetricSamples(Callback):
   def _begin(self, step):
     self._last_step = step
     self._mark = None
+    self._metrics_mark = self._steps.metrics.mark()
     self._steps.measure((step + 1) % self._every == 0)
 
   def _build_sample(self, step, loss, train_seconds):

@@ -1,6 +1,6 @@
 """MetricWriter: where measured steps go: TensorBoard's curves, a report, or your own."""
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 
 class Sample(NamedTuple):
@@ -27,6 +27,15 @@ class MetricWriter:
 
   def sample(self, sample: Sample) -> None:
     """Takes a measured step."""
+
+  def of_model(self, step: int, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+    """Takes what the model itself measures, with the sample of the step.
+
+    Args:
+      step: of the sample.
+      metrics: means over the training steps since the sample before, by name.
+      summaries: serialized `tf.Summary`s of the step.
+    """
 
   def validation(self, step: int, metrics: Dict[str, float]) -> None:
     """Takes the means over the validation split, for the weights after `step` updates."""

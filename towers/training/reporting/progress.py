@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
 
 from towers.base.output import write
 from towers.input.plan import Plan
+from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import format_means
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -28,7 +29,20 @@ _SHOWN_WAIT = 0.05
 
 
 class Callback:
-  """What `Progress` calls besides; a base class whose methods do nothing."""
+  """What a run calls as it goes; a base class whose methods do nothing.
+
+  `run` is the `Run`: it has `step`, `metrics`, `session`, `writer` and `stop('why')`. The methods
+  with numbers in place of the run are called as well.
+  """
+
+  def on_step(self, run: Any) -> None:
+    """Runs after each step."""
+
+  def on_validation(self, run: Any) -> None:
+    """Runs after each pass over the validation split."""
+
+  def on_end(self, run: Any) -> None:
+    """Runs once the run has come to its end, with the session still open and `run.result` there."""
 
   def step(self, *, step: int, loss: float, train_seconds: float) -> None:
     """Runs after each step; `train_seconds` leaves out pauses and the first step."""
@@ -55,11 +69,13 @@ class Progress:
   Attributes:
     callbacks: run after each step, validation, rewind and warning.
     first_step_at: when the first step ended, by the clock; None until then.
+    longest_pause: seconds of the longest validation or checkpoint.
   """
 
   def __init__(self, *, total_steps: int, first_step: int, plan: Plan,
                learning_rate: Callable[[], float], on_first_step: Callable[[], None] = lambda: None,
                input_wait_seconds: Callable[[], float] = lambda: 0.0,
+               metrics: Optional[TrainingMetrics] = None,
                stream: Optional[TextIO] = None,
                clock: Callable[[], float] = time.monotonic, columns: Optional[int] = None,
                is_quiet: bool = False):
@@ -72,6 +88,7 @@ class Progress:
       learning_rate: reads the rate; called only to show it.
       on_first_step: called after the first step, before anything is shown.
       input_wait_seconds: reads how long all training steps so far have waited for input.
+      metrics: of the training steps, whose means since the last line it shows; or None.
       stream: to write to; `sys.stdout` if None. A terminal gets a bar.
       clock: seconds.
       columns: of the terminal; read at each drawing if None.
@@ -84,6 +101,8 @@ class Progress:
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
     self._input_wait_seconds = input_wait_seconds
+    self._metrics = metrics
+    self._metrics_mark = metrics and metrics.mark()
     self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
     self._is_terminal = bool(self._stream) and self._stream.isatty()
@@ -103,7 +122,7 @@ class Progress:
     self._train_seconds = 0.0
     self._shown_step, self._shown_train_seconds = first_step, 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
-    self._paused_seconds = 0.0
+    self._paused_seconds = self.longest_pause = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
     """Counts a step, and shows it when a line is due."""
@@ -151,7 +170,8 @@ class Progress:
         self._put('\n')
 
   def rewind(self, step: int) -> None:
-    """Continues from an earlier step, and measures the speed anew."""
+    """Continues from an earlier step, and measures speed and metrics anew."""
+    self._metrics_mark = self._metrics and self._metrics.mark()
     self._step = self._shown_step = self._first_timed_step = step
     self._train_seconds = self._shown_train_seconds = 0.0
     self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
@@ -167,6 +187,7 @@ class Progress:
     finally:
       self._mark = self._clock()
       self._paused_seconds += self._mark - began
+      self.longest_pause = max(self.longest_pause, self._mark - began)
 
   def seconds(self) -> Dict[str, float]:
     """Returns the seconds of each phase of this process, since its first step."""
@@ -210,6 +231,12 @@ class Progress:
     facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
              'step': f'step {self._step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
+    if self._metrics is not None:
+      means = self._metrics.since(self._metrics_mark)
+      self._metrics_mark = self._metrics.mark()
+      if len(means) > 1:
+        facts['metrics'] = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items()
+                                     if name != 'loss')
     rate = self._learning_rate()
     if not math.isnan(rate):  # Some optimizers hide theirs.
       facts['rate'] = f'rate {rate:.3g}'
@@ -228,7 +255,7 @@ class Progress:
 
   def _draw(self, facts, columns):
     """Returns the line, with a bar if there is room, and without the least of facts if not."""
-    for left_out in ('', 'rate', 'wait', 'speed', 'epoch', 'loss', 'left'):
+    for left_out in ('', 'rate', 'wait', 'metrics', 'speed', 'epoch', 'loss', 'left'):
       facts = {name: fact for name, fact in facts.items() if name != left_out}
       head = facts.get('epoch', '')
       tail = '  '.join(fact for name, fact in facts.items() if name != 'epoch')

@@ -1,42 +1,11 @@
 """The result of a run: a line to read, and JSON for programs."""
 
 import json
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 from towers.base.files import write_whole
 from towers.base.reason import find_reason, is_about_room
 from towers.training.faults.run_error import RunError
-
-if TYPE_CHECKING:  # The command line answers --help and --doctor without TensorFlow.
-  from towers.training.reporting.progress import Progress
-  from towers.training.stepping.steps import Steps
-  from towers.training_graph import TrainingGraph
-
-
-def build_result(program: 'TrainingGraph', steps: 'Steps', progress: 'Progress', end: Any, *,
-                 examples_seen: int, started: float) -> Dict[str, Any]:
-  """Returns what `--result_file` holds, by name.
-
-  Args:
-    program: that has trained.
-    steps: of its session.
-    progress: of the run.
-    end: of the loop, a `LoopEnd`.
-    examples_seen: in all steps, those before a resume included.
-    started: time.monotonic() when the process began.
-  """
-  from tensorflow_v1 import tf
-  all_reduce = program.gradients.all_reduce
-  return dict(
-      global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
-      global_batch_size=program.plan.batch_size, train_loss=end.train_loss,
-      **{f'validation_{name}': end.validation.get(name)
-         for name in dict.fromkeys(['loss', 'accuracy', *end.validation])},
-      validation_examples=end.validation_examples,
-      examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
-      first_losses=steps.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
-      setup_seconds=progress.first_step_at and progress.first_step_at - started,
-      tensorflow_version=tf.__version__)
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """Summaries: a run's curves, text and graph for TensorBoard, under the same tags on N towers.
 
   train/loss  train/learning_rate  train/gradient_norm  train/examples_per_second  train/input_wait
+  train/accuracy  …                                means of the model's metrics since the last point
   validation/loss  validation/accuracy  …          at the step of the measured weights
+  activations  …                                   what the model makes by tf.summary, in one tower
   configuration  run                               text: all settings; devices, data and variables
   graph                                            with a scope for each tower: tower_0, tower_1, …
 
@@ -15,9 +17,10 @@ event is in the file or a warning is on the screen.
 
 import io
 import os
+import re
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
@@ -26,6 +29,7 @@ from towers.training.reporting.metric_writer import MetricWriter, Sample
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
+_SCOPE = re.compile(r'^tower_\d+/')
 
 
 class Summaries(MetricWriter):
@@ -52,12 +56,25 @@ class Summaries(MetricWriter):
     self._write(tf.Event(file_version=_FILE_VERSION))
     self.rewind(first_step)
     for tag, text in texts.items():
-      self._write_values(first_step, _text_value(tag, text))
+      self._write_values(first_step, text_value(tag, text))
     self._write(tf.Event(graph_def=graph.as_graph_def(add_shapes=True).SerializeToString()))
 
   def sample(self, sample: Sample) -> None:
     """Writes a point of every training curve."""
     self._write_scalars(sample.step, 'train', sample._asdict())
+
+  def of_model(self, step: int, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+    """Writes a point of each of the model's curves, and its own summaries without a tower's name.
+    """
+    self._write_scalars(step, 'train', metrics)
+    for text in summaries:
+      self.add(step, tf.Summary.FromString(text))
+
+  def add(self, step: int, summary: Any) -> None:
+    """Writes a `tf.Summary` under its own tags; a tag that begins with a tower's scope loses it."""
+    for value in summary.value:
+      value.tag = _SCOPE.sub('', value.tag)
+    self._write_values(step, *summary.value)
 
   def validation(self, step: int, metrics: Dict[str, float]) -> None:
     """Writes a point of every validation curve."""
@@ -112,7 +129,8 @@ def format_verbatim(text: str) -> str:
   return '\n'.join('    ' + line for line in text.splitlines())
 
 
-def _text_value(tag, text):
+def text_value(tag: str, text: str) -> Any:
+  """Returns a value of a `tf.Summary` that TensorBoard shows as Markdown."""
   metadata = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name='text'))
   return tf.Summary.Value(tag=tag, metadata=metadata,
                           tensor=tf.make_tensor_proto(text, dtype=tf.string))

@@ -13,7 +13,7 @@ Their fetches are resolved once; a plain `Session.run` would resolve them again 
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from towers.training.faults.run_error import RunError
 from towers.training.saving.checkpoints import Snapshot
 from towers.training.settings.learning_rate import get_rate_factor
 from towers.training.stepping.not_finite import NotFinite, Retried
+from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
@@ -41,9 +42,11 @@ class Update(NamedTuple):
   Attributes:
     gradient_norm: the global norm of its gradients.
     learning_rate: that it applied.
+    summaries: that the model has made in the first tower.
   """
   gradient_norm: float
   learning_rate: float
+  summaries: Sequence[bytes] = ()
 
 
 class Steps:
@@ -57,6 +60,7 @@ class Steps:
     first_losses: of the first few steps of this process, to compare runs.
     activity: what the program is doing, in words.
     update: of the last measured step, or None.
+    metrics: of the training steps.
     pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
       run that ends meanwhile to measure them again; else None.
   """
@@ -69,6 +73,7 @@ class Steps:
     self.first_losses: List[float] = []
     self.activity = 'set-up'
     self.update: Optional[Update] = None
+    self.metrics = TrainingMetrics(program)
     self.pass_began: Optional[Snapshot] = None
     self._session = session
     self._program = program
@@ -79,6 +84,9 @@ class Steps:
     self._diagnosis: Optional[Diagnosis] = None
 
     train = [program.gradients.loss, program.train_op, program.input_wait]
+    self._has_metrics = program.gradients.metrics is not None
+    if self._has_metrics:
+      train.append(program.gradients.metrics)
     if self._votes is not None:
       train.append(self._votes.counts)
     # The fetches of each kind of run of a training step.
@@ -224,12 +232,14 @@ class Steps:
   def _with_update(self, make, fetches):
     rate = self._program.learning_rate
     is_constant = isinstance(rate, float)
-    call = make(fetches + [self._program.gradient_norm] + ([] if is_constant else [rate]))
+    rates = [] if is_constant else [rate]
+    call = make([*fetches, self._program.gradient_norm, *rates, *self._program.summaries])
 
     def run():
       results = call()
-      norm, *rates = results[len(fetches):]
-      self.update = Update(float(norm), rate if is_constant else float(rates[0]))
+      norm, *found = results[len(fetches):]
+      self.update = Update(float(norm), rate if is_constant else float(found[0]),
+                           found[len(rates):])
       return results
 
     return run
@@ -269,16 +279,17 @@ class Steps:
 
   def _end_step(self, results):
     """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
-    loss, is_done, waited, *votes = results
+    loss, is_done, waited, *others = results
     self.runs += 1
     if waited > 0:
       self.input_wait_seconds += waited
     if self._votes is not None:
-      self._count_votes(votes[0])
+      self._count_votes(others[self._has_metrics])
     self.activity = 'training'
     if len(self.first_losses) < _FIRST_LOSSES:
       self.first_losses.append(float(loss))
     if is_done or is_done is None:  # An op without a guard gives None.
+      self.metrics.add(self.step, loss, others[0] if self._has_metrics else None)
       self.step += 1
     elif np.isfinite(loss) and self._lower_loss_scale():
       self.skip()

@@ -1,0 +1,236 @@
+"""Callbacks look and stop: a run that one ends goes on as if it had not, and loses no step."""
+
+import glob
+import json
+import os
+
+import numpy as np
+import pytest
+
+import towers
+from main import main
+from tensorflow_v1 import tf
+from tests.harness import small
+from towers.training.saving.files import list_steps
+
+STEPS = 12
+PLACES = [dict(), dict(validation_tower=True, num_towers=3), dict(variables='replicated'),
+          dict(accumulate=2, input_mode='next')]
+
+
+def model(batch, is_training):
+  tf.summary.histogram('seen', batch[0])
+  tf.summary.scalar('largest', tf.reduce_max(batch[0]))
+  return small.model(batch, is_training)
+
+
+def build(num_towers=2, **settings):
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, train=small.random_examples(13), num_towers=num_towers, device='cpu',
+        validation=small.random_examples(11, 'validation', seed=1), batch_size=6,
+        optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+
+
+class Acts(towers.Callback):
+  """Acts at a step or at its validation, and writes down how it is called."""
+
+  def __init__(self, act=lambda run: None, at=None, when='on_step'):
+    self.act, self.at, self.when, self.losses, self.calls = act, at, when, [], []
+    self.acted = None
+
+  def _called(self, name, run):
+    self.calls.append((name, run.step))
+    # A validation tower is done with the weights of a step some steps later.
+    if name == self.when and self.at and run.step >= self.at and self.acted is None:
+      self.acted = run.step
+      self.act(run)
+
+  def on_step(self, run):
+    self._called('on_step', run)
+
+  def on_validation(self, run):
+    self._called('on_validation', run)
+
+  def on_end(self, run):
+    assert run.result['global_step'] == run.step
+    self._called('on_end', run)
+
+  def step(self, *, step, loss, train_seconds):
+    self.losses.append(float(loss))
+
+
+def train(folder, callback=None, settings=None, **others):
+  callback = callback or Acts()
+  result = towers.train(build(**(settings or {})), quiet=True, checkpoint_dir=str(folder),
+                        validate_every='4steps', callbacks=[callback],
+                        **dict(dict(steps=STEPS), **others))
+  return result, callback
+
+
+def read(folder):
+  reader = tf.train.load_checkpoint(str(folder))
+  return ({name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()},
+          json.loads((folder / 'history.json').read_text())['validations'])
+
+
+def assert_same(one, other):
+  assert sorted(one[0]) == sorted(other[0]) and one[1] == other[1]
+  for name, value in one[0].items():
+    np.testing.assert_array_equal(value, other[0][name], err_msg=name)
+
+
+@pytest.mark.parametrize('settings', small.nightly_but(PLACES[:2], PLACES),
+                         ids=lambda settings: '-'.join(settings) or 'plain')
+@pytest.mark.parametrize('when, at', [('on_step', 6), ('on_validation', 8)])
+def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at, tmp_path):
+  whole, of_whole = train(tmp_path / 'whole', settings=settings)
+  assert whole['stopped'] is None
+  stops = Acts(lambda run: run.stop('seen enough'), at, when)
+  result, _ = train(tmp_path / 'parts', stops, settings)
+  stopped = result['global_step']
+  assert stopped == stops.acted < STEPS and stops.calls[-1] == ('on_end', stopped)
+  assert result['stopped'] == 'seen enough'
+  assert result['validation_examples'] == 11 and list_steps(str(tmp_path / 'parts'))[0] == stopped
+  _, rest = train(tmp_path / 'parts', settings=settings)
+  assert stops.losses + rest.losses == of_whole.losses
+  assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
+
+
+def test_it_looks_at_anything_and_changes_nothing(tmp_path):
+  _, expected = train(tmp_path / 'plain')
+  looked = []
+
+  class Looks(Acts):
+    def on_step(self, run):
+      super().on_step(run)
+      looked.append(run.session.run([run.program.towers[1].loss, run.program.batches[0].tensors]))
+      if run.step % 5 == 0:
+        looked.append(run.session.validate())
+
+    def on_validation(self, run):
+      super().on_validation(run)
+      assert run.session.validate() == {name[len('validation_'):]: mean for name, mean in
+                                        run.metrics.items() if name.startswith('validation_')}
+
+  _, found = train(tmp_path / 'looks', Looks())
+  assert found.losses == expected.losses and found.calls == expected.calls
+  assert len(looked) == STEPS + 2
+  assert_same(read(tmp_path / 'looks'), read(tmp_path / 'plain'))
+
+
+def test_metrics_are_those_since_the_validation_before():
+  trained = []
+
+  class Keeps(towers.Callback):
+    def on_validation(self, run):
+      trained.append(run.metrics)
+
+  losses = Acts()
+  result = towers.train(build(), steps=STEPS, validate_every='4steps', quiet=True,
+                        callbacks=[Keeps(), losses])
+  assert len(trained) == 3
+  for index, metrics in enumerate(trained):
+    # Three batches in an epoch of thirteen: six, six and one.
+    sizes = [(6, 6, 1)[step % 3] for step in range(4 * index, 4 * index + 4)]
+    assert metrics['loss'] == pytest.approx(np.average(
+        losses.losses[4 * index:4 * index + 4], weights=sizes))
+  assert result['train_accuracy'] == trained[-1]['accuracy']
+  assert result['validation_accuracy'] == trained[-1]['validation_accuracy']
+  assert result['train_loss'] == losses.losses[-1]
+
+
+@pytest.mark.parametrize('when, settings', [
+    ('on_step', dict()), ('on_validation', dict()),
+    ('on_step', dict(validation_tower=True, num_towers=3))])
+def test_an_exception_ends_the_run_once_the_step_is_saved(when, settings, tmp_path):
+  def fail(run):
+    raise KeyError('mine')
+
+  _, of_whole = train(tmp_path / 'whole', settings=settings)
+  with pytest.raises(KeyError, match='mine'):
+    train(tmp_path / 'parts', Acts(fail, 8 if when == 'on_validation' else 7, when), settings)
+  # A pass of a validation tower begins again where it began.
+  assert list_steps(str(tmp_path / 'parts'))[0] in (7, 8)
+  _, rest = train(tmp_path / 'parts', settings=settings)
+  assert len(rest.losses) <= 5 and rest.losses == of_whole.losses[-len(rest.losses):]
+  assert_same(read(tmp_path / 'parts'), read(tmp_path / 'whole'))
+
+
+class LikeKeras(towers.Callback):
+  def on_epoch_end(self, epoch, logs=None):
+    pass
+
+
+@pytest.mark.parametrize('callback, message', [
+    (LikeKeras(), 'LikeKeras with on_epoch_end, which no run calls: write one of on_step'),
+    (Acts, 'give a towers.Callback, or a function'), (3, 'give a towers.Callback')],
+                         ids=['another method', 'a class', 'a number'])
+def test_one_that_nothing_would_call_is_refused(callback, message):
+  with pytest.raises(towers.UsageError, match=message):
+    towers.train(build(), steps=1, callbacks=[callback])
+
+
+def read_values(folder):
+  values = {}
+  for path in glob.glob(os.path.join(str(folder), 'events*')):
+    for event in tf.train.summary_iterator(path):
+      for value in event.summary.value:
+        values.setdefault(value.tag, []).append((event.step, value))
+  return values
+
+
+@pytest.mark.parametrize('settings', [
+    dict(), dict(num_towers=1), dict(num_towers=3, tower_build='clone'),
+    dict(num_towers=3, validation_tower=True)], ids=['two', 'one', 'cloned', 'aside'])
+def test_summaries_have_one_set_of_tags_for_any_towers(settings, tmp_path):
+  image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+
+  def write(run):
+    run.writer.image('picture', image)
+    run.writer.image('several', np.zeros([2, 3, 3, 1]))
+    run.writer.histogram('numbers', [1, 2, 2])
+    run.writer.text('words', '*none*')
+    run.writer.scalar('one', 1)
+
+  program = build(**settings)
+  with program.graph.as_default():
+    assert {tag.op.name for tag in tf.get_collection(tf.GraphKeys.SUMMARIES)} == {
+        'tower_0/seen', 'tower_0/largest'}
+  towers.train(program, steps=6, summary_dir=str(tmp_path), summary_every='2steps', quiet=True,
+               validate_every='3steps', callbacks=[Acts(write, 4)])
+  values = read_values(tmp_path)
+  assert {tag for tag in values if not tag.startswith(('train/', 'validation/'))} == {
+      'seen', 'largest', 'picture', 'several/0', 'several/1', 'numbers', 'words', 'one',
+      'configuration', 'run'}
+  assert {tag for tag in values if tag.startswith('train/')} >= {'train/loss', 'train/accuracy'}
+  for tag in ('seen', 'largest', 'train/accuracy'):
+    assert [step for step, _ in values[tag]] == [2, 4, 6]
+  [(step, picture)] = values['picture']
+  with tf.Graph().as_default(), tf.Session() as session:
+    np.testing.assert_array_equal(
+        session.run(tf.image.decode_png(picture.image.encoded_image_string)), image)
+  assert step == 4 and values['numbers'][0][1].histo.num == 3
+
+
+def test_a_writer_without_a_folder_writes_nothing():
+  def write(run):
+    run.writer.text('words', 'to nobody')
+    with pytest.raises(towers.UsageError, match=r'has the shape \[2, 2\]'):
+      run.writer.image('picture', np.zeros([2, 2]))
+
+  towers.train(build(), steps=1, quiet=True, callbacks=[Acts(write, 1)])
+
+
+def test_a_run_ends_in_time_and_exits_with_0(tmp_path, capsys):
+  flags = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
+           '--validate_every=20steps', '--quiet', f'--checkpoint_dir={tmp_path}']
+  with tf.Graph().as_default():
+    assert main(flags + ['--steps=1000000', '--max_seconds=2']) == 0
+  step = list_steps(str(tmp_path))[0]
+  said = capsys.readouterr().out
+  assert f'stopped after step {step}: max_seconds are over' in said
+  assert f'validation after step {step:,}:' in said
+  with tf.Graph().as_default():
+    assert main(flags + [f'--steps={step + 1}']) == 0
+  assert f'{step} of {step + 1} steps are done' in capsys.readouterr().out

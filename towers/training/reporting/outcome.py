@@ -1,0 +1,35 @@
+"""Outcome: what a run has come to, as `--result_file` holds it."""
+
+from typing import Any, Dict
+
+from tensorflow_v1 import tf
+from towers.training.reporting.progress import Progress
+from towers.training.stepping.steps import Steps
+from towers.training_graph import TrainingGraph
+
+
+def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: Any, *,
+                 trained: Dict[str, float], examples_seen: int, started: float) -> Dict[str, Any]:
+  """Returns what `--result_file` holds, by name.
+
+  Args:
+    program: that has trained.
+    steps: of its session.
+    progress: of the run.
+    end: of the loop, a `LoopEnd`.
+    trained: means of the training steps since the validation before the last, by name.
+    examples_seen: in all steps, those before a resume included.
+    started: time.monotonic() when the process began.
+  """
+  all_reduce = program.gradients.all_reduce
+  return dict(
+      global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
+      global_batch_size=program.plan.batch_size, train_loss=end.train_loss,
+      **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
+      **{f'validation_{name}': end.validation.get(name)
+         for name in dict.fromkeys(['loss', 'accuracy', *end.validation])},
+      validation_examples=end.validation_examples, stopped=end.stopped,
+      examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
+      first_losses=steps.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
+      setup_seconds=progress.first_step_at and progress.first_step_at - started,
+      tensorflow_version=tf.__version__)

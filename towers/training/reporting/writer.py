@@ -1,0 +1,69 @@
+"""Writer: a callback's own images, histograms, texts and curves beside those of the run."""
+
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.data.formats.png import encode_png
+from towers.training.reporting.summaries import Summaries, text_value
+
+_NUM_BINS = 30
+
+
+class Writer:
+  """Writes to the run's summaries at its current step; does nothing without a summary_dir."""
+
+  def __init__(self, summaries: Optional[Summaries], step: Callable[[], int]):
+    """Takes what writes events, or None, and what returns the current step."""
+    self._summaries, self._step = summaries, step
+
+  def scalar(self, tag: str, value: float) -> None:
+    """Adds a point to a curve."""
+    self._add(lambda: [tf.Summary.Value(tag=tag, simple_value=float(value))])
+
+  def image(self, tag: str, images: Any) -> None:
+    """Adds images `[height, width, channels]`, or `[n, height, width, channels]`.
+
+    They have 1 or 3 channels of bytes, or of floats from 0 to 1.
+
+    Raises:
+      UsageError: the array has another shape.
+    """
+    images = np.asarray(images)
+    if images.ndim == 3:
+      images = images[None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+      raise UsageError(f'{tag} has the shape {list(images.shape)}: give images as [height, width, '
+                       'channels] or [n, height, width, channels] with 1 or 3 channels.')
+    if images.dtype.kind == 'f':
+      images = (np.clip(images, 0, 1) * 255).round()
+    self._add(lambda: [
+        tf.Summary.Value(tag=tag if len(images) == 1 else f'{tag}/{index}', image=tf.Summary.Image(
+            height=image.shape[0], width=image.shape[1], colorspace=image.shape[2],
+            encoded_image_string=encode_png(image)))
+        for index, image in enumerate(images.astype(np.uint8))])
+
+  def histogram(self, tag: str, values: Any) -> None:
+    """Adds a histogram of all numbers of an array."""
+    values = np.asarray(values, np.float64).ravel()
+    counts, edges = np.histogram(values, _NUM_BINS)
+    self._add(lambda: [tf.Summary.Value(tag=tag, histo=tf.HistogramProto(
+        min=values.min(), max=values.max(), num=len(values), sum=values.sum(),
+        sum_squares=np.square(values).sum(), bucket_limit=edges[1:], bucket=counts))])
+
+  def text(self, tag: str, text: str) -> None:
+    """Adds a text in Markdown."""
+    self._add(lambda: [text_value(tag, text)])
+
+  def summary(self, summary: Union[bytes, Any]) -> None:
+    """Adds a `tf.Summary`, as it is or serialized, as of `run.session.run(tf.summary.merge_all())`.
+    """
+    if isinstance(summary, bytes):
+      summary = tf.Summary.FromString(summary)
+    self._add(lambda: summary.value)
+
+  def _add(self, build_values):
+    if self._summaries is not None:
+      self._summaries.add(self._step(), tf.Summary(value=build_values()))
