@@ -156,6 +156,7 @@ def test_the_programs_of_the_questions_run():
       exec(program, {})
 
 
+@pytest.mark.nightly
 def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   random = np.random.RandomState(0)
   (tmp_path / 'train.csv').write_text('0.5,1.5,2\n2.5,3.5,4\n')
@@ -191,6 +192,7 @@ def help_of(program):
   return run_loaded([*program, '--help']).stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else [])

@@ -380,6 +380,7 @@ def test_a_normal_program_prints_nothing():
   assert (result.returncode, result.stdout, result.stderr) == (0, '', '')
 
 
+@pytest.mark.nightly
 def test_what_the_user_set_wins_and_last_words_arrive():
   result = run_python(
       'import os, tensorflow_v1.load\n'

@@ -70,6 +70,7 @@ def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
   assert loss < 0.02  # ln 2 = 0.69 is chance.
 
 
+@pytest.mark.nightly
 def test_by_hand_is_the_same_program(by_themselves):
   assert by_themselves['examples.by_hand'] == by_themselves['examples.own_model']
 
@@ -192,6 +193,7 @@ def test_what_an_estimator_trained_towers_train(migrating):
     assert accuracy('estimator_before') > 0.7
 
 
+@pytest.mark.nightly
 def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers(migrating):
   before, after = migrating['switch_before'], migrating['switch_after']
   with open(os.path.join(ROOT, 'docs', 'migrating.md'), encoding='utf-8') as file:

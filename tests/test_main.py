@@ -38,6 +38,7 @@ def run_with_result(folder, *flags):
     return json.load(file), done
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('streams', [
     '>/dev/full 2>&1', pytest.param('>&- 2>&-', marks=pytest.mark.nightly),
     pytest.param('2>&1 | true', marks=pytest.mark.nightly)])
@@ -101,6 +102,7 @@ def test_a_package_that_is_not_there_is_named():
                   done.stderr)
 
 
+@pytest.mark.nightly
 def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
   switched = result_here(tmp_path, '--num_gpus=2', *QUICK)
   capfd.readouterr()

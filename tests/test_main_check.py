@@ -53,6 +53,7 @@ def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypat
   assert printed.out.rstrip().endswith('plain gradient descent without clipping or decay')
 
 
+@pytest.mark.nightly
 def test_what_is_not_compared_is_said(monkeypatch, capsys):
   build(monkeypatch)
   _, printed = run(capsys, '--tower_build=clone', '--variables=replicated', '--accumulate=2',

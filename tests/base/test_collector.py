@@ -76,6 +76,7 @@ def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_loo
   assert sum(graph() is not None for graph in graphs) == num_there
 
 
+@pytest.mark.nightly
 def test_the_import_and_the_first_program_are_left_out_of_it():
   code = """
 import gc

@@ -45,6 +45,7 @@ def test_a_right_model_agrees(num_towers):
   assert 'are one tower' in report.format() and 'DIFFERS' not in report.format()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', [
     'table', pytest.param('recurrent', marks=nightly), pytest.param('attention', marks=nightly),
     pytest.param('dynamic_rnn', marks=[only_1, nightly])])
@@ -53,6 +54,7 @@ def test_time_major_values_heads_and_tables_agree(name):
   assert report.agrees, report.format()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', ['recurrent', pytest.param('attention', marks=nightly),
                                   pytest.param('dynamic_rnn', marks=[only_1, nightly])])
 def test_what_is_right_before_the_fault_is_not_blamed(name):
@@ -99,6 +101,7 @@ def test_batch_normalisation_of_slim_is_named():
   assert 'BatchNorm' in cause and 'batch statistics' in cause and 'suspects.py' in cause
 
 
+@pytest.mark.nightly
 def test_state_that_is_not_trained_is_compared():
   report = check(suspects.averaging)
   assert find_row(report, 'loss').agrees and find_row(report, 'hidden/weights').agrees
@@ -113,6 +116,7 @@ def test_batch_normalisation_is_named_and_sync_agrees():
   assert check(suspects.normalised, batch_norm='sync').agrees
 
 
+@pytest.mark.nightly
 def test_random_ops_are_named_and_the_rest_agrees_without_them():
   report = check(suspects.dropped)
   assert not report.agrees and report.draws and report.only_draws
@@ -121,6 +125,7 @@ def test_random_ops_are_named_and_the_rest_agrees_without_them():
   assert check(suspects.dropped, is_training=False).agrees
 
 
+@pytest.mark.nightly
 def test_a_fault_beside_random_ops_is_named_too():
   report = check(suspects.dropped_and_centred)
   assert report.draws and not report.only_draws
@@ -188,6 +193,7 @@ def test_variables_with_other_names_at_each_call_do_not_repeat():
   assert report.not_repeated == 'the variable gain_0, which one of two builds alone has'
 
 
+@pytest.mark.nightly
 def test_noise_excuses_no_large_difference():
   report = check(suspects.exploding)
   row = find_row(report, 'loss')
@@ -233,6 +239,7 @@ def test_shares_are_joined_in_every_layout(axis, rows):
   assert not list(join_shares([np.zeros([3, 3]), np.zeros([5, 5])], [3, 5], np.zeros([8, 8])))
 
 
+@pytest.mark.nightly
 def test_values_that_are_not_finite_do_not_agree():
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
@@ -273,6 +280,7 @@ def test_a_setting_that_cannot_be_is_an_error():
     check(small.model, device='tpu')
 
 
+@pytest.mark.nightly
 def test_gpus_are_checked_on_request(monkeypatch):
   with pytest.raises(UsageError, match='device=gpu'):
     check(small.model, device='gpu')

@@ -169,6 +169,7 @@ def test_the_graph_holds_no_example_and_is_as_large_for_any_data_and_pipelines()
   assert count_characters(9000, 4) < 50000
 
 
+@pytest.mark.nightly
 def test_arrays_over_2_gb_are_fed_without_a_copy(tmp_path):
   # In a process of its own, since TensorFlow 1.14 aborts where such an array becomes part of a
   # GraphDef.

@@ -160,6 +160,7 @@ def test_what_looks_batched_and_is_not_is_taken():
     assert towers.from_dataset(make).num_examples >= 2
 
 
+@pytest.mark.nightly
 def test_a_program_trains_from_it_as_from_arrays():
   features = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)
   labels = (np.arange(13) % small.NUM_CLASSES).astype(np.int32)

@@ -110,6 +110,7 @@ def test_records_keep_their_order_and_their_labels(tmp_path, policy):
         assert abs(float(image[..., 2].mean()) - label * 37 % 256) < 3, label
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('augment', [pytest.param('cifar', marks=pytest.mark.nightly), 'imagenet'])
 def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume(tmp_path, augment):
   _, examples = examples_of(tmp_path, augment=augment)
@@ -123,6 +124,7 @@ def test_augmentation_is_the_same_in_every_mode_on_any_towers_and_after_a_resume
   assert sum((first[label] != second[label]).any() for label in first) >= 14
 
 
+@pytest.mark.nightly
 def test_a_shuffled_epoch_draws_what_the_sorted_one_does(tmp_path):
   _, examples = examples_of(tmp_path, augment='imagenet')
   [in_order], [shuffled
@@ -247,6 +249,7 @@ UNREADABLE = example(image=b'GIF89a' + bytes(20), label=3)
 UNDECODABLE = BAD[12][0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('undecodable, unreadable', [
     ([0, 1, 31, 32, 63, 69], [2, 33]),         # Beginnings and ends of chunks of 32.
     pytest.param(range(32), [], marks=pytest.mark.nightly),  # A chunk in which nothing is left,
@@ -347,6 +350,7 @@ def test_a_step_of_bad_records_alone_is_empty_and_the_next_is_not():
       [], [0, 1, 2, 3], [], [0, 1, 2, 3]]
 
 
+@pytest.mark.nightly
 def test_damage_in_a_file_is_left_out_where_it_is_skipped_and_named_where_not(tmp_path):
   paths = write_tfrecords(tmp_path, 'train', [range(9), range(9, 10), range(10, NUM)])
   index = load_index(paths[2])
@@ -366,6 +370,7 @@ def test_damage_in_a_file_is_left_out_where_it_is_skipped_and_named_where_not(tm
     assert word in bad_records.failure
 
 
+@pytest.mark.nightly
 def test_under_fail_shapes_stay_static_and_a_bad_image_names_its_record():
   given = List([example(image=jpegs(1)[0], label=1), BAD[12][0]], policy='fail')
   examples = encoded_examples(given.source, format=FORMAT, augment='none', seed=0,

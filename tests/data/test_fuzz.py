@@ -57,6 +57,7 @@ def mutate(content, source):
   return bytes(content)
 
 
+@pytest.mark.nightly
 def test_the_index_and_the_records_it_finds(tmp_path):
   payloads = [b'%d ' % number * (number * 40 + 1) for number in range(6)]
   buffer = io.BytesIO()
@@ -138,6 +139,7 @@ def test_idx(tmp_path, name):
       np.testing.assert_array_equal(got, array)
 
 
+@pytest.mark.nightly
 def test_npy(tmp_path):
   path = tmp_path / 'array.npy'
   np.save(str(path), np.arange(60, dtype=np.int32).reshape(5, 12))

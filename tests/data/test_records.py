@@ -181,6 +181,7 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path):
   refuse('parse cannot be built', parse=lambda record: record.no_such_attribute)
 
 
+@pytest.mark.nightly
 def test_a_run_that_left_records_out_resumes(tmp_path):
   path = write(tmp_path / 'file', range(20))
   damage(path, int(load_index(path).offsets[13]) + 20)

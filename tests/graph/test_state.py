@@ -76,6 +76,7 @@ def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumul
     assert_kept(run, expected)
 
 
+@pytest.mark.nightly
 def test_of_workers_the_chiefs_counts_once_they_validate():
   chief = expect(mode='split', num_towers=2, accumulate=1, num_workers=2)
   with InProcessCluster(num_workers=2, num_towers=2, mode='split', model=keeping,

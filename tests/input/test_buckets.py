@@ -111,6 +111,7 @@ def test_towers_on_buckets_are_one_tower(mode, num_towers, depth, num_rows):
     assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)
 
 
+@pytest.mark.nightly
 def test_workers_on_buckets_are_one_tower():
   losses, weights, measured, _ = of_one_tower(37)
   with InProcessCluster(num_workers=2, **settings_of(37, num_towers=2, mode='shard')) as cluster:

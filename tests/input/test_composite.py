@@ -161,6 +161,7 @@ def of_one_tower():
     return losses, run.weights(), run.validate()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode, num_towers, depth, settings', [
     ('shard', 3, 2, dict(tower_build='clone')),
     pytest.param('next', 8, 1, {}, marks=pytest.mark.nightly),
@@ -179,6 +180,7 @@ def test_towers_on_composite_batches_are_one_tower(mode, num_towers, depth, sett
     assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)
 
 
+@pytest.mark.nightly
 def test_records_may_be_sparse_or_ragged(tmp_path):
   path = write(tmp_path / 'file', range(9), rows=lambda number: number % 3)
 

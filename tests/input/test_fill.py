@@ -132,6 +132,7 @@ POINTS = [('split', 3, 1, 17, 1, 'keep', 'switch', None),
           ('shard', 3, 1, 17, 2, 'keep', 'tower', (1, 4, 7, 9, 10))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode, num_towers, depth, num_examples, accumulate, last_batch, '
                          'validation, bad', small.nightly_but(POINTS[:1], POINTS))
 def test_towers_of_a_model_that_takes_no_row_of_zeros_are_one_tower(

@@ -112,6 +112,7 @@ def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, 
   assert set(map(len, found[3])) == {1}
 
 
+@pytest.mark.nightly
 def test_batches_without_damaged_records_are_filled_up():
   train_split = examples_without([1, 2, 3, 9, 12])
   with Run(num_towers=3, mode='shard', train=train_split, last_batch='pad') as run, \
@@ -123,6 +124,7 @@ def test_batches_without_damaged_records_are_filled_up():
     assert run.counters() == one.counters() == [4, 22]
 
 
+@pytest.mark.nightly
 def test_workers_fill_up_their_own_batches():
   with Run(num_towers=1) as one, make_cluster((2, 2), mode='shard', last_batch='pad') as cluster:
     for _ in range(4):

@@ -190,6 +190,7 @@ def test_a_data_set_of_examples_of_unequal_sizes_is_padded(num_examples):
   assert batch.tolist() == [row + [0] * (5 - len(row)) for row in rows]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode, num_towers, pad_to, policy', small.nightly_but(
     [('next', 2, 5, 'skip')],
     [(*point, policy) for policy in ('fail', 'skip')

@@ -171,6 +171,7 @@ def test_the_seed_decides_the_order(mode):
   assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode', nightly_but(['shard'], MODES))
 def test_starting_anew_while_prefetching_does_not_hang(mode):
   # Eight iterators, two threads: starting them all at once blocked every thread on TensorFlow 1.14.

@@ -78,6 +78,7 @@ def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, pl
     assert len(devices) == (3 if placement == 'balanced' else 1)
 
 
+@pytest.mark.nightly
 def test_a_penalty_on_activations_is_a_mean_over_examples():
   def losses(num_towers, penalty=None):
     model = KerasModel(
@@ -141,6 +142,7 @@ def test_dropout_masks_differ_per_tower_and_step_and_repeat():
   np.testing.assert_array_equal(masks, draw())
 
 
+@pytest.mark.nightly
 def test_learning_phase_follows_is_training():
   class Phases(keras.Model):
     """Takes no `training`, and one of its layers reads the learning phase by itself."""
@@ -268,6 +270,7 @@ def test_mistakes_are_told():
     Run(model=KerasModel(make_functional), num_towers=3, validation_tower=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(int(tf.__version__.split('.')[0]) == 1, reason='TensorFlow 1.14 has Keras 2 '
                                                                    'inside')
 def test_keras_3_is_refused_by_name():

@@ -122,6 +122,7 @@ def test_a_snapshot_sends_each_weight_once():
       program.graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES))
 
 
+@pytest.mark.nightly
 def test_replicas_are_compared_where_they_are():
   _, _, program = audit('resnet20')
   found = DeviceAudit([program.replicas.same])

@@ -135,6 +135,7 @@ def test_reading_leaves_all_memory_where_nothing_is_set():
   assert read_gpu_memory(None) == GpuMemory() and not GpuMemory().limits
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(tf.__version__ < '2', reason='1.14 has only the memory of sessions')
 def test_eager_mode_takes_the_fraction():
   code = """

@@ -116,6 +116,7 @@ def test_malloc_keeps_large_blocks_unless_the_user_set_another_size(environ, are
   assert [pages < 1000 for pages in json.loads(told.stdout.decode())] == are_kept
 
 
+@pytest.mark.nightly
 def test_small_tensors_need_no_pool():
   told = _take_steps('linear', 1)
   assert told['pool'] is None

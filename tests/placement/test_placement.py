@@ -224,6 +224,7 @@ def _count_threads(count, **environ):
   return int(told.stdout.decode().split()[-1])
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
                     reason='this system does not list threads')
 def test_an_ops_threads_are_as_many_as_the_session_says():

@@ -166,6 +166,7 @@ def test_a_layer_that_is_called_in_a_model_function_keeps_its_weights():
     np.testing.assert_array_equal(session.run(store.made['words/embeddings']), matrix)
 
 
+@pytest.mark.nightly
 def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
   def make(names):
     def make():
@@ -189,6 +190,7 @@ def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
         'set_values/hidden/kernel', 'set_values/hidden/bias']
 
 
+@pytest.mark.nightly
 def test_what_fit_has_trained_is_kept():
   def make():
     layers = make_layers()
@@ -205,6 +207,7 @@ def test_what_fit_has_trained_is_kept():
     assert (fitted[0] != fresh.initial_weights['hidden/kernel']).any()
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_is_restored_later_wins(files, tmp_path):
   model = KerasModel(lambda: WAYS['h5'](files))
   with Run(model=model) as run, run.graph.as_default():

@@ -83,6 +83,7 @@ def test_every_micro_batch_draws_masks_of_its_own():
   assert len({mask.tobytes() for mask in drawn}) == 12
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)

@@ -51,6 +51,7 @@ def test_the_sums_are_the_sums_on_every_tower_to_the_bit(num_towers, pack_bytes)
   np.testing.assert_allclose(found_doubled[-1][0], num_towers * found[0][0], rtol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('fusion_megabytes', small.nightly_but([0.0001], [0.0, 0.0001, 4.0]))
 def test_training_does_not_depend_on_fusion(fusion_megabytes):
   num_collectives = {0.0: 4, 0.0001: 2, 4.0: 1}[fusion_megabytes]

@@ -59,6 +59,7 @@ def test_workers_are_one_tower_but_for_16_bits_of_gradients(shape, wire, placeme
         one.validate()[0]['loss'], abs=tolerance)
 
 
+@pytest.mark.nightly
 @needs_16_bits
 def test_indices_of_rows_and_votes_are_exact():
   # Of bfloat16 the numbers above 256 have gaps.
@@ -101,6 +102,7 @@ def test_a_mean_that_float16_holds_does_not_overflow_on_the_way(num_examples):
       np.testing.assert_allclose(run.weights()['weight'], -3 * 60000.0, rtol=1e-3)
 
 
+@pytest.mark.nightly
 @needs_16_bits
 def test_a_gradient_above_float16_changes_nothing_and_is_explained():
   settings = dict(model=constant_gradient(1e6), train=small.random_examples(16), optimizer='sgd')
@@ -128,6 +130,7 @@ def test_an_overflow_on_the_way_lowers_the_loss_scale_in_all():
       assert run.steps.step == 1
 
 
+@pytest.mark.nightly
 @needs_16_bits
 def test_half_is_sent_and_told():
   def send(wire):

@@ -77,6 +77,7 @@ def test_they_are_one_tower(shape, mode, depth, size, placement):
     assert_one_tower(cluster, one, steps=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_they_are_one_tower_where_all_sizes_are_known(placement):
   # Of both splits, since the switch makes the sizes of either those of both.
@@ -88,6 +89,7 @@ def test_they_are_one_tower_where_all_sizes_are_known(placement):
     assert_one_tower(cluster, one)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('num_train, shape', small.nightly_but(
     [(17, (3, 1))], [(17, (3, 1)), (17, (2, 2)), (16, (2, 2))]), ids=str)
 def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
@@ -115,6 +117,7 @@ def test_moving_averages_are_those_of_as_many_towers_of_one_worker(kind):
       assert_same_weights(averages(run), averages(one), 1e-5)
 
 
+@pytest.mark.nightly
 def test_before_validation_the_chief_sends_what_workers_move_apart_and_no_slot_or_average():
   settings = dict(optimizer='adam', average_weights=0.9, train=small.random_examples(13))
   with make_cluster((2, 1), **settings) as cluster:
@@ -143,6 +146,7 @@ def find_different(everywhere):
           if any(other[name].tobytes() != value.tobytes() for other in everywhere[1:])}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
   settings = dict(train=small.random_examples(23), batch_size=12)
@@ -156,6 +160,7 @@ def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
                 and op.name.startswith('all_reduce')]) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('bad', [
     pytest.param([1, 2, 3, 9, 12], marks=pytest.mark.nightly), [1, 3, 5, 7]], ids=str)
 def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
@@ -239,6 +244,7 @@ def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
       assert run.steps.step == 1
 
 
+@pytest.mark.nightly
 def test_workers_at_different_steps_change_nothing_and_say_so():
   with make_cluster((3, 1), train=small.random_examples(16), batch_size=16) as cluster:
     cluster.train()

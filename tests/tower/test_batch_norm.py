@@ -105,6 +105,7 @@ def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joi
     assert any(name.startswith('join_batch_norm') for name in names) == is_joined
 
 
+@pytest.mark.nightly
 def test_a_validation_tower_normalises_by_the_same_averages():
   with Run(model=model, num_towers=2, batch_norm='sync') as switched, \
       Run(model=model, num_towers=3, batch_norm='sync', validation_tower=True) as aside:

@@ -123,6 +123,7 @@ def test_clones_leave_out_repeated_ops(placement):
   assert not [name for name in clone if name.endswith('batch_mean')]
 
 
+@pytest.mark.nightly
 def test_a_tower_is_cloned_from_one_of_its_own_sizes():
   """8 over 3 towers is 3, 3 and 2, and shapes are static: the model is called for the first 3 and
   for the 2.

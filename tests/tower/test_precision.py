@@ -213,6 +213,7 @@ def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
                     (2**16, 1)]
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, monkeypatch):
   monkeypatch.setattr('towers.tower.precision._GOOD_STEPS', 2)
   settings = dict(num_towers=2, placement='replicated', **MIXED)

@@ -72,6 +72,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('mode, num_towers, build, placement, recompute, settings',
                          nightly_but(POINTS[3:4], POINTS))
 def test_all_that_steps_leave_behind_has_the_same_bits(mode, num_towers, build, placement,
@@ -93,6 +94,7 @@ def turn_and_choose(x, labels):
       lambda: tf.exp(-x))
 
 
+@pytest.mark.nightly
 def test_nothing_runs_twice_that_has_state_and_loops_and_branches_keep_their_bits():
   calls = []
 

@@ -40,6 +40,7 @@ def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train
                              [expected_means[name] for name in sorted(expected_means)], atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_tail_of_an_epoch_may_leave_towers_empty():
   # 17 examples in batches of 8: the third step has one example for eight towers.
   losses, weights, _ = train(num_towers=8, train=small.random_examples(17))
@@ -74,6 +75,7 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
                                atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
 def test_a_regularizer_counts_once(num_towers):
   def model(batch, is_training):

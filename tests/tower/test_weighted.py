@@ -156,6 +156,7 @@ def test_workers_equal_a_batch_by_hand(num_rows, num_towers, settings):
     assert_as_by_hand(first, num_rows, losses, measured)
 
 
+@pytest.mark.nightly
 def test_a_mean_of_means_is_another_number():
   """DistributedDataParallel and MirroredStrategy average what every replica has averaged."""
   text, _ = texts(16)
@@ -305,11 +306,13 @@ def test_a_program_without_weights_has_no_op_for_them():
     assert not [op.name for op in run.graph.get_operations() if '/weigh/' in '/' + op.name]
 
 
+@pytest.mark.nightly
 def test_the_check_finds_weighted_towers_to_be_one():
   report = towers.check(tagger, texts(17)[0].examples, num_towers=3, batch_size=8)
   assert report.agrees, report.format()
 
 
+@pytest.mark.nightly
 def test_the_check_points_a_mean_over_tokens_to_weights():
   def token_mean(batch, is_training):
     losses, _, mask = score(batch)

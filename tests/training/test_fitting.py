@@ -124,6 +124,7 @@ def later(at, most=3):
   return lacks
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('kind', [
     pytest.param(dict(), id='switch'),
     pytest.param(dict(validation_tower=True, num_towers=3), id='tower', marks=pytest.mark.nightly),
@@ -136,6 +137,7 @@ def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
   assert found[0].rewinds == []
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
     tmp_path, monkeypatch):
   def end(shortage, *_, **__):
@@ -221,6 +223,7 @@ def test_what_is_remembered_may_be_damaged(tmp_path, capsys):
     assert 'WARNING' in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_an_example_alone_that_does_not_fit_ends_the_run_as_without_auto(tmp_path):
   program = build(short_of_memory(lambda count, trains: True), batch_size=2)
   with pytest.raises(towers.OutOfMemory, match='Out of memory in the first step.*Try a smaller'):

@@ -256,6 +256,7 @@ def test_the_best_of_a_validation_tower_is_saved_as_it_was_measured(tmp_path):
     assert_same_weights({name: saved.get_tensor(name) for name in weights}, weights)
 
 
+@pytest.mark.nightly
 def test_the_last_validation_is_in_the_history_though_it_is_not_the_best(tmp_path):
   with Run(learning_rate=0.3, num_towers=2) as run:
     _, recorded = loop(run, total_steps=12, validate_every=5, folder=tmp_path)
@@ -265,6 +266,7 @@ def test_the_last_validation_is_in_the_history_though_it_is_not_the_best(tmp_pat
   assert [entry['step'] for entry in validations] == [5, 10, 12]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('validation_tower', [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_early_stopping_counts_over_a_resume(tmp_path, validation_tower):
   settings = dict(learning_rate=1.5, num_towers=3, validation_tower=validation_tower)
@@ -311,6 +313,7 @@ def test_not_finite_and_stop_keeps_the_weights_before_it(tmp_path):
   assert outcome.step == 9 and len([line for line in recorder.lines if 'is skipped' in line]) == 4
 
 
+@pytest.mark.nightly
 def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_finite(tmp_path):
   with Run(num_towers=2, train=BAD) as run:
     expected, recorded = loop(run, on_nan='skip')
@@ -328,6 +331,7 @@ def test_not_finite_and_skip_is_the_same_after_a_resume_and_ends_if_none_is_fini
     loop(run, on_nan='skip', total_steps=2 * MOST_SKIPPED_IN_A_ROW)
 
 
+@pytest.mark.nightly
 def test_not_finite_and_rollback_goes_back_with_half_the_rate_and_gives_up_at_last(tmp_path):
   settings = dict(num_towers=2, train=BAD, on_nan='rollback', checkpoint_dir=str(tmp_path))
   with Run(**settings) as run:

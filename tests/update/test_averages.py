@@ -180,6 +180,7 @@ def save(run, folder):
     Checkpoints(str(folder), keep=5, averages=run.program.averages).save(run.session)
 
 
+@pytest.mark.nightly
 def test_a_resume_goes_on_to_the_bit_and_may_turn_them_on_or_off(tmp_path):
   averaged, plain = dict(optimizer='adam', average_weights=DECAY), dict(optimizer='adam')
   with Run(**averaged) as run:

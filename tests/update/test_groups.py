@@ -116,6 +116,7 @@ def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
     assert bool(slots) == (name in moved), slots
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
 def test_workers_train_as_one_tower(placement):
   settings = dict(frozen='hidden/weights', rate_factors='hidden/=0.5,logits/=2', optimizer='adam')

@@ -119,6 +119,7 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
   assert_moved(WEIGHTS, trained)
 
 
+@pytest.mark.nightly
 def test_of_two_workers_the_chief_reads(files, tmp_path):
   copied = shutil.copytree(files['folder'], str(tmp_path / 'run'))
   with InProcessCluster(num_workers=2, num_towers=2, model=model, placement='replicated',

@@ -76,6 +76,7 @@ def test_arrays_come_back_to_the_bit(tmp_path, kind, channels):
     assert read_all(examples) == expected
 
 
+@pytest.mark.nightly
 def test_files_are_copied_as_they_are_and_classes_are_named(tmp_path):
   test_image_folder.write(tmp_path / 'photos')
   description = run('images', tmp_path / 'photos', tmp_path / 'to', shards=2)
@@ -139,6 +140,7 @@ sys.exit(convert.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.nightly
 def test_killed_at_any_moment_it_leaves_nothing_half_and_goes_on(tmp_path):
   test_image_folder.write(tmp_path / 'photos', per_class=(3, 1))
   arguments = ['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=6', '--processes=2']

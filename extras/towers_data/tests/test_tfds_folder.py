@@ -57,6 +57,7 @@ DTYPES = ('bool', 'uint8', 'uint16', 'uint32', 'uint64', 'int8', 'int16', 'int32
           'float16', 'float32', 'float64')
 
 
+@pytest.mark.nightly
 def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
   numbers = [np.array([[0, 1, 1], [1, 0, number]]) for number in range(3)]
   kinds = [(f'{dtype}_{encoding}', dtype, encoding) for dtype in DTYPES
@@ -91,6 +92,7 @@ def test_features_of_every_kind_come_as_nested_dicts(tmp_path):
     np.testing.assert_array_equal(batch[name], np.stack(numbers).astype(dtype), err_msg=name)
 
 
+@pytest.mark.nightly
 def test_sequences_are_padded(tmp_path):
   def sequence(inner, length='-1'):
     return feature('sequence_feature.Sequence', sequence={'feature': inner, 'length': length})

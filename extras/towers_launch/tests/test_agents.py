@@ -123,6 +123,7 @@ wait_long()
   assert team.end()[1] == 0 and len(team.notes('sizes')) == 8
 
 
+@pytest.mark.nightly
 def test_a_killed_agent_takes_its_worker_with_it_and_a_new_one_takes_its_place(meet):
   team = meet(ROUND + '''
 note('processes', os.getpid())
@@ -165,6 +166,7 @@ def test_a_mistake_ends_all_agents(meet):
   assert team.end() == [2, 2, 2] and set(team.notes('sizes')) == {'3'}
 
 
+@pytest.mark.nightly
 def test_agents_stop_together_or_one_alone_by_a_signal(meet):
   team = meet(ROUND + 'note("sizes_of_small" if count == 2 else "all")\nwait_long()\n')
   team.start(0, 1, 2)

@@ -164,6 +164,7 @@ if is_first('done %d' % worker):
   assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
 
 
+@pytest.mark.nightly
 def test_a_mistake_ends_all_but_not_of_a_worker_that_trained_before(start):
   child = ROUND + '''
 if os.environ['CUDA_VISIBLE_DEVICES'] == '4':

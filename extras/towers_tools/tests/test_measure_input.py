@@ -20,6 +20,7 @@ def test_every_mode_is_measured(num_towers):
   assert [line.split()[0] for line in lines] == list(MODES)
 
 
+@pytest.mark.nightly
 def test_augmented_arrays_are_measured_too():
   train = load_synthetic(num_train=64, num_validation=8).train
   augmented = augment_arrays(train, kind='cifar', seed=0)

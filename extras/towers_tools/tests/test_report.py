@@ -78,6 +78,7 @@ def test_the_page_holds_what_was_measured(tmp_path, num_towers, mode, aside):
   assert '&lt;two&gt; towers' in text
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('kill_after',
                          [6] + [pytest.param(step, marks=pytest.mark.nightly) for step in (4, 10)])
 def test_a_killed_run_resumes_its_page(tmp_path, kill_after):
@@ -97,6 +98,7 @@ def test_a_killed_run_resumes_its_page(tmp_path, kill_after):
       point for point in untimed(whole['samples']) if not written < point['step'] <= missing]
 
 
+@pytest.mark.nightly
 def test_an_unwritable_page_is_a_warning_and_a_foreign_one_is_replaced(tmp_path):
   with Run(**CURVES) as run, faults.full_disk():
     shown = train(run, report=tmp_path / 'run.html')

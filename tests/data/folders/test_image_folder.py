@@ -42,6 +42,7 @@ def test_both_splits_are_found(tmp_path, validation):
   assert data.load('images', data_dir=tmp_path).image_shape == (224, 224, 3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('augment', ['cifar', pytest.param('imagenet', marks=pytest.mark.nightly)])
 def test_training_is_augmented_and_validation_never(tmp_path, augment):
   write(tmp_path)

@@ -12,6 +12,7 @@ features = st.dictionaries(st.text(max_size=20),
                            max_size=4)
 
 
+@pytest.mark.nightly
 @hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 @hypothesis.given(features)
 def test_tensorflow_reads_what_is_written_and_it_comes_back(values):

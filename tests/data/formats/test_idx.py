@@ -80,6 +80,7 @@ def test_gzipped_files_carry_neither_time_nor_name():
   assert header == b'\x1f\x8b\x08' + bytes(5)
 
 
+@pytest.mark.nightly
 @_MANY
 @given(_ARRAYS, st.data())
 def test_a_damaged_gzipped_file_is_refused_or_identical(array, data):
@@ -101,6 +102,7 @@ def test_a_damaged_gzipped_file_is_refused_or_identical(array, data):
   _assert_identical(got, array)
 
 
+@pytest.mark.nightly
 @_MANY
 @given(_ARRAYS, st.data())
 def test_a_plain_file_of_another_length_is_refused(array, data):
@@ -111,6 +113,7 @@ def test_a_plain_file_of_another_length_is_refused(array, data):
     _read(content + data.draw(st.binary(min_size=1, max_size=9)))
 
 
+@pytest.mark.nightly
 @_MANY
 @given(_ARRAYS, st.data())
 def test_a_plain_file_of_a_damaged_header_is_refused_or_holds_the_same_bytes(array, data):

@@ -123,7 +123,7 @@ def whole(request, tmp_path_factory):
   return settings, exact(read(folder / 'curves'))
 
 
-@pytest.mark.nightly(but='switch-6')
+@pytest.mark.nightly
 @pytest.mark.parametrize('kill_after', [6] + [
     pytest.param(step, marks=pytest.mark.nightly) for step in (1, 3, 5, 10, 11)])
 def test_a_killed_run_resumes_with_the_same_curves_and_no_point_twice(tmp_path, whole, kill_after):

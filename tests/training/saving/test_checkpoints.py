@@ -176,6 +176,7 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       checkpoints.close()
 
 
+@pytest.mark.nightly
 def test_any_damage_of_the_newest_index_falls_back(tmp_path):
   """On 2.21 some of it raises IndexError, and not an error of TensorFlow."""
   weights = trained(tmp_path, 2)
@@ -199,6 +200,7 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
   assert fallen > 30
 
 
+@pytest.mark.nightly
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):
   trained(tmp_path, 3)
   for step in (2, 3):

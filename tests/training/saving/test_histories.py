@@ -40,6 +40,7 @@ programs = st.tuples(st.sampled_from(MODES), st.integers(1, 4), st.sampled_from(
                      st.integers(1, 3), st.sampled_from([1, 1, 2, 3]), st.booleans())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('random_seed', nightly_but([0], range(2)))
 def test_any_history(tmp_path, random_seed):
   @seed(random_seed)

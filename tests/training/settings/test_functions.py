@@ -128,6 +128,7 @@ def test_trials_of_a_script_get_its_own_flags(spec, start, monkeypatch):
       sys.executable, *start, '--width=7', '--layer=a b', '--layer=c']
 
 
+@pytest.mark.nightly
 def test_a_trial_runs_a_script_with_its_own_model_and_data(folder):
   def model():
     raise AssertionError

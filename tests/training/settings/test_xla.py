@@ -46,6 +46,7 @@ def test_the_environment_says_what_was_asked_for(kind, given, expected):
   assert environ.get('TF_XLA_FLAGS') == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('kind, compiles', [
     ('on', True), pytest.param('off', False, marks=pytest.mark.nightly),
     pytest.param('auto', False, marks=pytest.mark.nightly)])

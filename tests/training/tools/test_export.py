@@ -168,6 +168,7 @@ def test_a_checkpoint_and_its_export_agree_and_without_a_best_the_newest_is_take
   assert find_best(str(served / 'saved'), 'no such metric') == 10
 
 
+@pytest.mark.nightly
 def test_a_reader_that_closes_the_pipe_is_no_error(served):
   shell = (f"{sys.executable} main.py --predict={served / 'images.npy'} "
            f"--export_dir={served / 'served'} | head -1")

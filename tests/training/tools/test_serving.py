@@ -126,6 +126,7 @@ def test_what_is_exported_computes_what_the_program_did(structure, settings, tmp
     np.testing.assert_array_equal(again[name], values)
 
 
+@pytest.mark.nightly
 def test_it_loads_on_one_cpu_without_this_project(tmp_path):
   program, predict, inputs, computed = train('tuple', tmp_path / 'saved', num_towers=2)
   folder = towers.export(program, str(tmp_path / 'served'), predict=predict,
