@@ -102,8 +102,8 @@ needs 3.7. Install one of these, for example with 'apt-get install python3 pytho
 
 # Sets venv and requirements for $target.
 name_files() {
-  venv=$root/.venv-$target requirements=$target.txt download='450 MB'
-  [ "$target" = tf1 ] || download='700 MB'
+  venv=$root/.venv-$target requirements=$target.txt
+  case $target in tf1) download='450 MB' ;; tf2) download='700 MB' ;; *) download='30 MB' ;; esac
   # TensorFlow 2.x gets CUDA from packages of 2 GB, which only a machine with an NVIDIA driver needs.
   if [ "$target" = tf2 ] && { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }; then
     requirements='tf2.txt tf2-cuda.txt' download='3 GB'
