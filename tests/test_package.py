@@ -1,4 +1,4 @@
-"""The wheel as a user has it: installed elsewhere, in a folder with modules of common names."""
+"""The wheels as a user has them: elsewhere, beside modules of common names, with annexes or not."""
 
 import os
 import shutil
@@ -9,6 +9,9 @@ import zipfile
 import pytest
 
 from tests import ROOT
+from towers import annexes
+from towers.annexes import ANNEXES
+from towers.command_line import main
 
 # Modules that a user's own folder may hold; the library must import none of them.
 USERS_OWN = ['data.py', 'launch.py', 'cores.py', 'garbage.py', 'main.py', 'usage_error.py',
@@ -18,22 +21,25 @@ PLAIN_RUN = ['--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2
              '--quiet']
 
 
+# Packages of the clone, and what is in the wheel of each.
+WHEELS = {'.': {'towers', 'tensorflow_v1'}, 'extras/towers_data': {'towers_data'},
+          'extras/towers_launch': {'towers_launch'}, 'extras/towers_tools': {'towers_tools'}}
+
+
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-  """Returns the folder that the wheel is installed in."""
-  folder = tmp_path_factory.mktemp('wheel')
+  """Returns a folder of folders: `towers`, `towers_data` …, each with a wheel's content."""
+  folder = tmp_path_factory.mktemp('wheels')
   # From a copy, because a build leaves files in the tree and includes those of an earlier one.
-  for name in ('towers', 'staging', 'models', 'tensorflow_v1'):
-    shutil.copytree(os.path.join(ROOT, name), str(folder / 'source' / name))
-  for name in ('pyproject.toml', 'README.md', 'LICENSE'):
-    shutil.copy(os.path.join(ROOT, name), str(folder / 'source'))
-  command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-build-isolation',
-             '--wheel-dir', str(folder), '.']
-  subprocess.run(command, cwd=str(folder / 'source'), check=True, timeout=300,
-                 stdout=subprocess.DEVNULL)
-  [wheel] = folder.glob('towers-*.whl')
-  with zipfile.ZipFile(str(wheel)) as archive:
-    archive.extractall(str(folder / 'installed'))
+  shutil.copytree(ROOT, str(folder / 'clone'), ignore=lambda _, names: [
+      name for name in names if name.startswith('.') or name in ('tests', 'docs', 'build')])
+  for name in WHEELS:
+    subprocess.run([sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps',
+                    '--no-build-isolation', '--wheel-dir', str(folder), '.'], check=True,
+                   cwd=str(folder / 'clone' / name), timeout=300, stdout=subprocess.DEVNULL)
+  for wheel in folder.glob('*.whl'):
+    with zipfile.ZipFile(str(wheel)) as archive:
+      archive.extractall(str(folder / 'installed' / wheel.name.split('-')[0]))
   return folder / 'installed'
 
 
@@ -45,46 +51,57 @@ def python(installed, tmp_path):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f'raise AssertionError("the user\'s own {name}")\n')
 
-  def run(*arguments):
+  def run(*arguments, annexes=False):
+    folders = [installed / 'towers', *(installed.glob('towers_*') if annexes else ())]
     return subprocess.run([sys.executable, *arguments], cwd=str(tmp_path), timeout=200, text=True,
-                          capture_output=True, env=dict(os.environ, PYTHONPATH=str(installed)))
+                          capture_output=True,
+                          env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, folders))))
 
   return run
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 def test_few_names_are_installed(installed):
-  names = {path.name for path in installed.iterdir() if not path.name.endswith('.dist-info')}
-  assert names == {'towers', 'tensorflow_v1'}
+  for source, expected in WHEELS.items():
+    folder = installed / os.path.basename(source.replace('.', 'towers'))
+    names = {path.name for path in folder.iterdir() if not path.name.endswith('.dist-info')}
+    assert names == expected
 
 
-@pytest.mark.nightly
 @pytest.mark.nightly
 def test_every_module_is_imported_beside_a_users_own(python, installed):
-  modules = sorted(str(path.relative_to(installed))[:-len('.py')].replace(os.sep, '.')
-                   for path in (installed / 'towers').rglob('*.py') if path.name != '__main__.py')
+  modules = sorted('.'.join(path.relative_to(installed).with_suffix('').parts[1:])
+                   for path in installed.glob('towers*/towers*/**/*.py')
+                   if path.name != '__main__.py')
   assert len(modules) > 100
   done = python('-c', 'import importlib, towers\n'
                       f'for name in {modules!r}: importlib.import_module(name)\n'
                       f'assert towers.__file__.startswith({str(installed)!r})\n'
                       'assert all(getattr(towers, name) for name in towers.__all__)\n'
                       'from towers import data\n'
-                      'assert data.load("sample").train.num_examples == 4000')
+                      'assert data.load("sample").train.num_examples == 4000', annexes=True)
   assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 def test_the_command_line_trains_beside_a_users_own(python, tmp_path):
   done = python('-m', 'towers', *PLAIN_RUN, '--result_file=result.json')
   assert done.returncode == 0 and (tmp_path / 'result.json').exists(), done.stderr
-  for module in ('towers.launch', 'towers.launch.tf_config', 'towers.data.convert',
-                 'towers.training.reporting'):
-    assert python('-m', module, '--help').returncode == 0, module
 
 
 @pytest.mark.nightly
+def test_commands_of_an_annex_run_with_it_and_say_what_to_install_without(python):
+  for module in ('towers.launch', 'towers.launch.agent', 'towers.launch.tf_config',
+                 'towers.data.convert', 'towers.data.convert.make_sample',
+                 'towers.training.reporting'):
+    done = python('-m', module, '--help')
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f'towers: error: python -m {module} needs the package towers-')
+    assert python('-m', module, '--help', annexes=True).returncode == 0, module
+  assert python('-m', 'towers', '--doctor').returncode == 2
+  assert 'Python 3.' in python('-m', 'towers', '--doctor', annexes=True).stdout
+
+
 @pytest.mark.nightly
 def test_a_users_own_modules_stay_theirs(python, tmp_path):
   (tmp_path / 'data.py').write_text('MINE = 7\n')
@@ -104,3 +121,40 @@ def test_the_library_is_imported_without_tensorflow():
           'towers.UsageError, towers.build_plan, towers.from_arrays\n'
           'assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.parametrize('asked', sorted(ANNEXES))
+def test_a_clone_has_all_that_can_be_asked_for(asked):
+  assert callable(annexes.load(asked))
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+  """Makes this process that of a wheel without annexes."""
+  monkeypatch.setattr(annexes, 'EXTRAS', str(tmp_path))
+  monkeypatch.setattr(sys, 'path', [
+      folder for folder in sys.path if not os.path.basename(folder).startswith('towers_')])
+  for name in [name for name in sys.modules if name.startswith('towers_')]:
+    monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize('flags, package', [
+    (['--doctor'], 'tools'), (['--autotune', *PLAIN_RUN], 'tools'),
+    (['--find_batch', *PLAIN_RUN], 'tools'), (['--input_only', *PLAIN_RUN], 'tools'),
+    (['--report=page.html', *PLAIN_RUN], 'tools'),
+    (['--trace_steps=1:1', *PLAIN_RUN], 'tools'), (['--data=cifar10', '--data_dir=.'], 'data'),
+    (['--data=npy', '--data_dir=.'], 'data'), (['--data=tfds', '--data_dir=.'], 'data')])
+def test_a_flag_without_its_annex_says_what_to_install(
+    bare, monkeypatch, tmp_path, capsys, flags, package):
+  monkeypatch.chdir(tmp_path)
+  assert main(['main.py', *flags]) == 2
+  [line] = capsys.readouterr().err.splitlines()
+  asked = flags[0].split('=')[0] if package == 'tools' else flags[0]
+  assert line == (f'towers: error: {asked} needs the package towers-{package}, which is not '
+                  f'installed: pip install extras/towers_{package}, in a clone of towers.')
+
+
+def test_the_run_itself_needs_none(bare, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  assert main(['main.py', *PLAIN_RUN]) == 0
+  assert not any(name.startswith('towers_') for name in sys.modules)

@@ -17,7 +17,7 @@ from tests.harness.loaded_process import run_loaded
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers_tools import report
-from towers_tools.chart import Curve, draw_chart, find_ticks, write_chart
+from towers_tools.chart import Curve, draw_chart, find_ticks
 from towers_tools.page import format_page, read_runs
 from towers_tools.page import main as compare
 
@@ -214,22 +214,3 @@ def test_a_chart_draws_what_is_higher_higher_within_its_frame():
   assert 0 < left < across < right < 560 and 0 < high < middle < low < 210
   assert across - left == pytest.approx((right - left) * 7 / 20, abs=0.2)
   assert draw_chart('nothing', [Curve('a', [(1, float('nan'))], 0)]) == ''
-
-
-def test_a_chart_in_a_file_is_a_picture_by_itself(tmp_path):
-  curves = [Curve(f'<{index}>', [(0, 0.2), (10, 0.2 * index)], index) for index in range(3)]
-  write_chart(str(tmp_path / 'chart.svg'), 'a & b', curves, x_label='steps', most=1.0,
-              format_y='{:.0%}'.format)
-  picture = xml.etree.ElementTree.parse(str(tmp_path / 'chart.svg')).getroot()
-  texts = [''.join(text.itertext()) for text in picture.iter('{http://www.w3.org/2000/svg}text')]
-  assert texts[0] == 'a & b' and texts[1].split() == ['━', '<0>', '━', '<1>', '━', '<2>']
-  assert texts[2:7] == ['0%', '25%', '50%', '75%', '100%'] and texts[-1] == 'steps'
-  assert len(list(picture.iter('{http://www.w3.org/2000/svg}polyline'))) == 3
-  write_chart(str(tmp_path / 'dots.svg'), 'c', [Curve('<a>', [(2, 0.5)], 0, has_dots=True)],
-              x_label='towers')
-  dots = xml.etree.ElementTree.parse(str(tmp_path / 'dots.svg')).getroot()
-  assert [title.text for title in dots.iter('{http://www.w3.org/2000/svg}title')] == [
-      '<a>, towers 2: 0.5']
-  style = picture.find('{http://www.w3.org/2000/svg}style').text
-  widths = [float(width) for width in re.findall(r'stroke-width: ([0-9.]+)', style)]
-  assert widths[:3] == [3.5, 2.5, 1.5]

@@ -1,6 +1,4 @@
-"""Chart: curves as SVG, drawn in plain Python, for a page or as a file.
-
-A page brings its own colours, light or dark; a file has fixed ones.
+"""Chart: curves as SVG, drawn in plain Python, for a page that brings the colours.
 
    2.5 ┤╲                       a `Curve` is a name and points (x, y); NaN and Inf are left out
    1.5 ┤ ╲__•
@@ -11,14 +9,11 @@ A page brings its own colours, light or dark; a file has fixed ones.
 
 import html
 import math
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 _WIDTH, _HEIGHT = 560, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26
 NUM_COLOURS = 6
-# A file needs room above for title and legend, and below for the label of the axis.
-_HEAD, _FOOT = 44, 22
-_FILE_COLOURS = ('#1b6ca8', '#d1495b', '#3c8d40', '#8a5a99', '#b7791f', '#4a5568')
 
 
 class Curve(NamedTuple):
@@ -47,49 +42,11 @@ def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) 
   curves = _drop_not_finite(curves)
   if not curves:
     return ''
-  legend = ''.join(_legend_entry('span', curve) for curve in curves)
-  drawing = _draw(curves, 'step', least=0.0 if from_zero else None)
+  legend = ''.join(_legend_entry(curve) for curve in curves)
+  drawing = _draw(curves, least=0.0 if from_zero else None)
   return (f'<figure><figcaption>{html.escape(title)} <small>{legend}</small></figcaption>'
           f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)}">'
           f'{drawing}</svg></figure>')
-
-
-def write_chart(path: str, title: str, curves: Sequence[Curve], *, x_label: str,
-                most: Optional[float] = None,
-                format_y: Optional[Callable[[float], str]] = None) -> None:
-  """Writes an SVG file; each curve is thinner than the one below it, so all stay visible.
-
-  Args:
-    path: of the file.
-    title: above the chart.
-    curves: drawn in this order, the last on top; at least one with a point.
-    x_label: of the horizontal axis.
-    most: the upper end of the vertical axis, which starts at 0; None for a round number above all
-      points.
-    format_y: formats a number of the vertical axis; `format_number` if None.
-  """
-  curves = _drop_not_finite(curves)
-  styles = ['.grid { stroke: #ddd; }']
-  for index, colour in enumerate(_FILE_COLOURS):
-    width = 1.5 + max(0, len(curves) - 1 - index)
-    styles.append(f'.c{index} {{ fill: {colour}; }} polyline.c{index} {{ fill: none; '
-                  f'stroke: {colour}; stroke-width: {width:.1f}; }}')
-  legend = '  '.join(_legend_entry('tspan', curve) for curve in curves)
-  drawing = _draw(curves, x_label, least=0.0, most=most, format_y=format_y)
-  lines = [
-      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEAD + _HEIGHT + _FOOT}" '
-      'font-family="sans-serif" font-size="11">',
-      f"<style>{' '.join(styles)}</style>",
-      '<rect width="100%" height="100%" fill="white"/>',
-      f'<text x="12" y="17">{html.escape(title)}</text>',
-      f'<text x="{_LEFT}" y="35" xml:space="preserve">{legend}</text>',
-      f'<g transform="translate(0 {_HEAD})">{drawing}</g>',
-      f'<text x="{(_LEFT + _WIDTH - _RIGHT) // 2}" y="{_HEAD + _HEIGHT + 10}" '
-      f'text-anchor="middle">{html.escape(x_label)}</text>',
-      '</svg>',
-      '']
-  with open(path, 'w', encoding='utf-8') as file:
-    file.write('\n'.join(lines))
 
 
 def _drop_not_finite(curves):
@@ -103,18 +60,18 @@ def _colour_class(curve):
   return f'c{curve.colour % NUM_COLOURS}'
 
 
-def _legend_entry(tag, curve):
+def _legend_entry(curve):
   mark = '●' if curve.has_dots else '━'
-  return f'<{tag} class="{_colour_class(curve)}">{mark} {html.escape(curve.name)}</{tag}>'
+  return f'<span class="{_colour_class(curve)}">{mark} {html.escape(curve.name)}</span>'
 
 
-def _draw(curves, x_label, *, least=None, most=None, format_y=None):
+def _draw(curves, *, least):
   """Returns the body of an SVG of `_WIDTH` by `_HEIGHT`: grid, numbers at both axes, curves."""
   # From 0 on, so that all charts of a run share one axis.
   xs = [0.0] + [x for curve in curves for x, _ in curve.points]
   ys = [y for curve in curves for _, y in curve.points]
   x_ticks = find_ticks(min(xs), max(xs), 6)
-  y_ticks = find_ticks(min(ys) if least is None else least, max(ys) if most is None else most, 4)
+  y_ticks = find_ticks(min(ys) if least is None else least, max(ys), 4)
   left, right = min(xs), max(xs)
   bottom, top = min(min(ys), y_ticks[0]), max(max(ys), y_ticks[-1])
 
@@ -130,7 +87,7 @@ def _draw(curves, x_label, *, least=None, most=None, format_y=None):
     parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down:.1f}" '
                  f'y2="{down:.1f}"/>')
     parts.append(f'<text x="{_LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">'
-                 f'{(format_y or format_number)(y)}</text>')
+                 f'{format_number(y)}</text>')
   for x in x_ticks:
     if left <= x <= right:
       parts.append(f'<text x="{place(x, bottom)[0]:.1f}" y="{_HEIGHT - 8}" '
@@ -142,7 +99,7 @@ def _draw(curves, x_label, *, least=None, most=None, format_y=None):
     parts.append(f'<polyline class="{colour}{thick}" points="{line}"/>')
     if curve.has_dots or len(curve.points) == 1:
       for (x, y), (across, down) in zip(curve.points, placed):
-        title = f'{html.escape(curve.name)}, {html.escape(x_label)} {format_number(x)}: {y:.4g}'
+        title = f'{html.escape(curve.name)}, step {format_number(x)}: {y:.4g}'
         parts.append(f'<circle class="{colour}" cx="{across:.1f}" cy="{down:.1f}" r="3">'
                      f'<title>{title}</title></circle>')
   return ''.join(parts)
