@@ -18,7 +18,7 @@ from tensorflow_v1.collectives import (
     all_reduce_one_of,
     broadcast,
 )
-from tensorflow_v1.constants import get_constant, get_constant_array
+from tensorflow_v1.constants import get_constant
 from tensorflow_v1.data_sets import (
     as_written,
     copy_dataset,
@@ -62,7 +62,7 @@ __all__ = [
     'SUMS_16_BITS', 'ServerSession', 'Session', 'StagingArea', 'TAKING_KERNELS', 'Tensor',
     'Variable', 'all_reduce', 'all_reduce_one_of', 'as_written', 'before_each_run', 'broadcast',
     'compiles_on_cpus', 'copy_dataset', 'find_last_op', 'get_compute_capabilities', 'get_constant',
-    'get_constant_array', 'get_next_by_reader', 'give_sessions_threads', 'import_placed',
+    'get_next_by_reader', 'give_sessions_threads', 'import_placed',
     'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
     'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf', 'unbatch',
     'use_deterministic_kernels', 'use_tf32', 'with_own_thread',

@@ -1,8 +1,7 @@
 """Values that a graph tells without a run."""
 
-from typing import Any, Optional
+from typing import Any
 
-import numpy as np
 from tensorflow.python.framework import tensor_util
 
 from tensorflow_v1.types import Tensor
@@ -10,10 +9,5 @@ from tensorflow_v1.types import Tensor
 
 def get_constant(tensor: Tensor) -> Any:
   """Returns the value of a scalar tensor that is known without a run, or None."""
-  value = get_constant_array(tensor)
+  value = tensor_util.constant_value(tensor)
   return None if value is None else value.item()
-
-
-def get_constant_array(tensor: Tensor) -> Optional[np.ndarray]:
-  """Returns the value of a tensor that is known without a run, or None."""
-  return tensor_util.constant_value(tensor)

@@ -12,7 +12,7 @@ from towers import annexes
 
 # From the ground up. A room may import itself and the rooms before it.
 ROOMS = [
-    'towers.base', 'towers.annexes', 'tensorflow_v1', 'towers.graph', 'towers.coupling',
+    'towers.base', 'towers.annexes', 'tensorflow_v1', 'towers.graph',
     'towers.placement', 'towers.data', 'staging',
     'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.optimizers',
     'towers.warm_start', 'towers.validation',

@@ -69,6 +69,7 @@ class TrainingGraph:
 
   Attributes, in the order in which data goes:
     settings: the arguments that it was built with, by name; of model and optimizer their names.
+    model: that the towers compute.
     train_examples, validation_examples: the splits; the second may be None.
     graph: that holds it, a `tf.Graph`.
     devices: for each tower its device; with a validation tower, the last one is that tower's.
@@ -99,7 +100,7 @@ class TrainingGraph:
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
     settings.check()
     self._given, self.settings = settings, settings.describe(model)
-    self._model, self.train_examples, self.validation_examples = model, train, validation
+    self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
     self.graph = tf.get_default_graph()
     cluster = read_cluster(os.environ)
@@ -217,7 +218,7 @@ class TrainingGraph:
     """Returns the validation by a tower of its own, or by all towers where there is a switch."""
     if is_validating is None:
       return build_validation_tower(
-          self._model, feed, index=len(self.towers), store=store, precision=self.precision,
+          self.model, feed, index=len(self.towers), store=store, precision=self.precision,
           workers=self.workers, averages=self.averages)
     return build_validation(
         self.towers, feed=feed, is_validating=is_validating, workers=self.workers)
@@ -225,7 +226,7 @@ class TrainingGraph:
   def build_again(self, accumulate: int) -> 'TrainingGraph':
     """Builds the same program in so many micro-batches, in a graph of its own."""
     with tf.Graph().as_default():
-      return TrainingGraph(self._model, self.train_examples, self.validation_examples,
+      return TrainingGraph(self.model, self.train_examples, self.validation_examples,
                            dataclasses.replace(self._given, accumulate=accumulate), self.workers)
 
   def build_gradient_norm(self) -> None:

@@ -36,7 +36,8 @@ def find(num_rows):
   is_training = tf.placeholder_with_default(True, [])
   tensors, shapes = build(images, is_training)
   batch = Batch((images, tf.placeholder(tf.int32, [num_rows])), tf.placeholder(tf.int32, []))
-  found = RowShapes(batch, graph.as_graph_def().node)
+  graph_def = graph.as_graph_def()
+  found = RowShapes(batch, graph_def.node, graph_def)
   return images, tensors, shapes, {name: found.find(value) for name, value in tensors.items()}
 
 

@@ -1,6 +1,6 @@
-"""Walks over a graph: the ops that an op needs, those that need it, and their order."""
+"""Walks over a graph: the ops that an op needs, and those that need it."""
 
-from typing import Collection, Container, Dict, Iterable, List, Optional, Set
+from typing import Container, Iterable, Optional, Set
 
 from tensorflow_v1 import Operation
 
@@ -43,21 +43,3 @@ def find_dependents(ops: Iterable[Operation], by_control: bool = True) -> Set[Op
       if by_control:
         pending.extend(op._control_outputs)
   return dependents
-
-
-def sort_by_inputs(ops: Collection[Operation]) -> List[Operation]:
-  """Returns the ops, each after those of them whose outputs it reads; except around a loop."""
-  ordered: Dict[Operation, None] = {}
-  begun: Set[Operation] = set()
-  for root in ops:
-    pending = [root]
-    while pending:
-      op = pending[-1]
-      missing = [] if op in begun else [
-          tensor.op for tensor in op.inputs if tensor.op in ops and tensor.op not in begun]
-      begun.add(op)
-      if missing:
-        pending.extend(missing)
-      else:
-        ordered.setdefault(pending.pop())
-  return list(ordered)

@@ -43,13 +43,28 @@ class Feed(NamedTuple):
     """
     return [] if self.stage is None else self.stage.put_ops
 
-  def start(self, session: Any, *, step: int = 0) -> None:
-    """Starts the iterators at `step` and fills the staging areas; changes no variable."""
+  def start(self, session: Any, *, step: int = 0, peeks: bool = False) -> Optional[List[Any]]:
+    """Starts the iterators at `step` and fills the staging areas; changes no variable.
+
+    Returns:
+      with `peeks` the values of the first tower's first batch, which it is still to take, in the
+      order of `Batch.flatten`; else None.
+    """
+    first = self.templates[0].flatten() if peeks else []
+    # A number of examples that is static is no tensor.
+    fetched, known = [value for value in first if tf.is_tensor(value)], first[-1:]
+    rows: List[Any] = []
     clear = [] if self.stage is None else [self.stage.clear_op]
-    session.run(clear + [self.inputs.initializer], self.inputs.feed_dict(step))
+    starts = [clear + [self.inputs.initializer], self.inputs.feed_dict(step)]
+    session.run(*starts)
     if self.stage is not None:
-      for _ in range(self.stage.depth):
-        session.run(self.stage.fill_ops)
+      for index in range(self.stage.depth):
+        read = session.run([fetched if index == 0 else [], self.stage.fill_ops])[0]
+        rows = rows or read
+    elif peeks:
+      rows = session.run(fetched)
+      session.run(*starts)
+    return rows + known[:len(first) - len(fetched)] if peeks else None
 
 
 def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1) -> Feed:

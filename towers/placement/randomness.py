@@ -239,6 +239,11 @@ def _find_seed_inputs(op):
           if argument.name in _SEED_INPUTS]
 
 
+def find_random_functions(op: Operation) -> str:
+  """Describes what a function that `op` calls, or a generator, draws; or returns ''."""
+  return _find_unseedable(op)
+
+
 def _find_unseedable(op, is_stateless_fine=False):
   """Describes a part of `op` that draws random numbers by no seed of it, or returns ''.
 

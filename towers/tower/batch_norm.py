@@ -16,7 +16,7 @@ first tower; before each validation the chief broadcasts its averages (see `work
 
 from typing import Any, Dict, List, Sequence, Union
 
-from tensorflow_v1 import Tensor, Variable, tf
+from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
@@ -67,9 +67,9 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      'batch_norm=first, or towers.tower.batch_norm_layer.')
 
 
-def is_moving_average(variable: Variable) -> bool:
+def is_moving_average(variable: Union[Variable, Operation]) -> bool:
   """Returns whether a variable is a moment that batch normalisation keeps, by its name."""
-  return 'moving_' in variable.op.name.split('/')[-1]
+  return 'moving_' in getattr(variable, 'op', variable).name.split('/')[-1]
 
 
 def _find_frozen(averages, loss) -> List[Variable]:

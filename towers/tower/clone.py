@@ -124,8 +124,9 @@ class Pattern:
     self._frames: List[Any] = []
     self._merged: Dict[bytes, str] = {}
     self._shapes: Dict[Any, str] = {}
-    self._add_nodes([node for node in graph_def.node if node.name in self._inside], recording,
-                    replicated)
+    inside = [node for node in graph_def.node if node.name in self._inside]
+    self._row_shapes = RowShapes(self._batch, inside, graph_def)
+    self._add_nodes(inside, recording, replicated)
     self._random = self._find_seeded(index)
     self._joined_reads = self._join_reads(nodes)
 
@@ -135,7 +136,6 @@ class Pattern:
     placed = _find_placed(nodes, recording.on_device, replicated)
     of_batch = {group[len(b'loc:@'):].decode() for tensor in _tensors(self._batch)
                 for group in tensor.op.colocation_groups()}
-    self._row_shapes = RowShapes(self._batch, nodes)
     self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
     others = []
     for node in nodes:

@@ -1,17 +1,19 @@
 """Row shapes: shapes of which only the number of rows is open, found without a run.
 
 Gradients ask for the shape of nearly every activation, in an op each. Most of them are `[n, ...]`
-with the batch's n, and there are few different ones.
+with the batch's n, and there are few different ones. TensorFlow's own inference tells which: in a
+copy of the graph whose batch has a number of rows that nothing else has, an axis of as many is n.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from tensorflow_v1 import Tensor, tf
-from towers.coupling.follow import follow
-from towers.coupling.values import Rows
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import is_choice
 from towers.tower.clone_names import get_op_name
+
+# A prime, so that no product is as large; and so small that products fit into 32 bits.
+_ROWS = 8191
 
 
 class RowShapes:
@@ -21,21 +23,23 @@ class RowShapes:
     batch: a tensor `[n, ...]`, or None where nothing depends on n.
   """
 
-  def __init__(self, batch: Batch, nodes: Sequence[Any]):
-    """Follows the batch to the tensors whose shapes the tower asks for.
+  def __init__(self, batch: Batch, nodes: Sequence[Any], graph_def: Any):
+    """Finds the shapes that the tower asks for.
 
     Args:
       batch: of the tower.
       nodes: of the tower, in the graph's order.
+      graph_def: of the whole graph.
     """
     # GPUs have no kernel for the shape of strings.
     tensors = [tensor for tensor in tf.nest.flatten(batch.tensors) if tensor.dtype != tf.string]
     self.batch: Any = tensors[0] if tensors and batch.num_rows is None else None
-    self._axes: Dict[str, int] = {}
     asked = _find_asked(nodes) if self.batch is not None else []
-    for tensor, value in zip(asked, follow(tf.nest.flatten(batch.tensors), asked)):
-      if isinstance(value, Rows) and value.fold == value.copies == 1:
-        self._axes[tensor.name] = value.axis
+    self._axes: Dict[str, List[int]] = {}
+    for tensor, sizes in zip(asked, _infer(asked, batch, graph_def) if asked else []):
+      axes = [axis for axis, size in enumerate(tensor.shape.as_list() or []) if size is None]
+      if sizes is not None and [sizes[axis] for axis in axes] == [_ROWS]:
+        self._axes[tensor.name] = axes
 
   def find(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
     """Returns the sizes of the tensor's axes, None for n; or None if they are not known."""
@@ -43,7 +47,7 @@ class RowShapes:
       return None
     sizes = tensor.shape.as_list()
     opened = [axis for axis, size in enumerate(sizes) if size is None]
-    return sizes if opened in ([], [self._axes.get(tensor.name)]) else None
+    return sizes if opened in ([], self._axes.get(tensor.name)) else None
 
 
 def _find_asked(nodes) -> List[Tensor]:
@@ -51,7 +55,43 @@ def _find_asked(nodes) -> List[Tensor]:
   graph, branched = tf.get_default_graph(), _find_branched(nodes)
   return [tensor for node in nodes if node.op in ('Shape', 'ShapeN')
           for tensor in graph.get_operation_by_name(node.name).inputs
-          if tensor.op.name not in branched and not tensor.shape.is_fully_defined()]
+          if tensor.op.name not in branched and tensor.shape.ndims is not None
+          and not tensor.shape.is_fully_defined()]
+
+
+def _infer(asked, batch, graph_def) -> List[Optional[List[Optional[int]]]]:
+  """Returns the shapes of tensors where the batch has `_ROWS` rows."""
+  given = {tensor.name: tensor for tensor in tf.nest.flatten(batch.tensors)}
+  nodes = {node.name: node for node in graph_def.node}
+  needed = tf.GraphDef(versions=graph_def.versions, library=graph_def.library)
+  seen: Set[str] = set()
+  taken: Set[str] = set()
+  pending = [tensor.op.name for tensor in asked if tensor.name not in given]
+  while pending:
+    name = pending.pop()
+    if name not in seen:
+      seen.add(name)
+      node = needed.node.add()
+      node.CopyFrom(nodes[name])
+      node.device = ''
+      node.attr.pop('_class', None)
+      sources = [source for source in node.input if not source.startswith('^')]
+      del node.input[:]
+      node.input.extend(sources)
+      sources = [source if ':' in source else source + ':0' for source in sources]
+      taken.update(given.keys() & sources)
+      pending += [get_op_name(source) for source in sources if source not in given]
+  with tf.Graph().as_default() as graph:
+    inputs = {name: tf.placeholder(tensor.dtype, [_ROWS, *tensor.shape.as_list()[1:]], 'batch_')
+              for name, tensor in given.items()}
+    try:
+      tf.import_graph_def(needed, input_map={name: inputs[name] for name in taken}, name='')
+    except ValueError:  # Sizes that are no product of as many rows.
+      return []
+    found = [inputs.get(tensor.name) for tensor in asked]
+    shapes = [(graph.get_tensor_by_name(tensor.name) if stand_in is None else stand_in).shape
+              for tensor, stand_in in zip(asked, found)]
+  return [None if shape.ndims is None else shape.as_list() for shape in shapes]
 
 
 def _find_branched(nodes) -> Set[str]:

@@ -41,7 +41,6 @@ from towers.tower.batch_norm import check_batch_norms, join_batch_norms, joins_m
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
 from towers.tower.clone import record_tower
 from towers.tower.cloner import Cloner
-from towers.tower.coupled import check_coupled, check_padded_rows, warn_of_state
 from towers.tower.differentiate import differentiate
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
@@ -113,7 +112,6 @@ class ModelCall(NamedTuple):
     precision: for towers that compute in half precision, or None.
     num_micro_batches: of a full step.
     read_micro_batch: see `micro_batch_reader`.
-    num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
     joins_sums: whether its layers of batch normalisation take the sums of all towers.
     frozen: patterns of variables that get no gradients.
     recompute: which activations the backward pass computes again.
@@ -126,7 +124,6 @@ class ModelCall(NamedTuple):
   precision: Optional[Precision]
   num_micro_batches: int
   read_micro_batch: Callable[[], Tensor]
-  num_parts: int = 1
   joins_sums: bool = False
   frozen: Sequence[str] = ()
   recompute: Union[str, int] = 'none'
@@ -172,7 +169,6 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   _check_numbers(batches, devices, store)
   call = ModelCall(model, store, *_count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
-                   num_parts=len(devices) * accumulate * workers.num_workers,
                    joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1,
                    frozen=frozen, recompute=recompute)
 
@@ -223,8 +219,6 @@ def _build_tower(call, batch, *, index, device, recording):
                           instead=replicas, reuse=index > 0)
   if index == 0:
     _check_trained(call)
-    check_padded_rows(batch, tower.sums['loss'], tower.update_ops)
-    warn_of_state(batch, tower.sums['loss'], tower.update_ops, num_parts=call.num_parts)
     seed_made_before(store, tf.trainable_variables())
     freeze_variables(call.frozen)
   else:
@@ -293,8 +287,6 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope:
     returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,
                            instead=instead, reuse=reuse)
-    if index == 0:
-      check_coupled(returned, batch, num_parts=call.num_parts)
     sums, weights = sum_returned(returned, batch)
     share = sums['loss'] / call.divisor
 

@@ -18,6 +18,7 @@ from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Option
 import numpy as np
 
 from tensorflow_v1 import Call, tf
+from towers.checks.law import has_parts, judge
 from towers.placement.collectives import meet_towers
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.reduce.all_reduce import VOTES
@@ -156,7 +157,9 @@ class Steps:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step = step
     self.activity = 'warm-up'
-    self._program.feed.start(self._session, step=step)
+    rows = self._program.feed.start(
+        self._session, step=step, peeks=self.runs == 0 and has_parts(self._program))
+    judge(self._program, self._session, rows)
     self.runs += 1
     self.start_validation()
     self.activity = 'the first step'
