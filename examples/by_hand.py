@@ -3,6 +3,7 @@ import numpy as np
 
 import towers
 from tensorflow_v1 import tf
+from towers.checks.law import check_towers
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
@@ -22,13 +23,15 @@ devices = towers.build_devices(2, 'cpu')
 plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
 feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
                          devices=devices.names)
+batches = towers.build_batches(feed)
 store = towers.build_variable_store(devices=devices.names)
-gradients = towers.average_gradients(
-    towers.build_towers(model, towers.build_batches(feed), devices=devices.names, store=store))
+built = towers.build_towers(model, batches, devices=devices.names, store=store)
+gradients = towers.average_gradients(built)
 train_op = towers.build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))
 with tf.Session(config=towers.build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
-  feed.start(session)
+  # A model that computes from several examples at once is named here.
+  check_towers(built, batches, session, feed.start(session, peeks=True))
   for _ in range(1200):
     loss = session.run([gradients.loss, train_op])[0]
   print(f'loss after 1200 steps: {loss:.4f}')

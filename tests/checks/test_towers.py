@@ -11,7 +11,7 @@ import towers
 from tensorflow_v1 import tf
 from tests.harness import small, suspects
 from towers.base.usage_error import UsageError
-from towers.checks.comparison import AGREES, DIFFERS, DROWNS, compare, join_shares
+from towers.checks.comparison import AGREES, DIFFERS, INCONCLUSIVE, compare
 from towers.checks.trial import Trial
 
 IS_1 = tf.__version__.startswith('1.')
@@ -61,23 +61,23 @@ def test_what_is_right_before_the_fault_is_not_blamed(name):
   """Time-major, [time * batch] and [heads * batch] values stand before it."""
   report = check(suspects.with_mean_of_losses(getattr(suspects, name)))
   cause, = report.causes
-  assert find_line('# THE LINE OF THE LOSSES')[0] in cause and 'batch statistics' in cause
+  assert find_line('# THE LINE OF THE LOSSES')[0] in cause and 'other examples' in cause
 
 
 BLAMED = [
-    ('centred', ['sub', '# THE LINE TO BLAME', 'batch statistics']),
-    ('layer_normalised', ['batch statistics', 'batch_norm=sync']),
-    ('batch_attention', ['# THE LINE OF THE PRODUCT', '[batch, batch]', 'over the batch']),
-    ('in_batch_negatives', ['# THE LINE OF THE NEGATIVES', '[batch, batch]', 'in-batch negatives']),
-    ('token_mean', ['# THE LINE OF THE MEAN', 'tokens', 'one loss per example']),
-    ('masked_mean', ['# THE LINE OF THE MASKED MEAN', 'tokens']),
-    ('weighted_loss', ['# THE LINE OF THE WEIGHTS', 'tokens']),
-    ('scalar_sum', ['cannot be built', 'a sum over the examples', 'one loss per example']),
-    ('sum_by_a_loop', ['adds them up in another way', 'one loss per example']),
-    ('averaging', ['first tower changes', 'variable average', '# THE LINE THAT AVERAGES']),
+    ('centred', ['other examples', 'first mixed by', '# THE LINE TO BLAME']),
+    ('layer_normalised', ['Batch normalisation', 'moving_mean', 'batch_norm=sync']),
+    ('batch_attention', ['other examples', '# THE LINE OF THE PRODUCT']),
+    ('in_batch_negatives', ['other examples', '# THE LINE OF THE NEGATIVES']),
+    ('token_mean', ['other examples', '# THE LINE OF THE MEAN']),
+    ('masked_mean', ['other examples', '# THE LINE OF THE MASKED MEAN']),
+    ('weighted_loss', ['other examples', '# THE LINE OF THE WEIGHTS']),
+    ('scalar_sum', ['no mean over the examples', 'one loss per example']),
+    ('sum_by_a_loop', ['no mean over the examples', 'one loss per example']),
+    ('averaging', ['variable average', 'changed by the examples', '# THE LINE THAT AVERAGES']),
     ('counting', ['cannot be built', 'AssignAddVariableOp', 'variable count', 'UPDATE_OPS']),
     ('collected', ['cannot be built', 'collection']),
-    ('remembering', ['first tower changes', 'variable average']),
+    ('remembering', ['variable average', 'changed by the examples']),
 ]
 
 
@@ -93,12 +93,6 @@ def test_the_cause_is_named_with_its_line(name, words):
   cause, = report.causes
   for word in words:
     assert (find_line(word)[0] if word.startswith('# ') else word) in cause
-
-
-@only_1
-def test_batch_normalisation_of_slim_is_named():
-  cause, = check(suspects.slim_normalised).causes
-  assert 'BatchNorm' in cause and 'batch statistics' in cause and 'suspects.py' in cause
 
 
 @pytest.mark.nightly
@@ -197,7 +191,7 @@ def test_variables_with_other_names_at_each_call_do_not_repeat():
 def test_noise_excuses_no_large_difference():
   report = check(suspects.exploding)
   row = find_row(report, 'loss')
-  assert not report.agrees and row.difference < 20 * row.noise and row.verdict == DROWNS
+  assert not report.agrees and row.difference < 20 * row.noise and row.verdict == INCONCLUSIVE
   assert find_line('# THE LINE TO BLAME HERE')[0] in report.causes[0]
 
 
@@ -210,7 +204,7 @@ def test_a_right_model_of_rounding_alone_is_not_blamed_on_an_op():
 
 @pytest.mark.parametrize('difference, noise, verdict', [
     (1e-6, 0.0, AGREES), (1e-3, 0.0, DIFFERS), (1e-3, 1e-4, AGREES), (0.015, 0.004, AGREES),
-    (0.06, 0.004, DROWNS), (0.06, 0.001, DIFFERS), (np.nan, 0.01, DIFFERS),
+    (0.06, 0.004, INCONCLUSIVE), (0.06, 0.001, DIFFERS), (np.nan, 0.01, DIFFERS),
     (np.inf, np.inf, DIFFERS), (0.06, np.nan, DIFFERS)])
 def test_noise_is_bounded(difference, noise, verdict):
   value = np.array([1.0, 0.0], np.float32)
@@ -220,23 +214,6 @@ def test_noise_is_bounded(difference, noise, verdict):
 def test_integers_must_be_the_same():
   million = np.array(10 ** 6)
   assert compare('row', million + 1, million, million).verdict == DIFFERS
-
-
-@pytest.mark.parametrize('axis, rows', [(0, 1), (1, 1), (0, 6), (1, 4)])
-def test_shares_are_joined_in_every_layout(axis, rows):
-  counts = [3, 3, 2]
-  random = np.random.RandomState(0)
-  for outer in (outer for outer in range(1, rows + 1) if rows % outer == 0):
-    blocks = random.randn(*[2] * axis + [outer, 8, rows // outer, 3])
-
-    def flatten(values):
-      return values.reshape(values.shape[:axis] + (-1, 3))
-
-    shares = [flatten(share) for share in np.split(blocks, np.cumsum(counts)[:-1], axis + 1)]
-    whole = flatten(blocks)
-    assert any(np.array_equal(joined, whole) for joined in join_shares(shares, counts, whole))
-  # Values of pairs of examples belong to no single one.
-  assert not list(join_shares([np.zeros([3, 3]), np.zeros([5, 5])], [3, 5], np.zeros([8, 8])))
 
 
 @pytest.mark.nightly

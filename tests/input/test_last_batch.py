@@ -160,9 +160,9 @@ def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
   def model(batch, is_training):
     return normalised(batch, is_training, layer)
 
-  with pytest.raises(UsageError, match=f'last_batch=pad.*{op}.*test_last_batch.*last_batch=drop'):
-    with Run(model=model, last_batch='pad'):
-      pass
+  with pytest.raises(UsageError, match=f'last_batch=pad.*{op}.*test_last_batch.*last_batch=drop'), \
+      Run(model=model, last_batch='pad'):
+    pass
   # Batches that are full are not filled up.
   with Run(model=model, last_batch='pad', train=small.random_examples(16),
            validation=small.random_examples(8, 'validation')) as run:
@@ -183,9 +183,9 @@ def test_rows_in_another_order_are_refused(reorder):
     losses, metrics = small.model(batch, is_training)
     return reorder(losses, batch[1]), metrics
 
-  with pytest.raises(UsageError, match='last_batch=pad.*loss.*depends on them.*last_batch=drop'):
-    with Run(model=model, last_batch='pad'):
-      pass
+  with pytest.raises(UsageError, match='last_batch=pad.*loss.*depends on them.*last_batch=drop'), \
+      Run(model=model, last_batch='pad'):
+    pass
   with Run(model=model, last_batch='keep') as run:
     run.steps.train()
 

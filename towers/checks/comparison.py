@@ -1,20 +1,20 @@
 """Comparison: whether two programs' values are the same, to the bit or except for rounding.
 
-Sums in another order differ in their last bits. How much a model amplifies that is measured, by one
-tower whose weights are changed in their last bits: the noise. The noise is no smooth function of
-the weights: where a ReLU turns, the gradients before it jump. So the noise of all gradients
-together counts for each of them. And noise explains a difference only up to a small share of the
-value: beyond it, a row says that rounding drowns the difference, instead of agreeing.
+Sums in another order differ in their last bits. How much that comes to is measured, by one tower
+whose weights are changed in their last bits and whose examples stand in the opposite order: the
+noise. It is no smooth function of the weights: where a ReLU turns, the gradients before it jump. So
+the noise of all gradients together counts for each of them. And noise explains a difference only up
+to a small share of the value: beyond it, a row is inconclusive, instead of agreeing.
 
 Differences and values are Euclidean norms over all entries and steps.
 """
 
 import math
-from typing import Any, Iterator, List, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-AGREES, DIFFERS, DROWNS = 'agrees', 'DIFFERS', 'DROWNS IN ROUNDING'
+AGREES, DIFFERS, INCONCLUSIVE = 'agrees', 'DIFFERS', 'INCONCLUSIVE (within rounding)'
 _TOLERANCE = 1e-5  # Of the value.
 _FLOOR = 1e-7
 _FLOOR_SHARE = 1e-6  # Of the largest value of the same kind, since sums of such values may cancel.
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
     scale: the value itself.
     noise: the difference that rounding makes.
     allowed: the largest difference with which values agree.
-    verdict: `AGREES`, `DIFFERS`, or `DROWNS`: rounding alone may make such a difference.
+    verdict: `AGREES`, `DIFFERS`, or `INCONCLUSIVE`: rounding alone may make such a difference.
   """
   name: str
   difference: float
@@ -70,7 +70,7 @@ def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float =
   if difference <= allowed < math.inf:
     verdict = AGREES
   else:
-    verdict = DROWNS if difference <= explained < math.inf else DIFFERS
+    verdict = INCONCLUSIVE if difference <= explained < math.inf else DIFFERS
   return Difference(name, difference, scale, noise, allowed, verdict)
 
 
@@ -86,47 +86,6 @@ def same_bits(left: Any, right: Any) -> bool:
   """Returns whether two arrays, or lists of arrays, are the same to the bit; NaN equals itself."""
   lefts, rights = _arrays(left), _arrays(right)
   return len(lefts) == len(rights) and all(map(_same_array, lefts, rights))
-
-
-def join_shares(shares: Sequence[Any], counts: Sequence[int], whole: Any) -> Iterator[Any]:
-  """Yields the ways to join the towers' shares, each with the shape of one tower's value.
-
-  The examples are in the dimension whose sizes add up to the whole's. If it has several rows for
-  each example, like `[time * batch, units]`, all orders of rows are tried. If no dimension has the
-  examples, nothing is yielded.
-
-  Args:
-    shares: of the towers with examples, arrays.
-    counts: their numbers of examples.
-    whole: the value of one tower on all examples.
-  """
-  axes = find_axes(shares, whole)
-  if not axes and len(shares) == 1 and whole.ndim:
-    yield shares[0]
-  if len(axes) != 1:
-    return
-  axis, = axes
-  if sum(share.shape[axis] for share in shares) != whole.shape[axis]:
-    return
-  rows = whole.shape[axis] // sum(counts)
-  if any(share.shape[axis] != rows * count for share, count in zip(shares, counts)):
-    # The number of rows varies by example, like that of words.
-    yield np.concatenate(shares, axis)
-    return
-  for outer in range(1, rows + 1):
-    if rows % outer == 0:
-      before, after = whole.shape[:axis], whole.shape[axis + 1:]
-      apart = [share.reshape(before + (outer, count, rows // outer) + after)
-               for share, count in zip(shares, counts)]
-      yield np.concatenate(apart, axis + 1).reshape(whole.shape)
-
-
-def find_axes(shares: Sequence[Any], whole: Any) -> List[int]:
-  """Returns the dimensions in which a share has another size than the whole."""
-  if any(share.ndim != whole.ndim for share in shares):
-    return []
-  return [axis for axis in range(whole.ndim)
-          if any(share.shape[axis] != whole.shape[axis] for share in shares)]
 
 
 def find_norm(values: Any, others: Any = None) -> float:

@@ -21,11 +21,11 @@ import contextlib
 import functools
 import logging
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Operation, tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.draws import draw, find_draws, find_unfed, has_state
@@ -48,9 +48,9 @@ _LAYOUTS = ('beside', 'within', _AS_IS)
 _CHUNK = 100
 # Five forward runs are left out if they take longer than both of these.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
-_FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a mean '
-        'by weights return towers.Weighted(losses, weights); inside of a model take tf.gradients of '
-        'values per example or of their sum.')
+_FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a '
+        'mean by weights return towers.Weighted(losses, weights); inside of a model take '
+        'tf.gradients of values per example or of their sum.')
 _SCALE_FIX = ('Return one loss per example, [batch], or the mean over the batch; or '
               'towers.Weighted(losses, weights). A division by a constant does not help.')
 _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
@@ -71,7 +71,8 @@ class Gap(NamedTuple):
 
 def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any,
                  rows: Optional[Sequence[Any]], *, num_parts: Optional[int] = None,
-                 model: Optional[Callable[[Any], Any]] = None, runs_per_epoch: Optional[int] = None) -> None:
+                 model: Optional[Callable[[Any], Any]] = None,
+                 runs_per_epoch: Optional[int] = None) -> None:
   """Warns of a model whose loss, metrics, penalties or updates are no sums over examples.
 
   It is to be called before the first step, once variables have their values. It takes no batch,
@@ -176,11 +177,12 @@ class _Measured:
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
     self._graph = tower.loss.graph
-    inputs = [tensor.op for tensor in self._tensors]
-    self._of_batch = find_dependents(inputs, by_control=False)
-    needed = find_needed([value.op for value in self._sums.values()]) - find_needed(inputs)
-    self._of_sums = needed
-    self._needed = sorted(needed, key=lambda op: op._id)
+    self._joined = self._graph.get_collection(BATCH_SUMS)
+    self._of_batch = find_dependents([tensor.op for tensor in self._tensors], by_control=False)
+    # Without what other towers do for its batch normalisation.
+    self._of_sums = _find_needed([value.op for value in self._sums.values()],
+                                 {tensor.op for tensor in [*self._tensors, *self._joined]})
+    self._needed = sorted(self._of_sums, key=lambda op: op._id)
     self._is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                         for op in self._needed for tensor in op.outputs)
     self._fetches: Dict[Tuple[str, str], Any] = {}
@@ -236,11 +238,13 @@ class _Measured:
     """
     self._prepare()
     index = np.arange(self.size)
-    twice = np.repeat(index, 2)
-    orders = [index, twice[:self.size], twice[self.size:], index[::-1]]
     best = Gap('', float('inf'), True)
     for layout in _LAYOUTS if self._by_row else _LAYOUTS[:1]:
-      runs = [self._run(orders[0], layout)]
+      runs = [self._run(index, layout)]
+      values = runs[0].get(('values', 'loss'), index)
+      # Examples of small losses in one batch, of large ones in the other.
+      twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
+      orders = [index, twice[:self.size], twice[self.size:], index[::-1]]
       began = time.monotonic()
       runs.append(self._run(orders[1], layout))
       _check_price(time.monotonic() - began, runs_per_epoch)
@@ -368,7 +372,8 @@ class _Measured:
     self._fixed = {
         sums: np.float32([0.0] * (sums.shape.as_list()[0] // 2) + [1.0] * (
             sums.shape.as_list()[0] // 2 + 1))
-        for sums in self._graph.get_collection(BATCH_SUMS) if sums.op in self._of_sums}
+        for sums in self._joined
+        if any(reader in self._of_sums for reader in sums.consumers())}
     self._by_row = {}
     self._read_draws()
     kernels = [op for op in self._needed
@@ -445,10 +450,10 @@ class _Measured:
 
   def _locate(self, orders, is_alone) -> str:
     """Describes the first op of which `is_alone` is false for its values in all orders, or ''."""
-    dead = _find_dead(self._needed)
-    tensors = [tensor for op in self._needed if op in self._of_batch and op not in dead
-               for tensor in op.outputs if tensor.dtype.is_floating and
-               not tensor.dtype._is_ref_dtype and tensor not in self._by_row]
+    left_out = find_dead(self._needed) | {tensor.op for tensor in self._by_row}
+    tensors = [tensor for op in self._needed if op in self._of_batch and op not in left_out
+               for tensor in op.outputs
+               if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype]
     for begin in range(0, len(tensors), _CHUNK):
       chunk = tensors[begin:begin + _CHUNK]
       try:
@@ -475,7 +480,7 @@ def _all_fetchable(graph):
 def _check_price(seconds: float, runs_per_epoch: Optional[int]) -> None:
   """Raises _LeftOut where five runs of so many seconds are too many."""
   if (runs_per_epoch is not None and 5 * seconds > _LONG_SECONDS
-      and 5 > runs_per_epoch * _LONG_SHARE):
+      and runs_per_epoch * _LONG_SHARE < 5):
     raise _LeftOut(f'a forward run takes {seconds:.1f} s, of which an epoch has {runs_per_epoch}')
 
 
@@ -518,9 +523,21 @@ def _size(value) -> float:
   return float(np.max(np.abs(value))) if value.size else 0.0
 
 
-def _find_dead(ops):
+def _find_needed(roots, fed):
+  """Returns the ops that a run of the roots takes if the outputs of some ops are fed."""
+  needed = set()
+  pending = list(roots)
+  while pending:
+    op = pending.pop()
+    if op not in needed and op not in fed:
+      needed.add(op)
+      pending.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
+  return needed
+
+
+def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
   """Returns the ops of branches and loops, which may not run, or run often."""
-  dead = set()
+  dead: Set[Operation] = set()
   for op in ops:
     is_inside = op._get_control_flow_context() is not None
     if op.type != 'Exit' and (is_inside or op.type == 'Switch' or op.type != 'Merge' and any(

@@ -1,31 +1,30 @@
 """Check: whether N towers of a model are one tower, and if not, what is to blame.
 
   one tower, twice ──► equal to the bit? ──► N towers: equal except for rounding?
-                       no: the program does     no: the op, variable or
-                       not repeat               collection to blame
+                       no: the program does     no: what the law measures on the same
+                       not repeat               batches is to blame
 
 All programs are built from the same seed and take the same few batches. Losses, gradients and all
 variables of the model must agree. If two runs of one tower differ, nothing can be compared with
-them, and the report names the first value that differs (see `repeats`). If several towers differ
-from one, it names the cause (see `causes`). Rounding is measured (see `comparison`).
+them, and the report names the first value that differs (see `repeats`). On all batches the model
+must be a sum over its examples (see `law`). Rounding is measured (see `comparison`).
 """
 
 import functools
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple
 
 import numpy as np
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.checks.causes import Evidence, find_cause, find_state_causes
-from towers.checks.comparison import DIFFERS, DROWNS, Difference, compare, find_norm
+from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
 from towers.checks.repeats import compare_runs, find_change
-from towers.checks.trial import LEARNING_RATE, Outcome, Trial
+from towers.checks.trial import LEARNING_RATE, Trial
 from towers.data.examples import Examples
 from towers.graph.source import format_op
 from towers.input.plan import build_plan
 from towers.placement.devices import build_devices
-from towers.tower.batch_norm import check_kind
+from towers.tower.batch_norm import check_kind, is_moving_average
 from towers.tower.tower import Model
 
 # The relative change of weights that shows the effect of rounding.
@@ -44,6 +43,7 @@ class CheckReport(NamedTuple):
     not_repeated: the first input, variable or op that differs between two runs of one tower, or ''.
       If there is one, the rows compare these two runs, and several towers have not been tried.
     device: 'CPU' or 'GPU'.
+    draw_names: the first random ops.
   """
   num_towers: int
   rows: List[Difference]
@@ -52,11 +52,13 @@ class CheckReport(NamedTuple):
   only_draws: bool = False
   not_repeated: str = ''
   device: str = 'CPU'
+  draw_names: str = ''
 
   @property
   def agrees(self) -> bool:
     """Whether the towers are one tower."""
-    return bool(self.rows) and not self.not_repeated and all(row.agrees for row in self.rows)
+    return (bool(self.rows) and not self.not_repeated and not self.causes
+            and all(row.agrees for row in self.rows))
 
   def format(self) -> str:
     """Returns the table of all comparisons, and the verdict."""
@@ -67,7 +69,9 @@ class CheckReport(NamedTuple):
       verdict = f'Your program does not repeat: two runs differ first in {self.not_repeated}.'
     elif self.agrees:
       verdict = f'{self.num_towers} towers are one tower: losses, gradients and variables agree.'
-    devices = 'GPUs' if self.device == 'GPU' else 'virtual CPU devices'
+    devices = ('GPUs, where two builds may choose other algorithms, so that one tower too is '
+               'compared with itself except for rounding' if self.device == 'GPU'
+               else 'virtual CPU devices')
     width = max((len(row.name) for row in self.rows), default=0)
     rows = [f'  {row.name:{width}}  {row.difference:9.2g} of {row.scale:9.2g}  {row.verdict}'
             for row in self.rows]
@@ -110,52 +114,23 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
     return Trial(model, examples, plan=plans[count], devices=devices[count], seed=seed,
                  batch_norm=batch_norm, is_training=is_training, holds_draws=holds_draws)
 
-  report, runs = _compare_programs(build, num_towers, num_steps)
+  is_gpu = devices[1].kind == 'GPU'
+  report = _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu)
   report = report._replace(device=devices[1].kind)
-  if runs is None or report.agrees:
+  if report.agrees or not report.draws:
     return report
-  if not report.draws:
-    return report._replace(causes=_find_causes(runs, report.rows, batch_norm))
-
   # With the same draws in all towers, only other causes are left.
-  held, held_runs = _compare_programs(functools.partial(build, holds_draws=True), num_towers,
-                                      num_steps)
-  causes = [_explain_draws(runs.first.draws)]
-  if held.agrees:
-    causes[0] += ' Where they draw the same numbers, they agree.'
-  elif held_runs is None:
-    causes += held.causes
-  else:
-    causes += _find_causes(held_runs, held.rows, batch_norm)
+  held = _compare_programs(functools.partial(build, holds_draws=True), num_towers, num_steps,
+                           batch_norm, is_gpu)
+  causes = [f'Random ops draw other numbers in every tower, as they should ({report.draw_names}): '
+            'compare the rest with is_training=False.']
+  causes = [causes[0] + ' Where they draw the same numbers, they agree.'] if held.agrees else (
+      causes + held.causes)
   return report._replace(only_draws=held.agrees, causes=causes)
 
 
-class _Runs(NamedTuple):
-  """Programs and their outcomes.
-
-  Attributes:
-    first: one tower.
-    second: the same, built once more.
-    third: several towers.
-    one: the outcome of the first.
-    noisy: the outcome of the second from `shaken` variables.
-    several: the outcome of the third from the variables of the first.
-    shaken: for each step the variables of the first, with weights changed a little.
-  """
-  first: Trial
-  second: Trial
-  third: Trial
-  one: Outcome
-  noisy: Outcome
-  several: Outcome
-  shaken: List[Dict[str, Any]]
-
-
-def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Optional[_Runs]]:
-  """Compares the programs that `build(number of towers)` builds.
-
-  Returns no runs if the report already names the cause.
-  """
+def _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu) -> CheckReport:
+  """Compares the programs that `build(number of towers)` builds."""
   first = build(1)
   try:
     one = first.run(num_steps)
@@ -166,27 +141,29 @@ def _compare_programs(build, num_towers, num_steps) -> Tuple[CheckReport, Option
     second = build(1)
   except ValueError as error:
     return CheckReport(num_towers, [], [str(error)],
-                       not_repeated='the graph, which cannot be built twice'), None
+                       not_repeated='the graph, which cannot be built twice')
 
   again = second.run(num_steps)
   change = find_change(first, second, one, again)
-  if change is not None:
-    return CheckReport(num_towers, compare_runs(one, again), [change.advice],
-                       not_repeated=change.what), None
+  changed = change and CheckReport(num_towers, compare_runs(one, again), [change.advice],
+                                   not_repeated=change.what)
+  if changed and not is_gpu:
+    return changed
+  noisy = second.run(num_steps, starts=_shake(one.before, first.towers[0].variables),
+                     reverses=not first.draws)
+  if changed and not all(row.agrees for row in _compare_outcomes(one, noisy, again)):
+    return changed
 
+  drawn = ', '.join(first.draws[:3])
   try:
-    third = build(num_towers)
-    several = third.run(num_steps, starts=one.before)
+    several = build(num_towers).run(num_steps, starts=one.before)
   except ValueError as error:
-    return CheckReport(num_towers, [], [f'They cannot be built: {error}']), None
+    return CheckReport(num_towers, [], [f'They cannot be built: {error}'])
   except tf.errors.OpError as error:
-    return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}']), None
-
-  shaken = _shake(one.before, first.towers[0].variables)
-  noisy = second.run(num_steps, starts=shaken)
-  rows = _compare_outcomes(one, noisy, several, range(num_steps))
-  return (CheckReport(num_towers, rows, [], draws=bool(first.draws)),
-          _Runs(first, second, third, one, noisy, several, shaken))
+    return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}'])
+  rows = _compare_outcomes(one, noisy, several)
+  causes = _find_causes(first, one, rows, num_towers, batch_norm)
+  return CheckReport(num_towers, rows, causes, draws=bool(drawn), draw_names=drawn)
 
 
 def _shake(starts, variables):
@@ -202,11 +179,10 @@ def _shake(starts, variables):
           for start in starts]
 
 
-def _compare_outcomes(one, noisy, several, steps, *, with_variables=True):
-  """Compares the losses, gradients and variables of steps; returns a row for each."""
+def _compare_outcomes(one, noisy, several) -> List[Difference]:
+  """Compares the losses, gradients and variables of all steps; returns a row for each."""
   def pick(attribute, name=None):
-    of_steps = ([getattr(outcome, attribute)[step] for step in steps]
-                for outcome in (several, one, noisy))
+    of_steps = (getattr(outcome, attribute) for outcome in (several, one, noisy))
     return [values if name is None else [value.get(name) for value in values]
             for values in of_steps]
 
@@ -218,45 +194,34 @@ def _compare_outcomes(one, noisy, several, steps, *, with_variables=True):
   rows = [compare('loss', *pick('losses'))]
   rows += [compare('gradient of ' + name, *values, largest=largest, share=share)
            for name, values in gradients.items()]
-  if with_variables:
-    moved = {name: LEARNING_RATE * row.allowed for name, row in zip(gradients, rows[1:])}
-    rows += [compare(name, *pick('after', name), slack=moved.get(name, 0.0))
-             for name in one.after[0]]
-  return rows
+  moved = {name: LEARNING_RATE * row.allowed for name, row in zip(gradients, rows[1:])}
+  return rows + [compare(name, *pick('after', name), slack=moved.get(name, 0.0))
+                 for name in one.after[0]]
 
 
-def _find_causes(runs: _Runs, rows: List[Difference], batch_norm: str) -> List[str]:
-  """Returns sentences on a known cause, or on the first op that differs."""
-  if not np.isfinite(runs.one.losses).all():
+def _find_causes(first, one, rows, num_towers, batch_norm) -> List[str]:
+  """Returns sentences on why several towers differ from one; none if they do not."""
+  if not np.isfinite(one.losses).all():
     return ['Even the losses of one tower are not finite.']
-  if runs.first.batch_norms and batch_norm != 'sync':
-    layers = ', '.join(runs.first.batch_norms[:3])
+  differs = not all(row.agrees for row in rows)
+  averages = [name for name, variable in first.variables.items() if is_moving_average(variable)]
+  if differs and averages and not (first.batch_norms and batch_norm == 'sync'):
+    layers = ', '.join(first.batch_norms[:3] or averages[:3])
     return [f'Batch normalisation takes the moments of each tower\'s own batch ({layers}): '
-            'batch_norm=sync takes those of the global batch.']
-  causes = (_find_first_cause(runs, is_rounding=all(row.verdict != DIFFERS for row in rows))
-            or find_state_causes(runs.first, rows))
-  return causes or [
-      f'Rounding decides in this model: weights changed by a millionth move {row.name} by '
-      f'{row.noise:.2g} of {row.scale:.2g}, so that it cannot be compared.'
-      for row in rows if row.verdict == DROWNS][:1]
-
-
-def _find_first_cause(runs, is_rounding):
-  """Returns sentences on the first step whose loss or gradients differ."""
-  outcomes = (runs.one, runs.noisy, runs.several)
-  for step in range(len(runs.one.losses)):
-    rows = _compare_outcomes(*outcomes, [step], with_variables=False)
-    if not all(row.agrees for row in rows):
-      pairs = ((runs.first, runs.one.before), (runs.second, runs.shaken),
-               (runs.third, runs.one.before))
-      watched = [trial.run(step + 1, starts=starts, watched=step) for trial, starts in pairs]
-      return find_cause(Evidence(step, runs.first, *watched), is_rounding=is_rounding)
-  return []
-
-
-def _explain_draws(names):
-  return (f'Random ops draw other numbers in every tower, as they should ({", ".join(names[:3])}): '
-          'compare the rest with is_training=False.')
+            'towers.tower.batch_norm_layer with batch_norm=sync takes those of the global batch.']
+  try:
+    causes = first.judge(one, num_towers) if num_towers > 1 else []
+  except UsageError as error:
+    causes = [str(error)]
+  if causes or not differs:
+    return causes
+  row = next(row for row in rows if not row.agrees)
+  if all(row.agrees or row.verdict == INCONCLUSIVE for row in rows):
+    return [f'Rounding decides in this model: weights changed by a millionth, and examples in '
+            f'another order, move {row.name} by {row.noise:.2g} of {row.scale:.2g}, so that it '
+            'cannot be compared.']
+  return [f'The examples of these batches do not tell why {row.name} differs: look at what the '
+          'model does in branches and loops, and at variables that it changes itself.']
 
 
 def _summarize(error):

@@ -7,10 +7,13 @@ The check compares the outcomes of trials. Trials can start each step from the s
 that rounding does not grow from one step to the next.
 """
 
-import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from tensorflow_v1 import Operation, tf
+from towers.checks.draws import find_draws
+from towers.checks.law import find_coupling, find_dead
 from towers.data.examples import Examples
 from towers.graph.walk import find_needed
 from towers.input.feed import build_batches, build_feed
@@ -25,8 +28,6 @@ from towers.tower.tower import Model, build_towers
 from towers.update.apply import build_train_op
 
 LEARNING_RATE = 0.01
-_STATELESS_DRAW = re.compile(
-    r'Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
 # Tensors of these types cannot be fetched and compared.
 _OPAQUE = (tf.resource, tf.variant)
 # A uniform draw from 0 to 1 with which dropout keeps everything.
@@ -59,6 +60,7 @@ class Trial:
 
   Attributes:
     graph: of the program.
+    batches: of the towers.
     towers: as `build_towers` returns them.
     variables: by name, all of the model, trained or not.
     activations: the tensors that the losses are computed from: by the name in the tower, those of
@@ -88,6 +90,7 @@ class Trial:
       inputs = build_inputs(examples, plan=plan, seed=seed)
       self._feed = build_feed(inputs, devices=devices.names, staging_depth=0)
       batches = build_batches(self._feed)
+      self.batches = batches
       self._inputs = _name_inputs(batches)
       self._counts = [tf.convert_to_tensor(batch.num_examples) for batch in batches]
       self.towers = build_towers(
@@ -96,7 +99,7 @@ class Trial:
           batch_norm=batch_norm if is_training else 'first')
 
       needed = find_needed([tower.loss.op for tower in self.towers])
-      draws = [op for op in self.graph.get_operations() if op in needed and _draws(op)]
+      draws = find_draws([op for op in self.graph.get_operations() if op in needed])
       if holds_draws:
         _hold_draws(draws)
       self.draws = [self.shorten(op.name).split('_stateless/')[0] for op in draws if self.owns(op)]
@@ -128,13 +131,14 @@ class Trial:
                           tf.tables_initializer()]
 
   def run(self, num_steps: int, *, starts: Optional[Sequence[Dict[str, Any]]] = None,
-          watched: Optional[int] = None) -> Outcome:
+          watched: Optional[int] = None, reverses: bool = False) -> Outcome:
     """Takes the first steps in a session of its own.
 
     Args:
       num_steps: how many.
       starts: for each step the variables that it begins with; None for those of the step before.
       watched: the step whose activations are kept.
+      reverses: whether the examples of each batch stand in the opposite order.
 
     Raises:
       tf.errors.OpError: what the graph raises.
@@ -150,8 +154,10 @@ class Trial:
                                    for name, value in starts[step].items() if name in self._values})
         outcome.before.append(session.run(self.variables))
         activations = self.activations if step == watched else {}
+        feed = self._reverse(session) if reverses else {}
         counts, inputs, loss, gradients, values, _ = session.run(
-            [self._counts, self._inputs, self._loss, self._gradients, activations, self._train_op])
+            [self._counts, self._inputs, self._loss, self._gradients, activations, self._train_op],
+            feed)
         outcome.after.append(session.run(self.variables))
         outcome.counts.append([int(count) for count in counts])
         outcome.inputs.append(inputs)
@@ -159,6 +165,35 @@ class Trial:
         outcome.gradients.append(gradients)
         outcome.activations.update(values)
     return outcome
+
+  def _reverse(self, session):
+    """Takes each tower's next batch, and returns the feed of the same examples from the last."""
+    tensors = [tensor for batch in self.batches for tensor in batch.flatten()
+               if tf.is_tensor(tensor)]
+    return {tensor: value[::-1] if value.ndim else value
+            for tensor, value in zip(tensors, session.run(tensors))}
+
+  def judge(self, outcome: Outcome, num_parts: int) -> List[str]:
+    """Returns sentences on what depends on other examples, in the first step in which any does.
+
+    Args:
+      outcome: of the steps of this trial.
+      num_parts: as for `check_towers`.
+
+    Raises:
+      UsageError: as for `check_towers`.
+    """
+    with tf.Session(graph=self.graph, config=self._config) as session:
+      for initializer in self._initializers:
+        session.run(initializer)
+      for step, (counts, inputs) in enumerate(zip(outcome.counts, outcome.inputs)):
+        session.run(self._load, {self._values[name]: value
+                                 for name, value in outcome.before[step].items()})
+        rows = [*(np.asarray(values[0]) for values in inputs.values()), counts[0]]
+        found = find_coupling(self.towers[0], self.batches[0], session, rows, num_parts=num_parts)
+        if found:
+          return found
+    return []
 
   def find_op(self, name: str) -> Operation:
     """Returns the first tower's op that computes an activation."""
@@ -175,7 +210,7 @@ class Trial:
   def _find_activations(self, needed):
     """Returns the tensors that are in all towers, in the model's order."""
     found = {}
-    dead = _find_dead(self.graph, needed)
+    dead = find_dead([op for op in self.graph.get_operations() if op in needed])
     for op in self.graph.get_operations():
       if op not in needed or op in dead or not self.owns(op):
         continue
@@ -207,16 +242,6 @@ def _name_inputs(batches):
   keys = sorted(first) if isinstance(first, dict) and len(first) == len(tensors[0]) else None
   names = map(repr, keys) if keys else map(str, range(len(tensors[0])))
   return {name: list(of_towers) for name, of_towers in zip(names, zip(*tensors))}
-
-
-def _draws(op):
-  """Returns whether an op draws random numbers, and another op uses them.
-
-  No op uses those of an op whose stateless twin has taken its place.
-  """
-  attributes = op.node_def.attr
-  draws = _STATELESS_DRAW.match(op.type) or ('seed' in attributes and 'seed2' in attributes)
-  return bool(draws) and any(output.consumers() for output in op.outputs)
 
 
 def _hold_draws(draws):
@@ -252,19 +277,6 @@ def _find_tensor(graph, name):
     return graph.get_tensor_by_name(name)
   except (KeyError, ValueError):
     return None
-
-
-def _find_dead(graph, needed):
-  """Returns the ops of branches and loops, which may not run, or run often."""
-  dead = set()
-  for op in graph.get_operations():
-    if op not in needed or op.type in ('Merge', 'RefMerge', 'Exit', 'RefExit'):
-      continue
-    sources = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-    if (op.type in ('Switch', 'RefSwitch') or op._get_control_flow_context() is not None
-        or any(source in dead for source in sources)):
-      dead.add(op)
-  return dead
 
 
 def _find_layer(tensor):

@@ -1,0 +1,161 @@
+"""Law 1, measured: what couples examples is named or refused before the first step, nothing else
+is, and a run does not notice."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.checks.zoo import ZOO
+from tests.checks.zoo.parts import ce, dense
+from tests.harness import small
+from towers.checks import law
+from towers.tower.batch_norm_layer import batch_norm
+from towers.training.stepping import steps
+
+IS_TF1 = tf.__version__.startswith('1.')
+# The course that its loop takes on this batch is that of all its parts.
+SILENT = {'while_until_batch_converges'}
+# TensorFlow itself raises: no second derivative on 1.14, and a batch before there is any.
+RAISE = {'maml_inner_step': tf.errors.OpError if not IS_TF1 else LookupError,
+         'variable_from_batch': towers.RunError}
+
+
+def sgd():
+  return tf.train.MomentumOptimizer(0.05, 0.9)
+
+
+def judge(model, data, caplog, optimizer=None, **settings):
+  """Opens a program and returns what it is warned of."""
+  settings = {**dict(batch_size=14, num_towers=2, device='cpu', seed=3), **settings}
+  with tf.Graph().as_default(), caplog.at_level(logging.WARNING, 'towers'):
+    program = towers.Program(model, train=data(), optimizer=(optimizer or sgd)(), **settings)
+    num_ops = len(program.graph.get_operations())
+    caplog.clear()
+    with program.session() as session:
+      del session
+      added = len(program.graph.get_operations()) - num_ops
+  assert added < 12, 'the initializers alone'
+  return [record.getMessage() for record in caplog.records
+          if 'do not equal one' in record.getMessage()]
+
+
+@pytest.mark.parametrize('settings', [
+    {}, pytest.param(dict(num_towers=3, tower_build='clone', input_mode='next', staging_depth=0),
+                     marks=pytest.mark.nightly)], ids=['2', '3 clones'])
+@pytest.mark.parametrize('name', sorted(ZOO))
+def test_what_couples_examples_is_named_and_nothing_else(name, settings, caplog):
+  case = ZOO[name]
+  if case.tf1 and not IS_TF1:
+    pytest.skip('contrib is of TensorFlow 1')
+  if name in RAISE and (IS_TF1 or name != 'maml_inner_step'):
+    with pytest.raises(RAISE[name]):
+      judge(case.model, case.data, caplog, case.opt, **settings)
+    return
+  try:
+    named = judge(case.model, case.data, caplog, case.opt, **settings)
+  except towers.UsageError as refused:
+    if case.kind != 'coupled' and 'tower_build' in str(refused):
+      return  # What clones cannot copy.
+    named = [str(refused)]
+  assert len(named) == (case.kind == 'coupled' and name not in SILENT), named
+
+
+def normed(batch, is_training, then=ce):
+  x = batch_norm(dense(batch['x'], 5, 'd'), is_training, name='norm')
+  return then(dense(x, 4, 'o'), batch['y'])
+
+
+def normed_by_kernels(batch, is_training, then=ce):
+  images = tf.reshape(dense(batch['x'], 6, 'd'), [-1, 1, 2, 3])
+  x = batch_norm(tf.nn.relu(batch_norm(images, is_training, name='one')), is_training, name='two')
+  return then(dense(tf.reshape(x, [-1, 6]), 4, 'o'), batch['y'])
+
+
+def normed_by_hand(batch, is_training, then=ce):
+  del is_training
+  x = dense(batch['x'], 5, 'd')
+  mean, variance = tf.nn.moments(x, [0])
+  for name, moment in (('moving_mean', mean), ('moving_variance', variance)):
+    kept = tf.get_variable(name, [5], trainable=False)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, kept.assign(0.9 * kept + 0.1 * moment))
+  return then(dense((x - mean) * tf.rsqrt(variance + 1e-3), 4, 'o'), batch['y'])
+
+
+def contrast(logits, labels):
+  return ce(tf.matmul(logits, logits, transpose_b=True), tf.range(tf.shape(labels)[0]))
+
+
+def xy(n=22):
+  return lambda: towers.from_arrays(dict(x=small.random_examples(n).arrays[0][:, :5],
+                                         y=small.random_examples(n).arrays[1]))
+
+
+@pytest.mark.parametrize('then', [ce, contrast])
+@pytest.mark.parametrize('layer, batch_norm', [
+    (normed, 'first'), (normed, 'sync'), (normed_by_kernels, 'mean'), (normed_by_kernels, 'sync'),
+    (normed_by_hand, 'first')])
+@pytest.mark.parametrize('switched', [False, True])
+def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm, then, switched,
+                                                              caplog):
+  named = judge(lambda batch, is_training: layer(batch, is_training, then), xy(), caplog,
+                batch_norm=batch_norm, validation=xy()() if switched else None)
+  assert len(named) == (then is contrast)
+  assert all('mixed by tower_0/MatMul' in text and 'tests/checks/test_law.py' in text
+             for text in named), named
+
+
+@pytest.mark.parametrize('size', [22, 28])  # 28: batches of one static size.
+@pytest.mark.parametrize('model', [
+    lambda b, _: tf.reduce_sum(ce(dense(b['x'], 4, 'd'), b['y'])),
+    lambda b, _: ce(dense(b['x'], 4, 'd'), b['y']) / tf.cast(tf.shape(b['x'])[0], tf.float32),
+    lambda b, _: tf.reduce_sum(tf.map_fn(tf.reduce_sum, dense(tf.nn.dropout(b['x'], rate=0.5),
+                                                              4, 'd')))],
+    ids=['sum', 'divided twice', 'behind a loop'])
+def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
+  with pytest.raises(towers.UsageError, match='no mean over the examples.*twice as many'):
+    judge(model, xy(size), caplog)
+  judge(model, xy(size), caplog, num_towers=1)
+
+
+def drawing(batch, is_training):
+  """Draws by a state and without one."""
+  x = dense(batch['x'], 5, 'first') * tf.random.gamma(tf.shape(batch['x']), 5.0)
+  x = tf.layers.dropout(x, 0.4, training=is_training) if IS_TF1 else tf.nn.dropout(x, rate=0.4)
+  return normed(dict(batch, x=x), is_training)
+
+
+def elements(n=22):
+  arrays = xy(n)().arrays
+  return towers.Examples(n, lambda x, y: tf.data.Dataset.from_tensor_slices(dict(x=x, y=y)),
+                         arrays=arrays)
+
+
+@pytest.mark.parametrize('mode, depth, batch_norm, data', [
+    ('split', 1, 'first', xy()), ('next', 0, 'sync', elements), ('shard', 2, 'first', elements),
+    pytest.param('split', 0, 'first', elements, marks=pytest.mark.nightly),
+    pytest.param('next', 2, 'first', xy(), marks=pytest.mark.nightly),
+    pytest.param('shard', 1, 'sync', xy(), marks=pytest.mark.nightly)])
+def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
+  def run():
+    with tf.Graph().as_default():
+      program = towers.Program(drawing, train=data(), validation=xy()(), optimizer=sgd(),
+                               batch_size=8, num_towers=2, input_mode=mode, staging_depth=depth,
+                               batch_norm=batch_norm, device='cpu', seed=3)
+      with program.session() as session:
+        losses = [session.train() for _ in range(5)]
+        values = session.run(tf.global_variables() + tf.local_variables())
+      return [losses, len(program.graph.get_operations()), *values]
+
+  measured = run()
+  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  for ours, expected in zip(measured, run()):
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_what_takes_long_is_left_out(monkeypatch, caplog, capsys):
+  monkeypatch.setattr(law, '_LONG_SECONDS', 0.0)
+  assert not judge(ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data, caplog)
+  assert 'was not measured, since a forward run takes' in capsys.readouterr().out
