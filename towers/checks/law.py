@@ -142,17 +142,18 @@ def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
   measured = _Measured(tower, batch, session, rows)
   if not measured.size:
     return []
-  found = measured.find_dependent() if num_parts > 1 else []
-  try:
-    if batch.is_padded:
-      measured.check_filler()
-    if num_parts > 1 and measured.size > 1:
-      found = measured.find_gaps(num_parts, model, runs_per_epoch) + found
-  except _LeftOut as reason:
-    write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
-               '--check, or towers.check, tries them out.')
-  except tf.errors.OpError:
-    pass  # The first step tells, with the reason.
+  with tower.loss.graph.as_default():
+    found = measured.find_dependent() if num_parts > 1 else []
+    try:
+      if batch.is_padded:
+        measured.check_filler()
+      if num_parts > 1 and measured.size > 1:
+        found = measured.find_gaps(num_parts, model, runs_per_epoch) + found
+    except _LeftOut as reason:
+      write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
+                 '--check, or towers.check, tries them out.')
+    except tf.errors.OpError:
+      pass  # The first step tells, with the reason.
   return found
 
 
