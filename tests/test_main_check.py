@@ -5,7 +5,6 @@ import pytest
 import main
 from tensorflow_v1 import tf
 from tests.harness import small
-from towers import models
 
 FLAGS = ['main.py', '--check', '--data=synthetic', '--batch_size=8', '--num_gpus=2']
 
