@@ -21,6 +21,10 @@ from towers.graph.walk import find_needed
 HOST = 'host'
 # 2.x registers kernels for any device that has no other kernel for the op.
 _DEVICE_TYPES = ('GPU', 'DEFAULT')
+# On a GPU these pass memory on, or hold it, and launch no kernel.
+_PASSING = frozenset((
+    'Const', 'ExpandDims', 'Identity', 'IdentityN', 'Merge', 'NoOp', 'ReadVariableOp', 'Reshape',
+    'Squeeze', 'Stage', 'StopGradient', 'Switch', 'Unstage', 'VarHandleOp'))
 
 
 class Copy(NamedTuple):
@@ -42,6 +46,7 @@ class DeviceAudit:
 
   Attributes:
     ops: those that are executed, in the order in which they were built.
+    launches: those that launch a kernel on a GPU, however many kernels that is.
     without_device: those that TensorFlow may place anywhere.
     without_kernel: those on a GPU that has no kernel for them: they run on the host.
     copies: a tensor once for each memory that it is copied to.
@@ -56,6 +61,8 @@ class DeviceAudit:
     self.without_device = [op for op in self.ops if not _device_of(op)]
     self.without_kernel = [op for op in self.ops
                            if 'GPU' in _device_of(op) and _find_kernel(op) is None]
+    self.launches = [op for op in self.ops if op.type not in _PASSING and any(
+        'GPU' in memory for memory in _memories(op, False) + _memories(op, True))]
     found: Dict[Tuple[str, str], Copy] = {}
     for op in self.ops:
       for tensor, target in zip(op.inputs, _memories(op, False)):

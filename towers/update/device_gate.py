@@ -120,7 +120,7 @@ class DeviceGate:
       prepare()
       for device, flag in self._flags.items():
         with tf.device(device), tf.name_scope('gate'):
-          by_device[device] = {name: select(flag, getattr(optimizer, name), number)
+          by_device[device] = {name: select(flag, _move_here(getattr(optimizer, name)), number)
                                for name, number in neutral.items()}
       vars(optimizer).update(by_device[list(self._flags)[0]])
 
@@ -133,3 +133,9 @@ class DeviceGate:
       yield
     finally:
       del optimizer._prepare, optimizer._resource_apply_dense
+
+
+def _move_here(number):
+  """Returns a constant as one of the device where it is called, so that no step sends it there."""
+  value = tf.get_static_value(number)
+  return number if value is None else tf.constant(value, number.dtype)
