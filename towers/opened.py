@@ -7,7 +7,7 @@ loops over it, which open it by `opened` and choose from where it goes on.
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
@@ -26,6 +26,7 @@ from towers.training.stepping.taken import Taken, explain_starved
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training.stepping.watchdog import Watchdog
 from towers.training_graph import TrainingGraph
+from towers.warm_start.matching import Names
 
 
 class Opened:
@@ -142,10 +143,12 @@ class Opened:
     return self.steps.begin_pass(self.steps.step)
 
   def checkpoints_in(self, folder: str, *, keep: int = 1 << 30,
-                     stop_on_full_disk: bool = False) -> Checkpoints:
+                     stop_on_full_disk: bool = False, names: Names = None,
+                     new: Sequence[str] = ()) -> Checkpoints:
     """Returns what saves the program to a folder, and restores it; see `Checkpoints`."""
     return Checkpoints(folder, keep=keep, stop_on_full_disk=stop_on_full_disk,
-                       inputs=self.program.feed.inputs, averages=self.program.averages)
+                       inputs=self.program.feed.inputs, averages=self.program.averages,
+                       names=names, new=new)
 
   def take_up(self, checkpoints: Any, *, may_skip: bool = False) -> Optional[str]:
     """Gives all workers the newest checkpoint of the chief; returns its path, or None without one.

@@ -9,7 +9,7 @@
 import contextlib
 import os
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
@@ -20,6 +20,7 @@ from towers.training.faults.run_error import RunError
 from towers.training.saving.lock import lock_folder
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.taken import find_taken, list_ops
+from towers.warm_start.matching import Names
 
 
 class Session(Opened):
@@ -137,10 +138,17 @@ class Session(Opened):
           self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
         return saved.save(steps.session)
 
-  def restore(self, folder: str) -> str:
+  def restore(self, folder: str, *, map: Names = None, new: Sequence[str] = ()) -> str:
     """Restores the newest checkpoint in `folder`, and goes on with the examples behind it.
 
     With several workers all call it, and the chief's folder counts. Returns the path.
+
+    Args:
+      folder: of checkpoints.
+      map: from names in the checkpoint to names in the program, as `names` of `towers.init_from`;
+        None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
+      new: patterns of the program's variables, and slots, that the checkpoint lacks or has in
+        another shape: they keep their values, the initial ones in a new session.
 
     Raises:
       UsageError: there is none, or it is of another program, other data or another batch size.
@@ -148,7 +156,7 @@ class Session(Opened):
     is_chief = self.steps.program.workers.rank == 0
     with self.explained():
       path = self.take_up(
-          self.checkpoints_in(folder) if is_chief and os.path.isdir(folder) else None)
+          self.checkpoints_in(folder, names=map, new=new) if is_chief and os.path.isdir(folder) else None)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
       self.start(self.step)

@@ -12,7 +12,6 @@ from towers.base.json_files import seal
 from towers.training.evaluator import EVALUATIONS, Evaluations, _is_over, _take_newest
 from towers.training.saving.files import list_steps
 from towers.training.saving.history import HISTORY, History
-from towers.training.saving.restore import Restorer
 
 FLAGS = ['main.py', '--data=synthetic', '--model=linear', '--device=cpu', '--num_gpus=2',
          '--steps=6', '--validate_every=2steps', '--checkpoint_every=2steps']
@@ -58,20 +57,20 @@ def test_it_measures_what_validation_measures(flags, tmp_path, monkeypatch, caps
 def test_the_newest_that_can_be_read_is_taken(tmp_path, capsys):
   with tf.Graph().as_default():
     value = tf.get_variable('value', [], tf.float32)
-    saver, restorer = tf.train.Saver(), Restorer()
+    saver = tf.train.Saver()
     with tf.Session() as session:
       for step in (2, 4, 10):
         value.load(step, session)
         saver.save(session, str(tmp_path / 'model.ckpt'), global_step=step)
-      assert _take_newest(session, restorer, str(tmp_path), after=4) == 10
+      assert _take_newest(session, None, str(tmp_path), after=4) == 10
       assert session.run(value) == 10
-      assert _take_newest(session, restorer, str(tmp_path), after=10) is None
+      assert _take_newest(session, None, str(tmp_path), after=10) is None
       faults.truncate(tmp_path / 'model.ckpt-10.data-00000-of-00001', 1)
-      assert _take_newest(session, restorer, str(tmp_path), after=2) == 4
+      assert _take_newest(session, None, str(tmp_path), after=2) == 4
       assert session.run(value) == 4
       assert 'WARNING: ' in capsys.readouterr().out
-      assert _take_newest(session, restorer, str(tmp_path), after=4) is None
-      assert _take_newest(session, restorer, str(tmp_path / 'none'), after=-1) is None
+      assert _take_newest(session, None, str(tmp_path), after=4) is None
+      assert _take_newest(session, None, str(tmp_path / 'none'), after=-1) is None
 
 
 def test_it_ends_with_the_last_step_or_when_the_workers_have_stopped_early(tmp_path):

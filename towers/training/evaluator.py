@@ -21,7 +21,7 @@ from towers.session import Session
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
 from towers.training.saving.history import History
-from towers.training.saving.restore import Restorer
+from towers.training.saving.restore import restore
 from towers.training.settings.config import Config
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.validation_pass import format_means
@@ -87,12 +87,12 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
 
   session = Session(program, **config.session_settings())
   with session.opened(startup), session.as_default(), session.explained():
-    steps, restorer = session.steps, Restorer(program.averages)
+    steps = session.steps
     steps.start_validation()
     startup.finish()
     signals.leave_to_run(lambda: 0.0)
-    for step in _restore_each(session.tf_session, restorer, folder, evaluations, is_over, signals,
-                              sleep):
+    for step in _restore_each(session.tf_session, program.averages, folder, evaluations, is_over,
+                              signals, sleep):
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)
@@ -106,12 +106,12 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
     summaries.close()
 
 
-def _restore_each(session, restorer, folder, evaluations, is_over, signals,
+def _restore_each(session, averages, folder, evaluations, is_over, signals,
                   sleep) -> Iterator[int]:
   """Restores each new checkpoint, except those that a newer one overtook, and yields its step."""
   printed_at = float('-inf')
   while not is_over(evaluations.last_step()):
-    step = _take_newest(session, restorer, folder, after=evaluations.last_step())
+    step = _take_newest(session, averages, folder, after=evaluations.last_step())
     if step is not None:
       yield step
       continue
@@ -123,13 +123,13 @@ def _restore_each(session, restorer, folder, evaluations, is_over, signals,
     sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _take_newest(session, restorer, folder, after) -> Optional[int]:
+def _take_newest(session, averages, folder, after) -> Optional[int]:
   """Restores the newest readable checkpoint after a step; returns its step, or None."""
   for step in list_steps(folder) if os.path.isdir(folder) else []:
     if step <= after:
       return None
     try:
-      notice = restorer.restore(session, path_of(folder, step))
+      notice = restore(session, path_of(folder, step), averages=averages)
       if notice:
         write_line(notice)
       return step

@@ -46,6 +46,8 @@ def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
     definition.variable_name, definition.initializer_name = name + ':0', name + '/Assign'
     definition.snapshot_name = name + '/Read/ReadVariableOp:0'
     definition.initial_value_name = name + '/Initializer/zeros:0'
+    if definition.HasField('save_slice_info_def'):  # The slot is cut as its variable is.
+      definition.save_slice_info_def.full_name += name[len(variable.op.name):]
     made = type(variable).from_proto(definition)
     tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, made)
     optimizer._slot_dict(slot)[variable.op.graph, variable.op.name] = made

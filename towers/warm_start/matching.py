@@ -5,14 +5,26 @@
   variables that nothing starts: new, or under `reinit`
 """
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterable,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import numpy as np
 
 from towers.base.usage_error import UsageError, format_lines
 from towers.placement.patterns import choose, compile_pattern, shorten
 
-Names = Union[None, Mapping[str, str], Callable[[str], Optional[str]]]
+Names = Union[None, Mapping[str, Optional[str]], Callable[[str], Optional[str]]]
 """From names in the file to names in the program: a function, which returns None for a tensor to
 leave out; or patterns and what replaces the part that they match, of which the first that matches
 counts. A name that none matches stays as it is.
@@ -118,8 +130,8 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
 
 def _find_sources(settings, tensors, variables) -> Dict[str, str]:
   """Returns for each variable the tensor of its name; one that is renamed comes first."""
-  renamed = _rename(settings, tensors)
-  _check_used(settings, tensors, renamed, variables)
+  renamed = rename(settings.names, tensors, setting='init_map', path=settings.path)
+  _check_used(settings, renamed, variables)
   found: Dict[str, str] = {}
   for name, (new_name, rule) in renamed.items():
     if new_name not in variables:
@@ -133,40 +145,52 @@ def _find_sources(settings, tensors, variables) -> Dict[str, str]:
   return {name: found[name] for name in variables if name in found}
 
 
-def _rename(settings, tensors):
-  """Returns for each tensor its name in the program and the pattern that gave it, or None."""
-  names = settings.names
+def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
+           ) -> Dict[str, Tuple[str, Optional[str]]]:
+  """Returns for each tensor its name in the program and the pattern that gave it, or None.
+
+  Args:
+    names: as of `Names`; a pattern may also lead to None, to leave a tensor out.
+    tensors: names in the file.
+    setting: that `names` was given in.
+    path: of the file.
+
+  Raises:
+    UsageError: a pattern is no regular expression, or matches nothing.
+  """
   if names is None:
     return {name: (name, None) for name in tensors}
   if callable(names):
     given = {name: names(name) for name in tensors}
     return {name: (new_name, None if new_name == name else '') for name, new_name in given.items()
             if new_name is not None}
-  renamed = {}
-  rules = [(pattern, compile_pattern('init_map', pattern), new) for pattern, new in names.items()]
+  renamed, used = {}, set()
+  rules = [(pattern, compile_pattern(setting, pattern), new) for pattern, new in names.items()]
   for name in tensors:
     matches = [(pattern, new, compiled.match(name)) for pattern, compiled, new in rules]
     pattern, new, matched = next((rule for rule in matches if rule[2]), (None, '', None))
+    used.add(pattern)
     try:
-      beginning = matched.expand(new) if matched else ''
+      beginning = matched.expand(new) if matched and new is not None else ''
     except Exception as error:  # re.error, or an IndexError for a group that is not there.
-      raise UsageError(f'init_map={pattern}={new}: {error}.') from None
-    renamed[name] = (beginning + name[matched.end() if matched else 0:], pattern)
+      raise UsageError(f'{setting}={pattern}={new}: {error}.') from None
+    if new is not None:
+      renamed[name] = (beginning + name[matched.end() if matched else 0:], pattern)
+  for pattern, new in names.items():
+    if pattern not in used:
+      raise UsageError(f'{setting}={pattern}={new} matches no tensor of {path}: there are '
+                       f'{shorten(tensors)}. A pattern is matched with the beginning of a name, '
+                       'and the first that matches counts.')
   return renamed
 
 
-def _check_used(settings, tensors, renamed, variables):
-  """Refuses a pattern of names that no tensor has, or that leads to no variable."""
-  for pattern in settings.names if isinstance(settings.names, Mapping) else ():
+def _check_used(settings, renamed, variables):
+  """Refuses a pattern of names that leads to no variable."""
+  for pattern, new in settings.names.items() if isinstance(settings.names, Mapping) else ():
     given = [new_name for new_name, rule in renamed.values() if rule == pattern]
-    text = f'init_map={pattern}={settings.names[pattern]}'
-    if not given:
-      raise UsageError(f'{text} matches no tensor of {settings.path}: there are '
-                       f'{shorten(tensors)}. A pattern is matched with the beginning of a name, '
-                       'and the first that matches counts.')
-    if not set(given) & set(variables):
-      raise UsageError(f'{text} makes {shorten(given)}, and the program has no such variable: '
-                       f'there are {shorten(variables)}.')
+    if new is not None and not set(given) & set(variables):
+      raise UsageError(f'init_map={pattern}={new} makes {shorten(given)}, and the program has no '
+                       f'such variable: there are {shorten(variables)}.')
 
 
 def _fits(tensor, variable) -> bool:

@@ -12,10 +12,10 @@ import numpy as np
 
 from tensorflow_v1 import tf
 from towers.base.paths import check_local_path
+from towers.base.sums import INDEX, check_sums
 from towers.base.usage_error import UsageError
 from towers.update.averages import NOT_VARIABLES
 
-_INDEX = '.index'
 _DATA = '.data-'
 _H5 = ('.h5', '.hdf5', '.keras')
 _KEPT = {'f', 'i', 'u', 'b', 'V'}  # numpy's kinds; bfloat16 is V.
@@ -79,7 +79,7 @@ def check_weights(path: str) -> None:
 
 @contextlib.contextmanager
 def _open_checkpoint(path):
-  for suffix in (_INDEX, _DATA):
+  for suffix in (INDEX, _DATA):
     path = path[:path.rindex(suffix)] if suffix in os.path.basename(path) else path
   if os.path.isdir(path):
     newest = tf.train.latest_checkpoint(path)
@@ -87,9 +87,10 @@ def _open_checkpoint(path):
       raise UsageError(f'init_from={path} is a folder without a checkpoint: give the folder of a '
                        'run, or a checkpoint\'s path without .index.')
     path = newest
-  if not os.path.isfile(path + _INDEX) and not os.path.isfile(path):
+  if not os.path.isfile(path + INDEX) and not os.path.isfile(path):
     raise UsageError(f'init_from={path} does not exist: give a folder of checkpoints, a '
                      'checkpoint\'s path without .index, or a Keras .h5 file.')
+  check_sums(path)
   reader = tf.train.load_checkpoint(path)
   dtypes = reader.get_variable_to_dtype_map()
   tensors = {name: Info(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
@@ -99,7 +100,7 @@ def _open_checkpoint(path):
   # A damaged index may claim shapes of any size, for which TensorFlow would ask for memory.
   claimed = sum(_count_bytes(info) for info in tensors.values())
   held = sum(os.path.getsize(name) for name in glob.glob(glob.escape(path) + _DATA + '*'))
-  if os.path.isfile(path + _INDEX) and claimed > held:
+  if os.path.isfile(path + INDEX) and claimed > held:
     raise ValueError(f'its index names {claimed} bytes, and its data has {held}')
   yield WeightsFile('TensorFlow checkpoint', tensors, reader.get_tensor)
 

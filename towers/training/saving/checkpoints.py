@@ -5,18 +5,18 @@ Names of variables hold no tower, so a checkpoint of 4 towers on TensorFlow 1.14
 
   loop      step 500 ─► take ─────► step 501 ─► step 502 ─► step 503 …
                           │ values of all variables, between two steps
-  thread                  └─► write aside ─► history.json ─► rename data ─► rename index
+  thread                  └─► write aside ─► history.json ─► rename its files
                               ─► state file ─► delete oldest
 
 Taking costs the loop one copy, and on the CPU none, since an update never writes into a buffer that
-is still being read. A checkpoint exists once its index does; what a killed run leaves half written
-has another name. Restoring reads every tensor and its checksum, and takes the newest checkpoint
-that is whole.
+is still being read. What a killed run leaves half written has another name. Restoring reads every
+tensor and its checksum, and takes the newest checkpoint that is whole.
 """
 
+import contextlib
 import os
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -25,24 +25,25 @@ from towers.base.files import folder_aside, sweep, write_whole
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
+from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
 from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.files import (
-  DATA,
-  INDEX,
   PREFIX,
+  SUFFIXES,
   find_checkpoints,
   list_steps,
   path_of,
   sync,
 )
 from towers.training.saving.history import HISTORY, History
-from towers.training.saving.restore import Restorer
+from towers.training.saving.restore import restore
 from towers.training.saving.writer import Writer
 from towers.update.averages import AVERAGES_TENSOR, Averages
+from towers.warm_start.matching import Names
 
 
 class Snapshot(NamedTuple):
@@ -63,6 +64,7 @@ class Checkpoints:
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, averages: Optional[Averages] = None,
+               names: Names = None, new: Sequence[str] = (),
                warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables.
 
@@ -73,6 +75,7 @@ class Checkpoints:
         warning.
       inputs: of the training split, whose order checkpoints record, and a resumed run compares.
       averages: of the program's weights, or None.
+      names, new: how what is restored differs from the program, see `restore`.
       warn: as the attribute.
 
     Raises:
@@ -92,7 +95,7 @@ class Checkpoints:
     self.warn = warn
     self._variables = tf.global_variables()
     self._global_step = get_global_step()
-    self._restorer = Restorer(averages)
+    self._averages, self._names, self._new = averages, names, new
     self._writer: Optional[Writer] = None
     self._thread: Optional[threading.Thread] = None
     self._fault: Optional[BaseException] = None
@@ -116,11 +119,12 @@ class Checkpoints:
     reasons: List[str] = []
     for path in find_checkpoints(self.folder):
       try:
-        notice = self._restorer.restore(session, path)
+        notice = restore(session, path, averages=self._averages, names=self._names,
+                         new=self._new)
       except UsageError:
         raise
       except Exception as error:  # A damaged file makes TensorFlow raise anything.
-        reasons.append(f'{path} is damaged: {find_reason(error)}')
+        reasons.append(f'{path} cannot be read: {find_reason(error)}')
         continue
       for reason in reasons:
         self.warn(f'WARNING: {reason}. The run resumes from the one before it.')
@@ -131,8 +135,8 @@ class Checkpoints:
       self._warn_of_order(path, step)
       return path
     if reasons:
-      raise UsageError(f'No checkpoint in {self.folder} is whole:\n{format_lines(reasons)}\nPut a '
-                       'whole one there, or remove these to start anew.')
+      raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
+                       'a copy that is whole there, or give another checkpoint_dir to start anew.')
     return None
 
   def is_empty(self) -> bool:
@@ -212,7 +216,7 @@ class Checkpoints:
         if notes is not None:
           write_whole(os.path.join(self.folder, HISTORY), notes[0].encode())
         path = path_of(self.folder, snapshot.step)
-        for suffix in (DATA, INDEX):
+        for suffix in SUFFIXES:
           os.replace(os.path.join(aside, PREFIX) + suffix, path + suffix)
       self._saved_step = snapshot.step
       self.reason = ''
@@ -246,8 +250,9 @@ class Checkpoints:
         f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     write_whole(os.path.join(self.folder, 'checkpoint'), state.encode())
     for step in set(steps) - set(kept):
-      for suffix in (INDEX, DATA):
-        os.remove(path_of(self.folder, step) + suffix)
+      for suffix in reversed(SUFFIXES):
+        with contextlib.suppress(FileNotFoundError):  # Earlier versions wrote no sums.
+          os.remove(path_of(self.folder, step) + suffix)
 
   def _clean_up(self):
     """Removes files that a killed run left half written."""

@@ -1,18 +1,19 @@
 """The files of checkpoints in a folder: how they are named, and which there are.
 
-A checkpoint is a file of data and its index; it exists once its index does.
+A checkpoint is a file of data, its index, and the sums of both; it exists once its index does.
 """
 
 import os
 import re
-from typing import List
+from typing import Any, List
 
 from tensorflow_v1 import tf
+from towers.base.sums import DATA, INDEX, SUMS, check_sums
 from towers.base.usage_error import UsageError
 
 PREFIX = 'model.ckpt'
-INDEX = '.index'
-DATA = '.data-00000-of-00001'
+# In the order in which they get their names, and in reverse that in which they are deleted.
+SUFFIXES = (DATA, SUMS, INDEX)
 
 
 def path_of(folder: str, step: int) -> str:
@@ -56,6 +57,16 @@ def find_checkpoints(folder: str) -> List[str]:
   # Paths without a step stay behind those with one, in their order.
   paths.sort(key=lambda path: -int((re.findall(r'-(\d+)$', path) or ['-1'])[0]))
   return paths
+
+
+def open_reader(path: str) -> Any:
+  """Returns TensorFlow's reader of a checkpoint that is as it was written, as far as that is known.
+
+  Raises:
+    Exception: it is damaged; TensorFlow raises anything.
+  """
+  check_sums(path)
+  return tf.train.load_checkpoint(path)
 
 
 def sync(path: str) -> None:

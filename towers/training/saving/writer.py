@@ -6,7 +6,9 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers.training.saving.files import DATA, INDEX, sync
+from towers.base.sums import DATA, write_sums
+from towers.training.saving.files import SUFFIXES, sync
+from towers.training.saving.restore import find_part
 
 
 class Writer:
@@ -18,9 +20,11 @@ class Writer:
     with tf.Graph().as_default() as graph, tf.device('/device:CPU:0'):
       prefix = tf.placeholder(tf.string, [])
       values = [tf.placeholder(variable.dtype.base_dtype) for variable in variables]
-      names = [variable.op.name for variable in variables] + list(constants)
-      op = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names),
-                             tensors=values + list(map(tf.constant, constants.values())))
+      parts = [find_part(variable) for variable in variables]
+      op = tf.raw_ops.SaveV2(
+          prefix=prefix, tensor_names=[part.name for part in parts] + list(constants),
+          shape_and_slices=[part.spec for part in parts] + [''] * len(constants),
+          tensors=values + list(map(tf.constant, constants.values())))
     # One thread of its own, so that writing takes none from the towers.
     self.session = tf.Session(
         graph=graph,
@@ -29,15 +33,26 @@ class Writer:
     self._save = self.session.make_callable(op, feed_list=[prefix] + values)
 
   def write(self, path: str, values: Sequence[np.ndarray]) -> None:
-    """Writes data and index, down to the disk.
+    """Writes data, index and their sums, down to the disk.
 
     Raises:
       OSError: not all bytes were written.
     """
     self._save(path, *values)
-    expected = sum(np.asarray(value).nbytes for value in [*values, *self._constants.values()])
+    expected = sum(map(_count_bytes, [*values, *self._constants.values()]))
     written = os.path.getsize(path + DATA)
     if written != expected:
       raise OSError(None, f'{written} of {expected} bytes were written')
-    for suffix in (DATA, INDEX):
+    write_sums(path)
+    for suffix in SUFFIXES:
       sync(path + suffix)
+
+
+def _count_bytes(value):
+  """Returns the size of a value in the data of a checkpoint."""
+  value = np.asarray(value)
+  if value.dtype.kind not in 'OS':
+    return value.nbytes
+  # Texts: the length of each in 7 bits a byte, a checksum of these, then the texts.
+  lengths = [len(text) for text in value.astype(object).ravel()]
+  return sum(max(1, -(-length.bit_length() // 7)) + length for length in lengths) + 4

@@ -24,9 +24,16 @@ from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.placement.cluster import read_cluster
 from towers.training.faults.run_error import RunError
-from towers.training.saving.files import list_steps, path_of
+from towers.training.saving.files import list_steps, open_reader, path_of
 from towers.training.saving.history import History
-from towers.training.saving.restore import check_same_variables
+from towers.training.saving.restore import (
+  Part,
+  Tensor,
+  check_same_variables,
+  find_part,
+  read_tensors,
+  read_values,
+)
 from towers.training.tools.serving import Predict, Serving, build_serving
 from towers.training_graph import TrainingGraph
 from towers.update.averages import AVERAGES_TENSOR, name_average
@@ -181,24 +188,27 @@ def session_config() -> Any:
 def _restore(session, path):
   """Reads the weights, or their averages; leaves what else there is, such as slots."""
   variables = tf.global_variables()
-  expected = {variable.op.name: (tuple(variable.shape.as_list()), variable.dtype.base_dtype)
-              for variable in variables}
   try:
-    reader = tf.train.load_checkpoint(path)
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    averages = {name: name_average(name) for name in expected if name_average(name) in shapes}
-    if averages and AVERAGES_TENSOR not in shapes:
+    reader = open_reader(path)
+    tensors = read_tensors(reader)
+    parts = {variable: find_part(variable, tensors) for variable in variables}
+    averages = {variable: name_average(variable.op.name) for variable in variables
+                if name_average(variable.op.name) in tensors}
+    if averages and not reader.has_tensor(AVERAGES_TENSOR):
       write_line(f'{min(averages.values())} in {path} is an average of the model itself, which '
                  'validation did not measure: the weights are taken. A variable of this name in '
                  'predict reads it.')
       averages = {}
-    sources = {name: averages.get(name, name) for name in expected if name in shapes}
-    saved = {name: (tuple(shapes[source]), dtypes[source]) for name, source in sources.items()}
-    check_same_variables(path, saved, expected)
-    for variable in variables:
-      variable.load(reader.get_tensor(sources[variable.op.name]), session)
+    parts.update({variable: Part(name, Tensor(variable.shape, variable.dtype.base_dtype))
+                  for variable, name in averages.items()})
+    expected = {part.name: part.tensor for part in parts.values()}
+    check_same_variables(
+        path, {name: tensor for name, tensor in tensors.items() if name in expected}, expected,
+        fix='Give the flags that it was written with, or another checkpoint_dir.')
+    for variable, value in read_values(reader, parts).items():
+      variable.load(value, session)
   except UsageError:
     raise
   except Exception as error:  # A damaged file makes TensorFlow raise anything.
-    raise UsageError(f'{path} is damaged: {find_reason(error)}. Remove it, and the one before it '
-                     'is taken.') from None
+    raise UsageError(f'{path} cannot be read: {find_reason(error)}. Put a copy that is whole '
+                     'there.') from None
