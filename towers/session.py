@@ -155,8 +155,10 @@ class Session(Opened):
     """
     is_chief = self.steps.program.workers.rank == 0
     with self.explained():
-      path = self.take_up(
-          self.checkpoints_in(folder, names=map, new=new) if is_chief and os.path.isdir(folder) else None)
+      saved = None
+      if is_chief and os.path.isdir(folder):
+        saved = self.checkpoints_in(folder, names=map, new=new)
+      path = self.take_up(saved)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
       self.start(self.step)
