@@ -82,6 +82,7 @@ note('is up')
 # A kernel that refuses at one of the steps, each as another one does.
 REFUSED = '''
 import sys
+import tests  # Finds towers_launch.
 from towers_launch import __main__, network
 def refuse(*_):
   raise OSError(1, 'Operation not permitted', 'unshare')
