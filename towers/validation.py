@@ -40,6 +40,7 @@ class Validation(NamedTuple):
     is_validating: the switch to feed True in such a run; None if a tower of its own validates.
     snapshot_op: copies the variables before a pass begins; None if they are read directly.
     weighted: the names whose sums their weights divide, and not the number of examples.
+    losses: the names whose means add up to that of 'loss', of a model with several losses.
     sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
       the split; None for one worker.
   """
@@ -49,6 +50,7 @@ class Validation(NamedTuple):
   is_validating: Optional[Tensor] = None
   snapshot_op: Optional[Operation] = None
   weighted: Sequence[str] = ()
+  losses: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray], np.ndarray]] = None
 
 
@@ -90,7 +92,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
     size = len(names) + len(weighted) + 1
     sum_workers = build_sum_of_numbers(size, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
-                      sum_workers=sum_workers)
+                      losses=towers[0].losses, sum_workers=sum_workers)
 
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,

@@ -102,7 +102,7 @@ def test_first_is_the_first_tower_that_has_examples(num_train, batch_size, num_t
 def test_first_takes_no_moments_of_towers_that_are_never_asked(num_train, is_joined):
   with Run(model=one_layer, num_towers=3, train=small.random_examples(num_train)) as run:
     names = [op.name for op in run.graph.get_operations()]
-    assert any(name.startswith('join_batch_norm') for name in names) == is_joined
+    assert any(name.startswith('all_sum') for name in names) == is_joined
 
 
 @pytest.mark.nightly
@@ -123,7 +123,7 @@ def test_validation_sums_no_moments_between_towers_and_workers():
 
   def sums(audit):
     return [op.name for op in audit.ops if op.type.startswith('Collective')
-            or (op.name.startswith('join_batch_norm') and op.type in ('Add', 'AddV2', 'AddN'))]
+            or (op.name.startswith('all_sum') and op.type in ('Add', 'AddV2', 'AddN'))]
 
   assert len(sums(DeviceAudit([run.program.train_op]))) > 4
   assert not sums(DeviceAudit([validation.sums], fed_true=[validation.is_validating]))

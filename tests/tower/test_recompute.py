@@ -12,7 +12,8 @@ from tests.harness.live_memory import measure_peak
 from tests.harness.small import Run, dense, model, nightly_but
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
-from towers.tower.batch_norm_layer import BATCH_SUMS, batch_norm
+from towers.tower.all_towers import SUMS
+from towers.tower.batch_norm_layer import batch_norm
 
 NUM_LAYERS = 4
 
@@ -126,7 +127,7 @@ def test_nothing_runs_twice_that_has_state_and_loops_and_branches_keep_their_bit
 
 def test_the_joined_sums_of_batch_normalisation_have_no_copy():
   with Run(model=deep, num_towers=2, batch_norm='sync', recompute=3) as run:
-    sums = {tensor.op.name.split('/', 1)[1] for tensor in run.graph.get_collection(BATCH_SUMS)}
+    sums = {tensor.op.name.split('/', 1)[1] for tensor in run.graph.get_collection(SUMS)}
     copies = {op.name.split('/', 3)[3] for op in find_copies(run.program)}
   assert sums and not sums & copies
 

@@ -34,6 +34,7 @@ from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import find_step_writes, find_writes
 from towers.input.batch import Batch
+from towers.tower.all_towers import OWN_SUMS, SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.losses import sum_returned
@@ -178,11 +179,10 @@ class _Measured:
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
     self._graph = tower.loss.graph
-    self._joined = self._graph.get_collection(BATCH_SUMS)
     self._of_batch = find_dependents([tensor.op for tensor in self._tensors], by_control=False)
     # Without what other towers do for its batch normalisation.
-    self._of_sums = _find_needed([value.op for value in self._sums.values()],
-                                 {tensor.op for tensor in [*self._tensors, *self._joined]})
+    ends = {tensor.op for tensor in [*self._tensors, *self._graph.get_collection(SUMS)]}
+    self._of_sums = _find_needed([value.op for value in self._sums.values()], ends)
     self._needed = sorted(self._of_sums, key=lambda op: op._id)
     self._is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                         for op in self._needed for tensor in op.outputs)
@@ -373,10 +373,10 @@ class _Measured:
     self._fixed = {
         sums: np.float32([0.0] * (sums.shape.as_list()[0] // 2) + [1.0] * (
             sums.shape.as_list()[0] // 2 + 1))
-        for sums in self._joined
-        if any(reader in self._of_sums for reader in sums.consumers())}
+        for sums in self._graph.get_collection(BATCH_SUMS, self._tower.scope)}
     self._by_row = {}
     self._read_draws()
+    self._read_sums()
     kernels = [op for op in self._needed
                if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
     averages = self._find_moments()
@@ -409,6 +409,13 @@ class _Measured:
         self._by_row.update(zip(group, self._fetch(group, self._feed(index, _AS_IS))))
       except tf.errors.InvalidArgumentError:
         groups += [[output] for output in group] if len(group) > 1 else []
+
+  def _read_sums(self):
+    """Feeds the sums over all towers as they would be without the others."""
+    own = self._graph.get_collection(SUMS, self._tower.scope)
+    for total, value in zip(own, self._graph.get_collection(OWN_SUMS)):
+      if total not in self._fixed:
+        self._fixed[total] = self._fetch(value, self._feed(np.arange(self.size), _AS_IS))
 
   def _find_moments(self) -> Dict[Any, int]:
     """Returns what both the loss and updates of moving averages take from the batch: tensors, each

@@ -17,7 +17,7 @@ from typing import Dict, Iterable, List, Set
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
 from towers.graph.walk import find_needed
-from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.all_towers import SUMS
 from towers.tower.segments import Activation
 
 # For sizes that are unknown, and matter only beside each other.
@@ -41,7 +41,7 @@ class Passes:
                   for index, tensor in enumerate(op.inputs) if tensor.op in forward]
     needed = find_needed([tensor.op for _, _, tensor in self.reads], within=forward)
     self.positions = {op: position for position, op in enumerate(_sort(needed))}
-    self._joined = {tensor.op for tensor in tf.get_collection(BATCH_SUMS)}
+    self._joined = {tensor.op for tensor in tf.get_collection(SUMS)}
     self._sources: Dict[Tensor, Tensor] = {}
     self._pure: Dict[Operation, bool] = {}
     self.activations = self._find_activations()

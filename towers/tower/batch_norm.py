@@ -5,25 +5,24 @@
   sync    every tower normalises by the global batch, whose moments move the averages:
           N towers are one tower
 
-With `sync` the layers' sums over their batches are added up over all towers in the forward pass,
-and the gradients of these sums in the backward pass. The towers are built before they are joined:
+With `sync` the layers' sums over their batches are added up over all towers, as any model's can be
+(see `towers.tower.all_towers`). With `mean` the towers are built before their moments are joined:
 every layer has left an identity op in the graph (see `towers.tower.batch_norm_layer`), whose input
-is replaced here by the sum over all towers.
+is replaced here.
 
 With several workers, `mean` and `sync` span the towers of all workers. `first` is each worker's own
 first tower; before each validation the chief broadcasts its averages (see `workers`).
 """
 
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, List, Sequence, Union
 
 from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
-from towers.graph.ordered_sum import add_all
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
-from towers.placement.host import HOST
 from towers.placement.workers import ALONE, Workers, sum_over_workers
-from towers.tower.batch_norm_layer import BATCH_MOMENTS, BATCH_SUM_GRADIENTS, BATCH_SUMS
+from towers.tower.all_towers import add_up, compare_weights, match_towers
+from towers.tower.batch_norm_layer import BATCH_MOMENTS
 
 BATCH_NORMS = ('first', 'mean', 'sync')
 # Ops that take one of several values.
@@ -60,7 +59,7 @@ def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequen
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
                      'use towers.tower.batch_norm_layer.')
-  if kind != 'first' and (update_ops or averages) and not _match(BATCH_MOMENTS, [scope]):
+  if kind != 'first' and (update_ops or averages) and not match_towers(BATCH_MOMENTS, [scope]):
     raise UsageError(f'batch_norm={kind} needs layers that share their sums between towers, as '
                      'towers.tower.batch_norm_layer does; the model\'s own, which update '
                      f'{averages[0] if averages else update_ops[0].name}, do not: use '
@@ -116,28 +115,8 @@ def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str]
   """
   if len(scopes) * workers.num_workers == 1:
     return
-  if kind == 'sync':
-    _join_sums(scopes, devices, counts, workers)
-  elif joins_moments(kind, may_be_empty):
+  if joins_moments(kind, may_be_empty):
     _join_moments(kind, scopes, devices, counts, workers)
-
-
-def _join_sums(scopes, devices, counts, workers):
-  """Replaces the sums of each layer, and their gradients, by those over all towers."""
-  # The gradient of no examples may be NaN, so it is left out like the sums.
-  with tf.device(HOST):
-    weights = [tf.minimum(count, 1) for count in counts]
-  weights = _compare(weights, devices[0])
-  # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
-  is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
-  examples = None
-  if not is_even:
-    examples = tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
-  for collection, scale in ((BATCH_SUMS, None), (BATCH_SUM_GRADIENTS, examples)):
-    for identities in _match(collection, scopes):
-      total = _add_up(identities, weights, devices[0], workers, scale)
-      for identity in identities:
-        identity.op._update_input(0, total)
 
 
 def _join_moments(kind, scopes, devices, counts, workers):
@@ -149,39 +128,6 @@ def _join_moments(kind, scopes, devices, counts, workers):
     else:
       weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)), ALONE
     weights = tf.unstack(weights)
-  weights = _compare(weights, devices[0])
-  for identities in _match(BATCH_MOMENTS, scopes):
-    identities[0].op._update_input(0, _add_up(identities, weights, devices[0], workers))
-
-
-def _match(collection, scopes) -> List[List[Any]]:
-  """Returns the identities of all towers, layer by layer."""
-  by_layer: Dict[str, List[Any]] = {}
-  for identity in tf.get_collection(collection):
-    for scope in scopes:
-      if identity.op.name.startswith(scope):
-        by_layer.setdefault(identity.op.name[len(scope):], []).append(identity)
-  return list(by_layer.values())
-
-
-def _compare(weights, device):
-  """Returns each tower's weight as a float, and whether it takes part: once for all layers."""
-  with tf.device(device), tf.name_scope('weigh_towers'):
-    return [(tf.cast(weight, tf.float32), weight > 0) for weight in weights]
-
-
-def _add_up(identities, weights, device, workers, scale=None):
-  """Returns the weighted sum of the identities' inputs over all workers.
-
-  An input of weight 0 is left out, even if it is NaN. With a `scale` each worker multiplies its
-  part by its own scale, and divides the sum by it.
-  """
-  with tf.device(device), tf.name_scope('join_batch_norm'):
-    parts = [identity.op.inputs[0] for identity in identities]
-    zeros = tf.zeros_like(parts[0])
-    # 0 times NaN is NaN.
-    parts = [tf.cast(weight, part.dtype) * tf.where(takes_part, part, zeros)
-             for part, (weight, takes_part) in zip(parts, weights)]
-    if scale is None:
-      return sum_over_workers(add_all(parts), workers)
-    return sum_over_workers(add_all(parts) * scale, workers) / scale
+  weights = compare_weights(weights, devices[0])
+  for identities in match_towers(BATCH_MOMENTS, scopes):
+    identities[0].op._update_input(0, add_up(identities, weights, devices[0], workers))

@@ -14,20 +14,19 @@ Where `is_training` is a tensor, one switch of x chooses between two such kernel
                 └─ no ──► kernel, by averages ───┘
 
 Under `joined_sums()` towers can also normalise by the global batch. A fused kernel has no place for
-that, so the layer is made of sums, which pass through identities too, and so do their gradients:
+that, so the layer is made of sums over all towers (see `all_towers`):
 
-  x ──► sums ──► identity (BATCH_SUMS) ──► moments ──► normalise
-                 └ its gradient: identity     └──► identities (BATCH_MOMENTS) ──► moving averages
-                   (BATCH_SUM_GRADIENTS)                                          (UPDATE_OPS)
+  x ──► sums ──► all_sum ──► moments ──► normalise
+                                └──► identities (BATCH_MOMENTS) ──► moving averages (UPDATE_OPS)
 """
 
 import contextlib
 from typing import Iterator, List, Sequence, Union
 
 from tensorflow_v1 import Operation, Tensor, tf
+from towers.tower.all_towers import all_sum
 
 BATCH_SUMS = 'batch_norm_sums'
-BATCH_SUM_GRADIENTS = 'batch_norm_sum_gradients'
 BATCH_MOMENTS = 'batch_norm_moments'
 
 # cuDNN takes no smaller one.
@@ -38,7 +37,7 @@ _trains: List[bool] = [False]
 
 @contextlib.contextmanager
 def joined_sums() -> Iterator[None]:
-  """Makes layers within the context put their sums into BATCH_SUMS, to join them with others'."""
+  """Makes layers within the context normalise by the sums of all towers."""
   _joined.append(True)
   try:
     yield
@@ -57,14 +56,6 @@ def gradients_of_training() -> Iterator[None]:
     yield
   finally:
     _trains.pop()
-
-
-@tf.RegisterGradient('BatchNormSums')
-def _register_gradient(op, gradient):
-  with tf.name_scope(op.name + '_gradient/'):
-    gradient = tf.identity(gradient)
-  tf.add_to_collection(BATCH_SUM_GRADIENTS, gradient)
-  return gradient
 
 
 @tf.RegisterGradient('BatchNormSum')
@@ -253,9 +244,9 @@ def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_f
   with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
     sums = [tf.reduce_sum(terms, axes) for terms in (differences, tf.square(differences))]
   sums = tf.concat([*sums, [count]], 0)
-  with tf.get_default_graph().gradient_override_map({'Identity': 'BatchNormSums'}):
-    sums = tf.identity(sums, name='sums')
-  tf.add_to_collection(BATCH_SUMS, sums)
+  if _joined[-1]:
+    sums = all_sum(sums, name='sums')
+    tf.add_to_collection(BATCH_SUMS, sums)
 
   count = sums[2 * channels]
   mean_difference = sums[:channels] / count

@@ -7,14 +7,20 @@ loss is computed and so before anything is updated.
 
 Values with weights, as of tokens behind a mask, are summed as weight times value. The sums of
 weights go along with them: only the sum over the global batch may divide.
+
+Several losses are each a mean by weights of their own, and the step's loss is their sum. Each one's
+share of it, examples over weights of the global batch, is known in the forward pass (see
+`all_towers`), so that one backward pass serves all.
 """
 
 import functools
-from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
+from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
+from towers.tower.all_towers import all_sum
 
 
 class Weighted(NamedTuple):
@@ -31,6 +37,15 @@ class Weighted(NamedTuple):
   values: Any
   weights: Any
 
+  def __add__(self, other):
+    # A tuple would append the other's parts.
+    raise UsageError('Losses with weights are divided by different sums, so they cannot be added '
+                     'to others here: return a list, as [towers.Weighted(words, mask), pairs], '
+                     'whose means towers adds up.')
+
+  def __radd__(self, other):
+    return self + other
+
 
 class Sums(NamedTuple):
   """The sums over a tower's examples, float32 scalars by name: 'loss' and every metric.
@@ -38,9 +53,11 @@ class Sums(NamedTuple):
   Attributes:
     values: of the values, each times its weight if it has one.
     weights: of the weights, where there are any; the others divide by the number of examples.
+    losses: the names of several losses, whose means add up to that of 'loss'; empty for one loss.
   """
   values: Dict[str, Tensor]
   weights: Dict[str, Tensor]
+  losses: Sequence[str] = ()
 
 
 def sum_returned(returned: Any, batch: Batch) -> Sums:
@@ -61,11 +78,16 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
 
   loss, metrics = split_returned(returned)
   sums = Sums({}, {})
-  if isinstance(loss, Weighted):
+  if isinstance(loss, dict):
+    sums = _sum_losses(loss, batch, count_rows)
+  elif isinstance(loss, Weighted):
     _add_weighted(sums, 'loss', 'The loss of the model', loss, batch, count_rows)
   else:
     sums.values['loss'] = _sum_loss(loss, batch, count_rows)
   for name, values in metrics.items():
+    if name in sums.losses:
+      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each of '
+                       'several losses is a metric already: choose another name.')
     if name == 'loss':
       raise UsageError('A metric is called "loss", which is the name of the model\'s loss: choose '
                        'another name.')
@@ -77,20 +99,26 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
 
 
 def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
-  """Returns the loss and the metrics; a pair of tensors is a loss with weights."""
+  """Returns the loss and the metrics; a pair of tensors is a loss with weights.
+
+  Several losses are a dict by name; of a list 'loss_1' and so on.
+  """
   loss: Any = returned
   metrics: Dict[str, Any] = {}
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
   if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
     loss = Weighted(*loss)
+  if isinstance(loss, list):
+    loss = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
+  if isinstance(loss, dict) and loss and all(
+      isinstance(value, Weighted) or tf.is_tensor(value) for value in loss.values()):
+    return loss, metrics
   if not isinstance(loss, Weighted) and not tf.is_tensor(loss):
     what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
-    several = (' For several losses, return their sum, in which each reads what it shall not '
-               'change through tf.stop_gradient.' if isinstance(loss, dict) else '')
     raise UsageError(f'The model returned {what} for its loss: return losses, or '
-                     'towers.Weighted(losses, weights), or either of them and a dict of metrics.'
-                     f'{several}')
+                     'towers.Weighted(losses, weights), or a list or dict of these for several '
+                     'losses, or any of them and a dict of metrics.')
   return loss, metrics
 
 
@@ -100,6 +128,36 @@ def get_divisor(num_examples: Union[int, Tensor]) -> Union[float, Tensor]:
   if isinstance(num_examples, int):
     return float(num_examples)
   return tf.cast(tf.maximum(num_examples, 1), tf.float32)
+
+
+def _sum_losses(losses, batch, count_rows):
+  """Returns the sums of several losses, and of the loss that they add up to.
+
+  The loss is a sum over examples like any other: each mean is multiplied by the number of examples
+  of the global batch, by which the loss is divided later.
+  """
+  sums = Sums({}, {}, list(losses))
+  for name, values in losses.items():
+    what = f'The loss {name!r} of the model'
+    if isinstance(values, Weighted):
+      _add_weighted(sums, name, what, values, batch, count_rows)
+    elif values.shape.ndims == 1:
+      fix = 'return one value per example, [batch], or towers.Weighted(values, weights)'
+      sums.values[name] = _sum_examples(what, values, batch, count_rows, fix)
+    else:
+      raise UsageError(f'{what} has the shape {values.shape}: of several losses, each is one value '
+                       'per example, [batch], or towers.Weighted(values, weights).')
+  weighted = list(sums.weights)
+  total = add_all([value for name, value in sums.values.items() if name not in weighted] or
+                  [tf.constant(0.0)])
+  if weighted:
+    # One sum over all towers: examples and weights.
+    own = [tf.cast(batch.num_examples, tf.float32), *(sums.weights[name] for name in weighted)]
+    examples, *weights = tf.unstack(all_sum(tf.stop_gradient(tf.stack(own))))
+    for name, weight in zip(weighted, weights):
+      share = examples / tf.where(weight > 0, weight, tf.ones_like(weight))
+      total += share * sums.values[name]
+  return sums._replace(values={'loss': total, **sums.values})
 
 
 def _sum_loss(loss, batch, count_rows):

@@ -36,6 +36,7 @@ from towers.placement.variables import (
   stand_in,
 )
 from towers.placement.workers import ALONE, Workers
+from towers.tower.all_towers import join_sums, joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
@@ -47,11 +48,12 @@ from towers.tower.precision import Precision, cast_inputs, float32_getter
 from towers.tower.recompute import Recomputed, recompute
 
 Values = Union[Tensor, Weighted]
-Model = Callable[[Any, Any], Union[Values, Tuple[Tensor, Tensor], Tuple[Values, Dict[str, Values]]]]
+Losses = Union[Values, Tuple[Tensor, Tensor], List[Values], Dict[str, Values]]
+Model = Callable[[Any, Any], Union[Losses, Tuple[Losses, Dict[str, Values]]]]
 """A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
 `[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
 one value per example, `[batch]`. Loss and metrics may be `Weighted`; a pair of tensors is a loss
-with weights.
+with weights; several losses are a list or a dict of them.
 """
 
 
@@ -80,6 +82,7 @@ class Tower(NamedTuple):
     num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
       scale they are no larger than those of the whole step's batch.
     weights: for those of `sums` that have weights the sum of these, a scalar.
+    losses: the names of several losses, whose means add up to the loss; empty for one loss.
     recomputed: the activations that the backward pass computes again, or None.
   """
   device: str
@@ -97,6 +100,7 @@ class Tower(NamedTuple):
   variables: List[Variable] = []
   num_micro_batches: int = 1
   weights: Dict[str, Tensor] = {}
+  losses: Sequence[str] = ()
   recomputed: Optional[Recomputed] = None
 
 
@@ -112,7 +116,8 @@ class ModelCall(NamedTuple):
     precision: for towers that compute in half precision, or None.
     num_micro_batches: of a full step.
     read_micro_batch: see `micro_batch_reader`.
-    joins_sums: whether its layers of batch normalisation take the sums of all towers.
+    num_towers: of all workers, whose values it may take.
+    joins_sums: whether its layers of batch normalisation take values of all.
     frozen: patterns of variables that get no gradients.
     recompute: which activations the backward pass computes again.
   """
@@ -124,6 +129,7 @@ class ModelCall(NamedTuple):
   precision: Optional[Precision]
   num_micro_batches: int
   read_micro_batch: Callable[[], Tensor]
+  num_towers: int = 1
   joins_sums: bool = False
   frozen: Sequence[str] = ()
   recompute: Union[str, int] = 'none'
@@ -167,9 +173,11 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
   cloner = Cloner(build, store,
                   left_out=() if joins_moments(batch_norm, may_be_empty) else [BATCH_MOMENTS])
   _check_numbers(batches, devices, store)
+  num_towers = len(devices) * workers.num_workers
   call = ModelCall(model, store, *_count_examples(batches), is_training, precision,
                    num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
-                   joins_sums=batch_norm == 'sync' and len(devices) * workers.num_workers > 1,
+                   num_towers=num_towers,
+                   joins_sums=num_towers > 1 and batch_norm == 'sync',
                    frozen=frozen, recompute=recompute)
 
   towers: List[Tower] = []
@@ -188,8 +196,10 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
 
   check_batch_norms(batch_norm, update_ops=towers[0].update_ops, variables=tf.global_variables(),
                     scope=towers[0].scope, loss=towers[0].loss)
-  join_batch_norms(batch_norm, scopes=[tower.scope for tower in towers], devices=devices,
-                   counts=counts, may_be_empty=may_be_empty, workers=workers)
+  scopes = [tower.scope for tower in towers]
+  join_batch_norms(batch_norm, scopes=scopes, devices=devices, counts=counts,
+                   may_be_empty=may_be_empty, workers=workers)
+  join_sums(scopes=scopes, devices=devices, counts=counts, workers=workers)
   return towers
 
 
@@ -284,11 +294,16 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
 
   store.begin_tower()
   outer = tf.get_variable_scope()
-  with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope:
+  with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope, joining(
+      batch, num_towers=call.num_towers):
     returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,
                            instead=instead, reuse=reuse)
-    sums, weights = sum_returned(returned, batch)
+    sums, weights, losses = sum_returned(returned, batch)
     share = sums['loss'] / call.divisor
+  if call.num_micro_batches > 1 and set(losses) & set(weights):
+    raise UsageError(f'accumulate={call.num_micro_batches} takes a step in micro-batches, and the '
+                     f'losses {", ".join(losses)} have weights whose sums only the whole step '
+                     'knows: return one towers.Weighted, or use accumulate=1.')
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)
@@ -301,7 +316,8 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
-               call.num_global_examples, call.divisor, batch.put_op, weights=weights)
+               call.num_global_examples, call.divisor, batch.put_op, weights=weights,
+               losses=losses)
 
 
 def _move_switches(ops, place):

@@ -269,6 +269,7 @@ class Steps:
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
+                          losses=self._validation.losses,
                           num_steps=self._validation.feed.inputs.plan.steps_per_epoch, step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:

@@ -16,19 +16,21 @@ def format_means(means: Dict[str, float], num_examples: int) -> str:
 class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
-  def __init__(self, *, names: List[str], weighted: Sequence[str] = (), num_steps: int,
-               step: int):
+  def __init__(self, *, names: List[str], weighted: Sequence[str] = (),
+               losses: Sequence[str] = (), num_steps: int, step: int):
     """Begins a pass.
 
     Args:
       names: of the metrics.
       weighted: those of them whose weights divide.
+      losses: those of them whose means add up to that of 'loss'; empty for one loss.
       num_steps: session runs that cover the split.
       step: updates of the weights that are measured.
     """
     self.step = step
     self._names = names
     self._weighted = weighted
+    self._losses = losses
     self._steps_left = num_steps
     self._sums = np.zeros(len(names) + len(weighted) + 1, np.float64)
 
@@ -63,5 +65,8 @@ class ValidationPass:
         raise UsageError(f'The weights of {name!r} are all 0 over the {self.num_examples:,} '
                          'examples measured, so that it has no mean: give validation examples '
                          f'for it, or leave {name!r} out.')
-    return {name: float(total / weights.get(name, self._sums[-1]))
-            for name, total in zip(self._names, self._sums)}
+    means = {name: float(total / weights.get(name, self._sums[-1]))
+             for name, total in zip(self._names, self._sums)}
+    if self._losses:
+      means['loss'] = sum(means[name] for name in self._losses)
+    return means

@@ -1,0 +1,256 @@
+"""Values of all towers inside of a model: sums over the global batch, and its rows.
+
+  positives = towers.all_sum(tf.reduce_sum(mask))      # of all towers and workers: divide by it
+  negatives = towers.all_rows(encode(images))          # [global batch, d], in the batch's order
+
+A tower knows only its own examples. What a loss needs of all of them, such as the count that
+divides it, is joined here, so that N towers are one tower for such losses too:
+
+  tower 0   x ──► identity ──► the model goes on with the sum of all
+  tower 1   x ──► identity ──► the same
+                     ▲
+                     └── once all towers are built, its input is the sum over all of them
+
+The gradient of a sum is, for each tower, the sum of the gradients that all towers send to it: one
+more identity, joined in the same way in the backward pass, so that each tower has one such pass.
+With micro-batches a sum spans the towers of a micro-batch.
+
+Rows are a sum too: each tower puts its own where they stand in the global batch, and zeros for the
+others.
+"""
+
+import contextlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from tensorflow_v1 import Tensor, tf
+from towers.base.usage_error import UsageError
+from towers.graph.ordered_sum import add_all
+from towers.input.batch import Batch
+from towers.placement.host import HOST
+from towers.placement.workers import ALONE, Workers, sum_over_workers
+
+SUMS = 'towers/all_sums'
+# What each tower has put into them, in the same order.
+OWN_SUMS = 'towers/own_sums'
+SUM_GRADIENTS = 'towers/all_sum_gradients'
+
+class Part(NamedTuple):
+  """A tower among all, as its model sees it.
+
+  Attributes:
+    batch: of the tower.
+    num_towers: of all workers.
+    slots: once rows were asked for, where in the global batch those of the tower stand.
+    order: then, which slots of all towers are filled.
+  """
+  batch: Batch
+  num_towers: int
+  slots: List[Tensor]
+  order: List[Tensor]
+
+
+_parts: List[Optional[Part]] = [None]
+
+
+@contextlib.contextmanager
+def joining(batch: Batch, *, num_towers: int) -> Iterator[None]:
+  """Makes sums within the context those of all towers, once `join_sums` joins them.
+
+  Args:
+    batch: of the tower.
+    num_towers: of all workers.
+  """
+  _parts.append(Part(batch, num_towers, [], []))
+  try:
+    yield
+  finally:
+    _parts.pop()
+
+
+def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
+  """Returns the sum of a tensor over all towers of all workers, where the model calls it.
+
+  Outside of a program of several towers it is `x`. A tower without an example has no part. With
+  micro-batches it is the sum over the towers of a micro-batch.
+
+  Args:
+    x: of a real dtype and a known shape, which is no number of examples: sum over these first.
+    name: of the op.
+
+  Raises:
+    UsageError: a shape that only a run knows, another dtype, or a call within a loop or a branch.
+  """
+  x = tf.convert_to_tensor(x)
+  if _parts[-1] is None or _parts[-1].num_towers == 1:
+    return x
+  if not x.shape.is_fully_defined():
+    raise UsageError(f'towers.all_sum got the shape {x.shape}, which only a run knows: sum over '
+                     'the examples first, as in towers.all_sum(tf.reduce_sum(x, 0)).')
+  if not (x.dtype.is_floating or x.dtype.is_integer):
+    raise UsageError(f'towers.all_sum got {x.dtype.name}: cast it to a number first.')
+  _check_context('all_sum')
+  return _join(x, name)
+
+
+def all_rows(x: Any) -> Tensor:
+  """Returns the rows of a tensor of all towers of all workers, in the order of the global batch.
+
+  Rows that only fill a batch up are left out. Outside of a program of several towers these are the
+  rows of the batch. With micro-batches they are those of a micro-batch. In validation they may
+  stand in another order, the same for all tensors.
+
+  Args:
+    x: `[batch, ...]`, of a real dtype; a row has a known shape.
+
+  Returns:
+    `[global batch, ...]`.
+
+  Raises:
+    UsageError: a shape of rows that only a run knows, another dtype, or a call within a loop or a
+      branch.
+  """
+  x, part = tf.convert_to_tensor(x), _parts[-1]
+  if part is None:
+    return x
+  if part.batch.has_filler:
+    x = x[:part.batch.num_examples]
+  if part.num_towers == 1:
+    return x
+  if not x.shape.ndims or not x.shape[1:].is_fully_defined():
+    raise UsageError(f'towers.all_rows got the shape {x.shape}: give it one row for each example, '
+                     'of a shape that is known before a run.')
+  if not (x.dtype.is_floating or x.dtype.is_integer):
+    raise UsageError(f'towers.all_rows got {x.dtype.name}: cast it to a number first.')
+  _check_context('all_rows')
+  with tf.name_scope('all_rows'):
+    if not part.order:
+      part.order.append(_find_order(part))
+    slots = _join(_put_into_slots(x, part), 'slots')
+    with tf.get_default_graph().gradient_override_map({'GatherV2': 'TowersOrder'}):
+      return tf.gather(slots, part.order[0])
+
+
+def _find_order(part):
+  """Returns the filled slots of all towers in the order of the global batch."""
+  place = part.batch.place
+  with tf.device(HOST):
+    first = place.first if place.begin is None else place.first - place.begin
+    count = tf.cast(part.batch.num_examples, tf.int64)
+    part.slots.append(first + place.stride * tf.range(count))
+    filled = _join(_put_into_slots(tf.ones([count]), part), 'filled')
+    return tf.where(filled > 0)[:, 0]
+
+
+def _put_into_slots(x, part):
+  """Returns the rows of a tower where those of all have a slot, with zeros for the others."""
+  num_slots, row = part.batch.place.num_slots, x.shape.as_list()[1:]
+  slotted = tf.scatter_nd(part.slots[0][:, None], x, tf.stack(
+      [tf.cast(num_slots, tf.int64), *row]))
+  slotted.set_shape([num_slots if isinstance(num_slots, int) else None, *row])
+  return slotted
+
+
+@tf.RegisterGradient('TowersOrder')
+def _spread_rows(op, gradient):
+  """Returns dense rows, as sums over towers take; TensorFlow's own are sparse."""
+  slots, order = op.inputs[:2]
+  return [tf.scatter_nd(order[:, None], gradient, tf.shape(slots)), None, None]
+
+
+def _check_context(name):
+  if tf.get_default_graph()._get_control_flow_context() is not None:
+    raise UsageError(f'towers.{name} is called within a loop or a branch, which may run on one '
+                     'tower and not on another: call it before or after.')
+
+
+def _join(x, name):
+  """Returns the sum of a tensor over all towers, once they are joined."""
+  with tf.get_default_graph().gradient_override_map({'Identity': 'TowersAllSum'}):
+    total = tf.identity(x, name=name)
+  tf.add_to_collection(SUMS, total)
+  tf.add_to_collection(OWN_SUMS, x)
+  return total
+
+
+@tf.RegisterGradient('TowersAllSum')
+def _join_gradient(op, gradient):
+  with tf.name_scope(op.name + '_gradient/'), tf.get_default_graph().gradient_override_map(
+      {'Identity': 'TowersAllSumGradient'}):
+    gradient = tf.identity(gradient)
+  tf.add_to_collection(SUM_GRADIENTS, gradient)
+  return gradient
+
+
+@tf.RegisterGradient('TowersAllSumGradient')
+def _refuse_second(op, gradient):
+  raise UsageError(f'The model takes the gradient of a gradient through {op.name}, a sum over all '
+                   'towers, as of towers.all_sum, towers.all_rows or batch_norm=sync. Second '
+                   'derivatives of these are not built: keep the sum out of what is differentiated '
+                   'twice, by tf.stop_gradient or a layer without it.')
+
+
+def join_sums(*, scopes: Sequence[str], devices: Sequence[str],
+              counts: Sequence[Union[int, Tensor]], workers: Workers = ALONE) -> None:
+  """Replaces each sum, and its gradient, by that over all towers, once these are built.
+
+  Args:
+    scopes: the towers' name scopes, each with a slash at its end.
+    devices: the towers' devices.
+    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower with 0 has a row
+      that only fills its batch, and takes no part.
+    workers: whose towers are joined; these towers are one worker's.
+  """
+  found = [(match_towers(collection, scopes), collection) for collection in (SUMS, SUM_GRADIENTS)]
+  if not any(values for values, _ in found):
+    return
+  # The gradient of no examples may be NaN, so it is left out like the sums.
+  with tf.device(HOST):
+    weights = [tf.minimum(count, 1) for count in counts]
+  weights = compare_weights(weights, devices[0])
+  # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
+  is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
+  examples = None
+  if not is_even:
+    examples = tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
+  for values, collection in found:
+    scale = examples if collection == SUM_GRADIENTS else None
+    for identities in values:
+      total = add_up(identities, weights, devices[0], workers, scale)
+      for identity in identities:
+        identity.op._update_input(0, total)
+
+
+def match_towers(collection: str, scopes: Sequence[str]) -> List[List[Any]]:
+  """Returns the values of all towers in a collection, those of the same op together."""
+  by_op: Dict[str, List[Any]] = {}
+  for value in tf.get_collection(collection):
+    for scope in scopes:
+      if value.op.name.startswith(scope):
+        by_op.setdefault(value.op.name[len(scope):], []).append(value)
+  return list(by_op.values())
+
+
+def compare_weights(weights: Sequence[Any], device: str) -> List[Any]:
+  """Returns each tower's weight as a float, and whether it takes part: once for all values."""
+  with tf.device(device), tf.name_scope('weigh_towers'):
+    return [(tf.cast(weight, tf.float32), weight > 0) for weight in weights]
+
+
+def add_up(identities: Sequence[Tensor], weights: Sequence[Any], device: str, workers: Workers,
+           scale: Any = None) -> Tensor:
+  """Returns the weighted sum of the identities' inputs over all workers.
+
+  An input of weight 0 is left out, even if it is NaN. With a `scale` each worker multiplies its
+  part by its own scale, and divides the sum by it.
+  """
+  with tf.device(device), tf.name_scope('all_sum'):
+    parts = [identity.op.inputs[0] for identity in identities]
+    zeros = tf.zeros_like(parts[0])
+    # 0 times NaN is NaN.
+    parts = [tf.cast(weight, part.dtype) * tf.where(takes_part, part, zeros)
+             for part, (weight, takes_part) in zip(parts, weights)]
+    total = add_all(parts)
+    if scale is None:
+      return sum_over_workers(total, workers)
+    scale = tf.cast(scale, total.dtype)
+    return sum_over_workers(total * scale, workers) / scale
