@@ -27,6 +27,7 @@ _PUBLIC = {
     'Weighted': 'towers.tower.losses',
     'all_sum': 'towers.tower.all_towers',
     'check': 'towers.checks.towers',
+    'evaluate': 'towers.forward',
     'export': 'towers.training.tools.export',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.data.examples import DataSet, Examples
   from towers.data.padding import padded
   from towers.data.records import from_tfrecords
+  from towers.forward import evaluate
   from towers.placement.counters import get_examples_seen
   from towers.program import Program
   from towers.script import main

@@ -60,6 +60,8 @@ class Opened:
     # Until variables have their first values, of a file or of a checkpoint.
     self._warm_start = program.warm_start
     self._taken: Dict[Tuple[str, ...], Taken] = {}
+    # What `evaluate` and `predict` have built last, by whether it is the model: key and `Forward`.
+    self._forwards: Dict[bool, Tuple[Any, Any]] = {}
     # Whether `run` has taken batches, which training and validation are still to have.
     self._training_moved = self._validation_moved = False
     self._beside: Optional[ValidationPass] = None
@@ -150,18 +152,20 @@ class Opened:
                        inputs=self.program.feed.inputs, averages=self.program.averages,
                        names=names, new=new)
 
-  def take_up(self, checkpoints: Any, *, may_skip: bool = False) -> Optional[str]:
+  def take_up(self, checkpoints: Any, *, may_skip: bool = False,
+              chosen: Optional[str] = None) -> Optional[str]:
     """Gives all workers the newest checkpoint of the chief; returns its path, or None without one.
 
     Args:
       checkpoints: of the chief; of others, or without any, whatever is false.
       may_skip: see `check_resume`.
+      chosen: the path of the chief's checkpoint; None for the newest.
 
     Raises:
       UsageError: it is of another program, other data or another batch size.
     """
     steps, session = self.steps, self.steps.session
-    path = checkpoints.restore(session) if checkpoints else None
+    path = checkpoints.restore(session, chosen) if checkpoints else None
     if self._worker is not None:
       path = self._worker.share(path or '')[0] or None
     if path is None:
@@ -251,5 +255,7 @@ class Opened:
 
   def _close(self, kind, *_):
     self._opened = None
+    while self._forwards:
+      self._forwards.popitem()[1][1].close()
     if self._worker is not None and kind is None:
       self._worker.peers.stop()

@@ -9,17 +9,20 @@
 import contextlib
 import os
 import time
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
+from towers.forward import Forward, open_rows
 from towers.graph.walk import find_needed
 from towers.opened import Opened
 from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError
+from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.taken import find_taken, list_ops
+from towers.training.tools.export import find_best
 from towers.warm_start.matching import Names
 
 
@@ -86,6 +89,45 @@ class Session(Opened):
     self._mark = metrics.mark()
     return metrics.since(mark)
 
+  def evaluate(self, examples: Any, *, batch_size: Optional[int] = None) -> Dict[str, float]:
+    """Returns the mean of 'loss' and of each metric over other examples, such as a third split.
+
+    It is the same number on any towers. The weights are their averages if the program has any; the
+    training goes on as if nothing had been asked. Each of several workers computes all by itself.
+
+    Args:
+      examples: `towers.Examples` in the structure of the training split; or what
+        `towers.from_arrays` takes, one structure of arrays; or an iterator of batches of these.
+      batch_size: rows at a time, of what does not come in batches; None for the program's.
+
+    Raises:
+      UsageError: the examples do not fit the model.
+    """
+    with self._forwarded(self.program.model, examples, batch_size, is_model=True) as (model, rows):
+      return model.measure(rows)
+
+  def predict(self, examples: Any, function: Callable[..., Any], *,
+              batch_size: Optional[int] = None) -> Any:
+    """Returns what a function computes of each example, in order, each once, on any towers.
+
+      session.predict(images, lambda images: {'class': tf.argmax(net(images), 1)})
+
+    Args:
+      examples: as for `evaluate`; parts that the function does not take may be missing.
+      function: of parts of a batch, `[n, ...]` each, to a tensor or a dict of tensors, `[n, ...]`,
+        as `predict` of `towers.export`; it makes the model's variables by the same names.
+      batch_size: rows at a time, of what does not come in batches; None for the program's.
+
+    Returns:
+      An array, or a dict of arrays, with a row for each example.
+
+    Raises:
+      UsageError: the function does not fit the examples, or has variables of its own.
+    """
+    with self._forwarded(function, examples, batch_size, is_model=False) as (model, rows):
+      found = model.predict(rows)
+    return found['output'] if list(found) == ['output'] else found
+
   def run(self, fetches: Any, feed_dict: Optional[Dict[Any, Any]] = None) -> Any:
     """Returns the values of `fetches`, any structure of tensors and ops of the graph.
 
@@ -138,13 +180,16 @@ class Session(Opened):
           self.checkpoints_in(folder, stop_on_full_disk=True)) as saved:
         return saved.save(steps.session)
 
-  def restore(self, folder: str, *, map: Names = None, new: Sequence[str] = ()) -> str:
-    """Restores the newest checkpoint in `folder`, and goes on with the examples behind it.
+  def restore(self, folder: str, *, best: bool = False, best_metric: str = 'loss',
+              map: Names = None, new: Sequence[str] = ()) -> str:
+    """Restores a checkpoint, and goes on with the examples behind it; returns its path.
 
-    With several workers all call it, and the chief's folder counts. Returns the path.
+    With several workers all call it, and the chief's folder counts.
 
     Args:
-      folder: of checkpoints.
+      folder: whose newest checkpoint is taken; or the path of one checkpoint, as `save` returns it.
+      best: whether to take that of the folder's best validation instead.
+      best_metric: of the validations.
       map: from names in the checkpoint to names in the program, as `names` of `towers.init_from`;
         None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
       new: patterns of the program's variables, and slots, that the checkpoint lacks or has in
@@ -153,12 +198,16 @@ class Session(Opened):
     Raises:
       UsageError: there is none, or it is of another program, other data or another batch size.
     """
-    is_chief = self.steps.program.workers.rank == 0
-    with self.explained():
-      saved = None
-      if is_chief and os.path.isdir(folder):
+    saved, chosen = None, None
+    if self.steps.program.workers.rank == 0:
+      if best:
+        chosen = path_of(folder, find_best(folder, best_metric))
+      elif os.path.exists(folder + INDEX):
+        folder, chosen = os.path.dirname(folder) or '.', folder
+      if os.path.isdir(folder):
         saved = self.checkpoints_in(folder, names=map, new=new)
-      path = self.take_up(saved)
+    with self.explained():
+      path = self.take_up(saved, chosen=chosen)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
       self.start(self.step)
@@ -169,6 +218,35 @@ class Session(Opened):
       raise UsageError('The validation tower is in the middle of a pass over the validation split, '
                        'which another would disturb: ask in on_validation, or use '
                        'validation=switch.')
+
+  @contextlib.contextmanager
+  def _forwarded(self, compute, examples, batch_size, *, is_model):
+    """Opens a context with a function on towers beside the session, of its weights, and rows."""
+    program = self.program
+    rows_at_a_time = batch_size or program.plan.micro_batch_size
+    with self._called(), self.watchdog.paused(), open_rows(examples, rows_at_a_time) as rows:
+      key = (compute, rows.describe())
+      held = self._forwards.get(is_model)
+      if held is None or held[0] != key:
+        if held is not None:
+          held[1].close()
+        held = self._forwards[is_model] = (key, Forward(
+            compute, rows.template, devices=program.devices, is_model=is_model,
+            variables=program.settings['variables'], precision=program.settings['precision']))
+      held[1].load(self._read_weights)
+      yield held[1], rows
+
+  def _read_weights(self, names):
+    """Returns the values of variables by name, averages of weights in their place."""
+    averages, session = self.program.averages, self.steps.session
+    with self.program.graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+    others = sorted(set(names) - set(variables))
+    if others:
+      raise UsageError(f'{others[0]} is no variable of the program, so that it has no value: make '
+                       'the variables by the same names as the model does.')
+    with averages.in_place(session) if averages else contextlib.nullcontext():
+      return dict(zip(names, session.run([variables[name] for name in names])))
 
   def _find_taken(self, fetches):
     """Returns which batches the fetches take."""

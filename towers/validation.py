@@ -82,9 +82,7 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
   vectors = []
   for index, tower in enumerate(towers):
     with tf.device(tower.device), tf.name_scope('measure'):
-      vector = tf.stack([tower.sums[name] for name in names] +
-                        [tower.weights[name] for name in weighted] +
-                        [tf.cast(tower.num_examples, tf.float32)])
+      vector = stack_sums(tower)
       if feed.stage is not None:
         vector = run_beside(vector, feed.stage.put_ops[index])
       vectors.append(vector)
@@ -93,6 +91,12 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
     sum_workers = build_sum_of_numbers(size, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
                       losses=towers[0].losses, sum_workers=sum_workers)
+
+
+def stack_sums(tower: Tower) -> Tensor:
+  """Returns a tower's sums, those of the weights that it has, and its number of examples."""
+  return tf.stack([*tower.sums.values(), *tower.weights.values(),
+                   tf.cast(tower.num_examples, tf.float32)])
 
 
 def build_validation_tower(model: Model, feed: Feed, *, index: int, store: VariableStore,

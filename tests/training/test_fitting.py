@@ -253,7 +253,7 @@ def test_a_session_says_what_to_build_and_has_changed_nothing():
   with program.session() as session, program.graph.as_default():
     session.train()
     before = session.run(tf.global_variables())
-    with pytest.raises(towers.OutOfMemory, match='--accumulate=2') as caught:
+    with pytest.raises(towers.OutOfMemory, match='accumulate=2') as caught:
       for _ in range(NUM_STEPS):
         before = session.run(tf.global_variables())
         session.train()

@@ -320,6 +320,18 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
                losses=losses)
 
 
+def build_outputs(call: ModelCall, batch: Batch, *, index: int, device: str) -> Any:
+  """Returns whatever the model of `call` returns in a tower that only computes it.
+
+  The arguments are those of `build_forward`.
+  """
+  call.store.begin_tower()
+  outer = tf.get_variable_scope()
+  with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
+    return _call_model(call, batch.tensors, index=index, scope=scope, outer=outer, instead={},
+                       reuse=index > 0)
+
+
 def _move_switches(ops, place):
   """Places the switches of variables' values on the tower's device.
 

@@ -198,8 +198,8 @@ def test_other_flags_are_named_before_anything_is_built():
   with ProcessCluster(num_workers=3, flags_of={1: ['--batch_size=16', '--seed=3']}) as cluster:
     assert cluster.wait() == [2, 2, 2]
     for worker in range(3):
-      assert re.search(r'worker 1 \(\S+\) has batch_size=16, the others 4; worker 1 \(\S+\) has '
-                       r'seed=3, the others 0',
+      assert re.search(r'worker 1 \(\S+\) has --batch_size=16, the others 4; worker 1 \(\S+\) has '
+                       r'--seed=3, the others 0',
                        cluster.output(worker)), cluster.output(worker)
       assert 'input:' not in cluster.output(worker)
 

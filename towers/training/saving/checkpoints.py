@@ -107,8 +107,12 @@ class Checkpoints:
       raise UsageError(f'checkpoint_dir {folder} cannot be made: {error.strerror}. Choose a folder '
                        'that can be written.') from None
 
-  def restore(self, session: Any) -> Optional[str]:
+  def restore(self, session: Any, chosen: Optional[str] = None) -> Optional[str]:
     """Restores the newest checkpoint that is whole; returns its path, or None in an empty folder.
+
+    Args:
+      session: to restore in.
+      chosen: the path of the only checkpoint to take; None for the newest.
 
     Raises:
       UsageError: the checkpoint is of another program, none is whole, or the folder's state file
@@ -117,7 +121,7 @@ class Checkpoints:
     self.wait()
     self._clean_up()
     reasons: List[str] = []
-    for path in find_checkpoints(self.folder):
+    for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
         notice = restore(session, path, averages=self._averages, names=self._names,
                          new=self._new)
@@ -283,9 +287,9 @@ class ChiefsCheckpoints:
     """Whether there is nothing to restore, which the chief knows."""
     return False
 
-  def restore(self, session: Any) -> str:
+  def restore(self, session: Any, chosen: Optional[str] = None) -> str:
     """Restores nothing: the chief does, and broadcasts the values."""
-    del session
+    del session, chosen
     return "the chief's checkpoint"
 
   def take(self, session: Any) -> Snapshot:

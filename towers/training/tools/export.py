@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any, Iterator, Tuple
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import Session, tf
 from towers.base.files import folder_aside
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
@@ -130,7 +130,7 @@ def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *
   # The default session is also Keras's, where a model loads weights.
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
     serving = build_serving(predict, examples)
-    _restore(session, path_of(checkpoint_dir, step))
+    restore_weights(session, path_of(checkpoint_dir, step))
     session.run(tf.tables_initializer())
     yield session, serving, step
 
@@ -185,8 +185,12 @@ def session_config() -> Any:
   return tf.ConfigProto(gpu_options=tf.GPUOptions(allow_growth=True), allow_soft_placement=True)
 
 
-def _restore(session, path):
-  """Reads the weights, or their averages; leaves what else there is, such as slots."""
+def restore_weights(session: Session, path: str) -> None:
+  """Gives the default graph's variables a checkpoint's weights, or their averages, and no more.
+
+  Raises:
+    UsageError: it is of another model, or damaged.
+  """
   variables = tf.global_variables()
   try:
     reader = open_reader(path)

@@ -78,7 +78,7 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
       named[name] = value
     else:
       positional.append(value)
-  outputs = _name_outputs(predict, predict(*positional, **named))
+  outputs = name_outputs(predict, predict(*positional, **named))
   # Labels, for example, which a function of the whole batch takes and does not use.
   needed = find_needed([output.op for output in outputs.values()])
   used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
@@ -108,6 +108,13 @@ def read_types(examples: Examples) -> Any:
     return ExampleType(value.shape.as_list()[1:], value.dtype)
 
   return describe(batch.tensors)
+
+
+def call_predict(predict: Predict, batch: Any) -> Any:
+  """Returns what a function returns of its parts of a batch, a tuple or a dict of tensors."""
+  chosen = list(_choose_parts(predict, list(batch) if isinstance(batch, tuple) else batch))
+  return predict(*[part for _, part, is_named in chosen if not is_named],
+                 **{name: part for name, part, is_named in chosen if is_named})
 
 
 def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:
@@ -168,8 +175,8 @@ def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
                        'needs, or take all by **features.')
 
 
-def _name_outputs(predict: Predict, returned: Any) -> Dict[str, Tensor]:
-  """Returns outputs by name, each as an op of that name."""
+def name_outputs(predict: Predict, returned: Any) -> Dict[str, Tensor]:
+  """Returns what a function has returned by name, each as an op of that name."""
   fix = 'return a tensor, or a dict of tensors by name, each [n, ...]'
   outputs = returned if isinstance(returned, dict) else {'output': returned}
   named = {}

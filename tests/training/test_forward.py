@@ -1,0 +1,116 @@
+"""After a run: the best weights, a third split and predictions, the same on any towers."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from tests.harness.small import nightly_but
+
+NUM = 11
+FEATURES, LABELS = small.random_examples(NUM, seed=7).arrays
+SHAPES = [dict(num_towers=1), dict(num_towers=3, validation_tower=True),
+          dict(num_towers=2, variables='replicated', average_weights=0.9),
+          dict(num_towers=4, last_batch='drop', input_mode='shard'),
+          dict(num_towers=2, tower_build='clone', accumulate=2), dict(validates=False)]
+
+
+def net(features):
+  normed = tf.layers.batch_normalization(features, training=False, name='normed')
+  return small.dense(normed, small.NUM_CLASSES, 'logits')
+
+
+def model(batch, is_training):
+  features, labels = batch
+  logits = net(features)
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+  weights = tf.cast(labels, tf.float32)
+  return losses, {'accuracy': tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels),
+                  'weighted': towers.Weighted(logits[:, 0], weights)}
+
+
+def build(num_towers=2, validates=True, **settings):
+  # The same examples as validation, so that this says what is right.
+  validation = towers.from_arrays(FEATURES, LABELS, name='validation') if validates else None
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, train=small.random_examples(16), validation=validation, num_towers=num_towers,
+        device='cpu', batch_size=4, optimizer=tf.train.MomentumOptimizer(0.1, 0.9), **settings)
+
+
+def given(kind):
+  if kind == 'examples':
+    return towers.from_arrays(FEATURES, LABELS, name='third')
+  if kind == 'arrays':
+    return FEATURES, LABELS
+  return iter([(FEATURES[first:last], LABELS[first:last]) for first, last in (
+      (0, 1), (1, 8), (8, 11))])
+
+
+@pytest.mark.parametrize('shape', nightly_but(SHAPES[1:3], SHAPES),
+                         ids=lambda shape: '-'.join(shape))
+def test_a_third_split_is_measured_and_predicted_on_any_towers(shape):
+  program, plain = build(**shape), build(**shape)
+  with program.session() as session, plain.session() as expected:
+    losses = [session.train() for _ in range(3)]
+    for kind, batch_size in (('examples', None), ('examples', 1), ('arrays', 100),
+                             ('batches', None)):
+      found = session.evaluate(given(kind), batch_size=batch_size)
+      if program.validation is not None:
+        assert found == pytest.approx(session.validate(), abs=1e-6)
+      outputs = session.predict(given(kind), net, batch_size=batch_size)
+      assert outputs.shape == (NUM, small.NUM_CLASSES)
+      assert found['accuracy'] == pytest.approx(np.mean(np.argmax(outputs, 1) == LABELS))
+      np.testing.assert_allclose(found['weighted'], np.average(outputs[:, 0], weights=LABELS),
+                                 atol=1e-6)
+    named = session.predict(FEATURES, lambda features: {'logits': net(features),
+                                                        'twice': 2 * features})
+    np.testing.assert_array_equal(named['twice'], 2 * FEATURES)
+    np.testing.assert_allclose(named['logits'], outputs, atol=1e-6)
+    # The training has not noticed.
+    losses += [session.train() for _ in range(3)]
+    assert losses == [expected.train() for _ in range(6)]
+
+
+@pytest.mark.parametrize('compute, message', [
+    (lambda features: small.dense(features, 2, 'other'), 'other/.* is no variable of the program'),
+    (lambda features, labels, more: features, 'takes more, and a batch has 2 parts')],
+                         ids=['another variable', 'another part'])
+def test_what_does_not_fit_is_refused(compute, message):
+  with build().session() as session:
+    with pytest.raises(towers.UsageError, match=message):
+      session.predict((FEATURES, LABELS), compute)
+    with pytest.raises(towers.UsageError, match='has no batch'):
+      session.predict(iter([]), net)
+
+
+@pytest.mark.parametrize('average_weights', [None, 0.5])
+def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
+    average_weights, tmp_path):
+  folder, settings = str(tmp_path), dict(average_weights=average_weights)
+  validations = []
+
+  class Keeps(towers.Callback):
+    def on_validation(self, run):
+      validations.append((run.metrics['validation_accuracy'], run.step))
+
+  result = towers.train(build(**settings), steps=12, validate_every='2steps', checkpoint_dir=folder,
+                        best_metric='accuracy', quiet=True, callbacks=[Keeps()])
+  best = max(validations, key=lambda found: (found[0], -found[1]))
+  with build(**settings).session() as session:
+    assert session.restore(folder, best=True, best_metric='accuracy').endswith(f'-{best[1]}')
+    assert session.step == best[1] and session.validate()['accuracy'] == pytest.approx(best[0])
+    newest = session.restore(folder)
+    assert session.step == 12 and session.restore(newest) == newest
+    assert session.validate()['loss'] == pytest.approx(result['validation_loss'])
+    with pytest.raises(towers.UsageError, match='no checkpoint'):
+      session.restore(str(tmp_path / 'none'))
+  for num_towers in (1, 3):
+    found = towers.evaluate(folder, model, (FEATURES, LABELS), num_towers=num_towers, batch_size=5,
+                            device='cpu', best_metric='accuracy')
+    assert found['accuracy'] == pytest.approx(best[0])
+    found = towers.evaluate(newest, model, given('batches'), num_towers=num_towers, device='cpu')
+    assert found['loss'] == pytest.approx(result['validation_loss'], abs=1e-6)
+    assert found == pytest.approx(towers.evaluate(
+        folder, model, given('examples'), num_towers=2, device='cpu', best=False), abs=1e-6)

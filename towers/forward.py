@@ -1,0 +1,224 @@
+"""Forward: what a model computes of any examples, on the same towers, without training.
+
+  examples, arrays or batches ──► rows for each tower ──► the model, or a function
+                                                  └─► means of metrics, or outputs in order
+
+It has a graph and a session of its own, on the devices of the towers: nothing of a training
+session moves, and a last batch of any size is fine, since batches are fed.
+"""
+
+import contextlib
+import itertools
+import os
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Tuple,
+)
+
+import numpy as np
+
+from tensorflow_v1 import tf
+from towers.base.usage_error import UsageError
+from towers.data.arrays import from_arrays
+from towers.data.examples import Examples
+from towers.graph.ordered_sum import add_all
+from towers.input.batch import Batch
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.devices import Devices, build_devices, build_session_config
+from towers.placement.host import HOST
+from towers.placement.randomness import micro_batch_reader
+from towers.placement.variables import build_variable_store
+from towers.tower.losses import get_divisor
+from towers.tower.precision import build_precision
+from towers.tower.tower import Model, ModelCall, build_forward, build_outputs
+from towers.training.saving.files import INDEX, list_steps, path_of
+from towers.training.stepping.validation_pass import ValidationPass
+from towers.training.tools.export import find_best, restore_weights
+from towers.training.tools.serving import call_predict, name_outputs
+from towers.validation import stack_sums
+from towers.warm_start.warm_start import load_values
+
+
+def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
+             num_towers: Optional[int] = None, device: str = 'auto', precision: str = 'float32',
+             best: bool = True, best_metric: str = 'loss') -> Dict[str, float]:
+  """Returns the mean of 'loss' and of each metric of a run's model over examples.
+
+    towers.evaluate('checkpoints', model, towers.from_arrays(images, labels))
+
+  Args:
+    folder: of checkpoints; or the path of one.
+    model: that the run has trained, see `towers.Program`.
+    examples: as for `Session.evaluate`.
+    batch_size: rows at a time, over all towers.
+    num_towers, device, precision: see `towers.Program`.
+    best: whether to take the weights of the best validation, and not the newest.
+    best_metric: of the validations.
+
+  Raises:
+    UsageError: there is no checkpoint, or it or the examples do not fit the model.
+  """
+  path = folder
+  if not os.path.exists(folder + INDEX):
+    step = find_best(folder, best_metric)
+    path = path_of(folder, step if best else max(list_steps(folder)))
+  with open_rows(examples, batch_size) as rows:
+    measured = Forward(model, rows.template, devices=build_devices(num_towers, device),
+                       is_model=True, precision=precision)
+    with contextlib.closing(measured):
+      measured.restore(path)
+      return measured.measure(rows)
+
+
+class Rows(NamedTuple):
+  """Batches of rows to compute on.
+
+  Attributes:
+    template: a tensor for each part of a batch, `[batch, ...]`, in the structure of the examples.
+    batches: for each batch its arrays, in the order of `tf.nest.flatten`, all rows of them real.
+  """
+  template: Any
+  batches: Iterator[List[np.ndarray]]
+
+  def describe(self) -> str:
+    """Returns structure, dtypes and shapes of a batch."""
+    return str(tf.nest.map_structure(
+        lambda tensor: (tensor.dtype.name, str(tensor.shape[1:])), self.template))
+
+
+@contextlib.contextmanager
+def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
+  """Opens what a user gives to compute on.
+
+  Args:
+    given: Examples; or an iterator of batches; or what `from_arrays` takes, a structure of arrays.
+    batch_size: rows at a time, of what does not come in batches.
+  """
+  if hasattr(given, '__next__'):
+    first = next(given, None)
+    if first is None:
+      raise UsageError('The iterator has no batch: give batches, each a structure of arrays.')
+    arrays = tf.nest.map_structure(np.asarray, first)
+    with tf.Graph().as_default():
+      template = tf.nest.map_structure(
+          lambda array: tf.placeholder(array.dtype, [None, *array.shape[1:]]), arrays)
+    yield Rows(template, (list(map(np.asarray, tf.nest.flatten(batch)))
+                          for batch in itertools.chain([first], given)))
+    return
+  examples = given if isinstance(given, Examples) else from_arrays(given)
+  with tf.Graph().as_default() as graph:
+    plan = build_plan(num_examples=examples.num_examples, num_towers=1, name=examples.name,
+                      batch_size=min(batch_size, examples.num_examples))
+    inputs = build_inputs(examples, plan=plan, mode='split')
+    [batch] = inputs.next_batches()
+    fetches = [tf.nest.flatten(batch.tensors), tf.convert_to_tensor(batch.num_examples)]
+  with tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    session.run(inputs.initializer, inputs.feed_dict(0))
+
+    def read():
+      for _ in range(plan.steps_per_epoch):
+        arrays, count = session.run(fetches)
+        if count:
+          yield [array[:count] for array in arrays]
+
+    yield Rows(batch.tensors, read())
+
+
+class Forward:
+  """A model, or a function of a batch, on towers in an open session of its own."""
+
+  def __init__(self, compute: Callable[..., Any], template: Any, *, devices: Devices,
+               is_model: bool, variables: str = 'host', precision: str = 'float32'):
+    """Builds it, with variables of any values.
+
+    Args:
+      compute: a `towers.Model`; or a function of parts of a batch that returns a tensor or a dict
+        of tensors, each `[n, ...]`, as for `towers.export`.
+      template: of the batches, see `Rows`.
+      devices: for each tower its device.
+      is_model: which of the two it is.
+      variables: where they live.
+      precision: that towers compute in.
+    """
+    placement = 'first' if variables == 'replicated' else variables
+    names = devices.names
+    with tf.Graph().as_default() as graph:
+      store = build_variable_store(devices=names, placement=placement)
+      half = build_precision(precision, devices=names, loss_scale=1.0)
+      with tf.device(HOST):
+        self._batches = [Batch(tf.nest.map_structure(_feed_like, template),
+                               tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
+        total = tf.add_n([batch.num_examples for batch in self._batches])
+      call = ModelCall(compute, store, total, get_divisor(total), is_training=False,
+                       precision=half, num_micro_batches=1, read_micro_batch=micro_batch_reader())
+      if is_model:
+        towers = [build_forward(call, batch, index=index, device=device, instead={},
+                                reuse=index > 0)
+                  for index, (batch, device) in enumerate(zip(self._batches, names))]
+        self.names, self._weighted = list(towers[0].sums), list(towers[0].weights)
+        with tf.device(HOST):
+          self._fetches: Any = add_all([stack_sums(tower) for tower in towers])
+      else:
+        call = call._replace(model=lambda batch, is_training: name_outputs(
+            compute, call_predict(compute, batch)))
+        self._fetches = [build_outputs(call, batch, index=index, device=device)
+                         for index, (batch, device) in enumerate(zip(self._batches, names))]
+      self._session = tf.Session(graph=graph, config=build_session_config(devices))
+      self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
+                         tf.tables_initializer()])
+
+  def load(self, read: Callable[[List[str]], Mapping[str, np.ndarray]]) -> None:
+    """Gives the variables the values by name that `read(names)` returns."""
+    with self._session.graph.as_default():
+      variables = {variable.op.name: variable for variable in tf.global_variables()}
+      values = read(list(variables))
+      load_values(self._session, {variables[name]: value for name, value in values.items()})
+
+  def restore(self, path: str) -> None:
+    """Gives the variables the weights of a checkpoint, or their averages."""
+    with self._session.graph.as_default():
+      restore_weights(self._session, path)
+
+  def measure(self, rows: Rows) -> Dict[str, float]:
+    """Returns the mean of the loss and of each metric over all rows."""
+    measured = ValidationPass(names=self.names, weighted=self._weighted, num_steps=0, step=0)
+    for sums, _ in self._run(rows):
+      measured.add(sums)
+    return measured.means()
+
+  def predict(self, rows: Rows) -> Dict[str, np.ndarray]:
+    """Returns the outputs for each row, in order, by name."""
+    parts: Dict[str, List[np.ndarray]] = {}
+    for of_towers, counts in self._run(rows):
+      for outputs, count in zip(of_towers, counts):
+        for name, values in outputs.items():
+          parts.setdefault(name, []).append(values[:count])
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+  def close(self) -> None:
+    """Closes the session."""
+    self._session.close()
+
+  def _run(self, rows: Rows) -> Iterator[Tuple[Any, List[int]]]:
+    """Yields what is fetched for each batch, and how many rows each tower has of it."""
+    for arrays in rows.batches:
+      feed_dict: Dict[Any, Any] = {}
+      ends = np.linspace(0, len(arrays[0]), len(self._batches) + 1).astype(int)
+      for batch, first, last in zip(self._batches, ends, ends[1:]):
+        feed_dict[batch.num_examples] = last - first
+        for tensor, array in zip(tf.nest.flatten(batch.tensors), arrays):
+          # A tower without a row gets one all the same, which does not count.
+          feed_dict[tensor] = array[first:max(last, first + 1)] if first < len(array) else array[:1]
+      yield self._session.run(self._fetches, feed_dict), list(np.diff(ends))
+
+
+def _feed_like(tensor):
+  return tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
