@@ -36,6 +36,7 @@ from towers.placement.devices import Devices, build_devices, build_session_confi
 from towers.placement.host import HOST
 from towers.placement.randomness import micro_batch_reader
 from towers.placement.variables import build_variable_store
+from towers.tower.all_towers import join_sums
 from towers.tower.losses import get_divisor
 from towers.tower.precision import build_precision
 from towers.tower.tower import Model, ModelCall, build_forward, build_outputs
@@ -158,12 +159,16 @@ class Forward:
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
         total = tf.add_n([batch.num_examples for batch in self._batches])
       call = ModelCall(compute, store, total, get_divisor(total), is_training=False,
-                       precision=half, num_micro_batches=1, read_micro_batch=micro_batch_reader())
+                       precision=half, num_micro_batches=1, read_micro_batch=micro_batch_reader(),
+                       num_towers=len(names))
       if is_model:
         towers = [build_forward(call, batch, index=index, device=device, instead={},
                                 reuse=index > 0)
                   for index, (batch, device) in enumerate(zip(self._batches, names))]
-        self.names, self._weighted = list(towers[0].sums), list(towers[0].weights)
+        join_sums(scopes=[tower.scope for tower in towers], devices=names,
+                  counts=[batch.num_examples for batch in self._batches])
+        self._names: Dict[str, Any] = dict(
+            names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
         with tf.device(HOST):
           self._fetches: Any = add_all([stack_sums(tower) for tower in towers])
       else:
@@ -189,7 +194,7 @@ class Forward:
 
   def measure(self, rows: Rows) -> Dict[str, float]:
     """Returns the mean of the loss and of each metric over all rows."""
-    measured = ValidationPass(names=self.names, weighted=self._weighted, num_steps=0, step=0)
+    measured = ValidationPass(**self._names, num_steps=0, step=0)
     for sums, _ in self._run(rows):
       measured.add(sums)
     return measured.means()

@@ -337,7 +337,7 @@ class _Measured:
         with tf.name_scope(f'times_{times}') as scope, tf.variable_scope(
             tf.get_variable_scope(), reuse=tf.AUTO_REUSE, use_resource=True,
             auxiliary_name_scope=False):
-          sums, weights = sum_returned(model(decode_batch(batch.tensors)), batch)
+          sums, weights, _ = sum_returned(model(decode_batch(batch.tensors)), batch)
         tower = self._tower._replace(scope=scope, loss=sums['loss'], sums=sums, weights=weights,
                                      gradients=[], update_ops=[], penalties=[])
         measured.append(_Measured(tower, batch, session, [
