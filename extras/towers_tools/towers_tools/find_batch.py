@@ -65,8 +65,8 @@ def find_batch(config: Config, devices: Devices, *, num_examples: int,
   if not rows:
     raise UsageError('find_batch: not even 1 example per tower fits. Try --recompute=auto, '
                      '--precision=mixed, or towers with more memory.')
-  write_line(f'largest batch: {rows:,} per tower x {num_towers} x {accumulate} micro-batches = '
-             f'{rows * parts:,} global: --batch_size={rows * parts}')
+  write_line(f'largest batch: {rows:,} per tower x {num_towers} towers x {accumulate} '
+             f'micro-batches = {rows * parts:,} global: --batch_size={rows * parts}')
   return dict(batch_size=rows * parts, examples_per_tower=rows, too_many_per_tower=beyond,
               num_towers=num_towers, accumulate=accumulate)
 
