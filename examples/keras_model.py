@@ -3,7 +3,6 @@
 On TensorFlow 2.x it needs the package tf-keras, because Keras 3 builds no graphs.
 """
 import towers
-from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from towers import data
 
@@ -19,7 +18,8 @@ def make():
       layers.Dense(10, activation='softmax')
   ])
 
-model = KerasModel(make, metrics={'accuracy': 'sparse_categorical_accuracy'})
+model = towers.KerasModel(make, loss='sparse_categorical_crossentropy',
+                          metrics={'accuracy': 'sparse_categorical_accuracy'})
 sample = data.load('sample')
 program = towers.Program(model, train=sample.train, validation=sample.validation, batch_size=100,
                          optimizer=tf.train.AdamOptimizer(0.003), num_towers=2)

@@ -1,9 +1,9 @@
 """Any Keras model in towers: the first tower makes its layers, and every tower calls them.
 
-  model = KerasModel(
+  model = towers.KerasModel(
       lambda: tf.keras.applications.MobileNetV2(weights=None, classes=10, input_shape=(32, 32, 3)),
-      metrics={'accuracy': 'sparse_categorical_accuracy'})
-  all_towers = towers.build_towers(model, batches, devices=devices.names, store=store)
+      loss='sparse_categorical_crossentropy', metrics={'accuracy': 'sparse_categorical_accuracy'})
+  program = towers.Program(model, train=examples, batch_size=256, optimizer=optimizer)
 
                     ┌─► tower 0 ─ loss per example, updates of batch norm, penalties ─┐
   make, one set ────┼─► tower 1 ─ loss per example                                    ├─► average
@@ -25,7 +25,7 @@ _Function = Union[str, Callable[[Any, Any], Any]]
 
 
 class KerasModel:
-  """A model function over batches of (inputs, labels), for `towers.build_towers`."""
+  """A model function over batches of (inputs, labels), for `towers.Program`."""
 
   def __init__(self, make: Callable[[], Any], *,
                loss: Optional[_Function] = None,
@@ -38,8 +38,7 @@ class KerasModel:
         it loads or sets (weights='…', load_weights, set_weights, load_model) is what all towers
         start from.
       loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their
-        mean. None for the loss that the model was compiled with, or
-        'sparse_categorical_crossentropy'.
+        mean. None for the loss that the model was compiled with.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
       preprocess: what is done to a batch's inputs on the tower's device. By default bytes become
         floats in [0, 1], as with all models here, and everything else stays.
@@ -78,7 +77,7 @@ class KerasModel:
         learning phase.
 
     Raises:
-      UsageError: `make` returned no Keras model.
+      UsageError: `make` returned no Keras model, or there is no loss.
     """
     inputs, labels = batch
     graph = tf.get_default_graph()
@@ -136,14 +135,19 @@ def _check_is_layer(made):
 
 
 def _find_loss(layers):
-  """Returns the loss that a model was compiled with, or the default."""
+  """Returns the loss that a model was compiled with."""
   is_compiled = getattr(layers, 'optimizer', None) is not None  # Any layer may have a `loss`.
   compiled = layers.loss if is_compiled else None
   if isinstance(compiled, (list, tuple, dict)):
     raise UsageError('The model of KerasModel is compiled with a loss for each of its outputs: '
                      'give their sum as KerasModel(…, loss=…), a function of labels and outputs '
                      'that returns one loss per example.')
-  return load_keras().losses.get(compiled or 'sparse_categorical_crossentropy')
+  if compiled is None:
+    raise UsageError("KerasModel was given no loss, and its model is not compiled with one: give "
+                     "KerasModel(make, loss='sparse_categorical_crossentropy') if it returns "
+                     'probabilities, or a function of labels and outputs that returns one loss per '
+                     'example.')
+  return load_keras().losses.get(compiled)
 
 
 def _set_learning_phase(is_training):

@@ -19,6 +19,7 @@ _PUBLIC = {
     'Callback': 'towers.training.reporting.progress',
     'DataSet': 'towers.data.examples',
     'Examples': 'towers.data.examples',
+    'KerasModel': 'towers.models.keras_model',
     'OutOfMemory': 'towers.training.faults.run_error',
     'Program': 'towers.program',
     'RunError': 'towers.training.faults.run_error',
@@ -78,6 +79,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.data.padding import padded
   from towers.data.records import from_tfrecords
   from towers.forward import evaluate
+  from towers.models.keras_model import KerasModel
   from towers.placement.counters import get_examples_seen
   from towers.program import Program
   from towers.script import main

@@ -1,6 +1,5 @@
 """The same Keras model on two towers.  python -m examples.migrating.keras_after"""
 import towers
-from models.keras_model import KerasModel
 from tensorflow_v1 import load_keras, tf
 from towers import data
 
@@ -16,7 +15,8 @@ def make():
       keras.layers.Dense(10, activation='softmax')
   ])
 
-program = towers.Program(KerasModel(make), train=data.load('sample').train, batch_size=64,
+model = towers.KerasModel(make, loss='sparse_categorical_crossentropy')
+program = towers.Program(model, train=data.load('sample').train, batch_size=64,
                          optimizer=tf.train.GradientDescentOptimizer(0.05), num_towers=2)
 epoch = program.plan.steps_per_epoch
 with program.session() as session:

@@ -164,13 +164,14 @@ def keras_lstm():
   layers = load_keras().layers
   return KerasModel(lambda: load_keras().Sequential([
       layers.Embedding(NUM_WORDS, 6, mask_zero=True), layers.LSTM(5),
-      layers.Dense(NUM_CLASSES, activation='softmax')]))
+      layers.Dense(NUM_CLASSES, activation='softmax')]), loss='sparse_categorical_crossentropy')
 
 
 def mobilenet_v2():
   """Keras's MobileNetV2 with a third of its channels."""
   return KerasModel(lambda: load_keras().applications.MobileNetV2(
-      (32, 32, 3), alpha=0.35, weights=None, classes=NUM_CLASSES))
+      (32, 32, 3), alpha=0.35, weights=None, classes=NUM_CLASSES),
+      loss='sparse_categorical_crossentropy')
 
 
 def cifar10():

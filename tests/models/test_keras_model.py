@@ -20,6 +20,7 @@ from towers.training.tools.export import open_export
 
 keras = load_keras()
 OUTPUTS = 'outputs'
+LOSS = 'sparse_categorical_crossentropy'
 
 
 def collect_outputs(labels, outputs):
@@ -63,7 +64,7 @@ def plain_model(batch, is_training):
     pytest.param(3, 'balanced', 'reuse', marks=pytest.mark.nightly)])
 def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, placement, build):
   model = KerasModel(lambda: make_functional(keras.regularizers.l2(0.1)),
-                     metrics={'accuracy': 'sparse_categorical_accuracy'})
+                     metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
   with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build) as run, \
       Run(model=plain_model, num_towers=1) as one:
     assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
@@ -82,7 +83,8 @@ def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, pl
 def test_a_penalty_on_activations_is_a_mean_over_examples():
   def losses(num_towers, penalty=None):
     model = KerasModel(
-        make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')))
+        make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')),
+        loss=LOSS)
     with Run(model=model, num_towers=num_towers) as run:
       return np.array([run.steps.train() for _ in range(3)])  # 8, 5 and 8 examples.
 
@@ -94,7 +96,8 @@ def test_a_penalty_on_activations_is_a_mean_over_examples():
 def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validation():
   examples = small.random_examples(8)
   model = KerasModel(
-      make_sequential(lambda: keras.layers.BatchNormalization(momentum=0.75, name='norm')))
+      make_sequential(lambda: keras.layers.BatchNormalization(momentum=0.75, name='norm')),
+      loss=LOSS)
 
   def averages(run):
     with run.graph.as_default():
@@ -129,7 +132,7 @@ def test_dropout_masks_differ_per_tower_and_step_and_repeat():
         make_sequential(lambda: keras.layers.Dense(64, 'relu', kernel_initializer='ones'),
                         lambda: keras.layers.Lambda(tf.ones_like),
                         lambda: keras.layers.Dropout(0.5, name='dropout'),
-                        lambda: keras.layers.Lambda(keep)))
+                        lambda: keras.layers.Lambda(keep)), loss=LOSS)
     with Run(model=model, num_towers=3, train=small.random_examples(16)) as run:
       masks = run.graph.get_collection(OUTPUTS)
       assert len(masks) == 3
@@ -166,8 +169,9 @@ def test_learning_phase_follows_is_training():
       is_training = is_training()
       store = towers.build_variable_store(devices=['/device:CPU:0'] * 2)
       batches = [towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)] * 2
-      towers.build_towers(KerasModel(make, metrics={'outputs': collect_outputs}), batches,
-                          devices=['/device:CPU:0'] * 2, store=store, is_training=is_training)
+      model = KerasModel(make, metrics={'outputs': collect_outputs}, loss=LOSS)
+      towers.build_towers(model, batches, devices=['/device:CPU:0'] * 2, store=store,
+                          is_training=is_training)
       session.run(tf.global_variables_initializer())
       return [
           np.sum(tower, 1).round(4).tolist() for tower in session.run(graph.get_collection(
@@ -191,7 +195,7 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
     x = base(inputs, training=False)
     return keras.Model(inputs, keras.layers.Dense(small.NUM_CLASSES, activation='softmax')(x))
 
-  with Run(model=KerasModel(make), num_towers=2) as run:
+  with Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
     with run.graph.as_default():
       before = run.session.run(tf.global_variables())
       run.steps.train()
@@ -207,7 +211,7 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
 
 
 def test_weights_can_be_loaded_into_the_session():
-  model = KerasModel(make_functional)
+  model = KerasModel(make_functional, loss=LOSS)
   with Run(model=model, num_towers=2) as run, run.graph.as_default():
     keras.backend.set_session(run.session)
     model.layers.set_weights(
@@ -220,7 +224,7 @@ def test_weights_can_be_loaded_into_the_session():
 def test_an_application_trains_and_validates_on_two_towers():
   model = KerasModel(
       lambda: keras.applications.MobileNet(alpha=0.25, weights=None, classes=4, input_shape=(
-          32, 32, 3)), metrics={'accuracy': 'sparse_categorical_accuracy'})
+          32, 32, 3)), metrics={'accuracy': 'sparse_categorical_accuracy'}, loss=LOSS)
   data_set = load_synthetic(image_shape=(32, 32, 3), num_classes=4, num_train=8, num_validation=3)
   with Run(model=model, num_towers=2, batch_size=4, train=data_set.train,
            validation=data_set.validation, learning_rate=1e-3) as run:
@@ -244,7 +248,7 @@ def test_an_application_starts_from_its_file(tmp_path):
     layers.save_weights(path)
     weights = session.run([variable.value() for variable in layers.weights])
   with tf.Graph().as_default(), tf.Session() as session:
-    model = KerasModel(lambda: make(path), metrics={'outputs': collect_outputs})
+    model = KerasModel(lambda: make(path), metrics={'outputs': collect_outputs}, loss=LOSS)
     batches = [towers.Batch((tf.constant(part), tf.zeros([2], tf.int32)), 2)
                for part in (images[:2], images[2:])]
     devices = ['/device:CPU:0'] * 2
@@ -267,7 +271,7 @@ def test_mistakes_are_told():
   with pytest.raises(UsageError, match="returned 'no model', which is no model of"):
     Run(model=KerasModel(lambda: 'no model'))
   with pytest.raises(UsageError, match='reads the variable .* itself.*validation=switch'):
-    Run(model=KerasModel(make_functional), num_towers=3, validation_tower=True)
+    Run(model=KerasModel(make_functional, loss=LOSS), num_towers=3, validation_tower=True)
 
 
 @pytest.mark.nightly
@@ -312,7 +316,7 @@ def test_a_keras_model_is_exported_as_it_trained(tmp_path):
   model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, name='hidden'),
                                      lambda: keras.layers.BatchNormalization(name='norm'),
                                      lambda: keras.layers.Dropout(0.5)),
-                     metrics={'first': collect_outputs})
+                     metrics={'first': collect_outputs}, loss=LOSS)
   examples = small.random_examples(13)
   with tf.Graph().as_default() as graph:
     program = towers.Program(model, train=examples, validation=examples._replace(name='validation'),

@@ -17,6 +17,7 @@ from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 
 keras = load_keras()
+LOSS = 'sparse_categorical_crossentropy'
 IS_1 = tf.__version__.startswith('1.')
 
 
@@ -110,7 +111,7 @@ def assert_started(run, model):
 @pytest.mark.nightly(but=['h5', 'set', 'checkpoint'])
 @pytest.mark.parametrize('way', list(WAYS))
 def test_values_arrive_whatever_the_format(way, files):
-  model = KerasModel(lambda: WAYS[way](files))
+  model = KerasModel(lambda: WAYS[way](files), loss=LOSS)
   with Run(model=model, num_towers=2) as run:
     assert_started(run, model)
 
@@ -128,7 +129,7 @@ NIGHTLY = [point for point in NIGHTLY if point not in FAST]
 @pytest.mark.parametrize('num_towers, placement, build', FAST + [
     pytest.param(*point, marks=pytest.mark.nightly) for point in NIGHTLY])
 def test_values_arrive_on_every_tower(num_towers, placement, build, files):
-  model = KerasModel(lambda: WAYS['h5'](files))
+  model = KerasModel(lambda: WAYS['h5'](files), loss=LOSS)
   with Run(model=model, num_towers=num_towers, placement=placement, tower_build=build,
            train=small.random_examples(13)) as run:
     with run.graph.as_default():
@@ -176,10 +177,10 @@ def test_only_what_was_set_comes_from_keras_and_the_rest_from_the_seed():
         layer = layers.get_layer(name)
         layer.set_weights([2 * value for value in layer.get_weights()])
       return layers
-    return KerasModel(make)
+    return KerasModel(make, loss=LOSS)
 
   plain, one = make([]), make(['hidden'])
-  with Run(model=KerasModel(make_layers)) as expected, Run(model=plain) as run, \
+  with Run(model=KerasModel(make_layers, loss=LOSS)) as expected, Run(model=plain) as run, \
       Run(model=one) as half:
     small.assert_same_weights(run.initial_weights, expected.initial_weights, tolerance=0)
     assert not [op for op in run.graph.get_operations() if op.type == 'PyFunc']
@@ -200,8 +201,8 @@ def test_what_fit_has_trained_is_kept():
     return layers
 
   fitted = []
-  model = KerasModel(make)
-  with Run(model=model) as run, Run(model=KerasModel(make_layers)) as fresh:
+  model = KerasModel(make, loss=LOSS)
+  with Run(model=model) as run, Run(model=KerasModel(make_layers, loss=LOSS)) as fresh:
     for value, expected in zip(values_of(run, model), fitted):
       np.testing.assert_array_equal(value, expected)
     assert (fitted[0] != fresh.initial_weights['hidden/kernel']).any()
@@ -209,7 +210,7 @@ def test_what_fit_has_trained_is_kept():
 
 @pytest.mark.nightly
 def test_a_checkpoint_that_is_restored_later_wins(files, tmp_path):
-  model = KerasModel(lambda: WAYS['h5'](files))
+  model = KerasModel(lambda: WAYS['h5'](files), loss=LOSS)
   with Run(model=model) as run, run.graph.as_default():
     run.steps.train()
     saver = tf.train.Saver()
@@ -236,7 +237,7 @@ def test_values_are_no_part_of_the_graph_and_keras_session_is_gone():
     sessions.append(weakref.ref(session._opened))
     return layers
 
-  with Run(model=KerasModel(make)) as run:
+  with Run(model=KerasModel(make, loss=LOSS)) as run:
     assert all((value == 0.5).all() for value in run.initial_weights.values())
     assert run.graph.as_graph_def().ByteSize() < 1e6
     gc.collect()
@@ -288,5 +289,6 @@ def test_weights_from_a_model_that_was_loaded_before_are_refused():
     batch = towers.Batch((tf.ones([2, small.NUM_FEATURES]), tf.zeros([2], tf.int32)), 2)
     store = towers.build_variable_store(devices=['/device:CPU:0'])
     with pytest.raises(UsageError, match='it read the variable .*/(kernel|bias), which has no'):
-      towers.build_towers(KerasModel(make), [batch], devices=['/device:CPU:0'], store=store)
+      towers.build_towers(KerasModel(make, loss=LOSS), [batch], devices=['/device:CPU:0'],
+                          store=store)
     keras.backend.set_session(None)
