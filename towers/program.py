@@ -2,6 +2,7 @@
 
 from typing import Callable, Mapping, Optional, Sequence, Union
 
+from towers.arguments import check_examples, check_model, check_optimizer, with_known_names
 from towers.data.examples import Examples
 from towers.input.plan import Plan
 from towers.placement.workers import Workers
@@ -81,6 +82,7 @@ class Program(TrainingGraph):
       several towers would compute otherwise than one.
   """
 
+  @with_known_names('program')
   def __init__(self, model: Model, *, train: Examples, validation: Optional[Examples] = None,
                optimizer: Optimizers,
                learning_rate: Union[float, Callable[[Plan], Rate], None] = None,
@@ -98,7 +100,7 @@ class Program(TrainingGraph):
                init_from: Union[str, InitFrom, None] = None,
                logical_gpus: Optional[int] = None, gpu_memory: Optional[str] = None):
     """Builds the program in the default graph."""
-    super().__init__(model, train, validation, ProgramSettings(
+    settings = ProgramSettings(
         optimizer=optimizer, learning_rate=learning_rate, batch_size=batch_size,
         accumulate=accumulate, last_batch=last_batch, num_towers=num_towers, device=device,
         input_mode=input_mode, input_threads=input_threads, staging_depth=staging_depth,
@@ -107,7 +109,13 @@ class Program(TrainingGraph):
         recompute=recompute, collective=collective, fusion_megabytes=fusion_megabytes, wire=wire,
         clip_norm=clip_norm, weight_decay=weight_decay, average_weights=average_weights,
         frozen=frozen, rate_factors=rate_factors, init_from=init_from, logical_gpus=logical_gpus,
-        gpu_memory=gpu_memory), workers)
+        gpu_memory=gpu_memory)
+    check_model(model)
+    check_examples('train', train)
+    if validation is not None:
+      check_examples('validation', validation)
+    check_optimizer(optimizer)
+    super().__init__(model, train, validation, settings, workers)
 
   def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
               intra_threads: Optional[int] = None) -> Session:

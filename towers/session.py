@@ -46,6 +46,10 @@ class Session(Opened):
   def __exit__(self, *error: Any) -> None:
     self._closing.__exit__(*error)
 
+  def __repr__(self) -> str:
+    where = f'at step {self.step}' if self._opened else 'not open'
+    return f'<towers.Session {where}, of {self.program!r}>'
+
   def train(self) -> float:
     """Updates the weights once; returns the mean loss over the global batch before the update.
 

@@ -5,8 +5,9 @@ the list of flags in docs/running.md are all made from this table. Nothing here 
 so a mistake shows before anything expensive starts.
 """
 
+import difflib
 import functools
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from towers.data import DATA_SETS
 from towers.data.augment import KINDS
@@ -269,3 +270,17 @@ def common_to_workers(settings: Mapping[str, Any]) -> Dict[str, Any]:
   own = {name for setting in SETTINGS.values() if setting.whose != 'all'
          for name in (setting.name, setting.argument)}
   return {name: value for name, value in settings.items() if name not in own}
+
+
+def find_meant(typed: str, names: Sequence[str]) -> List[str]:
+  """Returns the names that someone may have meant, at most three, the likeliest first.
+
+  Names of similar letters, those with the typed word in them, and those of these initials: `lr` is
+  learning_rate.
+  """
+  typed = typed.lower().replace('-', '_')
+  bare = typed[len('no'):] if typed.startswith('no') else typed
+  similar = difflib.get_close_matches(bare, names, cutoff=0.75)
+  initials = [name for name in names if ''.join(word[0] for word in name.split('_')) == typed]
+  within = [name for name in names if set(bare.split('_')) <= set(name.split('_'))]
+  return list(dict.fromkeys(similar + initials + within))[:3]

@@ -8,10 +8,14 @@
 import dataclasses
 import os
 import re
+import sys
 from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.collector import uncollected
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 from towers.input.feed import Feed, build_batches, build_feed, build_switched_batches
@@ -23,6 +27,7 @@ from towers.placement.cluster import read_cluster
 from towers.placement.collectives import choose_collective, choose_wire
 from towers.placement.devices import build_devices
 from towers.placement.host import HOST
+from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
 from towers.placement.variables import build_variable_store
 from towers.placement.workers import Workers
@@ -36,6 +41,7 @@ from towers.update.apply import build_train_op
 from towers.update.averages import build_averages
 from towers.update.groups import build_groups, name_optimizer
 from towers.update.rate import choose_rate
+from towers.update.variable_table import describe_rates, format_variables
 from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
 from towers.warm_start.warm_start import build_warm_start
@@ -43,17 +49,28 @@ from towers.warm_start.warm_start import build_warm_start
 _COLLECTION = 'towers/program'
 # What `towers.Program` takes as objects, and the command line as names and text.
 _OBJECTS = ('optimizer', 'learning_rate', 'validation_tower', 'frozen', 'rate_factors', 'init_from')
+
+
+def _check(settings):
+  """Refuses a value that its setting cannot have, and makes NumPy's numbers Python's."""
+  for name, setting in arguments_of('program').items():
+    value = getattr(settings, name)
+    setting.check(value, name)
+    if isinstance(value, np.generic):
+      object.__setattr__(settings, name, value.item())
+
+
 _Values: Any = dataclasses.make_dataclass(
-    '_Values', [*_OBJECTS, *arguments_of('program')], frozen=True)
+    '_Values', [*_OBJECTS, *arguments_of('program')], frozen=True,
+    namespace=dict(__post_init__=_check))
 
 
 class ProgramSettings(_Values):
-  """What `towers.Program` was given, by the names of its arguments, but for model and examples."""
+  """What `towers.Program` was given, by the names of its arguments, but for model and examples.
 
-  def check(self) -> None:
-    """Raises a UsageError for a value that its setting cannot have."""
-    for name, setting in arguments_of('program').items():
-      setting.check(getattr(self, name), name)
+  Raises:
+    UsageError: a value that its setting cannot have.
+  """
 
   def describe(self, model: Model) -> Dict[str, Any]:
     """Returns them by name, for people: of model and optimizer their names, of a file its path."""
@@ -98,7 +115,6 @@ class TrainingGraph:
   def __init__(self, model: Model, train: Examples, validation: Optional[Examples],
                settings: ProgramSettings, workers: Optional[Workers] = None):
     """Builds the line from its first op to its last; see `towers.Program` for the arguments."""
-    settings.check()
     self._given, self.settings = settings, settings.describe(model)
     self.model, self.train_examples, self.validation_examples = model, train, validation
     accumulate = read_accumulate(settings.accumulate)
@@ -114,7 +130,7 @@ class TrainingGraph:
     train_devices = devices.names[:-1] if settings.validation_tower else devices.names
 
     self.feed = self._build_feed(
-        train, train_devices, int(settings.batch_size), shuffle=settings.shuffle,
+        train, train_devices, settings.batch_size, shuffle=settings.shuffle,
         last_batch=settings.last_batch, accumulate=accumulate)
     self.plan = self.feed.inputs.plan
     validation_feed = validation and self._build_feed(
@@ -141,8 +157,9 @@ class TrainingGraph:
         batch_norm=settings.batch_norm, accumulate=accumulate, build=settings.tower_build,
         precision=self.precision, workers=workers, frozen=settings.frozen,
         recompute=settings.recompute)
-    self.warm_start = settings.init_from and build_warm_start(
-        settings.init_from, _find_model_variables())
+    self._variables = _find_model_variables()
+    self._check_gradients()
+    self.warm_start = settings.init_from and build_warm_start(settings.init_from, self._variables)
 
     mean = average_gradients(
         self.towers, accumulate=accumulate, workers=workers,
@@ -184,6 +201,21 @@ class TrainingGraph:
       # Nothing is left to sum, but an elastic run may go on as one worker, or as more again.
       choose_collective(collective, self.devices.names)
     choose_wire(given.wire, num_workers=self.workers.num_workers)
+
+  def _check_gradients(self):
+    """Refuses a loss that no variable moves, and names the variables that it leaves as they are."""
+    tower = self.towers[0]
+    penalties = tower.penalty_gradients or [None] * len(tower.variables)
+    left = [variable.op.name for variable, *gradients in zip(
+        tower.variables, tower.gradients, penalties)
+            if all(gradient is None for gradient in gradients)]
+    if len(left) == len(tower.variables):
+      raise UsageError(f'The loss has no gradient for any of the {len(left)} variables '
+                       f'({shorten(left)}): compute it from them by ops that have gradients, so '
+                       'not by tf.argmax, tf.round or tf.stop_gradient.')
+    if left:
+      write_line(f'WARNING: the loss has no gradient for {shorten(left)}, which stay as they start',
+                 sys.stderr)
 
   def _build_feed(self, examples: Examples, devices: Sequence[str], batch_size: int, *,
                   shuffle: bool = False, **planned: Any) -> Feed:
@@ -228,6 +260,20 @@ class TrainingGraph:
     with tf.Graph().as_default():
       return TrainingGraph(self.model, self.train_examples, self.validation_examples,
                            dataclasses.replace(self._given, accumulate=accumulate), self.workers)
+
+  def format_variables(self) -> str:
+    """Returns a table of the model's variables: name, shape, dtype and learning rate of each."""
+    rates = describe_rates(
+        [variable.op.name for variable in self.towers[0].variables], self._given.optimizer,
+        self.learning_rate, self.plan, self._given.rate_factors)
+    return format_variables(self._variables, rates=rates)
+
+  def __repr__(self) -> str:
+    num_values = sum(variable.shape.num_elements() or 0 for variable in self._variables)
+    return (f"<towers.{type(self).__name__} of {self.settings['model']}: {len(self.towers)} towers "
+            f"on {self.devices.kind}, batch_size={self.plan.batch_size}, "
+            f"{self.plan.num_examples:,} examples, {len(self._variables)} variables of "
+            f"{num_values:,} values>")
 
   def build_gradient_norm(self) -> None:
     """Builds `gradient_norm`, for a run that shows it; a session that has begun pauses for it."""

@@ -164,7 +164,7 @@ class LikeKeras(towers.Callback):
 
 @pytest.mark.parametrize('callback, message', [
     (LikeKeras(), 'LikeKeras with on_epoch_end, which no run calls: write one of on_step'),
-    (Acts, 'give a towers.Callback, or a function'), (3, 'give a towers.Callback')],
+    (Acts, 'give an object of it, as callbacks=.Acts..'), (3, 'give a towers.Callback')],
                          ids=['another method', 'a class', 'a number'])
 def test_one_that_nothing_would_call_is_refused(callback, message):
   with pytest.raises(towers.UsageError, match=message):

@@ -33,6 +33,10 @@ def read_callbacks(given: Iterable[Union[Callback, Callable[[int, float], Any]]]
     UsageError: one can never be called.
   """
   callbacks: List[Callback] = []
+  if isinstance(given, Callback) or callable(given):
+    name = getattr(given, '__name__', type(given).__name__)
+    raise UsageError(f'callbacks is {name} alone: give a list, as callbacks=[{name}'
+                     f"{'()' if isinstance(given, (type, Callback)) else ''}].")
   for callback in given:
     if isinstance(callback, Callback):
       others = [name for name in dir(callback) if name.startswith('on_') and
@@ -41,7 +45,10 @@ def read_callbacks(given: Iterable[Union[Callback, Callable[[int, float], Any]]]
         raise UsageError(f'callbacks has {type(callback).__name__} with {others[0]}, which no run '
                          f"calls: write one of {', '.join(_OF_A_RUN)}.")
       callbacks.append(callback)
-    elif isinstance(callback, type) or not callable(callback):
+    elif isinstance(callback, type):
+      raise UsageError(f'callbacks has the class {callback.__name__}: give an object of it, as '
+                       f'callbacks=[{callback.__name__}()].')
+    elif not callable(callback):
       raise UsageError(f'callbacks has {callback!r}: give a towers.Callback, or a function of the '
                        'step and the loss.')
     else:

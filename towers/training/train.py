@@ -4,6 +4,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Union
 
+from towers.arguments import with_known_names
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords, Examples
@@ -26,6 +27,7 @@ from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
 
 
+@with_known_names('run')
 def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Optional[int] = None,
           validate_every: str = '1epoch', checkpoint_dir: Optional[str] = None,
           checkpoint_every: str = '1epoch', keep_checkpoints: int = 5, best_metric: str = 'loss',
@@ -81,6 +83,9 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     RunError: the run cannot go on.
     Interrupted: SIGTERM or Ctrl-C ended it, after it had saved.
   """
+  if not isinstance(program, TrainingGraph):
+    raise UsageError(f'towers.train takes a program, and got {program!r}: write '
+                     'towers.train(towers.Program(model, train=…, batch_size=…, optimizer=…)).')
   own = dict(
       epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
       checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints,

@@ -6,7 +6,8 @@ import pytest
 
 import towers
 from towers.base.usage_error import UsageError
-from towers.training.settings.flags import find_meant, parse_flags
+from towers.settings import find_meant
+from towers.training.settings.flags import parse_flags
 
 
 @pytest.mark.parametrize('typed, message', [

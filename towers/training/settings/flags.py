@@ -1,6 +1,5 @@
 """Flags: the command line of `main.py`, made from the settings."""
 
-import difflib
 import os
 import platform
 import re
@@ -15,7 +14,7 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.input.micro_batches import AUTO
 from towers.setting import WANTED, Count, Function, Path, Text
-from towers.settings import GROUPS, SETTINGS
+from towers.settings import GROUPS, SETTINGS, find_meant
 from towers.training.settings.config import Config
 
 
@@ -167,20 +166,6 @@ def _explain(error, others):
     name, value = wrong_value.groups()
     return f'--{name}={value}: it must be {WANTED[SETTINGS[name].kind]}.'
   return str(error)
-
-
-def find_meant(typed: str, names: Sequence[str]) -> List[str]:
-  """Returns the flags that someone may have meant, at most three, the likeliest first.
-
-  Flags of similar letters, flags with the typed word in them, and flags of these initials: `lr` is
-  learning_rate.
-  """
-  typed = typed.lower().replace('-', '_')
-  bare = typed[len('no'):] if typed.startswith('no') else typed
-  similar = difflib.get_close_matches(bare, names, cutoff=0.75)
-  initials = [name for name in names if ''.join(word[0] for word in name.split('_')) == typed]
-  within = [name for name in names if set(bare.split('_')) <= set(name.split('_'))]
-  return list(dict.fromkeys(similar + initials + within))[:3]
 
 
 def _format_default(value):

@@ -1,0 +1,148 @@
+"""The first line goes wrong: each mistake says what was given, what is taken and what to write."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import load_keras, tf
+
+FEATURES = np.random.RandomState(0).uniform(size=[12, 4]).astype(np.float32)
+LABELS = np.zeros(12, np.int32)
+EXAMPLES = towers.from_arrays(FEATURES, LABELS)
+
+
+def model(batch, is_training):
+  features, labels = batch
+  with tf.variable_scope('net'):
+    logits = tf.matmul(features, tf.get_variable('weights', [4, 2]))
+    logits += tf.get_variable('bias', [2], initializer=tf.zeros_initializer())
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def build(model=model, **settings):
+  with tf.Graph().as_default():
+    return towers.Program(model, **{**dict(
+        train=EXAMPLES, batch_size=4, num_towers=2, device='cpu',
+        optimizer=tf.train.GradientDescentOptimizer(0.1)), **settings})
+
+
+@pytest.mark.parametrize('settings, message', [
+    (lambda: dict(train=(FEATURES, LABELS)),
+     'train is a tuple of 2, and towers.Program takes towers.Examples: write '
+     'train=towers.from_arrays(images, labels).'),
+    (lambda: dict(train=FEATURES), 'train is a NumPy array of shape [12, 4], and towers.Program '
+     'takes towers.Examples: write train=towers.from_arrays(arrays).'),
+    (lambda: dict(train=tf.data.Dataset.from_tensor_slices(FEATURES)),
+     'write train=towers.from_dataset(make), where make is a function that returns the data set.'),
+    (lambda: dict(train=towers.DataSet(EXAMPLES, EXAMPLES)),
+     'train is a DataSet, and towers.Program takes towers.Examples: write train=data_set.train, '
+     'validation=data_set.validation.'),
+    (lambda: dict(validation=(FEATURES, LABELS)), 'write validation=towers.from_arrays('),
+    (lambda: dict(optimizer='adam'), "optimizer is 'adam', and towers.Program takes a "
+     'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or a function'),
+    (lambda: dict(optimizer=load_keras().optimizers.SGD(0.1)),
+     'optimizer is a SGD, and towers.Program takes a tf.train.Optimizer: write '
+     'optimizer=tf.train.MomentumOptimizer(0.05, 0.9)'),
+    (lambda: dict(model=load_keras().Sequential([])),
+     'model is a Sequential, and every tower needs its losses: give towers.KerasModel('),
+    (lambda: dict(model='resnet50'), "model is 'resnet50': give a function of a batch and"),
+    (lambda: dict(batchsize=4), 'towers.Program has no argument batchsize: did you mean '
+     'batch_size?'),
+    (lambda: dict(num_gpus=4), 'towers.Program has no argument num_gpus: it is called num_towers '
+     'here.'),
+    (lambda: dict(epochs=4), 'towers.Program has no argument epochs: give epochs to towers.train.'),
+    (lambda: dict(schedule='cosine'), 'towers.Program has no argument schedule, which is a flag of '
+     'the command line alone.'),
+])
+def test_a_program_of_something_else_is_refused_with_the_line_to_write(settings, message):
+  with pytest.raises(towers.UsageError) as caught:
+    with tf.Graph().as_default():
+      given = settings()
+    build(**given)
+  assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_misspelt_name_is_told_before_what_is_missing():
+  with pytest.raises(towers.UsageError, match='no argument batchsize: did you mean batch_size'):
+    towers.Program(model, train=EXAMPLES, optimizer=None, batchsize=4)
+
+
+class Own(towers.Callback):
+  """Does nothing."""
+
+
+@pytest.mark.parametrize('program, settings, message', [
+    (model, {}, 'towers.train takes a program, and got <function model'),
+    (None, dict(callbacks=[Own]), 'callbacks has the class Own: give an object of it, as '
+     'callbacks=[Own()].'),
+    (None, dict(callbacks=Own()), 'callbacks is Own alone: give a list, as callbacks=[Own()].'),
+    (None, dict(epoch=3), 'towers.train has no argument epoch: did you mean epochs?'),
+    (None, dict(batch_size=3), 'towers.train has no argument batch_size: give batch_size to '
+     'towers.Program.'),
+])
+def test_a_training_of_something_else_is_refused_with_the_line_to_write(program, settings, message):
+  with pytest.raises(towers.UsageError) as caught:
+    towers.train(program or build(), steps=1, **settings)
+  assert message in str(caught.value)
+
+
+def test_programs_and_sessions_say_what_they_are():
+  program = build()
+  assert repr(program) == ('<towers.Program of model: 2 towers on CPU, batch_size=4, 12 examples, '
+                           '2 variables of 10 values>')
+  session = program.session()
+  assert repr(session) == f'<towers.Session not open, of {program!r}>'
+  with session:
+    session.train()
+    assert repr(session) == f'<towers.Session at step 1, of {program!r}>'
+
+
+def test_a_table_shows_every_variable_and_what_moves_it():
+  def normed(batch, is_training):
+    features, labels = batch
+    features = tf.layers.batch_normalization(features, training=is_training, name='norm')
+    return model((features, labels), is_training)
+
+  program = build(normed, frozen=['net/bias'], rate_factors={'net/weights': 0.1},
+                  optimizer=tf.train.GradientDescentOptimizer, learning_rate=0.5)
+  lines = [line.split() for line in program.format_variables().splitlines()]
+  assert lines == [
+      ['variable', 'shape', 'dtype', 'learning', 'rate'],
+      ['norm/gamma', '[4]', 'float32', '0.5'], ['norm/beta', '[4]', 'float32', '0.5'],
+      ['norm/moving_mean', '[4]', 'float32', 'not', 'trained'],
+      ['norm/moving_variance', '[4]', 'float32', 'not', 'trained'],
+      ['net/weights', '[4,', '2]', 'float32', '0.05'],
+      ['net/bias', '[2]', 'float32', 'frozen']]
+
+
+def test_a_loss_without_gradients_is_refused_and_variables_without_one_are_named(capsys):
+  with pytest.raises(towers.UsageError, match='no gradient for any of the 2 variables .net/weights,'
+                                              ' net/bias.*tf.round'):
+    build(lambda batch, is_training: tf.stop_gradient(model(batch, is_training)))
+
+  def partly(batch, is_training):
+    tf.get_variable('unused', [3])
+    return model(batch, is_training)
+
+  build(partly)
+  [line] = [line for line in capsys.readouterr().err.splitlines() if 'gradient' in line]
+  assert line == 'WARNING: the loss has no gradient for unused, which stay as they start'
+
+
+@pytest.mark.parametrize('compiles', [False, True])
+def test_a_keras_model_needs_a_loss(compiles):
+  keras = load_keras()
+
+  def make():
+    layers = keras.Sequential([keras.layers.Dense(2, activation='softmax')])
+    if compiles:
+      layers.compile(optimizer='sgd', loss='sparse_categorical_crossentropy')
+    return layers
+
+  if compiles:
+    with build(towers.KerasModel(make)).session() as session:
+      assert np.isfinite(session.train())
+  else:
+    with pytest.raises(towers.UsageError, match='KerasModel was given no loss.*KerasModel.make, '
+                                                'loss='):
+      build(towers.KerasModel(make))

@@ -1,0 +1,138 @@
+"""Arguments: what was given where `towers.Program` and `towers.train` take something else.
+
+A message says what was given, what is taken, and the line to write.
+"""
+
+import functools
+import inspect
+import re
+from typing import Any, Callable, Mapping, TypeVar
+
+import numpy as np
+
+from tensorflow_v1 import Optimizer, is_dataset, tf
+from towers.base.usage_error import UsageError
+from towers.data.examples import DataSet, Examples
+from towers.settings import SETTINGS, find_meant
+
+# The module of what Keras makes, in TensorFlow or beside it.
+_IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
+_Function = TypeVar('_Function', bound=Callable[..., Any])
+_FUNCTIONS = {'program': 'towers.Program', 'run': 'towers.train'}
+
+
+def with_known_names(of: str) -> Callable[[_Function], _Function]:
+  """Returns a decorator for the function that takes the settings of 'program' or of 'run'.
+
+  A name that the function does not take is then a UsageError, which says what was meant.
+  """
+  def decorate(function: _Function) -> _Function:
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+      for name in given:
+        if name not in known:
+          raise UsageError(f'{_FUNCTIONS[of]} has no argument {name}{_find_meant(of, name, known)}')
+      return function(*args, **given)
+
+    return checked  # type: ignore[return-value]
+  return decorate
+
+
+def _find_meant(of, name, known):
+  """Returns what to do about a name that a function does not take."""
+  setting = SETTINGS.get(name)
+  if setting is None:
+    meant = find_meant(name, known)
+    return f": did you mean {' or '.join(meant)}?" if meant else '.'
+  if setting.of == of:
+    return f': it is called {setting.argument} here.'
+  if setting.of in _FUNCTIONS:
+    return f': give {setting.argument or name} to {_FUNCTIONS[setting.of]}.'
+  return ', which is a flag of the command line alone.'
+
+
+def check_model(model: Any) -> None:
+  """Refuses a model that is no function from a batch to losses.
+
+  Raises:
+    UsageError: names it, and the line to write.
+  """
+  # A class of one's own may take a batch.
+  if _IN_KERAS.search(type(model).__module__):
+    raise UsageError(f'model is {_name(model)}, and every tower needs its losses: give '
+                     'towers.KerasModel(make_model, loss=…), where make_model makes the model.')
+  if not callable(model):
+    raise UsageError(f'model is {_name(model)}: give a function of a batch and is_training that '
+                     'returns one loss per example.')
+
+
+def check_examples(name: str, given: Any) -> None:
+  """Refuses examples that are no `towers.Examples`; `name` is train or validation.
+
+  Raises:
+    UsageError: names what was given, and the line to write.
+  """
+  if isinstance(given, Examples):
+    return
+  if isinstance(given, DataSet):
+    line = 'train=data_set.train, validation=data_set.validation'
+  elif is_dataset(given):
+    line = f'{name}=towers.from_dataset(make), where make is a function that returns the data set'
+  elif isinstance(given, (tuple, list)) and 1 < len(given) <= 4:
+    line = f"{name}=towers.from_arrays({', '.join(['images', 'labels', 'c', 'd'][:len(given)])})"
+  elif isinstance(given, (np.ndarray, list, dict)):
+    line = f'{name}=towers.from_arrays(arrays)'
+  elif callable(given):
+    line = f'{name}=towers.from_dataset(function), if it returns a tf.data.Dataset'
+  else:
+    line = f'{name}=towers.from_arrays(images, labels)'
+  raise UsageError(f'{name} is {_name(given)}, and towers.Program takes towers.Examples: write '
+                   f'{line}.')
+
+
+def check_optimizer(optimizer: Any) -> None:
+  """Refuses what is no optimizer of TensorFlow 1, nor a function that makes one.
+
+  Raises:
+    UsageError: names it, and the line to write.
+  """
+  for one in optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]:
+    if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
+      continue
+    raise UsageError(f'optimizer is {_name(one)}, and towers.Program takes a tf.train.Optimizer: '
+                     f'write optimizer=tf.train.{_find_alike(one)}, or a function that makes one '
+                     'from the learning rate.')
+
+
+def _find_alike(optimizer):
+  """Returns the optimizer of TensorFlow 1 that is named alike, with a usual rate."""
+  name = (optimizer if isinstance(optimizer, str) else
+          getattr(optimizer, '__name__', type(optimizer).__name__)).lower()
+  for word, line in (('rms', 'RMSPropOptimizer(1e-3)'), ('adagrad', 'AdagradOptimizer(1e-2)'),
+                     ('adadelta', 'AdadeltaOptimizer(1.0)'), ('ftrl', 'FtrlOptimizer(1e-2)'),
+                     ('sgd', 'MomentumOptimizer(0.05, 0.9)')):
+    if word in name:
+      return line
+  return 'AdamOptimizer(1e-3)'
+
+
+def _is_of_keras(thing):
+  kind = thing if isinstance(thing, type) else type(thing)
+  return any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
+
+
+def _name(given):
+  """Returns what a value is, in some words."""
+  if isinstance(given, str):
+    return repr(given)
+  if isinstance(given, np.ndarray):
+    return f'a NumPy array of shape {list(given.shape)}'
+  if type(given) in (tuple, list):
+    return f'a {type(given).__name__} of {len(given)}'
+  if isinstance(given, tf.Tensor):
+    return 'a tensor'
+  if isinstance(given, type):
+    return f'the class {given.__name__}'
+  return f"{'an' if type(given).__name__[0] in 'AEIO' else 'a'} {type(given).__name__}"
