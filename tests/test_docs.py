@@ -71,6 +71,8 @@ def translate(command):
     flags = words[1:] if words[0] == './run' else words[2:]
     if '--help' in flags:
       return [sys.executable, 'main.py'] + flags
+    if '--check' in flags:
+      return None  # test_the_check_of_the_docs_agrees runs it as it is written.
     if '--data=fashion_mnist' in flags and not os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
       return None
     if '--autotune' in flags or '--find_batch' in flags or flags == ['--input_only']:
@@ -233,6 +235,18 @@ def test_every_flag_and_file_in_the_docs_exists():
       assert os.path.exists(os.path.join(ROOT, path)) or path == 'models/name.py', f'{name}: {path}'
     for link in re.findall(r'\]\(([^)#]+)\)', text):
       assert os.path.exists(os.path.join(ROOT, os.path.dirname(name), link)), f'{name}: {link}'
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_check_of_the_docs_agrees():
+  written = {tuple(shlex.split(command)[-4:]) for name in DOCS for command in commands(name)
+             if '--check' in command}
+  assert written == {('--check', '--model=resnet20', '--batch_norm=sync', '--num_gpus=3')}
+  for flags in written:
+    done = subprocess.run([sys.executable, 'main.py', *flags], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=800, text=True)
+    assert done.returncode == 0 and '3 towers are one tower' in done.stdout, done.stdout
 
 
 @pytest.mark.nightly

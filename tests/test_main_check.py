@@ -27,7 +27,7 @@ def build(monkeypatch, *changes):
     logits = small.dense(images, 10, 'logits')
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
-  monkeypatch.setattr('towers.training.jobs.build_classifier', lambda *_, **__: model)
+  monkeypatch.setattr('towers.models.build_classifier', lambda *_, **__: model)
 
 
 def run(capsys, *flags):

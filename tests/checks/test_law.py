@@ -115,7 +115,7 @@ def test_batch_normalisation_is_not_named_and_what_follows_is(layer, batch_norm,
                                                               4, 'd')))],
     ids=['sum', 'divided twice', 'behind a loop'])
 def test_a_sum_where_a_mean_belongs_is_refused(model, size, caplog):
-  with pytest.raises(towers.UsageError, match='no mean over the examples.*twice as many'):
+  with pytest.raises(towers.UsageError, match='s loss is no mean over the examples.*twice as many'):
     judge(model, xy(size), caplog)
   judge(model, xy(size), caplog, num_towers=1)
 

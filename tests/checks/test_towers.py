@@ -264,7 +264,8 @@ def test_gpus_are_checked_on_request(monkeypatch):
   assert check(small.model, device='auto').device == 'CPU'
   graphs = []
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 3)
-  monkeypatch.setattr(Trial, 'run', lambda trial, *_, **__: graphs.append(trial.graph) or 1 / 0)
+  monkeypatch.setattr(Trial, 'run',
+                      lambda trial, *_, **__: graphs.append(trial.program.graph) or 1 / 0)
   for device in ('gpu', 'auto', 'cpu'):
     with pytest.raises(ZeroDivisionError):
       check(small.model, device=device)
@@ -276,11 +277,9 @@ def test_gpus_are_checked_on_request(monkeypatch):
 
 def test_towers_stand_on_a_gpu_each(monkeypatch):
   monkeypatch.setattr('towers.placement.devices.count_gpus', lambda: 3)
-  devices = towers.build_devices(3, 'gpu')
-  plan = towers.build_plan(num_examples=13, batch_size=8, num_towers=3)
-  trial = Trial(small.model, small.random_examples(13), devices=devices, plan=plan, seed=0,
-                batch_norm='first', is_training=True)
+  trial = Trial(small.model, small.random_examples(13), num_towers=3, batch_size=8, seed=0,
+                device='gpu', batch_norm='first', is_training=True)
   for number in range(3):
-    devices = {op.device for op in trial.graph.get_operations()
+    devices = {op.device for op in trial.program.graph.get_operations()
                if op.type == 'MatMul' and op.name.startswith(f'tower_{number}/')}
     assert devices == {f'/device:GPU:{number}'}

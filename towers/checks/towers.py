@@ -10,7 +10,6 @@ them, and the report names the first value that differs (see `repeats`). On all 
 must be a sum over its examples (see `law`). Rounding is measured (see `comparison`).
 """
 
-import functools
 from typing import List, NamedTuple
 
 import numpy as np
@@ -22,9 +21,9 @@ from towers.checks.repeats import compare_runs, find_change
 from towers.checks.trial import LEARNING_RATE, Trial
 from towers.data.examples import Examples
 from towers.graph.source import format_op
-from towers.input.plan import build_plan
 from towers.placement.devices import build_devices
 from towers.tower.batch_norm import check_kind, is_moving_average
+from towers.tower.batch_norm_layer import BATCH_MOMENTS
 from towers.tower.tower import Model
 
 # The relative change of weights that shows the effect of rounding.
@@ -43,7 +42,6 @@ class CheckReport(NamedTuple):
     not_repeated: the first input, variable or op that differs between two runs of one tower, or ''.
       If there is one, the rows compare these two runs, and several towers have not been tried.
     device: 'CPU' or 'GPU'.
-    draw_names: the first random ops.
   """
   num_towers: int
   rows: List[Difference]
@@ -52,7 +50,6 @@ class CheckReport(NamedTuple):
   only_draws: bool = False
   not_repeated: str = ''
   device: str = 'CPU'
-  draw_names: str = ''
 
   @property
   def agrees(self) -> bool:
@@ -105,31 +102,17 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
       sizes.
   """
   check_kind(batch_norm)
-  counts = (1, num_towers)
-  devices = {count: build_devices(count, device) for count in counts}
-  plans = {count: build_plan(num_examples=examples.num_examples, batch_size=batch_size,
-                             num_towers=count, name=examples.name) for count in counts}
+  kind = build_devices(max(num_towers, 1), device).kind
 
-  def build(count, *, holds_draws=False):
-    return Trial(model, examples, plan=plans[count], devices=devices[count], seed=seed,
-                 batch_norm=batch_norm, is_training=is_training, holds_draws=holds_draws)
+  def build(count):
+    return Trial(model, examples, is_training=is_training, num_towers=count, seed=seed,
+                 batch_size=batch_size, device=kind.lower(),
+                 batch_norm=batch_norm if is_training else 'first')
 
-  is_gpu = devices[1].kind == 'GPU'
-  report = _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu)
-  report = report._replace(device=devices[1].kind)
-  if report.agrees or not report.draws:
-    return report
-  # With the same draws in all towers, only other causes are left.
-  held = _compare_programs(functools.partial(build, holds_draws=True), num_towers, num_steps,
-                           batch_norm, is_gpu)
-  causes = [f'Random ops draw other numbers in every tower, as they should ({report.draw_names}): '
-            'compare the rest with is_training=False.']
-  causes = [causes[0] + ' Where they draw the same numbers, they agree.'] if held.agrees else (
-      causes + held.causes)
-  return report._replace(only_draws=held.agrees, causes=causes)
+  return _compare_programs(build, num_towers, num_steps, kind)._replace(device=kind)
 
 
-def _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu) -> CheckReport:
+def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
   """Compares the programs that `build(number of towers)` builds."""
   first = build(1)
   try:
@@ -147,14 +130,13 @@ def _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu) -> Check
   change = find_change(first, second, one, again)
   changed = change and CheckReport(num_towers, compare_runs(one, again), [change.advice],
                                    not_repeated=change.what)
-  if changed and not is_gpu:
+  if changed and kind != 'GPU':
     return changed
-  noisy = second.run(num_steps, starts=_shake(one.before, first.towers[0].variables),
+  noisy = second.run(num_steps, starts=_shake(one.before, first.program.towers[0].variables),
                      reverses=not first.draws)
   if changed and not all(row.agrees for row in _compare_outcomes(one, noisy, again)):
     return changed
 
-  drawn = ', '.join(first.draws[:3])
   try:
     several = build(num_towers).run(num_steps, starts=one.before)
   except ValueError as error:
@@ -162,8 +144,18 @@ def _compare_programs(build, num_towers, num_steps, batch_norm, is_gpu) -> Check
   except tf.errors.OpError as error:
     return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}'])
   rows = _compare_outcomes(one, noisy, several)
-  causes = _find_causes(first, one, rows, num_towers, batch_norm)
-  return CheckReport(num_towers, rows, causes, draws=bool(drawn), draw_names=drawn)
+  if not np.isfinite(one.losses).all():
+    return CheckReport(num_towers, rows, ['Even the losses of one tower are not finite.'])
+  causes = _judge(first, one, num_towers)
+  if not causes and num_towers > 1 and not all(row.agrees for row in rows):
+    causes = _find_normalised(first) or ([] if first.draws else [_find_reason(rows)])
+  if not first.draws:
+    return CheckReport(num_towers, rows, causes)
+  drawn = ', '.join(first.draws[:3])
+  alone = '' if causes else ' Where each example keeps its draws, the loss is a sum over examples.'
+  return CheckReport(num_towers, rows, [
+      f'Random ops draw other numbers in every tower, as they should ({drawn}): compare the rest '
+      f'with is_training=False.{alone}', *causes], draws=True, only_draws=not causes)
 
 
 def _shake(starts, variables):
@@ -199,29 +191,34 @@ def _compare_outcomes(one, noisy, several) -> List[Difference]:
                  for name in one.after[0]]
 
 
-def _find_causes(first, one, rows, num_towers, batch_norm) -> List[str]:
-  """Returns sentences on why several towers differ from one; none if they do not."""
-  if not np.isfinite(one.losses).all():
-    return ['Even the losses of one tower are not finite.']
-  differs = not all(row.agrees for row in rows)
-  averages = [name for name, variable in first.variables.items() if is_moving_average(variable)]
-  if differs and averages and not (first.batch_norms and batch_norm == 'sync'):
-    layers = ', '.join(first.batch_norms[:3] or averages[:3])
-    return [f'Batch normalisation takes the moments of each tower\'s own batch ({layers}): '
-            'towers.tower.batch_norm_layer with batch_norm=sync takes those of the global batch.']
+def _judge(first, one, num_towers) -> List[str]:
+  """Returns what the law says of one tower's batches, though it refuses them."""
   try:
-    causes = first.judge(one, num_towers) if num_towers > 1 else []
+    return first.judge(one, num_towers) if num_towers > 1 else []
   except UsageError as error:
-    causes = [str(error)]
-  if causes or not differs:
-    return causes
+    return [str(error)]
+
+
+def _find_normalised(trial) -> List[str]:
+  """Returns a sentence on layers that each tower normalises by its own batch, if there are any."""
+  program = trial.program
+  averages = [name for name, variable in trial.variables.items() if is_moving_average(variable)]
+  shared = program.graph.get_collection(BATCH_MOMENTS)
+  if not averages or (shared and program.settings['batch_norm'] == 'sync'):
+    return []
+  return [f'Batch normalisation takes the moments of each tower\'s own batch ({averages[0]}): '
+          'towers.tower.batch_norm_layer with batch_norm=sync takes those of the global batch.']
+
+
+def _find_reason(rows) -> str:
+  """Returns a sentence on rows that differ, though the law holds."""
   row = next(row for row in rows if not row.agrees)
   if all(row.agrees or row.verdict == INCONCLUSIVE for row in rows):
-    return [f'Rounding decides in this model: weights changed by a millionth, and examples in '
+    return (f'Rounding decides in this model: weights changed by a millionth, and examples in '
             f'another order, move {row.name} by {row.noise:.2g} of {row.scale:.2g}, so that it '
-            'cannot be compared.']
-  return [f'The examples of these batches do not tell why {row.name} differs: look at what the '
-          'model does in branches and loops, and at variables that it changes itself.']
+            'cannot be compared.')
+  return (f'The examples of these batches do not tell why {row.name} differs: look at what the '
+          'model does in branches and loops, and at variables that it changes itself.')
 
 
 def _summarize(error):

@@ -1,0 +1,265 @@
+"""Forward: the first tower's forward pass on chosen rows of one batch, and nothing else of a run.
+
+The batch is fed, and so is all that does not follow from a row alone by a law of the model's own:
+
+  draws     what was drawn for a row goes where the row goes; no state of a generator moves
+  sums      over all towers are as they would be without the others
+  moments   of layers of batch normalisation, which have a setting of their own: what the fused
+            kernels return goes with its rows, other moments are fixed
+
+No op is added to the graph, and nothing in it is written.
+"""
+
+import contextlib
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from tensorflow_v1 import Operation, tf
+from towers.checks.draws import draw, find_draws, find_unfed, has_state
+from towers.graph.source import format_op
+from towers.graph.walk import find_dependents, find_needed
+from towers.graph.writes import Write, find_step_writes, find_writes
+from towers.input.batch import Batch
+from towers.tower.all_towers import OWN_SUMS, SUMS
+from towers.tower.batch_norm import is_moving_average
+from towers.tower.batch_norm_layer import BATCH_SUMS
+from towers.tower.tower import Tower
+
+# Where the rows of examples stand in a value that has several for each: all first ones before all
+# second ones, or those of an example side by side; or the value has no rows.
+BESIDE, WITHIN, AS_IS = LAYOUTS = ('beside', 'within', 'as is')
+# Tensors that are fetched in one run.
+_CHUNK = 100
+
+Values = Dict[Tuple[str, str], np.ndarray]
+"""By kind and name: ('sum', name) of a loss, a metric or their weights; ('values', name) what is
+summed; ('input', op) into a kernel of batch normalisation; ('gradient', variable)."""
+
+
+class LeftOut(Exception):
+  """Why a tower cannot be run by itself."""
+
+
+class Forward:
+  """A tower whose batch is fed.
+
+  Attributes:
+    size: the number of rows.
+    index: of all rows, in their order.
+    is_half: whether it computes in 16 bits.
+  """
+
+  def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any]):
+    """Finds what a run takes.
+
+    Args:
+      tower: the first.
+      batch: of the tower.
+      session: with its variables.
+      rows: the values of `Batch.flatten`.
+    """
+    self.tower, self.batch, self.session = tower, batch, session
+    *values, count = rows
+    self.size = len(values[0]) if batch.is_padded else int(count)
+    self.index = np.arange(self.size)
+    # Rows that only fill a batch up give way to others.
+    self.rows = [value[self.index % max(int(count), 1)] for value in values]
+    self.tensors = tf.nest.flatten(batch.tensors)
+    self._graph = tower.loss.graph
+    self._sums = {**tower.sums, **{f'{name} (weights)': weight
+                                   for name, weight in tower.weights.items()}}
+    self.of_batch = find_dependents([tensor.op for tensor in self.tensors], by_control=False)
+    # Without what other towers do for its sums.
+    ends = {tensor.op for tensor in [*self.tensors, *self._graph.get_collection(SUMS)]}
+    self._needed = _find_needed([value.op for value in self._sums.values()], ends)
+    self._ops = sorted(self._needed, key=lambda op: op._id)
+    self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
+                       for op in self._ops for tensor in op.outputs)
+    self._writes: Optional[List[Write]] = None
+    self._fetches: Dict[Tuple[str, str], Any] = {}
+    self._fixed: Dict[Any, Any] = {}
+    self._by_row: Dict[Any, Any] = {}
+
+  @property
+  def has_rows(self) -> bool:
+    """Whether more than the batch goes with its rows."""
+    return bool(self._by_row)
+
+  def find_writes(self) -> List[Write]:
+    """Returns the writes of update ops, loss and metrics that depend on the batch."""
+    if self._writes is None:
+      updating = find_needed([getattr(op, 'op', op) for op in self.tower.update_ops])
+      self._writes = [write for write in find_writes(self._graph) if write.op in self.of_batch
+                      and (write.op in updating or write.op in self._needed) and write.variables]
+    return self._writes
+
+  def prepare(self, feeds_moments: bool = True) -> None:
+    """Finds what is fed beside the batch, and what is fetched.
+
+    Args:
+      feeds_moments: whether layers of batch normalisation get theirs.
+
+    Raises:
+      LeftOut: a run would change the program's state, or draw what cannot be fed.
+    """
+    unfed = find_unfed(self._ops)
+    if not unfed and find_step_writes(self._sums.values()).early:
+      unfed = 'the loss or a metric changes a variable'
+    if unfed:
+      raise LeftOut(unfed)
+    self._fetches = {('sum', name): value for name, value in self._sums.items()}
+    self._fetches.update((('values', name), value.op.inputs[0])
+                         for name, value in self.tower.sums.items() if value.op.type == 'Sum')
+    self._by_row, self._fixed = {}, {}
+    for sums in self._graph.get_collection(BATCH_SUMS, self.tower.scope):
+      channels = sums.shape.as_list()[0] // 2
+      self._fixed[sums] = np.float32([0.0] * channels + [1.0] * (channels + 1))
+    self._read_draws()
+    own = self._graph.get_collection(SUMS, self.tower.scope)
+    for total, value in zip(own, self._graph.get_collection(OWN_SUMS)):
+      if total not in self._fixed:
+        self._fixed[total] = self._fetch(value, self._feed(self.index, AS_IS))
+    kernels = [op for op in self._ops
+               if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
+    moments = self._find_moments()
+    if feeds_moments and (kernels or moments):
+      self._read_moments(kernels, moments)
+    elif not self._fixed and any(
+        op.type == 'IdentityN' and b'CustomGradient' in op.node_def.attr['_gradient_op_type'].s
+        for op in self._ops):
+      self._fetches.update(
+          (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient
+          in zip(self.tower.variables, self.tower.gradients) if gradient is not None)
+
+  def _read_draws(self):
+    """Feeds what random ops draw for the rows."""
+    draws = find_draws(self._ops)
+    for op in filter(has_state, draws):
+      with contextlib.suppress(tf.errors.InvalidArgumentError):  # In a branch that is not taken.
+        inputs = self._fetch(list(op.inputs), self._feed(self.index, AS_IS))
+        self._by_row.update(zip(op.outputs, draw(op, inputs)))
+    stateless = [op.outputs[0] for op in draws if not has_state(op)]
+    groups = [stateless] if stateless else []
+    while groups:
+      group = groups.pop()
+      try:
+        self._by_row.update(zip(group, self._fetch(group, self._feed(self.index, AS_IS))))
+      except tf.errors.InvalidArgumentError:
+        groups += [[tensor] for tensor in group] if len(group) > 1 else []
+
+  def _find_moments(self) -> Dict[Any, int]:
+    """Returns what both the loss and updates of moving averages take from the batch: tensors, each
+    with the size that a moment has."""
+    found: Dict[Any, int] = {}
+    for write in self.find_writes():
+      [variable, *_] = write.variables
+      updating = find_needed([write.op], within=self.of_batch)
+      shape = (variable.get_attr('shape') if variable.type == 'VarHandleOp'
+               else variable.outputs[0].shape)
+      for op in updating & self._needed if is_moving_average(variable) else ():
+        for tensor in op.outputs:
+          inside = [reader in self._needed for reader in tensor.consumers()]
+          if any(inside) and any(reader in updating and not is_inside for reader, is_inside
+                                 in zip(tensor.consumers(), inside)):
+            found[tensor] = tf.TensorShape(shape).num_elements()
+    return found
+
+  def _read_moments(self, kernels, moments):
+    """Feeds what kernels return with its rows, and moments as they are for all rows."""
+    returned, values = self._fetch([[op.outputs[0] for op in kernels], list(moments)],
+                                   self._feed(self.index, AS_IS))
+    self._by_row.update((op.outputs[0], value) for op, value in zip(kernels, returned))
+    self._fixed.update((tensor, value) for tensor, value in zip(moments, values)
+                       if value.size == moments[tensor])
+    self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
+
+  def name_draws(self) -> Dict[str, np.ndarray]:
+    """Returns what goes with its rows, by name without the tower's scope."""
+    return {tensor.name[len(self.tower.scope):]: value for tensor, value in self._by_row.items()}
+
+  def take_draws(self, draws: Dict[str, np.ndarray]) -> None:
+    """Feeds what another tower with the same names has drawn."""
+    self._by_row = {tensor: draws[tensor.name[len(self.tower.scope):]] for tensor in self._by_row}
+
+  def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:
+    """Returns what the tower computes for these rows.
+
+    Args:
+      index: of the rows.
+      layout: of what goes with its rows, one of `LAYOUTS`.
+      count: of the rows that are real; None for all.
+    """
+    keys = list(self._fetches)
+    values = self._fetch([self._fetches[key] for key in keys], self._feed(index, layout, count))
+    return {key: np.asarray(value, np.float64) for key, value in zip(keys, values)}
+
+  def locate(self, orders: Sequence[Any], is_right: Callable[..., bool]) -> str:
+    """Describes the first op for whose values in all orders `is_right` is false, or returns ''."""
+    left_out = find_dead(self._ops) | {tensor.op for tensor in self._by_row}
+    tensors = [tensor for op in self._ops if op in self.of_batch and op not in left_out
+               for tensor in op.outputs
+               if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype]
+    for begin in range(0, len(tensors), _CHUNK):
+      chunk = tensors[begin:begin + _CHUNK]
+      try:
+        values = [self._fetch(chunk, self._feed(order, BESIDE)) for order in orders]
+      except tf.errors.OpError:
+        break
+      for tensor, *of_orders in zip(chunk, *values):
+        if not is_right(*(np.asarray(value, np.float64) for value in of_orders)):
+          return f'; its rows are first mixed by {format_op(tensor.op)}'
+    return ''
+
+  def _feed(self, index, layout, count=None):
+    feed = {tensor: value[index] for tensor, value in zip(self.tensors, self.rows)}
+    feed.update({number: len(index) if count is None else count for number in (
+        self.batch.num_examples, self.tower.num_global_examples) if tf.is_tensor(number)})
+    feed.update(self._fixed)
+    feed.update({tensor: take_rows(value, index, self.size, layout)
+                 for tensor, value in self._by_row.items()})
+    return feed
+
+  def _fetch(self, fetches, feed):
+    """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
+    graph = self._graph
+    kept = graph._unfeedable_tensors, graph._unfetchable_ops
+    graph._unfeedable_tensors, graph._unfetchable_ops = type(kept[0])(), type(kept[1])()
+    try:
+      return self.session.run(fetches, feed)
+    finally:
+      graph._unfeedable_tensors, graph._unfetchable_ops = kept
+
+
+def take_rows(value: np.ndarray, index: Any, size: int, layout: str) -> np.ndarray:
+  """Returns the rows `index` of a value; as it is where no axis has a multiple of `size` rows."""
+  for axis in range(0 if layout == AS_IS else min(value.ndim, 2)):
+    outer, rest = divmod(value.shape[axis], size)
+    if outer and not rest and (axis == 0 or outer == 1):
+      chosen = (np.arange(outer)[:, None] * size + index if layout == BESIDE
+                else np.asarray(index)[:, None] * outer + np.arange(outer))
+      return np.take(value, chosen.ravel(), axis)
+  return value
+
+
+def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
+  """Returns the ops of branches and loops, which may not run, or run often; `ops` are in order."""
+  dead: Set[Operation] = set()
+  for op in ops:
+    is_inside = op._get_control_flow_context() is not None
+    if op.type != 'Exit' and (is_inside or op.type == 'Switch' or op.type != 'Merge' and any(
+        tensor.op in dead for tensor in op.inputs)):
+      dead.add(op)
+  return dead
+
+
+def _find_needed(roots, fed):
+  """Returns the ops that a run of the roots takes if the outputs of some ops are fed."""
+  needed: Set[Operation] = set()
+  pending = list(roots)
+  while pending:
+    op = pending.pop()
+    if op not in needed and op not in fed:
+      needed.add(op)
+      pending.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
+  return needed
