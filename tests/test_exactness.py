@@ -76,25 +76,6 @@ def test_twenty_repeats_in_one_session_are_bit_identical(mode):
       assert outcome(run) == first
 
 
-@pytest.mark.parametrize('num_towers, mode', small.nightly_but(
-    [(2, 'split')], list(itertools.product([2, 4], small.MODES))))
-def test_a_validation_tower_measures_what_the_switch_measures(mode, num_towers):
-  with Run(mode=mode, num_towers=num_towers - 1) as switched, \
-      Run(mode=mode, num_towers=num_towers, validation_tower=True) as aside:
-    for _ in range(3):
-      assert switched.steps.train() == pytest.approx(aside.steps.train(), abs=1e-6)
-    expected, expected_examples = switched.validate()
-    validation_pass = aside.steps.begin_pass(3)
-    while not validation_pass.is_complete:
-      # The others train on; the pass still measures the weights that it began with.
-      assert aside.steps.train_and_validate(validation_pass) == pytest.approx(
-          switched.steps.train(), abs=1e-6)
-    assert validation_pass.num_examples == expected_examples == 11
-    for name, mean in validation_pass.means().items():
-      assert mean == pytest.approx(expected[name], abs=1e-6), name
-    assert_same_weights(aside.weights(), switched.weights())
-
-
 VALIDATIONS = list(itertools.product([11, 16, 17], [False, True], small.MODES))
 
 

@@ -56,16 +56,29 @@ def looped(batch, is_training):
 
 
 def penalised(batch, is_training):
-  """A penalty beside the loss, which counts once."""
+  """Penalties beside the loss, which count once."""
+  with tf.variable_scope('', regularizer=lambda weights: 0.1 * tf.nn.l2_loss(weights)):
+    return small.model(batch, is_training)
+
+
+def averaged(batch, is_training):
+  """One loss for the batch, which weighs as much as the batch has examples."""
   losses, metrics = small.model(batch, is_training)
-  with tf.variable_scope('hidden', reuse=True):
-    weights = tf.get_variable('weights', [small.NUM_FEATURES, 4])
-  tf.add_to_collection(tf.GraphKeys.REGULARIZATION_LOSSES, 0.1 * tf.nn.l2_loss(weights))
-  return losses, metrics
+  return tf.reduce_mean(losses), metrics
+
+
+def partitioned(batch, is_training):
+  """A table in three parts."""
+  features, labels = batch
+  rows = tf.get_variable('rows', [small.NUM_CLASSES + 2, small.NUM_FEATURES],
+                         partitioner=tf.fixed_size_partitioner(3))
+  looked_up = tf.nn.embedding_lookup(rows, labels, partition_strategy='div')
+  return small.model((features + looked_up, labels), is_training)
 
 
 MODELS = {'plain': small.model, 'normed': normed, 'weighted': weighted, 'table': table,
-          'looped': looped, 'penalised': penalised, 'nan for zeros': of_directions}
+          'looped': looped, 'penalised': penalised, 'nan for zeros': of_directions,
+          'averaged': averaged, 'partitioned': partitioned}
 
 
 def from_elements(num_examples):
@@ -109,10 +122,13 @@ PLAIN = dict({name: values[0] for name, values in MATHEMATICS.items()}, num_towe
 def is_valid(point):
   """Whether these values of some features go together."""
   point = {**PLAIN, **point}
-  # Rows that do not count have no part in moments, nor have micro-batches in each other's.
-  is_whole = point['model'] != 'normed' or (
-      point['last_batch'] != 'pad' and point['accumulate'] == 1)
-  return is_whole and point['num_towers'] * point['accumulate'] <= BATCH
+  # Rows that do not count have no part in moments, nor have micro-batches in each other's; and a
+  # mean over all rows has them in it.
+  if point['model'] == 'normed' and point['accumulate'] > 1:
+    return False
+  if point['model'] in ('normed', 'averaged') and point['last_batch'] == 'pad':
+    return False
+  return point['num_towers'] * point['accumulate'] <= BATCH
 
 
 class Outcome:
@@ -148,13 +164,15 @@ def run_program(model, data, size, optimizer, num_towers, validation_tower, **se
 
 @functools.lru_cache(maxsize=None)
 def one_tower(**mathematics):
-  """The reference: one tower, the whole batch, no staging."""
+  """The reference: one tower, the whole batch as it is, no staging."""
   return run_program(**{**PLAIN, **mathematics})
 
 
 def assert_equals_one_tower(point):
   outcome = run_program(**point)
-  expected = one_tower(**{name: point[name] for name in MATHEMATICS})
+  # A last batch that is filled up is one that is kept.
+  kept = {'pad': 'keep'}.get(point['last_batch'], point['last_batch'])
+  expected = one_tower(**{**{name: point[name] for name in MATHEMATICS}, 'last_batch': kept})
   is_mixed = point['precision'] == 'mixed'
   # float16 has 11 bits: it is rounded to a thousandth at every op.
   tolerance = 5e-3 if is_mixed else 2e-5

@@ -8,7 +8,7 @@ Point = Dict[str, Any]
 
 
 def cover(axes: Dict[str, Sequence[Any]], *, strength: int,
-          is_valid: Callable[[Point], bool]) -> List[Point]:
+          is_valid: Callable[[Point], bool] = lambda point: True) -> List[Point]:
   """Returns points in which any `strength` values of as many different axes meet at least once.
 
   Greedy: each point begins with a combination that is left, and takes axis by axis the value that

@@ -5,11 +5,9 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_skipped_steps import examples_without
 from tests.harness import small
 from tests.harness.small import Run, assert_moved, assert_same_weights
 from tests.input.test_shapes import BATCH, KINDS, NUM, POINTS, SEED, STEPS
-from tests.reduce.test_workers import make_cluster
 from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan
 from towers.tower.batch_norm_layer import batch_norm
@@ -110,27 +108,6 @@ def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, 
   assert_same_weights(found[2], weights)
   assert num_towers == 8 or max(map(len, shapes)) > 1
   assert set(map(len, found[3])) == {1}
-
-
-@pytest.mark.nightly
-def test_batches_without_damaged_records_are_filled_up():
-  train_split = examples_without([1, 2, 3, 9, 12])
-  with Run(num_towers=3, mode='shard', train=train_split, last_batch='pad') as run, \
-      Run(num_towers=1, train=train_split, depth=0) as one:
-    assert {batch.num_rows for batch in run.program.batches} == {3}
-    for _ in range(4):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
-    assert_same_weights(run.weights(), one.weights())
-    assert run.counters() == one.counters() == [4, 22]
-
-
-@pytest.mark.nightly
-def test_workers_fill_up_their_own_batches():
-  with Run(num_towers=1) as one, make_cluster((2, 2), mode='shard', last_batch='pad') as cluster:
-    for _ in range(4):
-      assert cluster.train() == pytest.approx(one.steps.train(), abs=1e-5)
-    for run in cluster.runs:
-      assert_same_weights(run.weights(), one.weights())
 
 
 def mean_loss(batch, is_training):

@@ -43,21 +43,8 @@ def embedded(batch, is_training):
   return test_batch_norm.model((features + 0.01 * looked_up, labels), is_training)
 
 
-def partitioned(batch, is_training):
-  """A table in three parts."""
-  features, labels = batch
-  table = tf.get_variable('table', [small.NUM_CLASSES + 2, small.NUM_FEATURES],
-                          partitioner=tf.fixed_size_partitioner(3))
-  rows = tf.nn.embedding_lookup(table, labels, partition_strategy='div')
-  return small.model((features + 0.01 * rows, labels), is_training)
-
-
+# That others equal one tower, `test_towers_equal_one` shows.
 CASES = {
-    'momentum': dict(),
-    'adam': dict(optimizer='adam', learning_rate=0.01),
-    'clipped, decayed, accumulated': dict(
-        batch_size=12, accumulate=2, clip_norm=0.3, weight_decay=0.01,
-        train=small.random_examples(29)),
     'sparse': dict(model=embedded, batch_norm='sync', depth=0),
     'sparse, clipped, accumulated': dict(
         model=embedded, batch_norm='sync', batch_size=12, accumulate=3, clip_norm=0.3,
@@ -65,10 +52,6 @@ CASES = {
     'batch norm, mean': dict(
         model=test_batch_norm.model, batch_norm='mean', mode='next', num_towers=2),
     'batch norm, first': dict(model=test_batch_norm.model, mode='shard', depth=2, num_towers=2),
-    'beside a validation tower': dict(
-        model=test_batch_norm.model, validation_tower=True, num_towers=3),
-    'partitioned, beside a validation tower': dict(
-        model=partitioned, validation_tower=True, num_towers=3),
 }
 
 
@@ -90,7 +73,7 @@ def take_steps_of_shared(case):
   return take_steps(placement='first', **CASES[case])
 
 
-@pytest.mark.nightly(but=['momentum-reuse', 'sparse-clone'])
+@pytest.mark.nightly(but='sparse-clone')
 @pytest.mark.parametrize('case, build', list(itertools.product(sorted(CASES), ('reuse', 'clone'))))
 def test_they_train_as_shared_variables_do(case, build):
   told, variables = take_steps(placement='replicated', tower_build=build, **CASES[case])

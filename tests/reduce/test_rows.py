@@ -8,12 +8,12 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import faults, small
+from tests.harness.covering import cover
 from tests.harness.small import Run
 from tests.reduce.test_workers import (
     assert_one_tower,
     assert_same_weights,
     make_cluster,
-    pairwise,
     take_what_is_not_finite,
 )
 from towers.placement.workers import Workers
@@ -49,19 +49,15 @@ def assert_same_rows_moved(cluster, one):
     assert moved(run) == expected
 
 
-CASES = pairwise(
-    [(2, 2), (3, 1), (4, 1)], ['host', 'balanced', 'replicated'], ['sgd', 'momentum', 'adam'],
-    [1, 2], [(13, 10), (24, 12), (23, 12)], [SMALL, LARGE], [None, 0.1], [False, True], first=[
-        ((2, 2), 'host', 'adam', 1, (24, 12), LARGE, 0.1, True),
-        ((2, 2), 'replicated', 'momentum', 1, (13, 10), LARGE, None, False),
-        ((3, 1), 'host', 'sgd', 2, (23, 12), SMALL, 0.1, False)])
-
-
 # Adam does not see the size of a gradient, momentum sees whether one is counted twice.
-@pytest.mark.nightly(but='(2, 2)-host-adam-1-(24, 12)-1000-0.1-True')
-@pytest.mark.parametrize(
-    'shape, placement, optimizer, accumulate, size, num_rows, clip_norm, is_weighted',
-    CASES, ids=str)
+CASES = cover(dict(
+    shape=[(2, 2), (3, 1), (4, 1)], placement=['host', 'balanced', 'replicated'],
+    optimizer=['momentum', 'adam', 'sgd'], accumulate=[1, 2], size=[(13, 10), (24, 12), (23, 12)],
+    num_rows=[LARGE, SMALL], clip_norm=[0.1, None], is_weighted=[True, False]), strength=2)
+
+
+@pytest.mark.nightly(but='(2, 2)-host-momentum-1-(13, 10)-1000-0.1-True')
+@pytest.mark.parametrize(', '.join(CASES[0]), [tuple(case.values()) for case in CASES], ids=str)
 def test_workers_are_one_tower(shape, placement, optimizer, accumulate, size, num_rows, clip_norm,
                                is_weighted):
   settings = dict(model=make_model(num_rows, is_weighted), optimizer=optimizer, batch_size=size[1],

@@ -6,9 +6,10 @@ import pytest
 
 from tensorflow_v1 import SUMS_16_BITS, tf
 from tests.harness import small
+from tests.harness.covering import cover
 from tests.harness.small import DEPTHS, MODES, Run, assert_same_weights
 from tests.reduce.test_rows import LARGE, SMALL, assert_same_rows_moved, make_model
-from tests.reduce.test_workers import make_cluster, pairwise, take_what_is_not_finite
+from tests.reduce.test_workers import make_cluster, take_what_is_not_finite
 from towers.base.usage_error import UsageError
 from towers.placement.collectives import choose_wire
 from towers.training.reporting.describe import describe_all_reduce
@@ -16,15 +17,12 @@ from towers.training.reporting.describe import describe_all_reduce
 # A gradient is rounded where it is sent, and where shares are added up on the way.
 TOLERANCES = dict(float16=5e-4, bfloat16=4e-3)
 STEPS = 5
-SHAPES = [(2, 1), (2, 2), (3, 1), (4, 2)]
-PLACEMENTS = ['host', 'balanced', 'replicated']
 # Batches of 16 of 21 are uneven. 514 examples are no number of bfloat16.
-SIZES = [(21, 16), (32, 16), (1028, 514)]
-FAST = [((2, 1), 'bfloat16', 'host', 'split', 1, (1028, 514), 1, LARGE),
-        ((2, 2), 'float16', 'replicated', 'shard', 0, (21, 16), 2, None),
-        ((3, 1), 'bfloat16', 'balanced', 'next', 2, (32, 16), 1, SMALL)]
-CASES = pairwise(SHAPES, sorted(TOLERANCES), PLACEMENTS, MODES, DEPTHS, SIZES, [1, 2],
-                 [None, SMALL, LARGE], first=FAST)
+CASES = cover(dict(
+    shape=[(2, 1), (2, 2), (3, 1), (4, 2)], wire=sorted(TOLERANCES),
+    placement=['host', 'balanced', 'replicated'], mode=MODES, depth=DEPTHS,
+    size=[(1028, 514), (21, 16), (32, 16)], accumulate=[1, 2], num_rows=[LARGE, None, SMALL]),
+    strength=2)
 
 
 needs_16_bits = pytest.mark.skipif(not SUMS_16_BITS, reason='TensorFlow 1.14 sums no 16 bits')
@@ -32,8 +30,7 @@ needs_16_bits = pytest.mark.skipif(not SUMS_16_BITS, reason='TensorFlow 1.14 sum
 
 @pytest.mark.nightly
 @needs_16_bits
-@pytest.mark.parametrize('shape, wire, placement, mode, depth, size, accumulate, num_rows',
-                         small.nightly_but(FAST[:2], CASES), ids=str)
+@pytest.mark.parametrize(', '.join(CASES[0]), [tuple(case.values()) for case in CASES], ids=str)
 def test_workers_are_one_tower_but_for_16_bits_of_gradients(shape, wire, placement, mode, depth,
                                                             size, accumulate, num_rows):
   settings = dict(train=small.random_examples(size[0]), batch_size=size[1],

@@ -1,17 +1,14 @@
-"""W workers of N towers are one tower on the whole batch, and all workers are the same to the bit.
-"""
+"""Workers: what they send, and that all have the same state, votes and verdicts."""
 
-import itertools
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_skipped_steps import examples_without
 from tests.harness import faults, small
 from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import DEPTHS, MODES, PLACEMENTS, Run, assert_same_weights
+from tests.harness.small import Run, assert_same_weights
 from tests.tower.test_batch_norm import averages
 from tests.tower.test_batch_norm import model as batch_norm_model
 from towers.base.usage_error import UsageError
@@ -21,23 +18,7 @@ from towers.training.faults.run_error import RunError
 from towers.training.reporting.describe import describe_run
 from towers.training.stepping.not_finite import NotFinite
 
-SHAPES = [(1, 4), (2, 2), (4, 1), (3, 1)]
-# Batches of 8 of 13 examples end with one of 5, those of 16 do not; batches of 7 are never even.
-SIZES = [(13, 8), (16, 8), (23, 7)]
 STEPS = 7
-
-
-def pairwise(*axes, first=()):
-  """Returns a few combinations, the given ones first, with each pair of values of two axes."""
-  def pairs(case):
-    return set(itertools.combinations(enumerate(case), 2))
-
-  cases, chosen = list(itertools.product(*axes)), list(first)
-  wanted = set.union(*map(pairs, cases)).difference(*map(pairs, chosen))
-  while wanted:
-    chosen.append(max(cases, key=lambda case: len(pairs(case) & wanted)))
-    wanted -= pairs(chosen[-1])
-  return chosen
 
 
 def make_cluster(shape, **settings):
@@ -56,51 +37,6 @@ def assert_one_tower(cluster, one, *, steps=STEPS, tolerance=2e-6):
   for other in weights:
     assert_same_weights(other, one.weights(), tolerance)
     assert all(other[name].tobytes() == value.tobytes() for name, value in weights[0].items())
-
-
-PAIRWISE = pairwise(SHAPES[1:], MODES, DEPTHS, SIZES, PLACEMENTS, first=[
-    ((2, 2), 'next', 0, (13, 8), placement) for placement in ('host', 'replicated')])
-
-
-@pytest.mark.nightly(but='(2, 2)-next-0-(13, 8)-host')
-@pytest.mark.parametrize('shape, mode, depth, size, placement', PAIRWISE, ids=str)
-def test_they_are_one_tower(shape, mode, depth, size, placement):
-  settings = dict(train=small.random_examples(size[0]), batch_size=size[1], clip_norm=0.5,
-                  weight_decay=0.01)
-  with make_cluster(shape, mode=mode, depth=depth, placement=placement, **settings) as cluster, \
-      Run(num_towers=1, **settings) as one:
-    assert_one_tower(cluster, one)
-    measured, expected = cluster.each(lambda run: run.validate()), one.validate()
-    for means, num_examples in measured:
-      assert num_examples == expected[1] == 11
-      assert means == pytest.approx(expected[0], abs=1e-5)
-    assert_one_tower(cluster, one, steps=2)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
-def test_they_are_one_tower_where_all_sizes_are_known(placement):
-  # Of both splits, since the switch makes the sizes of either those of both.
-  settings = dict(train=small.random_examples(16),
-                  validation=small.random_examples(8, 'validation', seed=1))
-  with make_cluster((2, 2), placement=placement, **settings) as cluster, \
-      Run(num_towers=1, **settings) as one:
-    assert cluster.runs[0].program.gradients.num_examples == 8
-    assert_one_tower(cluster, one)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('num_train, shape', small.nightly_but(
-    [(17, (3, 1))], [(17, (3, 1)), (17, (2, 2)), (16, (2, 2))]), ids=str)
-def test_with_sync_batch_norm_they_are_one_tower(shape, num_train):
-  settings = dict(model=batch_norm_model, batch_norm='sync', learning_rate=0.02,
-                  train=small.random_examples(num_train))
-  with make_cluster(shape, **settings) as cluster, Run(num_towers=1, **settings) as one:
-    assert_one_tower(cluster, one, tolerance=2e-5)
-    for run in cluster.runs:
-      assert_same_weights(averages(run), averages(one), 2e-5)
-    assert cluster.each(lambda run: run.validate())[1][0] == pytest.approx(
-        one.validate()[0], abs=2e-5)
 
 
 @pytest.mark.nightly
@@ -158,18 +94,6 @@ def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
     # The towers of a worker add up first.
     assert len([op for op in ops if op.type == 'CollectiveReduce'
                 and op.name.startswith('all_reduce')]) == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('bad', [
-    pytest.param([1, 2, 3, 9, 12], marks=pytest.mark.nightly), [1, 3, 5, 7]], ids=str)
-def test_workers_of_what_is_left_of_damaged_data_are_one_tower(bad):
-  # With the second list, worker 1 has no examples left in the first step.
-  train = examples_without(bad)
-  with make_cluster((2, 2), train=train, mode='next') as cluster, Run(num_towers=1, depth=0,
-                                                                   train=train) as one:
-    assert_one_tower(cluster, one, steps=4)
-    assert cluster.runs[0].counters() == [4, 2 * (16 - len(bad))]
 
 
 @pytest.mark.nightly

@@ -15,46 +15,9 @@ from towers.graph.walk import find_needed
 from towers.input import pipeline
 
 
-def scalar_model(batch, is_training):
-  """The small model with a mean instead of per-example losses."""
-  losses, metrics = small.model(batch, is_training)
-  return tf.reduce_mean(losses), metrics
-
-
 def train(num_steps=6, **settings):
   with Run(**settings) as run:
     return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
-
-
-@pytest.mark.parametrize('num_towers, num_train', small.nightly_but(
-    [(3, 13)], list(itertools.product([3, 8], [13, 17]))))
-def test_a_scalar_mean_is_weighted_like_per_example_losses(num_towers, num_train):
-  examples = small.random_examples(num_train)
-  losses, weights, (means, count) = train(model=scalar_model, num_towers=num_towers, train=examples)
-  expected_losses, expected_weights, (expected_means,
-                                      expected_count) = train(num_towers=1, train=examples)
-  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
-  assert_same_weights(weights, expected_weights)
-  assert count == expected_count
-  np.testing.assert_allclose([means[name] for name in sorted(means)],
-                             [expected_means[name] for name in sorted(expected_means)], atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_the_tail_of_an_epoch_may_leave_towers_empty():
-  # 17 examples in batches of 8: the third step has one example for eight towers.
-  losses, weights, _ = train(num_towers=8, train=small.random_examples(17))
-  assert np.isfinite(losses).all()
-  assert all(np.isfinite(value).all() for value in weights.values())
-
-
-@pytest.mark.nightly(but='2')
-@pytest.mark.parametrize('num_towers', [2, 4])
-def test_weight_decay_does_not_depend_on_the_number_of_towers(num_towers):
-  plain = train(num_towers=1)[1]
-  decayed = train(num_towers=1, weight_decay=0.1)[1]
-  assert_same_weights(train(num_towers=num_towers, weight_decay=0.1)[1], decayed)
-  assert abs(decayed['hidden/weights'] - plain['hidden/weights']).max() > 1e-3
 
 
 @pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
@@ -73,21 +36,6 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
     np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'],
                                atol=1e-6)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
-def test_a_regularizer_counts_once(num_towers):
-  def model(batch, is_training):
-    with tf.variable_scope('',
-                           regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
-      return small.model(batch, is_training)
-
-  # The gradient of 0.05 w² is 0.1 w: weight decay of 0.1, on biases too, which start at zero.
-  with Run(model=model, num_towers=num_towers) as run, Run(num_towers=1,
-                                                           weight_decay=0.1) as expected:
-    run.steps.train(), expected.steps.train()
-    assert_same_weights(run.weights(), expected.weights())
 
 
 def test_initial_values_depend_on_seed_and_name_alone():
@@ -338,7 +286,3 @@ def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
     assert norms[0] == pytest.approx(0.01, rel=1e-4) and norms[1] > 0.1
     for name, value in moved[0].items():
       np.testing.assert_allclose(value, moved[1][name] * 0.01 / norms[1], atol=1e-6)
-  with Run(num_towers=num_towers, clip_norm=100.0) as run, Run(num_towers=1) as plain:
-    for _ in range(3):
-      assert run.steps.train() == pytest.approx(plain.steps.train(), abs=1e-6)
-    assert_same_weights(run.weights(), plain.weights())

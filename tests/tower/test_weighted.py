@@ -141,21 +141,6 @@ def test_towers_and_micro_batches_equal_a_batch_by_hand(num_rows, num_towers, se
     assert run.counters() == [NUM_STEPS, epochs * num_rows + min(rest * 8, num_rows)]
 
 
-@pytest.mark.nightly(but='13-2-settings2')
-@pytest.mark.parametrize('num_rows, num_towers, settings', [
-    (17, 1, {}), pytest.param(16, 2, dict(placement='replicated'), marks=pytest.mark.nightly),
-    (13, 2, dict(accumulate=2))])
-def test_workers_equal_a_batch_by_hand(num_rows, num_towers, settings):
-  with InProcessCluster(num_workers=2, num_towers=num_towers,
-                        **settings_of(num_rows, **settings)) as cluster:
-    losses = [cluster.train() for _ in range(NUM_STEPS)]
-    first, second = cluster.runs
-    assert_same_weights(first.weights(), second.weights(), tolerance=0)
-    [measured, again] = cluster.each(lambda run: run.validate())
-    assert measured == again
-    assert_as_by_hand(first, num_rows, losses, measured)
-
-
 @pytest.mark.nightly
 def test_a_mean_of_means_is_another_number():
   """DistributedDataParallel and MirroredStrategy average what every replica has averaged."""

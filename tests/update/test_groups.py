@@ -8,8 +8,7 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_same_weights
+from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.placement.patterns import parse_pairs
 from towers.training.settings.flags import parse_flags
@@ -114,20 +113,6 @@ def test_towers_train_as_a_program_by_hand(kind, num_towers, settings):
     assert (abs(trained[name] - initial[name]).max() > 1e-3) == (name in moved), name
     slots = [other for other in trained if other.startswith(name + '/')]
     assert bool(slots) == (name in moved), slots
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
-def test_workers_train_as_one_tower(placement):
-  settings = dict(frozen='hidden/weights', rate_factors='hidden/=0.5,logits/=2', optimizer='adam')
-  with Run(num_towers=1, **settings) as run:
-    losses = [run.steps.train() for _ in range(3)]
-    expected = run.weights()
-    assert sorted(expected) == ['hidden/biases', 'logits/biases', 'logits/weights']
-  with InProcessCluster(num_workers=2, num_towers=2, placement=placement, **settings) as cluster:
-    np.testing.assert_allclose([cluster.train() for _ in range(3)], losses, atol=1e-5)
-    for weights in cluster.each(Run.weights):
-      assert_same_weights(weights, expected)
 
 
 @pytest.mark.nightly(but='host')
