@@ -82,7 +82,7 @@ def train(last_batch, **settings):
       losses += [run.steps.train(), run.steps.train()]
       means.append(run.validate())
     assert_moved(run.initial_weights, run.weights())
-    return losses, means, run.weights(), list(model.shapes.values())
+    return losses, means, run.weights(), list(filter(None, model.shapes.values()))
 
 
 # Modes, towers, depths, micro-batches and kinds of validation.

@@ -156,7 +156,8 @@ def facts_of_graph(graph: Any) -> Dict[str, str]:
     variables = [f'{variable.op.name} {variable.shape} {variable.dtype.base_dtype.name}'
                  for variable in tf.global_variables()]
   ops = graph.get_operations()
-  collectives = [f"{op.type} {op.get_attr('instance_key')} "
+  # Of sums whose shape each step chooses, 2.x takes the key as an input.
+  collectives = [f"{op.type} {op.node_def.attr['instance_key'].i} "
                  f"{[str(value.shape) for value in op.inputs]}"
                  for op in ops if op.type.startswith('CollectiveReduce')]
   tower = [f'{op.name} {op.type}' for op in ops if op.name.startswith('tower_0/')]
