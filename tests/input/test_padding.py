@@ -134,7 +134,7 @@ def test_dicts_are_padded_by_name():
     (dict(pad_to='longest'), "pad_to is 'longest': choose 'batch', or a number"),
     (dict(pad_to=0), 'pad_to is 0'),
     (dict(values=(0, 0)), 'do not have the structure of an example'),
-    (dict(values=(0, 0.5, None)), 'padding value 0.5 is none of int32, the dtype of component 1'),
+    (dict(values=(0, 0.5, None)), 'padding value 0.5 does not fit int32, the dtype of component 1'),
 ])
 def test_padding_that_does_not_fit_is_refused(settings, message):
   with pytest.raises(UsageError, match=message):

@@ -244,7 +244,8 @@ def test_negative_weights_end_the_step_before_anything_is_updated():
 @pytest.mark.parametrize('change, message', [
     (lambda losses, mask: (losses, mask[:, :1]), r'weights of the shape \(.*, 1\) for values of'),
     (lambda losses, mask: (losses, tf.reduce_sum(tf.cast(mask, tf.float32), 1)), 'one weight for'),
-    (lambda losses, mask: (tf.reduce_mean(losses), tf.constant(1.0)), 'weights of a scalar'),
+    (lambda losses, mask: (tf.reduce_mean(losses), tf.constant(1.0)),
+     'weights, which need one value per example'),
     (lambda losses, mask: (tf.reduce_mean(losses, 0, True), tf.ones([1, TIME])),
      'has 1 values for every batch'),
     (lambda losses, mask: losses, r'towers\.Weighted'),

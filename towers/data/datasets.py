@@ -218,7 +218,7 @@ def _read_count(count_file: Optional[str], name: str) -> Optional[int]:
   """Returns the count that an earlier run kept, or None.
 
   Raises:
-    UsageError: the file is none of ours.
+    UsageError: the file was not written by towers.
   """
   if count_file is None or not os.path.exists(count_file):
     return None

@@ -157,7 +157,7 @@ def _find_value(value: Optional[Any], dtype: Any, component: str, name: str) -> 
   except (TypeError, ValueError, OverflowError):
     fits = False
   if not fits:
-    raise UsageError(f'{name}: the padding value {value!r} is none of {dtype.name}, the dtype of '
+    raise UsageError(f'{name}: padding value {value!r} does not fit {dtype.name}, the dtype of '
                      f'{component} of an example: give a value of this dtype, or None.')
   return tf.constant(value if dtype == tf.string else np.array(value, kind), dtype)
 

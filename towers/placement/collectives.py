@@ -102,10 +102,10 @@ def choose_collective(kind: str, devices: Sequence[str]) -> str:
     UsageError: an unknown kind, or nccl without GPUs.
   """
   if kind not in COLLECTIVES:
-    raise UsageError(f"collective is {kind!r}: choose one of {', '.join(COLLECTIVES)}.")
+    raise UsageError(f"collective={kind}: choose one of {', '.join(COLLECTIVES)}.")
   has_gpus = all('GPU' in device for device in devices)
   if kind == 'nccl' and not has_gpus:
-    raise UsageError("collective is nccl, which runs on GPUs alone, and the towers stand on "
+    raise UsageError('collective=nccl runs on GPUs alone, and the towers stand on '
                      f"{', '.join(devices)}: use collective=ring.")
   if kind != 'auto':
     return kind

@@ -31,7 +31,7 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
     scale = 1.0 if loss_scale is None else loss_scale
     if tower.num_micro_batches > 1:
       scale /= tower.num_micro_batches
-    # Of the sum, weighted by the tower's share: fewer ops than backwards through the division.
+    # Differentiate the sum and pass the share as its output gradient: saves the ops of a division.
     weight = scale / tower.divisor
     total = tower.sums['loss']
     weights = [tf.convert_to_tensor(weight, total.dtype)]

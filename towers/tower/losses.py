@@ -211,7 +211,7 @@ def _add_weighted(sums: Sums, name: str, what: str, weighted: Weighted, batch: B
 def _check_weights(what, values, weights):
   """Refuses static shapes that are not those of one weight for each value."""
   if values.shape.ndims == 0:
-    raise UsageError(f'{what} has weights of a scalar, whose examples nobody can tell apart: '
+    raise UsageError(f'{what} has weights, which need one value per example, and it is a scalar: '
                      'return one value and one weight per example or token.')
   if values.shape.ndims is None or weights.shape.ndims is None:
     raise UsageError(f'{what} has weights, and the number of dimensions of the shapes '
