@@ -122,6 +122,7 @@ def test_a_container_may_have_less_than_the_machine(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)  # Some ten trials, one after the other.
 def test_what_is_found_is_at_the_edge_of_what_fits(tmp_path):
   num_towers = 2
   result_file = str(tmp_path / 'found.json')
