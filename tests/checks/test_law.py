@@ -11,6 +11,7 @@ from tensorflow_v1 import tf
 from tests.checks.zoo import ZOO
 from tests.checks.zoo.parts import ce, dense
 from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
 from towers.checks import law
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.stepping import steps
@@ -153,6 +154,26 @@ def test_a_run_does_not_notice(mode, depth, batch_norm, data, monkeypatch):
   monkeypatch.setattr(steps, 'has_parts', lambda program: False)
   for ours, expected in zip(measured, run()):
     np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize('batch_norm', ['sync', pytest.param('first', marks=pytest.mark.nightly)])
+def test_two_workers_do_not_notice_and_are_judged_too(batch_norm, monkeypatch, caplog):
+  def run(model):
+    with InProcessCluster(num_workers=2, num_towers=1, batch_norm=batch_norm,
+                          model=lambda batch, is_training: model(
+                              dict(x=batch[0], y=batch[1]), is_training)) as cluster:
+      losses = [cluster.train() for _ in range(4)]
+      return losses, cluster.each(lambda run: run.weights())
+
+  measured = run(drawing)
+  assert not caplog.records
+  run(lambda batch, is_training: normed(batch, is_training, contrast))
+  assert [record.getMessage() for record in caplog.records if '2 parts' in record.getMessage()]
+  monkeypatch.setattr(steps, 'has_parts', lambda program: False)
+  losses, weights = run(drawing)
+  assert losses == measured[0]
+  for ours, expected in zip(weights, measured[1]):
+    assert all(np.array_equal(ours[name], expected[name]) for name in expected)
 
 
 def test_what_takes_long_is_left_out(monkeypatch, caplog, capsys):
