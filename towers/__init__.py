@@ -27,6 +27,7 @@ _PUBLIC = {
     'UsageError': 'towers.base.usage_error',
     'Weighted': 'towers.tower.losses',
     'all_sum': 'towers.tower.all_towers',
+    'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
     'evaluate': 'towers.forward',
     'export': 'towers.training.tools.export',
@@ -74,6 +75,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.base.usage_error import UsageError
   from towers.checks.towers import check
   from towers.data.arrays import from_arrays
+  from towers.data.augmented import augmented
   from towers.data.datasets import from_dataset
   from towers.data.examples import DataSet, Examples
   from towers.data.padding import padded

@@ -15,7 +15,7 @@ from towers.graph.source import find_line
 
 _INPUT, _NAME, _START, _OP, _SUM, _STATE = 'input', 'name', 'start', 'op', 'sum', 'state'
 _ADVICE = {
-    _INPUT: 'Give the input pipeline\'s random ops a seed.',
+    _INPUT: 'Draw random numbers of the input in towers.augmented(examples, function).',
     _NAME: 'A model must give its variables the same names in each call.',
     _START: 'Let a TensorFlow initializer draw it, which towers seeds by the variable\'s name; '
             'numpy draws another value each time.',

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from towers.base.usage_error import UsageError
-from towers.data.draws import draw
+from towers.data.augmented import augmented
 from towers.data.examples import Examples
 
 KINDS = ('none', 'cifar', 'imagenet')
@@ -45,15 +45,12 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
     raise UsageError(f'{examples.name}: augment={kind} crops images of any size before they are '
                      'resized, and these arrays have one size already: use augment=cifar, which '
                      'shifts and mirrors them.')
-  gather = examples.parse_batch
-  assert gather is not None, 'arrays are gathered batch by batch'
 
-  def parse_batch(indices, *tensors, epoch):
-    images, labels = gather(indices, *tensors)
-    draws = draw(indices, epoch=epoch, seed=seed, count=NUM_DRAWS[kind])
-    return pad_crop_mirror(images, draws), labels
+  def augment(batch, draws):
+    images, labels = batch
+    return pad_crop_mirror(images, draws.uniform([NUM_DRAWS[kind]])), labels
 
-  return examples._replace(parse_batch=parse_batch, takes_epoch=True)
+  return augmented(examples, augment, seed=seed, of_batches=True)
 
 
 def choose_central_windows(sizes: Any, image_size: int) -> Any:

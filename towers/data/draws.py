@@ -7,14 +7,17 @@ random op in a pipeline that runs in parallel draws in the order in which thread
 The function is SplitMix64's, on int64 tensors: a whole batch takes a dozen ops.
 """
 
-from typing import Any
+import math
+from typing import Any, Sequence
+
+import numpy as np
 
 from towers.base.splitmix import GOLDEN, as_int64, mix, shift_right
 
 _FRACTION_BITS = 24  # What a float32 holds exactly.
 
 
-def draw(indices: Any, *, epoch: Any, seed: int, count: int) -> Any:
+def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> Any:
   """Returns float32 `[examples, count]`, each uniform in [0, 1).
 
   Args:
@@ -22,10 +25,72 @@ def draw(indices: Any, *, epoch: Any, seed: int, count: int) -> Any:
     epoch: int64 scalar.
     seed: any int.
     count: how many to draw for each example.
+    first: position of the first of these.
   """
   from tensorflow_v1 import tf
   state = mix(mix(as_int64(seed) + epoch * GOLDEN, tf.bitwise) + indices, tf.bitwise)
-  positions = tf.range(1, count + 1, dtype=tf.int64) * GOLDEN
+  positions = tf.range(first + 1, first + count + 1, dtype=tf.int64) * GOLDEN
   mixed = mix(state[:, tf.newaxis] + positions, tf.bitwise)
   fractions = shift_right(mixed, 64 - _FRACTION_BITS, tf.bitwise)
   return tf.cast(fractions, tf.float32) * 2.0 ** -_FRACTION_BITS
+
+
+class Draws:
+  """The random numbers of an example, or of each example of a batch, one call after the other.
+
+  Of a batch every result has the batch as its first axis.
+  """
+
+  def __init__(self, indices: Any, *, epoch: Any, seed: int):
+    """Draws for examples of these indices, int64 `[examples]`, or a scalar for one example."""
+    self._indices, self._epoch, self._seed = indices, epoch, seed
+    self._is_one = indices.shape.ndims == 0
+    self._num_drawn = 0
+
+  def uniform(self, shape: Sequence[int] = (), low: float = 0.0, high: float = 1.0) -> Any:
+    """Returns float32 of `shape` in [low, high)."""
+    from tensorflow_v1 import tf
+    count = int(np.prod(shape, dtype=np.int64))
+    indices = self._indices[tf.newaxis] if self._is_one else self._indices
+    drawn = draw(indices, epoch=self._epoch, seed=self._seed, first=self._num_drawn, count=count)
+    self._num_drawn += count
+    drawn = tf.reshape(drawn, list(shape) if self._is_one else [-1, *shape])
+    return drawn if (low, high) == (0.0, 1.0) else low + drawn * (high - low)
+
+  def normal(self, shape: Sequence[int] = (), mean: float = 0.0, stddev: float = 1.0) -> Any:
+    """Returns float32 of `shape` (Box and Muller 1958)."""
+    from tensorflow_v1 import tf
+    # Of 1 - u, which is never 0.
+    radius = tf.sqrt(-2.0 * tf.math.log1p(-self.uniform(shape)))
+    return mean + stddev * radius * tf.cos(2.0 * math.pi * self.uniform(shape))
+
+  def integer(self, low: int, high: Any, shape: Sequence[int] = ()) -> Any:
+    """Returns int32 of `shape` in [low, high); `high` may be a tensor."""
+    from tensorflow_v1 import tf
+    # In float32 no product of the largest draw is rounded up to the other factor.
+    return low + tf.cast(self.uniform(shape) * tf.cast(high - low, tf.float32), tf.int32)
+
+  def crop(self, image: Any, size: Sequence[int]) -> Any:
+    """Returns a random part of `size`, height and width, of `[height, width, channels]`."""
+    from tensorflow_v1 import tf
+    height, width = size
+    shape = tf.shape(image)
+    axis = 0 if self._is_one else 1
+    y = self.integer(0, shape[axis] - height + 1)
+    x = self.integer(0, shape[axis + 1] - width + 1)
+    if self._is_one:
+      part = tf.slice(image, [y, x, 0], [height, width, -1])
+      part.set_shape([height, width, image.shape[-1]])
+      return part
+    rows = tf.range(shape[0])[:, tf.newaxis] * shape[1] + y[:, tf.newaxis] + tf.range(height)
+    columns = x[:, tf.newaxis] + tf.range(width)
+    pixels = (rows * shape[2])[:, :, tf.newaxis] + columns[:, tf.newaxis]
+    return tf.gather(tf.reshape(image, [-1, image.shape.as_list()[-1]]), pixels)
+
+  def flip(self, image: Any) -> Any:
+    """Returns `[height, width, channels]` mirrored from left to right, half of the time."""
+    from tensorflow_v1 import tf
+    is_mirrored = self.uniform() < 0.5
+    if self._is_one:
+      return tf.cond(is_mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
+    return tf.where(is_mirrored, tf.reverse(image, [2]), image)

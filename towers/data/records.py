@@ -22,6 +22,7 @@ from towers.data.arrays import check_name
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.components import Components, describe_shapes, find_components
 from towers.data.composite import encode_example
+from towers.data.dataset_ops import check_draws
 from towers.data.examples import Examples
 from towers.data.formats.tfrecord import Records, check_damage, load_index
 from towers.data.stand_ins import map_with_stand_ins
@@ -165,6 +166,7 @@ class _Trial:
         dataset = tf.data.Dataset.from_tensors(record).map(as_written(self._parse))
       except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise UsageError(f'{self._name}: parse cannot be built: {error}') from error
+      check_draws(dataset, self._name)
       components = find_components(dataset, self._name)
       iterator = tf.data.make_initializable_iterator(dataset)
       get_next = iterator.get_next()
