@@ -58,9 +58,15 @@ def open_whole(config: Any, data_set: Any, *, num_towers: int, model: Any = None
   kind = 'gpu' if config.device == 'gpu' else 'cpu'
   devices = towers.build_devices(num_towers, kind)
   with tf.Graph().as_default(), _open_worker(config, devices, cluster) as worker:
-    model = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
+    whole = model or models.build_classifier(config.model, num_classes=data_set.num_classes)
+
+    def losses_alone(batch, is_training):
+      # The programs that it is compared with compute no metrics either.
+      returned = whole(batch, is_training)
+      return returned[0] if isinstance(returned, tuple) else returned
+
     session = towers.Session(build_configured(
-        dataclasses.replace(config, num_gpus=num_towers, device=kind), model, data_set,
+        dataclasses.replace(config, num_gpus=num_towers, device=kind), losses_alone, data_set,
         towers.Workers(cluster.num_workers, cluster.rank)), **config.session_settings())
     with session.opened(Startup(time.monotonic()), worker), session.as_default():
       session.steps.broadcast()

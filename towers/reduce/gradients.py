@@ -31,9 +31,9 @@ class ReducedGradients(NamedTuple):
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
     gradients: (gradient, variable) of all variables that the loss depends on.
-    metrics: `[1 + names + weighted + 1]` float32 on the host, to fetch with the loss: what the
-      towers have summed over the examples of the step: the loss first, then as `Tower.sums` and
-      `Tower.weights` of the other metrics, and last the number of examples; None where the model
+    metrics: a float32 vector on the host, to fetch with the loss: what the towers have summed over
+      the examples of the step: the loss first, then as `Tower.sums` and `Tower.weights` of the
+      other metrics, and last the number of examples, unless that is an int; None where the model
       returns a loss alone.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None where losses
       have none.
@@ -109,7 +109,8 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     with tf.device(HOST):
       loss, metrics = add_all(losses), None
       if loss.shape.rank:
-        loss, metrics = loss[0], loss
+        # One op, where an index takes four.
+        loss, metrics = tf.unstack(loss)[0], loss
       mean_weight = None
       if 'loss' in towers[0].weights:
         mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
@@ -125,9 +126,11 @@ def _join_metrics(tower):
   """Returns the tower's loss, in one vector with what it has summed for metrics, if it has any."""
   if list(tower.sums) == ['loss']:
     return tower.loss
-  return tf.stack([tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
-                   *[tower.weights[name] for name in tower.weights if name != 'loss'],
-                   tf.cast(tower.num_examples, tf.float32)])
+  values = [tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
+            *[tower.weights[name] for name in tower.weights if name != 'loss']]
+  if not isinstance(tower.num_examples, int):
+    values.append(tf.cast(tower.num_examples, tf.float32))
+  return tf.stack(values)
 
 
 def unscale_gradients(reduced: ReducedGradients, loss_scale: LossScale) -> ReducedGradients:

@@ -20,6 +20,7 @@ class TrainingMetrics:
     self._plan = program.plan
     self._names = list(tower.sums)
     self._weighted = [name for name in tower.weights if name != 'loss']
+    self._has_count = len(self._names) > 1 and not isinstance(tower.num_examples, int)
     self._sums = np.zeros(len(self._names) + len(self._weighted) + 1, np.float64)
 
   def add(self, step: int, loss: float, sums: Any) -> None:
@@ -30,12 +31,14 @@ class TrainingMetrics:
       loss: the mean over its examples.
       sums: `ReducedGradients.metrics`, or None.
     """
-    if sums is None:
-      count = self._plan.size_at(step)
-      self._sums[-1] += count
-    else:
+    if self._has_count:
       count = sums[-1]
       self._sums[1:] += sums[1:]
+    else:
+      count = self._plan.size_at(step)
+      self._sums[-1] += count
+      if sums is not None:
+        self._sums[1:-1] += sums[1:]
     self._sums[0] += loss * count
 
   def mark(self) -> np.ndarray:
