@@ -17,7 +17,7 @@ def test_towers_train_as_a_program_without_towers(kind):
   train = small.random_examples(17)
   settings = dict(optimizer=kind, weight_decay=0.05, clip_norm=0.4)
   with Run(num_towers=3, train=train, **settings) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    losses = [run.train() for _ in range(NUM_STEPS)]
     initial, weights = run.initial_weights, run.weights()
   assert_moved(initial, weights)
   optimizer = {'sgd': tf.train.GradientDescentOptimizer, 'adam': tf.train.AdamOptimizer,
@@ -49,7 +49,7 @@ def open_run(mode):
 
 
 def outcome(run):
-  return [run.steps.train() for _ in range(NUM_STEPS)
+  return [run.train() for _ in range(NUM_STEPS)
          ], {name: value.tobytes() for name, value in run.weights().items()}
 
 
@@ -96,7 +96,7 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
            validation_tower=validation_tower) as run:
     for _ in range(2):
       means, count = run.validate()
-      run.steps.train()
+      run.train()
       assert count == num_examples
       assert means == pytest.approx(
           {

@@ -70,7 +70,7 @@ def test_of_programs_one_after_another_those_before_go_once_they_are_worth_a_loo
   graphs = []
   for _ in range(4):
     with Run(num_towers=1) as run:
-      run.steps.train()
+      run.train()
     graphs.append(weakref.ref(run.graph))
     del run
   assert sum(graph() is not None for graph in graphs) == num_there

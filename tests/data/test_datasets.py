@@ -170,6 +170,6 @@ def test_a_program_trains_from_it_as_from_arrays():
           lambda *_: tf.constant(True)), name='train')):
     with small.Run(train=examples, num_towers=3) as run:
       for _ in range(4):
-        run.steps.train()
+        run.train()
       weights.append(run.weights())
   small.assert_same_weights(*weights, tolerance=0)

@@ -36,11 +36,11 @@ def test_a_step_without_examples_changes_nothing(settings):
   settings = dict(dict(model=of_directions, num_towers=2, validation_kind='none', optimizer='sgd'),
                   **settings)
   with Run(train=examples_without(bad), **settings) as run:
-    assert np.isfinite(run.steps.train()) and run.counters() == [1, 8]
+    assert np.isfinite(run.train()) and run.counters() == [1, 8]
     before = run.weights()
-    assert run.steps.train() == 0 and run.counters() == [2, 8]
+    assert run.train() == 0 and run.counters() == [2, 8]
     small.assert_same_weights(run.weights(), before, tolerance=0)
-    assert run.steps.train() > 0 and run.counters() == [3, 16]
+    assert run.train() > 0 and run.counters() == [3, 16]
 
 
 def test_marks_stay_out_of_the_towers():

@@ -70,7 +70,7 @@ def test_the_first_towers_last_micro_batch_counts_once(mode, num_towers, accumul
   with Run(mode=mode, num_towers=num_towers, accumulate=accumulate, model=keeping,
            train=small.random_examples(NUM_ROWS), **settings) as run:
     for _ in range(NUM_STEPS):
-      run.steps.train()
+      run.train()
     assert_kept(run, expected)
     run.validate()
     assert_kept(run, expected)

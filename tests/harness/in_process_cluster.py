@@ -77,6 +77,6 @@ class InProcessCluster:
 
   def train(self):
     """Takes one step; returns the loss, which has the same bits in all workers."""
-    losses = self.each(lambda run: run.steps.train())
+    losses = self.each(lambda run: run.train())
     assert len({float(loss) for loss in losses}) == 1, losses
     return losses[0]

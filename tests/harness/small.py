@@ -177,6 +177,10 @@ class Run:
     """Closes the session."""
     self._closing.close()
 
+  def train(self):
+    """Updates the weights once, as a user's session does; returns the loss."""
+    return self.opened.train()
+
   def weights(self):
     with self.graph.as_default():
       return dict(zip([variable.op.name for variable in tf.trainable_variables()],

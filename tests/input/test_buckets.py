@@ -80,7 +80,7 @@ def text_examples(text, *, window=2, name='train', **padding):
 def of_one_tower(num_rows):
   """Returns losses of 7 steps, the weights after them, and a validation's means."""
   with Run(**settings_of(num_rows, num_towers=1)) as run:
-    losses = [run.steps.train() for _ in range(7)]
+    losses = [run.train() for _ in range(7)]
     return losses, run.weights(), run.validate(), run.initial_weights
 
 
@@ -102,10 +102,10 @@ def test_towers_on_buckets_are_one_tower(mode, num_towers, depth, num_rows):
   with Run(**settings_of(num_rows, mode=mode, num_towers=num_towers, depth=depth,
                          accumulate=accumulate)) as run:
     assert_same_weights(run.initial_weights, initial, tolerance=0)
-    assert losses == pytest.approx([run.steps.train() for _ in range(5)] + losses[5:], abs=1e-5)
+    assert losses == pytest.approx([run.train() for _ in range(5)] + losses[5:], abs=1e-5)
     # A run that resumes in the middle of an epoch takes the batches that follow.
     run.steps.start(5)
-    assert [run.steps.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
+    assert [run.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
     assert_same_weights(run.weights(), weights)
     means, num_examples = run.validate()
     assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)

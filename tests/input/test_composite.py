@@ -156,7 +156,7 @@ def settings_of(**settings):
 def of_one_tower():
   """Returns losses of 7 steps, the weights after them, and a validation's means."""
   with Run(**settings_of(num_towers=1)) as run:
-    losses = [run.steps.train() for _ in range(7)]
+    losses = [run.train() for _ in range(7)]
     small.assert_moved(run.initial_weights, run.weights(), 1e-4)
     return losses, run.weights(), run.validate()
 
@@ -172,9 +172,9 @@ def of_one_tower():
 def test_towers_on_composite_batches_are_one_tower(mode, num_towers, depth, settings):
   losses, weights, measured = of_one_tower()
   with Run(**settings_of(mode=mode, num_towers=num_towers, depth=depth, **settings)) as run:
-    assert [run.steps.train() for _ in range(5)] == pytest.approx(losses[:5], abs=1e-5)
+    assert [run.train() for _ in range(5)] == pytest.approx(losses[:5], abs=1e-5)
     run.steps.start(5)
-    assert [run.steps.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
+    assert [run.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
     assert_same_weights(run.weights(), weights)
     means, num_examples = run.validate()
     assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)

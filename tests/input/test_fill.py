@@ -118,7 +118,7 @@ def train(num_examples, bad, **settings):
   split = sounds(num_examples, bad=bad and list(bad))
   with Run(model=recognise, train=split, validation=sounds(9, 'validation'), learning_rate=0.5,
            **settings) as run:
-    losses = [run.steps.train() for _ in range(5)]
+    losses = [run.train() for _ in range(5)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.validate(), run.weights()
 

@@ -79,7 +79,7 @@ def train(last_batch, **settings):
   with Run(model=model, last_batch=last_batch, shuffle=True, **settings) as run:
     losses, means = [], []
     for _ in range(EPOCHS):
-      losses += [run.steps.train(), run.steps.train()]
+      losses += [run.train(), run.train()]
       means.append(run.validate())
     assert_moved(run.initial_weights, run.weights())
     return losses, means, run.weights(), list(filter(None, model.shapes.values()))
@@ -143,7 +143,7 @@ def test_batch_normalisation_over_rows_that_do_not_count_is_refused(layer, op):
   # Batches that are full are not filled up.
   with Run(model=model, last_batch='pad', train=small.random_examples(16),
            validation=small.random_examples(8, 'validation')) as run:
-    run.steps.train()
+    run.train()
 
 
 def test_a_mean_over_rows_that_do_not_count_is_refused():
@@ -164,7 +164,7 @@ def test_rows_in_another_order_are_refused(reorder):
       Run(model=model, last_batch='pad'):
     pass
   with Run(model=model, last_batch='keep') as run:
-    run.steps.train()
+    run.train()
 
 
 def test_updates_that_read_no_row_are_welcome():
@@ -175,7 +175,7 @@ def test_updates_that_read_no_row_are_welcome():
 
   with Run(model=model, last_batch='pad') as run:
     for _ in range(3):
-      run.steps.train()
+      run.train()
     [count] = [variable for variable in run.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
                if variable.op.name == 'count']
     assert run.session.run(count) == 3
@@ -192,8 +192,8 @@ def test_other_examples_are_left_out_in_each_epoch():
 
 def test_only_training_leaves_the_last_batch_out():
   with Run(last_batch='drop', shuffle=True) as run, Run(shuffle=True) as other:
-    run.steps.train()
+    run.train()
     assert run.counters() == [1, 8] and run.program.plan.steps_per_epoch == 1
-    other.steps.train()
+    other.train()
     assert run.validate()[1] == 11
     assert run.validate()[0] == pytest.approx(other.validate()[0], abs=1e-6)

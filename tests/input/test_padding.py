@@ -106,16 +106,16 @@ def test_towers_on_padded_batches_equal_a_batch_by_hand(make, mode, num_towers, 
       num_rows, train=make(train, pad_to=pad_to), model=length_tagger, mode=mode, depth=depth,
       validation=make(validation, pad_to=pad_to, name='validation'), **settings)
   with Run(num_towers=num_towers, **settings) as run:
-    losses = [run.steps.train() for _ in range(4)]
+    losses = [run.train() for _ in range(4)]
     weighted.assert_as_by_hand(run, num_rows, losses, run.validate())
     # A resumed run takes the batches that follow.
     weights = run.weights()
-    after = [run.steps.train() for _ in range(2)]
+    after = [run.train() for _ in range(2)]
     for variable in run.program.towers[0].variables:
       variable.load(weights[variable.op.name], run.session)
     if not run.program.replicas:
       run.steps.start(4)
-      assert [run.steps.train() for _ in range(2)] == after
+      assert [run.train() for _ in range(2)] == after
 
 
 def test_dicts_are_padded_by_name():

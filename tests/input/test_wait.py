@@ -50,10 +50,10 @@ def measure(*, input_seconds, compute_seconds, steps=6, **settings):
   with Run(train=slow_examples(input_seconds), model=slow_model(compute_seconds),
            **settings) as run:
     for _ in range(5):
-      run.steps.train()
+      run.train()
     before, started = run.steps.input_wait_seconds, time.monotonic()
     for _ in range(steps):
-      run.steps.train()
+      run.train()
     return (run.steps.input_wait_seconds - before) / (time.monotonic() - started)
 
 

@@ -70,7 +70,7 @@ def test_towers_of_a_keras_model_are_one_and_count_penalties_once(num_towers, pl
     assert sorted(run.weights()) == ['hidden/bias', 'hidden/kernel', 'logits/bias', 'logits/kernel']
     assert_same_weights(run.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+      assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
     means, num_examples = run.validate()
     assert means['loss'] == pytest.approx(one.validate()[0]['loss'], abs=1e-5)
@@ -86,7 +86,7 @@ def test_a_penalty_on_activations_is_a_mean_over_examples():
         make_sequential(lambda: keras.layers.Dense(4, activity_regularizer=penalty, name='hidden')),
         loss=LOSS)
     with Run(model=model, num_towers=num_towers) as run:
-      return np.array([run.steps.train() for _ in range(3)])  # 8, 5 and 8 examples.
+      return np.array([run.train() for _ in range(3)])  # 8, 5 and 8 examples.
 
   one = losses(1, 'l2')
   np.testing.assert_allclose(losses(3, 'l2'), one, atol=1e-5)
@@ -108,11 +108,11 @@ def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validati
     with Run(model=model, num_towers=2, train=examples) as run:
       run.validate()
       assert not averages(run).any()
-      run.steps.train()
+      run.train()
       after = averages(run)
       run.validate()
       np.testing.assert_array_equal(averages(run), after)
-      run.steps.train()
+      run.train()
       return after, averages(run)
 
   once, twice = train()
@@ -198,7 +198,7 @@ def test_frozen_layers_are_not_trained_and_their_averages_rest():
   with Run(model=KerasModel(make, loss=LOSS), num_towers=2) as run:
     with run.graph.as_default():
       before = run.session.run(tf.global_variables())
-      run.steps.train()
+      run.train()
       after = dict(zip([variable.op.name for variable in tf.global_variables()],
                        run.session.run(tf.global_variables())))
     changed = {
@@ -229,7 +229,7 @@ def test_an_application_trains_and_validates_on_two_towers():
   with Run(model=model, num_towers=2, batch_size=4, train=data_set.train,
            validation=data_set.validation, learning_rate=1e-3) as run:
     assert len(run.weights()) == len(model.layers.trainable_weights) == 83
-    losses = [run.steps.train() for _ in range(2)]
+    losses = [run.train() for _ in range(2)]
     assert np.isfinite(losses).all() and run.validate()[1] == 3
 
 
@@ -302,9 +302,9 @@ def test_a_compiled_model_brings_its_loss():
       Run(model=KerasModel(make_compiled, loss='sparse_categorical_crossentropy'),
           num_towers=2) as given:
     for _ in range(3):
-      loss = run.steps.train()
-      assert loss == same.steps.train()
-      assert loss != pytest.approx(given.steps.train(), rel=0.1)
+      loss = run.train()
+      assert loss == same.train()
+      assert loss != pytest.approx(given.train(), rel=0.1)
 
 
 def test_a_loss_for_each_output_is_refused():

@@ -126,7 +126,7 @@ def test_they_are_numpys_on_any_towers(name, num_towers):
   with Run(model=model, num_towers=num_towers, optimizer=name, train=build_examples(),
            validation=build_examples(), **SETTINGS, **TOWERS[num_towers]) as run:
     for _ in range(NUM_STEPS):
-      run.steps.train()
+      run.train()
     run.steps.check_replicas()
     weights = run.weights()
   expected = train_by_numpy(name, run.initial_weights)
@@ -144,7 +144,7 @@ def test_without_gradient_or_weight_layers_keep_their_rate():
     ) + 0 * tf.reduce_sum(batch[0], [1, 2])
     with Run(model=zeros, num_towers=2, optimizer=name, train=build_examples(),
              validation=build_examples(), learning_rate=0.1) as run:
-      run.steps.train()
+      run.train()
       value = run.weights()['matrix']
       assert np.isfinite(value).all() and (abs(value) > 0.05).all()
 

@@ -137,9 +137,9 @@ def test_replicas_are_compared_where_they_are():
 @pytest.mark.parametrize('mode, depth', small.diagonal(small.MODES, (1, 2)))
 def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
   with Run(num_towers=1) as one:
-    expected = [one.steps.train() for _ in range(4)]
+    expected = [one.train() for _ in range(4)]
     means = one.validate()
-    expected.append(one.steps.train())
+    expected.append(one.train())
     weights = one.weights()
   for module in ('towers.staging.area', 'towers.input.feed'):
     monkeypatch.setattr(module + '.is_gpu', lambda device: True)
@@ -147,9 +147,9 @@ def test_what_gpus_keep_on_the_host_is_the_same_batch(mode, depth, monkeypatch):
     areas = [op for op in run.graph.get_operations() if op.type == 'Stage']
     # Two puts of each area of two splits, beside the host's areas for three towers' counts.
     assert len(areas) == 2 * 2 * 2 * 3
-    losses = [run.steps.train() for _ in range(4)]
+    losses = [run.train() for _ in range(4)]
     found = run.validate()
-    losses.append(run.steps.train())
+    losses.append(run.train())
     assert losses == pytest.approx(expected, abs=1e-5)
     assert found[0] == pytest.approx(means[0], abs=1e-5) and found[1] == means[1]
     assert_same_weights(run.weights(), weights)

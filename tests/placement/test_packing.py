@@ -16,7 +16,7 @@ def outcome(**settings):
   settings = dict(dict(model=rich_model), **settings)
   with Run(batch_norm='first', train=small.random_examples(16), validation=small.random_examples(8),
            **settings) as run:
-    losses = [run.steps.train() for _ in range(3)]
+    losses = [run.train() for _ in range(3)]
     with run.graph.as_default():
       values = run.session.run(tf.global_variables())
     sums = [op for op in run.graph.get_operations()

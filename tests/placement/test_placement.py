@@ -176,10 +176,10 @@ def test_a_tower_that_is_run_by_its_caller_computes_the_same(settings):
                   validation=small.random_examples(16, 'validation'))
     with Run(num_towers=1, **splits, **settings) as run:
       assert (run.session_config.inter_op_parallelism_threads == -1) == is_gathered
-      losses = [run.steps.train() for _ in range(7)]
-      told.append([losses, run.validate(), [run.steps.train() for _ in range(2)]])
+      losses = [run.train() for _ in range(7)]
+      told.append([losses, run.validate(), [run.train() for _ in range(2)]])
       run.steps.start(3)
-      told[-1] += [run.steps.train(), run.weights()['hidden/weights'].tolist()]
+      told[-1] += [run.train(), run.weights()['hidden/weights'].tolist()]
   assert told[0] == told[1]
 
 

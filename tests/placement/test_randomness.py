@@ -197,7 +197,7 @@ def start_and_train(**settings):
   """Returns the initial weights and the first loss."""
   # Enough for 8 towers that each take a shard.
   with Run(model=of_initializer_objects, train=small.random_examples(16), **settings) as run:
-    return run.initial_weights, run.steps.train()
+    return run.initial_weights, run.train()
 
 
 @pytest.mark.nightly(but='split-2-host')
@@ -268,7 +268,7 @@ def test_what_a_model_draws_by_a_seed_that_it_computes_is_its_own_matter():
 
   with Run(model=drawing_model(draw), num_towers=2) as run:
     first = run.session.run(run.graph.get_collection(MASKS))
-    run.steps.train()
+    run.train()
     second = run.session.run(run.graph.get_collection(MASKS))
     np.testing.assert_array_equal(first[0], first[1])
     assert (first[0] != second[0]).all()
@@ -282,4 +282,4 @@ def test_pooling_whose_seeds_must_be_0_is_left_alone():
     return losses * tf.reduce_mean(pooled), metrics
 
   with Run(model=model) as run:
-    run.steps.train()
+    run.train()

@@ -105,7 +105,7 @@ def values_of(run, model):
 def assert_started(run, model):
   for value, expected in zip(values_of(run, model), weights()):
     np.testing.assert_array_equal(value, expected)
-  assert run.steps.train() == pytest.approx(first_loss(), abs=1e-5)
+  assert run.train() == pytest.approx(first_loss(), abs=1e-5)
 
 
 @pytest.mark.nightly(but=['h5', 'set', 'checkpoint'])
@@ -212,7 +212,7 @@ def test_what_fit_has_trained_is_kept():
 def test_a_checkpoint_that_is_restored_later_wins(files, tmp_path):
   model = KerasModel(lambda: WAYS['h5'](files), loss=LOSS)
   with Run(model=model) as run, run.graph.as_default():
-    run.steps.train()
+    run.train()
     saver = tf.train.Saver()
     path = saver.save(run.session, str(tmp_path / 'model'))
     trained = values_of(run, model)

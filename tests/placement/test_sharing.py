@@ -44,7 +44,7 @@ def named_variables(batch, is_training):
 def one_tower():
   """Returns the losses and weights of one tower of plain variables, and the names of the others."""
   with Run(model=plain_variables, num_towers=1) as one, Run(model=named_variables) as named:
-    losses = [one.steps.train() for _ in range(5)]
+    losses = [one.train() for _ in range(5)]
     return one.initial_weights, losses, one.weights(), sorted(named.weights())
 
 
@@ -58,7 +58,7 @@ def test_plain_variables_are_shared_placed_and_named_like_any(num_towers, placem
     assert_same_weights(run.initial_weights, initial, tolerance=0)
     assert len({value.tobytes() for value in run.initial_weights.values()}) == 3
     for loss in losses:
-      assert run.steps.train() == pytest.approx(loss, abs=1e-5)
+      assert run.train() == pytest.approx(loss, abs=1e-5)
     assert_same_weights(run.weights(), weights)
     with run.graph.as_default():
       devices = {variable.device for variable in tf.trainable_variables()}
@@ -69,8 +69,8 @@ def test_plain_variables_and_a_validation_tower():
   with Run(model=plain_variables, num_towers=3, validation_tower=True) as aside, \
       Run(model=plain_variables, num_towers=2) as switched:
     for _ in range(3):
-      aside.steps.train()
-      switched.steps.train()
+      aside.train()
+      switched.train()
     assert aside.validate()[0] == pytest.approx(switched.validate()[0], abs=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_keras_layers_made_once_are_shared(num_towers):
     'logits/kernel']
     assert_same_weights(ours.initial_weights, one.initial_weights, tolerance=0)
     for _ in range(5):
-      assert ours.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+      assert ours.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(ours.weights(), one.weights())
 
 

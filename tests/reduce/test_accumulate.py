@@ -20,7 +20,7 @@ NUM_STEPS = 7
 def train(**settings):
   settings = dict(dict(batch_size=12, shuffle=False), **settings)
   with Run(**settings) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    losses = [run.train() for _ in range(NUM_STEPS)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.validate(), run.weights(), run.counters()
 
@@ -56,7 +56,7 @@ def test_moving_averages_move_once_by_the_mean_of_all_micro_batches():
   parts = np.split(train.arrays[0], 3)
   with Run(model=model, num_towers=2, batch_size=12, accumulate=3, batch_norm='sync',
            train=train) as run:
-    run.steps.train()
+    run.train()
     with run.graph.as_default():
       moving = {variable.op.name: run.session.run(variable) for variable in tf.global_variables()}
   np.testing.assert_allclose(moving['norm/moving_mean'],
@@ -92,15 +92,15 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
   settings = dict(model=model, batch_size=12, accumulate=4, num_towers=2, shuffle=True,
                   train=small.random_examples(29))
   with Run(**settings) as run, run.graph.as_default():
-    expected = [run.steps.train() for _ in range(5)]
+    expected = [run.train() for _ in range(5)]
   with Run(**settings) as run, run.graph.as_default():
-    losses = [run.steps.train() for _ in range(2)]
+    losses = [run.train() for _ in range(2)]
     Checkpoints(str(tmp_path), keep=1).save(run.session)
   with Run(**settings) as run, run.graph.as_default():
     Checkpoints(str(tmp_path), keep=1).restore(run.session)
     assert not any('accumulated' in name for name, _ in tf.train.list_variables(str(tmp_path)))
     run.steps.start(2)
-    losses += [run.steps.train() for _ in range(3)]
+    losses += [run.train() for _ in range(3)]
   assert losses == expected
 
 

@@ -63,7 +63,7 @@ def test_training_does_not_depend_on_fusion(fusion_megabytes):
            if op.type.startswith('CollectiveReduce')]
     assert len(ops) == 3 * num_collectives
     for _ in range(3):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-6)
+      assert run.train() == pytest.approx(one.train(), abs=1e-6)
     assert_same_weights(run.weights(), one.weights())
     if fusion_megabytes == 4.0:
       assert describe_all_reduce(all_reduce) == (

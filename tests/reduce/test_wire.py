@@ -40,9 +40,9 @@ def test_workers_are_one_tower_but_for_16_bits_of_gradients(shape, wire, placeme
   with make_cluster(shape, mode=mode, depth=depth, placement=placement, accumulate=accumulate,
                     wire=wire, **settings) as cluster, Run(num_towers=1, **settings) as one:
     # Nothing is rounded but gradients, so the loss of the first step is not.
-    assert cluster.train() == pytest.approx(one.steps.train(), abs=2e-6)
+    assert cluster.train() == pytest.approx(one.train(), abs=2e-6)
     for _ in range(STEPS - 1):
-      assert cluster.train() == pytest.approx(one.steps.train(), abs=tolerance)
+      assert cluster.train() == pytest.approx(one.train(), abs=tolerance)
     for run in cluster.runs:
       assert run.counters() == one.counters()
     weights = [run.weights() for run in cluster.runs]
@@ -70,7 +70,7 @@ def test_indices_of_rows_and_votes_are_exact():
       run = cluster.runs[step % 2]
       run.steps.agree('save', True)
       cluster.train()
-      one.steps.train()
+      one.train()
       assert [run.steps.agree('save', False) for run in cluster.runs] == [True] * 2
     assert_same_rows_moved(cluster, one)
 

@@ -58,7 +58,7 @@ def test_workers_equal_one_tower(point):
   with InProcessCluster(num_workers=num_workers, num_towers=num_towers, **layout,
                         **settings) as cluster, Run(num_towers=1, depth=0, **settings) as one:
     for _ in range(NUM_STEPS):
-      assert cluster.train() == pytest.approx(one.steps.train(), abs=2e-5)
+      assert cluster.train() == pytest.approx(one.train(), abs=2e-5)
     assert_moved(one.initial_weights, one.weights())
     expected, found = read(one), [read(run) for run in cluster.runs]
     weights = set(one.weights())
@@ -68,4 +68,4 @@ def test_workers_equal_one_tower(point):
     means, num_examples = one.validate()
     for theirs, count in cluster.each(Run.validate):
       assert count == num_examples and theirs == pytest.approx(means, abs=2e-5)
-    assert cluster.train() == pytest.approx(one.steps.train(), abs=2e-5)
+    assert cluster.train() == pytest.approx(one.train(), abs=2e-5)

@@ -77,7 +77,7 @@ def train(model, num_workers=1, **settings):
       [(measured, _), _] = cluster.each(lambda run: run.validate())
       return losses, cluster.runs[0].weights(), measured
   with Run(**settings) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    losses = [run.train() for _ in range(NUM_STEPS)]
     assert_moved(run.initial_weights, run.weights())
     return losses, run.weights(), run.validate()[0]
 

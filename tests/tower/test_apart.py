@@ -92,7 +92,7 @@ def test_results_that_come_from_another_tower_are_refused(make, what, fix, num_t
 @pytest.mark.parametrize('make', [lambda: total_loss, lambda: collected_losses, kept_in_python])
 def test_one_tower_may_take_all_that_is_collected_but_no_validation_tower_beside_it(make):
   with Run(model=make(), num_towers=1, **SETTINGS) as run:
-    run.steps.train()
+    run.train()
   with pytest.raises(UsageError, match='loss of tower 1 is computed from the op tower_0/'):
     Run(model=make(), num_towers=2, validation_tower=True, **SETTINGS)
 
@@ -115,7 +115,7 @@ def test_what_the_message_advises_equals_one_tower(settings):
 
   with Run(model=model, **dict(SETTINGS, **settings)) as run, Run(num_towers=1, **SETTINGS) as one:
     for _ in range(3):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+      assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
     assert run.validate()[0] == pytest.approx(one.validate()[0], abs=1e-5)
 
@@ -124,7 +124,7 @@ def test_clones_hold_their_own_losses_alone():
   with Run(model=collected_losses, num_towers=3, tower_build='clone', **SETTINGS) as run, \
       Run(model=collected_losses, num_towers=1, **SETTINGS) as one:
     for _ in range(3):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+      assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
 
 
@@ -152,7 +152,7 @@ def harmless():
 def test_shared_constants_kept_scopes_and_summaries_of_all_towers_are_not_refused(num_towers):
   with Run(model=harmless(), num_towers=num_towers,
            **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as one:
-    assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-5)
+    assert run.train() == pytest.approx(one.train(), abs=1e-5)
     assert_same_weights(run.weights(), one.weights())
 
 
@@ -221,7 +221,7 @@ def test_penalties_beside_the_loss_count_once_at_one_tower(losses_of):
   with Run(model=regularized(losses_of), num_towers=1,
            **SETTINGS) as run, Run(num_towers=1, **SETTINGS) as plain:
     weights = run.weights()['hidden/weights']
-    run.steps.train(), plain.steps.train()
+    run.train(), plain.train()
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
     assert moved == pytest.approx(-0.1 * weights,
                                   abs=1e-5)  # The gradient of 0.5 w² is w; the rate is 0.1.

@@ -57,7 +57,7 @@ def test_averages_move_once_a_step_by_the_moments_of_their_kind(kind, num_towers
     run.validate()
     assert_same_weights(averages(run),
                         {'norm/moving_mean': np.zeros(5), 'norm/moving_variance': np.ones(5)}, 0)
-    run.steps.train()
+    run.train()
     after = {'norm/moving_mean': 0.25 * mean, 'norm/moving_variance': 0.75 + 0.25 * variance}
     assert_same_weights(averages(run), after, tolerance=1e-6)
     run.validate()
@@ -71,7 +71,7 @@ def test_empty_towers_have_no_part(mode, kind, monkeypatch):
   monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
   with Run(model=model, mode=mode, num_towers=3, batch_size=5, batch_norm=kind,
            train=small.random_examples(11)) as run:
-    losses = [run.steps.train() for _ in range(9)]
+    losses = [run.train() for _ in range(9)]
     assert np.isfinite(losses).all()
     assert all(
         np.isfinite(value).all()
@@ -90,9 +90,9 @@ def test_first_is_the_first_tower_that_has_examples(num_train, batch_size, num_t
   train = small.random_examples(num_train)
   with Run(model=one_layer, mode='shard', num_towers=num_towers, batch_size=batch_size,
            train=train) as run:
-    run.steps.train(), run.steps.train()
+    run.train(), run.train()
     before = averages(run)['norm/moving_mean']
-    run.steps.train()
+    run.train()
     np.testing.assert_allclose(averages(run)['norm/moving_mean'],
                                0.75 * before + 0.25 * train.arrays[0][of_first].mean(0), atol=1e-6)
 
@@ -110,8 +110,8 @@ def test_a_validation_tower_normalises_by_the_same_averages():
   with Run(model=model, num_towers=2, batch_norm='sync') as switched, \
       Run(model=model, num_towers=3, batch_norm='sync', validation_tower=True) as aside:
     for _ in range(3):
-      switched.steps.train()
-      aside.steps.train()
+      switched.train()
+      aside.train()
     (expected, _), (means, _) = switched.validate(), aside.validate()
     assert means == pytest.approx(expected, abs=1e-5)
     assert_same_weights(averages(aside), averages(switched), tolerance=1e-6)
@@ -170,7 +170,7 @@ def test_foreign_updates_run_once_a_step():
   with Run(model=foreign, num_towers=3) as run:
     before = averages(run)['moving_mean']
     for _ in range(3):
-      run.steps.train()
+      run.train()
     run.validate()
     np.testing.assert_allclose(averages(run)['moving_mean'], before + 3, atol=1e-6)
 

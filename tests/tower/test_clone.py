@@ -45,9 +45,9 @@ def outcome(build, **settings):
   """Returns all that a run shows: losses, metrics, weights of all kinds, and the ops of each tower.
   """
   with Run(model=settings.pop('model', rich_model), tower_build=build, **settings) as run:
-    losses = [run.steps.train() for _ in range(NUM_STEPS)]
+    losses = [run.train() for _ in range(NUM_STEPS)]
     metrics = run.validate()
-    losses += [run.steps.train()]
+    losses += [run.train()]
     with run.graph.as_default():
       variables = {variable.op.name: value for variable, value in
                    zip(tf.global_variables(), run.session.run(tf.global_variables()))}
@@ -152,7 +152,7 @@ def image_run(name, build):
 
 def image_outcome(name, build):
   with image_run(name, build) as run:
-    losses = [run.steps.train() for _ in range(3)]
+    losses = [run.train() for _ in range(3)]
     return losses, run.validate(), run.weights()
 
 

@@ -191,7 +191,7 @@ def test_a_program_whose_switch_is_called_as_an_op_of_the_model():
     with Run(model=with_batch_norm, num_towers=4, tower_build=tower_build,
              train=small.random_examples(16), validation=small.random_examples(8)) as run:
       assert run.graph.get_operation_by_name('LogicalNot').inputs[0].op.name == 'is_validating'
-      losses.append([run.steps.train() for _ in range(3)] + [run.validate()])
+      losses.append([run.train() for _ in range(3)] + [run.validate()])
   assert losses[0] == losses[1]
 
 

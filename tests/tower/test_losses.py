@@ -104,7 +104,7 @@ def test_a_loss_of_too_few_values_in_one_batch_alone_is_refused_there():
   model = with_loss(
       lambda losses: tf.cond(tf.equal(tf.size(losses), 8), lambda: losses, lambda: losses[:2]))
   with Run(model=model, num_towers=1) as run:
-    run.steps.train()
+    run.train()
     weights = run.weights()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r'\[2\] \[5\]'):
       run.steps.train()
@@ -125,7 +125,7 @@ def test_a_loss_of_unknown_length_trains_as_one_of_known_length(num_towers, accu
   with Run(model=with_loss(forget_shape), num_towers=num_towers, **settings) as run, \
       Run(num_towers=1, **settings) as plain:
     for _ in range(4):
-      assert run.steps.train() == pytest.approx(plain.steps.train(), abs=1e-5)
+      assert run.train() == pytest.approx(plain.train(), abs=1e-5)
     assert_same_weights(run.weights(), plain.weights())
     assert run.validate()[0] == pytest.approx(plain.validate()[0], abs=1e-5)
 

@@ -39,7 +39,7 @@ def deep(batch, is_training):
 def train(steps=3, **settings):
   """Returns all that steps leave behind, and the program."""
   with Run(shuffle=True, **settings) as run:
-    losses = [run.steps.train() for _ in range(steps)]
+    losses = [run.train() for _ in range(steps)]
     if run.program.validation:
       losses += [mean for _, mean in sorted(run.validate()[0].items())]
     with run.graph.as_default():

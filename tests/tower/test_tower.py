@@ -17,7 +17,7 @@ from towers.input import pipeline
 
 def train(num_steps=6, **settings):
   with Run(**settings) as run:
-    return [run.steps.train() for _ in range(num_steps)], run.weights(), run.validate()
+    return [run.train() for _ in range(num_steps)], run.weights(), run.validate()
 
 
 @pytest.mark.parametrize('num_towers', small.nightly_but([2], [1, 2, 4]))
@@ -32,7 +32,7 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
 
   with Run(model=model, num_towers=num_towers,
            optimizer='sgd') as run, Run(num_towers=1, optimizer='sgd') as plain:
-    run.steps.train(), plain.steps.train()
+    run.train(), plain.train()
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
     np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'],
                                atol=1e-6)
@@ -66,7 +66,7 @@ def test_an_initial_value_that_a_model_draws_itself_depends_on_seed_and_name_alo
   more = functools.partial(model, num_before=2)
   with Run(model=model) as run, Run(model=more, num_towers=3) as other, \
       Run(model=model, seed=4) as third:
-    run.steps.train()
+    run.train()
     gains = [one.initial_weights['gains'] for one in (run, other, third)]
   np.testing.assert_array_equal(gains[0], gains[1])
   assert (gains[0] != gains[2]).all()
@@ -132,7 +132,7 @@ def test_a_variable_that_nothing_depends_on_is_listed_and_left_alone():
 
   with Run(model=model, num_towers=2) as run:
     assert [variable.op.name for variable in run.program.gradients.without_gradient] == ['idle']
-    run.steps.train()
+    run.train()
     np.testing.assert_array_equal(run.weights()['idle'], run.initial_weights['idle'])
 
 
@@ -149,7 +149,7 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     assert [variable.op.name for variable in run.program.gradients.partly_without_gradient] == [
         'gain']
     assert run.program.gradients.without_gradient == []
-    run.steps.train()
+    run.train()
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
 
 
@@ -173,7 +173,7 @@ def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
       Run(model=dense, num_towers=1, **settings) as expected:
     assert isinstance(run.program.gradients.gradients[0][0], tf.IndexedSlices)
     for _ in range(4):
-      assert run.steps.train() == pytest.approx(expected.steps.train(), abs=1e-4)
+      assert run.train() == pytest.approx(expected.train(), abs=1e-4)
     assert_same_weights(run.weights(), expected.weights())
 
 
@@ -197,14 +197,14 @@ def test_an_empty_tower_touches_no_row_of_a_sparse_variable(build, monkeypatch):
   with Run(num_towers=3, tower_build=build, **settings) as run, Run(num_towers=1,
                                                                     **settings) as one:
     for _ in range(3):
-      assert run.steps.train() == pytest.approx(one.steps.train(), abs=1e-4)
+      assert run.train() == pytest.approx(one.train(), abs=1e-4)
     assert_same_weights(run.weights(), one.weights())
 
 
 def test_counters_count_updates_and_examples():
   with Run(num_towers=3, train=small.random_examples(13)) as run:
     for step, seen in enumerate([8, 13, 21, 26], 1):
-      run.steps.train()
+      run.train()
       assert run.counters() == [step, seen]
     run.validate()
     assert run.counters() == [4, 26]
@@ -276,7 +276,7 @@ def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
   with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1,
                                                                           **settings) as plain:
     for current in (run, plain):
-      current.steps.train()
+      current.train()
     moved = [{
         name: value - current.initial_weights[name] for name, value in current.weights().items()
     } for current in (run, plain)]

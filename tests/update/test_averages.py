@@ -50,7 +50,7 @@ def train(run, num_steps=NUM_STEPS):
   """Returns the weights after each of some steps."""
   weights = []
   for _ in range(num_steps):
-    run.steps.train()
+    run.train()
     weights.append(run.weights())
   return weights
 

@@ -109,7 +109,7 @@ def test_all_towers_start_and_train_alike(files, num_towers, placement, settings
       if run.program.replicas:
         assert run.session.run(run.program.replicas.same).all()
       for _ in range(3):
-        run.steps.train()
+        run.train()
       run.steps.check_replicas()
       return run.weights()
 
@@ -269,7 +269,7 @@ def test_frozen_batch_norm_trains():
   def train(num_towers, kind):
     with Run(model=frozen, num_towers=num_towers, batch_norm=kind) as run:
       for _ in range(4):
-        run.steps.train()
+        run.train()
       return run.initial_weights, run.weights(), read_all(run)
 
   _, expected, _ = train(1, 'first')

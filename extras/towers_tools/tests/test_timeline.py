@@ -20,7 +20,7 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
   warnings, losses = [], []
   with Run(**dict(CURVES, **settings)) as run:
     for _ in range(first_step):
-      run.steps.train()
+      run.train()
     timeline = Timeline(str(path), run.steps, first=first, last=last, first_step=first_step,
                         warn=warnings.append)
     callbacks = [timeline]
@@ -29,7 +29,7 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
       callbacks.append(MetricSamples(run.steps, plan=run.program.plan, every=every,
                                      first_step=first_step, metric_writers=[kept]))
     for step in range(first_step + 1, steps + 1):
-      losses.append(run.steps.train())
+      losses.append(run.train())
       for callback in callbacks:
         callback.step(step=step, loss=losses[-1], train_seconds=float(step))
     timeline.close()

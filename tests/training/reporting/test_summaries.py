@@ -72,7 +72,7 @@ def test_the_norm_is_that_of_the_averaged_gradients_before_they_are_clipped(sett
     train(run, metric_writers=[kept], every=1, total_steps=1)
     initial = run.initial_weights
   with Run(num_towers=1, optimizer='sgd', learning_rate=1.0) as run:
-    run.steps.train()
+    run.train()
     weights = run.weights()
   gradients = [initial[name] - weights[name] for name in initial]
   expected = np.sqrt(sum(np.sum(gradient ** 2) for gradient in gradients))

@@ -28,9 +28,9 @@ def restore(run, folder):
 def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optimizer):
   with Run(num_towers=4, optimizer=optimizer) as run:
     for _ in range(3):
-      run.steps.train()
+      run.train()
     save(run, tmp_path)
-    expected = [run.steps.train() for _ in range(3)]
+    expected = [run.train() for _ in range(3)]
     weights = run.weights()
   for settings in (
       dict(num_towers=1), dict(num_towers=3, mode='shard', placement='balanced', depth=0),
@@ -40,7 +40,7 @@ def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optim
       restore(other, tmp_path)
       assert other.counters() == [3, 21]
       other.steps.start(3)
-      assert [other.steps.train() for _ in range(3)] == pytest.approx(expected, abs=1e-5)
+      assert [other.train() for _ in range(3)] == pytest.approx(expected, abs=1e-5)
       assert_same_weights(other.weights(), weights)
 
 
@@ -52,7 +52,7 @@ def test_a_folder_without_a_checkpoint_restores_nothing(tmp_path):
 
 def test_a_moved_folder_still_finds_its_checkpoints(tmp_path):
   with Run() as run:
-    run.steps.train()
+    run.train()
     save(run, tmp_path / 'here')
     expected = run.weights()
   (tmp_path / 'here').rename(tmp_path / 'there')
@@ -65,12 +65,12 @@ def test_only_the_newest_stay_over_a_resume_too(tmp_path):
   with Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     for _ in range(2):
-      run.steps.train()
+      run.train()
       checkpoints.save(run.session)
   with Run() as run, run.graph.as_default():
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     checkpoints.restore(run.session)
-    run.steps.train()
+    run.train()
     checkpoints.save(run.session)
   assert sorted(path.name for path in tmp_path.glob('*.index')) == [
       'model.ckpt-2.index', 'model.ckpt-3.index']
@@ -133,7 +133,7 @@ def trained(folder, steps, keep=5, warn=pytest.fail):
     checkpoints.restore(run.session)
     run.steps.start(int(run.counters()[0]))
     for _ in range(steps):
-      run.steps.train()
+      run.train()
       checkpoints.save(run.session)
       weights.append(run.weights())
     checkpoints.close()
@@ -169,7 +169,7 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path):
       assert 'resumes from the one before' in warnings[-1], damage
       # The next checkpoint stays, although a newer, damaged one lies beside it.
       run.steps.start(2)
-      run.steps.train()
+      run.train()
       checkpoints.save(run.session)
       assert_same_weights(run.weights(), weights[2], tolerance=0)
       assert checkpoints.restore(run.session) == str(folder / 'model.ckpt-3'), damage
@@ -284,7 +284,7 @@ def test_what_is_written_in_the_background_is_what_was_taken(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), keep=9)
     taken = []
     for _ in range(3):
-      run.steps.train()
+      run.train()
       snapshot = checkpoints.take(run.session)
       taken.append([np.copy(value) for value in snapshot.values])
       checkpoints.write(snapshot)
@@ -321,9 +321,9 @@ def write_fixture(folder):
   shutil.rmtree(folder, ignore_errors=True)
   with Run(num_towers=4, placement='balanced') as run:
     for _ in range(3):
-      run.steps.train()
+      run.train()
     save(run, folder)
-    np.savetxt(os.path.join(folder, EXPECTED_LOSSES), [run.steps.train() for _ in range(3)])
+    np.savetxt(os.path.join(folder, EXPECTED_LOSSES), [run.train() for _ in range(3)])
 
 
 @pytest.mark.parametrize('target', ['tensorflow_1_14', 'tensorflow_2_21'])
@@ -332,7 +332,7 @@ def test_a_checkpoint_of_four_towers_on_either_target_goes_on_with_one_tower_her
   with Run(num_towers=1, seed=9) as run:
     assert restore(run, tmp_path / target)
     run.steps.start(3)
-    losses = [run.steps.train() for _ in range(3)]
+    losses = [run.train() for _ in range(3)]
   np.testing.assert_allclose(losses, np.loadtxt(os.path.join(WRITTEN, target, EXPECTED_LOSSES)),
                              atol=1e-5)
 

@@ -70,7 +70,7 @@ def test_any_history(tmp_path, random_seed):
     saved = (0, 0)
     for action in history:
       if action == 'train':
-        assert run.steps.train() == pytest.approx(expected_loss(step, batch_size), rel=1e-5)
+        assert run.train() == pytest.approx(expected_loss(step, batch_size), rel=1e-5)
         seen += min(batch_size, NUM_TRAIN - step % -(-NUM_TRAIN // batch_size) * batch_size)
         step += 1
       elif action == 'validate':

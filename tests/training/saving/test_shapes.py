@@ -48,7 +48,7 @@ def train_part(shape, folder, is_first):
   with Run(**shape) as run:
     if not is_first:
       restore(run, folder)
-    losses = [run.steps.train() for _ in range(PART)]
+    losses = [run.train() for _ in range(PART)]
     return losses, save(run, folder)
 
 
@@ -71,7 +71,7 @@ def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
     of_part, weights = train_part(shape, tmp_path, is_first=index == 0)
     losses += of_part
   with Run(**settings_of(num_towers=1)) as one:
-    assert losses == pytest.approx([one.steps.train() for _ in losses], abs=2e-6)
+    assert losses == pytest.approx([one.train() for _ in losses], abs=2e-6)
     assert_same_weights(weights, all_weights(one), 2e-6)
     small.assert_moved(one.initial_weights, one.weights())
 
@@ -79,7 +79,7 @@ def test_a_chain_of_shapes_is_one_uninterrupted_tower(chain, tmp_path):
 def write_checkpoint(folder, *, steps, recorded=True, **settings):
   with Run(**settings_of(num_towers=1, **settings)) as run, run.graph.as_default():
     for _ in range(steps):
-      run.steps.train()
+      run.train()
     if recorded:
       checkpoints_of(run, folder).save(run.session)
     else:

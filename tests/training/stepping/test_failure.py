@@ -15,7 +15,7 @@ def fail_of(run):
   """Trains until it fails; returns the explanation."""
   with pytest.raises(tf.errors.OpError) as error, run:
     for _ in range(20):
-      run.steps.train()
+      run.train()
     run.validate()
   message = str(explain(error.value, run.steps))
   assert '\n' not in message and 'Traceback' not in message
@@ -55,11 +55,11 @@ def test_a_file_that_vanishes_in_an_epoch_is_named(tmp_path):
   run = Run(mode='shard', batch_size=4, train=train)
   with run:
     for _ in range(2):
-      run.steps.train()
+      run.train()
     os.remove(str(tmp_path / '05'))
     with pytest.raises(tf.errors.OpError) as error:
       for _ in range(20):
-        run.steps.train()
+        run.train()
   message = str(explain(error.value, run.steps))
   assert message.startswith('The input of tower 1 (split train) failed in training')
   assert '05; No such file or directory' in message

@@ -34,7 +34,7 @@ def test_what_goes_forward_or_is_paused_or_not_watched_yet_is_left_alone():
     with dog.paused():
       time.sleep(0.8)
     for _ in range(8):
-      run.steps.train()
+      run.train()
       time.sleep(0.1)
   time.sleep(0.5)
   assert reasons == []
