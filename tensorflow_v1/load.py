@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, Sequence
 from towers.base.collector import uncollected
 from towers.base.default_signals import default_signals
 from towers.base.installed import check_environment, find_distributions, find_tensorflow
+from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 
 # A machine with a GPU driver has one of these: Linux, WSL, Jetson, ROCm.
@@ -66,8 +67,10 @@ def _without_load_notices() -> Iterator[None]:
 _distributions = find_distributions(sys.path)
 _tensorflow = find_tensorflow(_distributions)
 IS_1 = _tensorflow is not None and _tensorflow.numbers < (2, 0)
-check_environment(sys.version_info[:2], _distributions,
-                  importlib.util.find_spec('tensorflow') is not None)
+_notice = check_environment(sys.version_info[:2], _distributions,
+                            importlib.util.find_spec('tensorflow') is not None)
+if _notice:
+  write_line(_notice, sys.stderr)
 
 # The user's settings win, here and below.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', default_log_level(dict(os.environ)))

@@ -327,7 +327,14 @@ def test_no_tensorflow(site):
     ((3, 13), ['tensorflow-2.21.0.dist-info', 'protobuf-7.36.2.dist-info']),
     ((3, 13), [])])
 def test_what_works_is_not_refused(site, python, folders):
-  installed.check_environment(python, site(*folders), True)
+  assert installed.check_environment(python, site(*folders), True) == ''
+
+
+@pytest.mark.parametrize('python, folder', [
+    ((3, 8), 'nvidia_tensorflow-1.15.5+nv23.03.dist-info'),
+    ((3, 7), 'tensorflow-1.15.0.dist-info')])
+def test_what_is_not_tested_is_accepted_with_a_word(site, python, folder):
+  assert 'is not tested' in installed.check_environment(python, site(folder), True)
 
 
 GRAPH = '''

@@ -14,11 +14,11 @@ from towers.base.usage_error import UsageError
 __version__ = '0.1.0'
 
 _PINNED = 'or let ./run make an environment with the versions this project is tested with'
-_TENSORFLOW_NAMES = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu')
+_TENSORFLOW_NAMES = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'nvidia-tensorflow')
 # The folder of an installed distribution: tensorflow_gpu-1.14.0.dist-info, or conda's
 # tensorflow-1.14.0-py3.7.egg-info.
 _METADATA_FOLDER = re.compile(
-    r'(tensorflow(?:[-_](?:gpu|cpu))?|protobuf)-(\d[^-]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$')
+    r'(tensorflow(?:[-_](?:gpu|cpu))?|nvidia[-_]tensorflow|protobuf)-(\d[^-]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$')
 
 
 class Distribution(NamedTuple):
@@ -54,7 +54,7 @@ def find_distributions(folders: Sequence[str]) -> List[Distribution]:
 
 
 def check_environment(python: Tuple[int, int], distributions: Sequence[Distribution],
-                      tensorflow_is_there: bool) -> None:
+                      tensorflow_is_there: bool) -> str:
   """Refuses, before TensorFlow is imported, an environment in which the import cannot work.
 
   Args:
@@ -63,12 +63,18 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
     tensorflow_is_there: whether `import tensorflow` would find a module; a build of one's own has
       no metadata.
 
+  Returns:
+    A warning where a TensorFlow 1.x other than 1.14 is installed, such as NVIDIA's 1.15 for Python
+    3.8; ''.
+
   Raises:
-    UsageError: for Python 3.8 or 3.9, no TensorFlow or one before 1.14, two that overwrote each
-      other, or a protobuf with which this TensorFlow cannot be imported. The message names what was
-      found and the fix.
+    UsageError: for Python 3.8 or 3.9 without TensorFlow 1.15, no TensorFlow or one before 1.14, two
+      that overwrote each other, or a protobuf with which this TensorFlow cannot be imported. The
+      message names what was found and the fix.
   """
-  if python in ((3, 8), (3, 9)):
+  tensorflow = find_tensorflow(distributions)
+  is_1_15 = tensorflow is not None and tensorflow.numbers == (1, 15)
+  if python in ((3, 8), (3, 9)) and not is_1_15:
     major, minor = python
     raise UsageError(
         f'this is Python {major}.{minor}, which towers does not run on: TensorFlow 1.14 has no '
@@ -81,7 +87,6 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
 
   _refuse_two_tensorflows([found for found in distributions if found.name in _TENSORFLOW_NAMES])
 
-  tensorflow = find_tensorflow(distributions)
   protobuf = _first(distributions, ('protobuf',))
   if tensorflow and tensorflow.numbers < (1, 14):
     raise UsageError(
@@ -92,6 +97,10 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
     raise UsageError(
         f'protobuf {protobuf.version} in {protobuf.folder} cannot be imported by a TensorFlow for '
         f'Python 3.7, which needs 3.20.3 or earlier: pip install protobuf==3.20.3, {_PINNED}.')
+  if tensorflow and is_1_15:
+    return (f'WARNING: {tensorflow.name} {tensorflow.version} is not tested; towers is with 1.14 '
+            'and 2.21')
+  return ''
 
 
 def _refuse_two_tensorflows(tensorflows: Sequence[Distribution]) -> None:

@@ -1,5 +1,6 @@
 """A timed trial: some steps of `main.py` in a process of their own, which may crash or hang."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,6 +9,7 @@ import tempfile
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from towers.annexes import EXTRAS
+from towers.base.usage_error import UsageError
 from towers.placement.cluster import ELASTIC
 from towers.settings import GROUPS
 from towers.training.faults.run_error import WorkerGone
@@ -69,7 +71,7 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
   environment = dict(os.environ, **environment or {}, PYTHONPATH=paths)
   # A trial is not started again, and keeps no checkpoints.
   environment.pop(ELASTIC, None)
-  with tempfile.TemporaryDirectory(prefix='towers-autotune-') as folder:
+  with _temporary_folder() as folder:
     settings['result_file'] = os.path.join(folder, 'result.json')
     try:
       done = subprocess.run(
@@ -88,6 +90,17 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
                     examples_per_second=result['examples_per_second'],
                     num_towers=result['num_towers'],
                     all_reduce_bytes=result.get('all_reduce_bytes') or 0)
+
+
+@contextlib.contextmanager
+def _temporary_folder():
+  try:
+    opened = tempfile.TemporaryDirectory(prefix='towers-autotune-')
+  except OSError as error:
+    raise UsageError(f'There is no folder for temporary files: {error.strerror}. Set TMPDIR to one '
+                     'that can be written.') from None
+  with opened as folder:
+    yield folder
 
 
 def join_trials(trials: Sequence[TimedTrial]) -> TimedTrial:

@@ -42,7 +42,7 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   lines += [
       f"input: {program.settings['input_mode']}, staging depth {staging_depth}; "
       f'{describe_batch(program.plan)}',
-      '; '.join(filter(None, [_join('model: ', name, f'{num_weights:,} weights'), update]))]
+      '; '.join(filter(None, [_join('model: ', name, _count(num_weights, 'weight')), update]))]
   if program.precision is not None:
     lines.append(describe_precision(program.precision))
   if program.towers[0].recomputed is not None:

@@ -210,7 +210,8 @@ class Progress:
     return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
 
   def _share_waited(self, since_seconds, seconds):
-    return min((self._input_wait_seconds() - since_seconds) / seconds, 1.0) if seconds else None
+    waited = float(self._input_wait_seconds() - since_seconds)
+    return min(waited / seconds, 1.0) if seconds else None
 
   def _speed(self, since_step, seconds):
     examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)

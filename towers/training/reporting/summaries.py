@@ -20,7 +20,7 @@ import os
 import re
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
@@ -51,9 +51,9 @@ class Summaries(MetricWriter):
     self._clock = clock
     self._is_failing = False
     name = f'events.out.tfevents.{int(clock()):010}.{socket.gethostname()}.{os.getpid()}'
-    self._handle = _open_new(os.path.join(folder, name))
+    self._path = os.path.join(folder, name)
+    self._handle: Optional[int] = None
     self._size = 0
-    self._write(tf.Event(file_version=_FILE_VERSION))
     self.rewind(first_step)
     for tag, text in texts.items():
       self._write_values(first_step, text_value(tag, text))
@@ -86,7 +86,8 @@ class Summaries(MetricWriter):
 
   def close(self) -> None:
     """Closes the file."""
-    os.close(self._handle)
+    if self._handle is not None:
+      os.close(self._handle)
 
   def _write_scalars(self, step, group, values):
     self._write_values(step, *[tf.Summary.Value(tag=f'{group}/{name}', simple_value=value)
@@ -99,20 +100,27 @@ class Summaries(MetricWriter):
   def _write(self, event):
     """Appends an event, or warns and leaves the file as it was."""
     event.wall_time = self._clock()
-    record = io.BytesIO()
-    write_record(record, event.SerializeToString())
     try:
-      written = os.write(self._handle, record.getvalue())
-      if written != record.tell():
-        os.ftruncate(self._handle, self._size)
-        raise OSError(None, f'{written} of {record.tell()} bytes were written')
-      self._size += written
+      if self._handle is None:
+        self._handle = _open_new(self._path)
+      if not self._size:
+        self._append(tf.Event(file_version=_FILE_VERSION, wall_time=event.wall_time))
+      self._append(event)
       self._is_failing = False
     except OSError as error:
       if not self._is_failing:
         self._warn(f'WARNING: summaries cannot be written: {error.strerror}. The run continues '
                    'without these points.')
       self._is_failing = True
+
+  def _append(self, event):
+    record = io.BytesIO()
+    write_record(record, event.SerializeToString())
+    written = os.write(self._handle, record.getvalue())
+    if written != record.tell():
+      os.ftruncate(self._handle, self._size)
+      raise OSError(None, f'{written} of {record.tell()} bytes were written')
+    self._size += written
 
 
 def format_settings(settings: Mapping[str, Any], *, defaults: Mapping[str, Any]) -> str:

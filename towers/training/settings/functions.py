@@ -103,12 +103,12 @@ def _find_from_here():
 
 def _import(setting: str, text: str, place: str) -> ModuleType:
   """Returns the module, from a file or by its name."""
+  if place.endswith('.py') and not os.path.isfile(place):
+    raise UsageError(f'{setting}={text}: there is no file {place}.')
   try:
     if not place.endswith('.py'):
       _find_from_here()
       return importlib.import_module(place)
-    if not os.path.isfile(place):
-      raise UsageError(f'{setting}={text}: there is no file {place}.')
     return _import_file(os.path.abspath(place))
   except (ImportError, SyntaxError, ValueError) as error:
     raise UsageError(f'{setting}={text}: {place or "nothing"} cannot be imported: {error}. Write '

@@ -13,6 +13,7 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from tensorflow_v1 import DType, Tensor, tf
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.data import Examples
 from towers.data.composite import find_rows
@@ -78,7 +79,15 @@ def build_serving(predict: Predict, examples: Examples) -> Serving:
       named[name] = value
     else:
       positional.append(value)
-  outputs = name_outputs(predict, predict(*positional, **named))
+  try:
+    returned = predict(*positional, **named)
+  except TypeError as error:  # An op of another dtype, as of a JPEG's bytes for an array.
+    given = ', '.join(f'{name} {tensor.dtype.name} {tensor.shape.as_list()}'
+                      for name, tensor in inputs.items())
+    raise UsageError(f'{_name(predict)} cannot be built on what a batch of the training split '
+                     f'holds, {given}: {find_reason(error)}. It is fed examples as the model is: '
+                     'train on encoded images, or decode before it is fed.') from error
+  outputs = name_outputs(predict, returned)
   # Labels, for example, which a function of the whole batch takes and does not use.
   needed = find_needed([output.op for output in outputs.values()])
   used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
