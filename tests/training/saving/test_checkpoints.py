@@ -202,24 +202,27 @@ def test_any_damage_of_the_newest_index_falls_back(tmp_path):
     assert checkpoints.restore(run.session) == str(tmp_path / 'model.ckpt-2')
 
 
-def test_a_sync_that_fails_once_leaves_no_older_checkpoint_as_the_newest(tmp_path, monkeypatch):
-  sync, failed = os.fsync, []
+@pytest.mark.parametrize('of', ['folder', 'state file'])
+def test_a_sync_that_fails_once_leaves_no_older_checkpoint_as_the_newest(of, tmp_path, monkeypatch):
+  sync, failed, warnings = os.fsync, [], []
 
   def fail_once(handle):
-    if os.path.isdir(f'/proc/self/fd/{handle}') and not failed:
-      failed.append(handle)
+    path = os.readlink(f'/proc/self/fd/{handle}')
+    if not failed and str(tmp_path) == (path if of == 'folder' else os.path.dirname(path)):
+      failed.append(path)
       raise OSError(errno.EIO, os.strerror(errno.EIO))
     sync(handle)
 
   with Run() as run, run.graph.as_default():
-    checkpoints = Checkpoints(str(tmp_path), keep=5, warn=pytest.fail)
+    checkpoints = Checkpoints(str(tmp_path), keep=5, warn=warnings.append)
     run.steps.train()
     checkpoints.save(run.session)
     run.steps.train()
     monkeypatch.setattr(os, 'fsync', fail_once)
     checkpoints.save(run.session)
     checkpoints.close()
-  assert failed and tf.train.latest_checkpoint(str(tmp_path)).endswith('model.ckpt-2')
+  assert failed and not warnings
+  assert tf.train.latest_checkpoint(str(tmp_path)).endswith('model.ckpt-2')
 
 
 def test_a_whole_folder_of_damaged_checkpoints_never_starts_anew(tmp_path):

@@ -104,8 +104,9 @@ class Summaries(MetricWriter):
       if self._handle is None:
         self._handle = _open_new(self._path)
       if not self._size:
-        self._append(tf.Event(file_version=_FILE_VERSION, wall_time=event.wall_time))
-      self._append(event)
+        self._append(self._handle, tf.Event(file_version=_FILE_VERSION,
+                                            wall_time=event.wall_time))
+      self._append(self._handle, event)
       self._is_failing = False
     except OSError as error:
       if not self._is_failing:
@@ -113,12 +114,12 @@ class Summaries(MetricWriter):
                    'without these points.')
       self._is_failing = True
 
-  def _append(self, event):
+  def _append(self, handle, event):
     record = io.BytesIO()
     write_record(record, event.SerializeToString())
-    written = os.write(self._handle, record.getvalue())
+    written = os.write(handle, record.getvalue())
     if written != record.tell():
-      os.ftruncate(self._handle, self._size)
+      os.ftruncate(handle, self._size)
       raise OSError(None, f'{written} of {record.tell()} bytes were written')
     self._size += written
 
