@@ -16,6 +16,7 @@ from towers.training.settings.flags import parse_flags
     ('--learning-rate=1', 'There is no flag --learning-rate: did you mean --learning_rate?'),
     ('--noshuffel', 'There is no flag --noshuffel: did you mean --shuffle?'),
     ('--epoch=3', 'There is no flag --epoch: did you mean --epochs'),
+    ('--num_towers=2', 'There is no flag --num_towers: did you mean --num_gpus?'),
     ('--bs=8', 'There is no flag --bs: did you mean --batch_size?'),
     ('--zzz', 'There is no flag --zzz.\n'),
     ('--batch_size=64k', '--batch_size=64k: it must be a whole number.'),

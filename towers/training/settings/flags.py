@@ -151,7 +151,7 @@ def format_versions() -> str:
 def say_in_flags(message: str) -> str:
   """Returns what is said of settings in Python's words, `num_towers=9`, in those of the flags."""
   for words, flag in _IN_PYTHON.items():
-    message = message.replace(words, flag)
+    message = re.sub(rf'(?<![\w-]){words}\b', flag, message)
   return _NAMED.sub(r'--\g<0>', message)
 
 
@@ -159,7 +159,8 @@ def _explain(error, others):
   """Returns what is wrong with a flag, in our words, and the flag that was meant."""
   wrong_value = re.match(r'flag --(\w+)=(.*?): ', str(error), re.DOTALL)
   if isinstance(error, flags.UnrecognizedFlagError):
-    meant = find_meant(error.flagname, [*SETTINGS, *(others or ())])
+    typed = _IN_PYTHON.get(error.flagname)
+    meant = [typed] if typed else find_meant(error.flagname, [*SETTINGS, *(others or ())])
     guess = f": did you mean --{' or --'.join(meant)}?" if meant else '.'
     return f'There is no flag --{error.flagname}{guess}'
   if wrong_value and wrong_value[1] in SETTINGS:
