@@ -172,7 +172,13 @@ def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   names = dict(towers=towers, tf=tf, images=random.rand(3, 4), labels=np.arange(3))
   programs = python_blocks(os.path.join('docs', 'data.md'))
-  for program, num_tensors in zip(programs, (2, 2, 3, 2, 2, 2, 5)):
+  names['pictures'] = random.randint(256, size=(3, 32, 32, 3)).astype(np.uint8)
+  forms = (2, 2, 3, 2, 2, 2, 5)
+  for program in programs[len(forms):]:
+    exec(program, names)
+  assert [part.shape for part in tf.nest.flatten(first_batch(names['train'], 1))] == [
+      (1, 32, 32, 3), (1,)]
+  for program, num_tensors in zip(programs, forms):
     exec(program, names)
     assert len(tf.nest.flatten(first_batch(names['examples'], 1))) == num_tensors
   assert {'make', 'parse'} <= set(names) and (tmp_path / 'train.count').exists()
