@@ -105,6 +105,7 @@ def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_t
   assert float(losses[0]) < 0.02
 
 
+@pytest.mark.nightly
 def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties(by_themselves):
   stdout, stderr = by_themselves['examples.keras_model']
   assert stderr == ''

@@ -103,7 +103,7 @@ print(json.dumps(pages))
 """
 
 
-@pytest.mark.nightly(but='environ0-are_kept0')
+@pytest.mark.nightly
 @pytest.mark.skipif(_IS_1 or sys.platform != 'linux', reason='2.x has malloc keep blocks, on Linux')
 @pytest.mark.parametrize('environ, are_kept', [
     ({}, [True, True]),

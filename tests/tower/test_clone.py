@@ -245,6 +245,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.nightly(but=['while_loop-1', 'map_fn-0'])
 @pytest.mark.parametrize('depth', [0, 1])
 @pytest.mark.parametrize('loop', LOOPS)
 def test_loops_of_clones_run_where_the_models_own_would(loop, depth):

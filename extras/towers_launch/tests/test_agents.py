@@ -146,6 +146,7 @@ wait_long()
   assert team.end() == [0, 0, 0]
 
 
+@pytest.mark.nightly
 def test_after_the_only_agent_was_killed_a_new_one_goes_on_without_waiting_for_the_others(meet):
   team = meet(ROUND + '''
 if os.path.exists(os.path.join(os.environ['NOTES'], 'back')):
@@ -199,6 +200,7 @@ note('ready')
   assert team.end() == [143]
 
 
+@pytest.mark.nightly
 def test_an_agent_gives_up_after_its_restarts(meet):
   team = meet(ROUND + 'sys.exit(3)\n')
   team.start(0, 1, flags=['--join_seconds=0', '--restarts=1'])

@@ -109,6 +109,7 @@ if rank == '0':
 '''
 
 
+@pytest.mark.nightly
 def test_workers_try_sizes_of_fused_gradients_and_choose_alike(
     tmp_path, monkeypatch, capsys, clusters, threads):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
