@@ -14,12 +14,12 @@ from absl import flags
 
 from towers.base.output import flush_streams, open_closed_streams, write_line
 from towers.base.usage_error import UsageError
-from towers.placement.cluster import check_port, read_cluster
+from towers.placement.cluster import read_cluster
 from towers.training import jobs
+from towers.training.claim import claim
 from towers.training.faults.run_error import RunError
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.reporting.result import write_result
-from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
 from towers.training.settings.flags import parse_flags, say_in_flags
 from towers.training.settings.functions import give_function, give_predict
@@ -97,13 +97,7 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     return 0
   cluster = read_cluster(os.environ)
   config = config.for_worker(cluster)
-  check_outputs(result_file=config.result_file, report=config.report,
-                trace_file=config.trace_file if config.trace_steps else None,
-                summary_dir=config.summary_dir, export_dir=config.export_dir,
-                checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
-  check_port(cluster)
-  with lock_folder(config.checkpoint_dir if cluster.is_chief else None,
-                   wait_seconds=config.start_seconds if cluster.is_elastic else 0):
+  with claim(config, cluster):
     if config.autotune:
       config = jobs.tune(config, cluster, command)
     set_xla(config.xla, os.environ)

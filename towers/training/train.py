@@ -9,10 +9,11 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data import BadRecords, Examples
 from towers.input.micro_batches import AUTO
-from towers.placement.cluster import check_port, read_cluster
+from towers.placement.cluster import read_cluster
 from towers.placement.devices import Devices
 from towers.settings import common_to_workers
 from towers.training.callbacks import read_callbacks
+from towers.training.claim import claim
 from towers.training.cluster.worker import has_started, join_workers
 from towers.training.faults.signals import Signals
 from towers.training.fitting import recall_accumulate
@@ -20,9 +21,7 @@ from towers.training.reporting.describe import describe_run
 from towers.training.reporting.progress import Callback
 from towers.training.reporting.result import format_result, write_result
 from towers.training.run import Run
-from towers.training.saving.lock import lock_folder
 from towers.training.settings.config import Config
-from towers.training.settings.outputs import check_outputs
 from towers.training.stepping.startup import Startup
 from towers.training_graph import TrainingGraph
 
@@ -48,30 +47,22 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
 
   Args:
     program: a `towers.Program`.
-    epochs: passes over the training examples; 5 if `steps` is None too.
-    steps: weight updates, instead of epochs.
-    validate_every: as '500steps' or '2epochs'.
+    epochs, steps: passes over the training examples, or weight updates; 5 epochs if both are None.
+    validate_every, checkpoint_every: as '500steps' or '2epochs'; checkpoints also as '600seconds'.
     checkpoint_dir: folder to save to, and to resume from when it has a checkpoint.
-    checkpoint_every: as '500steps', '2epochs' or '600seconds'.
     keep_checkpoints: newest checkpoints to keep, besides the best one.
     best_metric: of validation; the best is the largest, or the smallest of a loss or error.
     early_stopping: validations in a row without a new best one, after which the run stops.
     on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.
-    on_nan: 'stop' or 'skip' when the loss or a gradient is not finite; 'rollback' needs a program
-      whose learning rate it can lower, which only `main.py` builds.
-    max_seconds: in which the run validates, saves and ends, to go on when it is started again;
-      from the start of `train`.
+    on_nan: 'stop' or 'skip' when the loss or a gradient is not finite.
+    max_seconds: in which the run validates, saves and ends, to go on when it is started again.
     stall_seconds: without any progress, after which the run ends and says why.
     quiet: whether to leave out the progress line.
-    summary_dir: folder for TensorBoard.
-    report: page of HTML to write.
-    summary_every: between two points of the curves, as '500steps' or '0.1epochs'.
-    trace_steps: steps whose every op is traced, as '10:12'.
-    trace_file: file of the trace.
-    result_file: file for the result, as JSON.
-    graph_rewriter, inter_threads, intra_threads: see `towers.build_session_config`.
-    start_seconds: how long to wait for all workers.
-    worker_seconds: how long another worker may then be silent.
+    summary_dir, summary_every: folder for TensorBoard, and between two points of its curves.
+    report, result_file: page of HTML to write; file for the result, as JSON.
+    trace_steps, trace_file: steps whose every op is traced, as '10:12', and where to.
+    graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
+    start_seconds, worker_seconds: to wait for all workers, and for one that is silent.
     callbacks: `towers.Callback` objects, or functions of the step and the loss, run after each
       step. An exception in one ends the run once the step is saved.
 
@@ -83,10 +74,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     RunError: the run cannot go on.
     Interrupted: SIGTERM or Ctrl-C ended it, after it had saved.
   """
-  if not isinstance(program, TrainingGraph):
-    raise UsageError(f'towers.train takes a program, and got {program!r}: write '
-                     'towers.train(towers.Program(model, train=…, batch_size=…, optimizer=…)).')
-  own = dict(
+  return _train(program, callbacks, dict(
       epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
       checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints,
       best_metric=best_metric, early_stopping=early_stopping, on_full_disk=on_full_disk,
@@ -94,32 +82,32 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
       summary_dir=summary_dir, report=report, summary_every=summary_every,
       trace_steps=trace_steps, trace_file=trace_file, result_file=result_file,
       graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
-      start_seconds=start_seconds, worker_seconds=worker_seconds)
-  if on_nan == 'rollback':
+      start_seconds=start_seconds, worker_seconds=worker_seconds))
+
+
+def _train(program, callbacks, own):
+  """Trains a program with `own` settings of the run."""
+  if not isinstance(program, TrainingGraph):
+    raise UsageError(f'towers.train takes a program, and got {program!r}: write '
+                     'towers.train(towers.Program(model, train=…, batch_size=…, optimizer=…)).')
+  if own['on_nan'] == 'rollback':
     raise UsageError('on_nan=rollback lowers the learning rate, which only a program of '
                      'main.py lets it: use on_nan=skip or stop.')
-  callbacks = read_callbacks(callbacks)
-  if early_stopping is not None and program.validation is None:
-    raise UsageError(f'early_stopping={early_stopping} needs validation: give '
+  if own['early_stopping'] is not None and program.validation is None:
+    raise UsageError(f"early_stopping={own['early_stopping']} needs validation: give "
                      'towers.Program the argument validation.')
-  cluster = read_cluster(os.environ)
+  callbacks, cluster = read_callbacks(callbacks), read_cluster(os.environ)
   config = Config(**own).for_worker(cluster)
-  settings = {**program.settings, **own}
-  check_outputs(result_file=config.result_file, report=config.report,
-                trace_file=config.trace_file if config.trace_steps else None,
-                summary_dir=config.summary_dir,
-                checkpoint_dir=config.checkpoint_dir if cluster.is_chief else None)
-  if not has_started(cluster):
-    check_port(cluster)
 
-  with Signals() as signals, Startup(time.monotonic()) as startup, lock_folder(
-      config.checkpoint_dir if cluster.is_chief else None,
-      wait_seconds=start_seconds if cluster.is_elastic else 0), program.graph.as_default():
+  def build(accumulate):
+    is_built = accumulate == program.plan.accumulate
+    return program if is_built else program.build_again(accumulate)
+
+  with claim(config, cluster, listens=not has_started(cluster)), Signals() as signals, \
+      Startup(time.monotonic()) as startup, program.graph.as_default():
     return train_configured(
-        lambda accumulate: (program if accumulate == program.plan.accumulate
-                            else program.build_again(accumulate)),
-        config, settings, devices=program.devices, startup=startup, signals=signals,
-        num_towers=program.plan.num_towers,
+        build, config, {**program.settings, **own}, devices=program.devices, startup=startup,
+        signals=signals, num_towers=program.plan.num_towers,
         splits=(program.train_examples, program.validation_examples), callbacks=callbacks)
 
 

@@ -1,0 +1,28 @@
+"""Claim: what a run must have to itself before anything expensive begins."""
+
+from typing import ContextManager
+
+from towers.placement.cluster import Cluster, check_port
+from towers.training.saving.lock import lock_folder
+from towers.training.settings.config import Config
+from towers.training.settings.outputs import check_outputs
+
+
+def claim(config: Config, cluster: Cluster, *, listens: bool = True) -> ContextManager[None]:
+  """Makes sure that outputs can be written; returns a context that has the folder of checkpoints.
+
+  Args:
+    config: of this worker.
+    cluster: the workers.
+    listens: whether this worker's port must be free.
+
+  Raises:
+    UsageError: an output cannot be written, the port is in use, or another run has the folder.
+  """
+  folder = config.checkpoint_dir if cluster.is_chief else None
+  check_outputs(result_file=config.result_file, report=config.report,
+                trace_file=config.trace_file if config.trace_steps else None,
+                summary_dir=config.summary_dir, export_dir=config.export_dir, checkpoint_dir=folder)
+  if listens:
+    check_port(cluster)
+  return lock_folder(folder, wait_seconds=config.start_seconds if cluster.is_elastic else 0)
