@@ -18,6 +18,7 @@ from towers.base.installed import __version__
 _PUBLIC = {
     'Callback': 'towers.training.reporting.progress',
     'DataSet': 'towers.data.examples',
+    'Every': 'towers.update.groups',
     'Examples': 'towers.data.examples',
     'KerasModel': 'towers.models.keras_model',
     'OutOfMemory': 'towers.training.faults.run_error',
@@ -92,6 +93,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.training.reporting.progress import Callback
   from towers.training.tools.export import export
   from towers.training.train import train
+  from towers.update.groups import Every
   from towers.warm_start.matching import init_from
 
 

@@ -6,7 +6,7 @@ A message says what was given, what is taken, and the line to write.
 import functools
 import inspect
 import re
-from typing import Any, Callable, Mapping, TypeVar
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tensorflow_v1 import Optimizer, is_dataset, tf
 from towers.base.usage_error import UsageError
 from towers.data.examples import DataSet, Examples
 from towers.settings import SETTINGS, find_meant
+from towers.update.groups import by_pattern
 
 # The module of what Keras makes, in TensorFlow or beside it.
 _IN_KERAS = re.compile(r'(^|\.)(tf_)?keras(\.|$)')
@@ -98,7 +99,10 @@ def check_optimizer(optimizer: Any) -> None:
   Raises:
     UsageError: names it, and the line to write.
   """
-  for one in optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]:
+  for steps, one in by_pattern(optimizer).values():
+    if type(steps) is not int or steps < 1:
+      raise UsageError(f'towers.Every got {steps!r} steps: give a whole number above 0, as in '
+                       'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
     if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
       continue
     raise UsageError(f'optimizer is {_name(one)}, and towers.Program takes a tf.train.Optimizer: '

@@ -33,7 +33,7 @@ class Program(TrainingGraph):
     validation: the examples to measure on; None for a program that only trains.
     optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate; or a
       dict of these by pattern of variables, as `{'generator/': adam, 'discriminator/': sgd}`, of
-      which one matches each variable.
+      which one matches each variable; `towers.Every(5, adam)` acts in every fifth step.
     learning_rate: for an optimizer that is a function: a float, or a function from the plan of the
       training split to a scalar tensor, which may read `towers.get_examples_seen()`.
     batch_size: the global batch, over all towers of all workers.

@@ -1,5 +1,6 @@
 """Groups of variables: an optimizer or a rate for each, or none, as in a hand-written step."""
 
+import contextlib
 import functools
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.harness import small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.placement.patterns import parse_pairs
+from towers.training.faults.run_error import RunError
 from towers.training.settings.flags import parse_flags
 from towers.update.groups import build_groups
 
@@ -63,26 +65,32 @@ def train(num_towers, **settings):
     return initial, read(program, session)
 
 
-def train_by_hand(groups, initial):
-  """Returns the weights after the same steps on whole batches, without towers."""
+def train_by_hand(groups, initial, *, num_steps=NUM_STEPS, refuses=False):
+  """Returns the weights after the same steps on whole batches, without towers.
+
+  A group may have a fourth part: it acts in every so many steps. Every second step may be refused.
+  """
   features, labels = small.random_examples(13).arrays
   with tf.Graph().as_default(), tf.Session() as session:
     batch = tf.placeholder(tf.float32, [None, small.NUM_FEATURES]), tf.placeholder(tf.int32, [None])
     losses, _ = small.model(batch, True)
     variables = {variable.op.name: variable for variable in tf.trainable_variables()}
     steps = []
-    for names, optimizer, factor in groups:
+    for names, optimizer, factor, *_ in groups:
       chosen = [variables[name] for name in names]
       gradients = tf.gradients(tf.reduce_mean(losses), chosen)
       steps.append((MAKE[optimizer](RATE * factor), list(zip(gradients, chosen))))
     with tf.control_dependencies([gradient for _, pairs in steps for gradient, _ in pairs]):
-      step = tf.group(*[optimizer.apply_gradients(pairs) for optimizer, pairs in steps])
+      ops = [optimizer.apply_gradients(pairs) for optimizer, pairs in steps]
     session.run(tf.global_variables_initializer())
     for name, variable in variables.items():
       variable.load(initial[name], session)
-    for index in range(NUM_STEPS):
+    for index in range(num_steps):
       chosen = slice(0, 8) if index % 2 == 0 else slice(8, 13)
-      session.run(step, dict(zip(batch, (features[chosen], labels[chosen]))))
+      acting = [op for op, (_, _, _, *every) in zip(ops, groups)
+                if (index + 1) % (every or [1])[0] == 0]
+      if not refuses or index % 2 == 0:
+        session.run(acting, dict(zip(batch, (features[chosen], labels[chosen]))))
     return session.run(variables)
 
 
@@ -155,6 +163,7 @@ def sgd(rate):
     (dict(optimizer=sgd, rate_factors={'hidden': -1.0}), 'rate_factors has -1.0 for hidden'),
     (dict(optimizer=tf.train.GradientDescentOptimizer(0.1), learning_rate=None,
           rate_factors={'hidden': 2.0}), 'rate_factors has 2 for hidden/weights, whose optimizer'),
+    (dict(optimizer=towers.Every(0, sgd)), 'towers.Every got 0 steps: give a whole number'),
 ])
 def test_mistakes_name_the_variable(settings, message):
   with pytest.raises(UsageError, match=message):
@@ -165,7 +174,46 @@ def test_one_object_updates_all_its_variables_at_once():
   """Otherwise its own variables, such as powers of beta, would move once for each pattern."""
   adam = tf.train.AdamOptimizer(0.1)
   groups = build_groups({'a': adam, 'b': adam}, 0.1, ['a/1', 'a/2', 'b'])
-  assert groups == [(adam, {'a/1', 'a/2', 'b'})]
+  assert groups == [(adam, {'a/1', 'a/2', 'b'}, 1)]
+  with pytest.raises(UsageError, match='one object for groups that act in different steps'):
+    build_groups({'a': towers.Every(2, adam), 'b': adam}, 0.1, ['a/1', 'b'])
+
+
+@pytest.mark.parametrize('num_towers, refuses, settings', [
+    (1, False, {}), (3, True, {}), (2, True, dict(variables='replicated', average_weights=0.9))])
+def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_path):
+  """As by two train ops, also after a resume and where steps are refused."""
+  def model(batch, is_training):
+    losses, metrics = small.model(batch, is_training)
+    whole = tf.equal(towers.all_sum(tf.shape(losses)[0]), 8)
+    return losses + tf.where(whole | (not refuses), 0.0, np.nan), metrics
+
+  def make():
+    return build(num_towers, model=model, **settings, optimizer={
+        'hidden/': towers.Every(3, tf.train.AdamOptimizer),
+        'logits/': lambda rate: tf.train.MomentumOptimizer(rate, 0.9)})
+
+  def train_on(session, num_steps):
+    for _ in range(num_steps):
+      with contextlib.suppress(RunError):
+        session.train()
+
+  program = make()
+  with program.session() as session:
+    initial = read(program, session)
+    train_on(session, 4)
+    session.save(str(tmp_path))
+  program = make()
+  with program.session() as session:
+    session.restore(str(tmp_path))
+    train_on(session, 4)
+    trained = read(program, session)
+  assert trained['global_step'] == 8
+  expected = train_by_hand([
+      (['hidden/weights', 'hidden/biases'], 'adam', 1, 3),
+      (['logits/weights', 'logits/biases'], 'momentum', 1)], initial, num_steps=8, refuses=refuses)
+  for name, value in expected.items():
+    np.testing.assert_allclose(trained[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
 def test_flags_give_patterns():

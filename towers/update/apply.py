@@ -53,19 +53,19 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
 
 
 def _list_groups(optimizer, reduced):
-  """Returns (optimizer, the indices of its gradients) of each group that has gradients."""
+  """Returns (group, the indices of its gradients) of each group that has gradients."""
   names = [variable.op.name for _, variable in reduced.gradients]
   groups = [Group(optimizer, set(names))] if isinstance(optimizer, Optimizer) else optimizer
-  by_group = [(group.optimizer, [index for index, name in enumerate(names) if name in group.names])
+  by_group = [(group, [index for index, name in enumerate(names) if name in group.names])
               for group in groups]
-  return [(optimizer, indices) for optimizer, indices in by_group if indices]
+  return [(group, indices) for group, indices in by_group if indices]
 
 
 def _build_step(reduced, groups, weight_decay, guard, averages):
   """Returns the op that does the step, or the bool whether the guard has let it."""
   update_ops = list(reduced.towers[0].update_ops)
   gate, is_finite = None, None
-  if guard and gates_on_device(reduced, [optimizer for optimizer, _ in groups]):
+  if guard and gates_on_device(reduced, [group for group, _ in groups]):
     gate = DeviceGate(_decay_all(reduced, weight_decay))
     reduced, weight_decay, is_finite = gate.reduced, 0.0, gate.is_finite
   elif guard:
@@ -73,8 +73,8 @@ def _build_step(reduced, groups, weight_decay, guard, averages):
   writes = _find_writes(reduced, update_ops, is_finite)
   if gate is not None:
     writes = writes._replace(late=gate.pass_writes(writes.late))
-  for optimizer, indices in groups:
-    make_slots(optimizer, [reduced.gradients[index][1] for index in indices])
+  for group, indices in groups:
+    make_slots(group.optimizer, [reduced.gradients[index][1] for index in indices])
   with tf.device(HOST):
     # Not under the guard: every op there waits for it, even constants, and the counters for these.
     one, seen = tf.constant(1, tf.int64), reduced.num_examples
@@ -113,12 +113,24 @@ def _apply_gradients(reduced, groups, before, gate=None):
   with tf.control_dependencies(before), tf.variable_creator_scope(slot_creator), \
       rounding_alike(reduced.all_reduce is not None), tf.device(HOST):
     applied = []
-    for optimizer, indices in groups:
+    for (optimizer, _, every), indices in groups:
+      pairs = [gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
+               for index in indices]
       with _merging_once(optimizer), gate.gating(optimizer) if gate else contextlib.nullcontext():
-        applied.append(optimizer.apply_gradients([
-            gradients[index] for gradients in [reduced.gradients, *reduced.replicas]
-            for index in indices]))
+        applied.append(optimizer.apply_gradients(pairs) if every == 1 else
+                       _apply_every(every, optimizer, pairs))
     return applied[0] if len(applied) == 1 else tf.group(*applied)
+
+
+def _apply_every(steps, optimizer, pairs):
+  """Returns the op that updates variables if so many steps are done with this one."""
+  # Within the guard's branch, which tf.cond would leave.
+  due = tf.equal((get_global_step().read_value() + 1) % steps, 0)
+  others, now = tf.raw_ops.Switch(data=due, pred=due)
+  with tf.control_dependencies([tf.identity(now)]):
+    applied = optimizer.apply_gradients(pairs)
+  with tf.control_dependencies([applied]):
+    return tf.raw_ops.Merge(inputs=[tf.identity(now), others])[0].op
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from towers.graph.writes import Write
 from towers.placement.host import HOST, is_gpu
 from towers.reduce.gradients import ReducedGradients
 from towers.update.finite import find_units, sum_units
+from towers.update.groups import Group
 
 # What an optimizer's numbers are in a refused step, by the attributes in which it keeps them. A
 # subclass may do more with a gradient than its parent.
@@ -35,9 +36,9 @@ _NEUTRAL = {
 _NOTHING = dict(AssignAddVariableOp=-0.0, AssignSubVariableOp=0.0)
 
 
-def gates_on_device(reduced: ReducedGradients, optimizers: Sequence[Optimizer]) -> bool:
+def gates_on_device(reduced: ReducedGradients, groups: Sequence[Group]) -> bool:
   """Returns whether an update can pass a gate on its own GPU, or on that of each replica."""
-  if not all(type(optimizer) in _NEUTRAL for optimizer in optimizers):
+  if not all(type(group.optimizer) in _NEUTRAL and group.every == 1 for group in groups):
     return False
   for pairs in [reduced.gradients, *reduced.replicas]:
     if len({value.device for pair in pairs for value in pair}) != 1:

@@ -1,6 +1,7 @@
 """Groups of variables, each with its own optimizer or its own factor of the learning rate.
 
   optimizer={'generator/': adam, 'discriminator/': sgd}      an optimizer for each pattern
+  optimizer={'generator/': Every(5, adam), 'critic/': adam}  one step of five moves the generator
   rate_factors={'encoder/': 0.1}                             the others have 1
 
 Patterns are matched with the beginning of names. A step updates all groups and counts once.
@@ -17,7 +18,23 @@ from towers.placement.patterns import choose, shorten
 # A learning rate that never changes is a float.
 Rate = Union[float, Tensor]
 OneOptimizer = Union[Optimizer, Callable[[Rate], Optimizer]]
-Optimizers = Union[OneOptimizer, Mapping[str, OneOptimizer]]
+
+
+class Every(NamedTuple):
+  """An optimizer that acts in every so many steps: the 5th, the 10th and so on.
+
+  In the other steps its variables and slots stay as they are, and its gradients are not applied.
+  The program's step alone decides, so that a run that is resumed goes on with the same count.
+
+  Attributes:
+    steps: of the program, for each of the optimizer.
+    optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate.
+  """
+  steps: int
+  optimizer: OneOptimizer
+
+
+Optimizers = Union[OneOptimizer, Every, Mapping[str, Union[OneOptimizer, Every]]]
 
 
 class Group(NamedTuple):
@@ -26,9 +43,11 @@ class Group(NamedTuple):
   Attributes:
     optimizer: of them.
     names: of the variables.
+    every: so many steps, it acts once.
   """
   optimizer: Optimizer
   names: Set[str]
+  every: int = 1
 
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
@@ -36,8 +55,8 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   """Returns the groups of the trainable variables.
 
   Args:
-    optimizers: a `tf.train.Optimizer`, a function that makes one from the rate, or a dict of these
-      by pattern.
+    optimizers: a `tf.train.Optimizer`, a function that makes one from the rate, `Every` of these,
+      or a dict of them by pattern.
     rate: for those that are functions.
     names: of all trainable variables.
     rate_factors: by pattern, what multiplies the rate.
@@ -51,8 +70,7 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
     if not factor > 0 or math.isinf(factor):
       raise UsageError(f'rate_factors has {factor} for {pattern}: give a number above 0, or freeze '
                        'the variables.')
-  if not isinstance(optimizers, Mapping):
-    optimizers = {'': optimizers}
+  optimizers = by_pattern(optimizers)
   patterns = assign('optimizer', optimizers, names)
   unmatched = [name for name in names if name not in patterns]
   if unmatched:
@@ -61,15 +79,26 @@ def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
   found: Dict[Any, Group] = {}
   rates: Dict[float, Rate] = {1.0: rate}
   for name in names:
-    optimizer, factor = optimizers[patterns[name]], 1.0
+    (every, optimizer), factor = optimizers[patterns[name]], 1.0
     if name in factors:
       factor = float((rate_factors or {})[factors[name]])
     # The same object updates all its variables at once.
-    key = (id(optimizer), factor)
+    key = (id(optimizer), factor, every)
     if key not in found:
-      found[key] = Group(_make(optimizer, factor, rates, name), set())
+      if any(group.optimizer is optimizer for group in found.values()):
+        raise UsageError('optimizer has one object for groups that act in different steps, and '
+                         'its own numbers would move in both: make an optimizer for each.')
+      found[key] = Group(_make(optimizer, factor, rates, name), set(), every)
     found[key].names.add(name)
   return list(found.values())
+
+
+def by_pattern(optimizers: Optimizers) -> Dict[str, Every]:
+  """Returns for each pattern its optimizer, and in every how many steps it acts."""
+  if not isinstance(optimizers, Mapping):
+    optimizers = {'': optimizers}
+  return {pattern: one if isinstance(one, Every) else Every(1, one)
+          for pattern, one in optimizers.items()}
 
 
 def assign(setting: str, patterns: Mapping[str, Any], names: Sequence[str]) -> Dict[str, str]:
@@ -97,6 +126,8 @@ def name_optimizer(optimizer: Optimizers) -> str:
   """Returns 'adam' for an AdamOptimizer, the name of a function, and those of all in a dict."""
   if isinstance(optimizer, Mapping):
     return ', '.join(f'{pattern}: {name_optimizer(one)}' for pattern, one in optimizer.items())
+  if isinstance(optimizer, Every):
+    return f'{name_optimizer(optimizer.optimizer)} every {optimizer.steps} steps'
   name = getattr(optimizer, '__name__', type(optimizer).__name__)
   return name[:-len('Optimizer')].lower() if name.endswith('Optimizer') else name
 

@@ -1,12 +1,12 @@
 """The learning rate of a program: given, or the optimizer's own."""
 
-from typing import Callable, Mapping, Union
+from typing import Callable, Union
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.input.plan import Plan
 from towers.placement.host import HOST
-from towers.update.groups import Optimizers, Rate, is_function
+from towers.update.groups import Optimizers, Rate, by_pattern, is_function
 
 
 def choose_rate(optimizer: Optimizers,
@@ -21,7 +21,7 @@ def choose_rate(optimizer: Optimizers,
   Raises:
     UsageError: no optimizer, or a rate that is given twice or not at all.
   """
-  optimizers = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+  optimizers = [one.optimizer for one in by_pattern(optimizer).values()]
   if not optimizers:
     raise UsageError('optimizer is an empty dict: give an optimizer for each pattern.')
   has_function = any(map(is_function, optimizers))

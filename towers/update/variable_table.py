@@ -4,7 +4,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 from tensorflow_v1 import Variable
 from towers.input.plan import Plan
-from towers.update.groups import Optimizers, Rate, assign, is_function
+from towers.update.groups import Optimizers, Rate, assign, by_pattern, is_function
 from towers.update.rate import choose_rate
 
 
@@ -36,16 +36,18 @@ def describe_rates(names: Sequence[str], optimizer: Optimizers, rate: Rate, plan
     plan: of the training split.
     factors: by pattern, what multiplies the rate.
   """
-  optimizers = optimizer if isinstance(optimizer, Mapping) else {'': optimizer}
+  optimizers = by_pattern(optimizer)
   patterns = assign('optimizer', optimizers, names)
   factored = assign('rate_factors', factors or {}, names)
   found = {}
   for name in names:
-    one = optimizers[patterns[name]]
+    every, one = optimizers[patterns[name]]
     own = rate if is_function(one) else choose_rate(one, None, plan)
     factor = (factors or {})[factored[name]] if name in factored else 1
     if not isinstance(own, float):
       found[name] = 'scheduled' if factor == 1 else f'scheduled, times {factor:g}'
     else:
       found[name] = f'{own * factor:g}' if own == own else "the optimizer's own"
+    if every != 1:
+      found[name] += f', every {every} steps'
   return found
