@@ -40,6 +40,7 @@ from tensorflow_v1.devices import (
     set_gpu_memory,
     use_deterministic_kernels,
     use_tf32,
+    uses_persistent_batch_norm,
 )
 from tensorflow_v1.graph_import import import_placed
 from tensorflow_v1.kernels import TAKING_KERNELS, kernel_bytes, multiply
@@ -65,5 +66,5 @@ __all__ = [
     'get_next_by_reader', 'give_sessions_threads', 'import_placed',
     'is_dataset', 'keep_memory', 'kernel_bytes', 'load_keras', 'map_by_reader', 'multiply',
     'plain_data_options', 'private_session', 'select', 'set_gpu_memory', 'tf', 'unbatch',
-    'use_deterministic_kernels', 'use_tf32', 'with_own_thread',
+    'use_deterministic_kernels', 'use_tf32', 'uses_persistent_batch_norm', 'with_own_thread',
 ]

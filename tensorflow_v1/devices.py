@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any, List, Optional, Sequence, Tuple
 
-from tensorflow_v1.load import IS_1, tf
+from tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
 from tensorflow_v1.types import Graph
 
 # glibc's settings by their names in the environment and in mallopt: never shrink the heap, use mmap
@@ -43,8 +43,18 @@ def use_deterministic_kernels() -> None:
   """Chooses deterministic kernels: cuDNN's on 1.14, all on 2.x; call it before the first session.
   """
   os.environ['TF_CUDNN_DETERMINISTIC'] = '1'
+  if CHOOSES_BATCH_NORM:
+    os.environ[PERSISTENT_BATCH_NORM] = '0'
   if hasattr(tf.config.experimental, 'enable_op_determinism'):
     tf.config.experimental.enable_op_determinism()
+
+
+def uses_persistent_batch_norm() -> bool:
+  """Returns whether cuDNN normalises batches of GPUs by kernels that may overflow.
+
+  Its documentation warns of them for some ranges of input (CUDNN_BATCHNORM_SPATIAL_PERSISTENT).
+  """
+  return os.environ.get(PERSISTENT_BATCH_NORM, '0').lower() in ('1', 'true')
 
 
 def use_tf32(is_allowed: bool) -> None:

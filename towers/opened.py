@@ -53,7 +53,7 @@ class Opened:
     self._has_watchdog = stall_seconds is not None
     self._settings: Dict[str, Any] = dict(
         graph_rewriter=graph_rewriter, inter_threads=inter_threads, intra_threads=intra_threads,
-        collective=program.settings['collective'])
+        collective=program.settings['collective'], precision=program.settings['precision'])
     self._closing = contextlib.ExitStack()
     self._opened: Optional[Steps] = None
     self._worker: Optional[Worker] = None

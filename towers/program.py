@@ -53,7 +53,8 @@ class Program(TrainingGraph):
     seed: of initial weights, shuffling and dropout.
     validation_tower: whether the last tower measures while the others train, instead of all towers
       in turn by the switch `is_validating`.
-    variables: where they live: 'host', 'first', 'balanced' or 'replicated'.
+    variables: where they live: 'host', 'first', 'balanced', 'replicated', or 'auto': on the only
+      GPU, replicated on several, and on the host for virtual CPU devices.
     tower_build: 'reuse' calls the model for each tower, 'clone' copies the ops of the first one,
       'auto' clones deep models.
     batch_norm: whose moments move the averages: 'first', 'mean' or 'sync'.
@@ -90,7 +91,7 @@ class Program(TrainingGraph):
                num_towers: Optional[int] = None, device: str = 'auto',
                workers: Optional[Workers] = None, input_mode: str = 'split',
                input_threads: Optional[int] = None, staging_depth: int = 1, shuffle: bool = True,
-               seed: int = 0, validation_tower: bool = False, variables: str = 'host',
+               seed: int = 0, validation_tower: bool = False, variables: str = 'auto',
                tower_build: str = 'auto', batch_norm: str = 'first', precision: str = 'float32',
                loss_scale: Optional[float] = None, recompute: Union[str, int] = 'none',
                collective: str = 'auto', fusion_megabytes: float = 4.0, wire: str = 'float32',

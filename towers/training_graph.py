@@ -29,7 +29,7 @@ from towers.placement.devices import build_devices
 from towers.placement.host import HOST
 from towers.placement.patterns import shorten
 from towers.placement.replicas import build_replicas
-from towers.placement.variables import build_variable_store
+from towers.placement.variables import build_variable_store, choose_placement
 from towers.placement.workers import Workers
 from towers.reduce.average import average_gradients
 from towers.reduce.broadcast import build_broadcast
@@ -90,6 +90,7 @@ class TrainingGraph:
     train_examples, validation_examples: the splits; the second may be None.
     graph: that holds it, a `tf.Graph`.
     devices: for each tower its device; with a validation tower, the last one is that tower's.
+    placement: where the variables live, and why.
     workers: that train together, of which this process is one.
     feed: of the training split: iterators and staging areas.
     plan: of the training split: examples, batches and epochs.
@@ -124,10 +125,12 @@ class TrainingGraph:
     self.devices = devices = build_devices(
         settings.num_towers, settings.device, logical_gpus=settings.logical_gpus,
         gpu_memory=settings.gpu_memory)
+    train_devices = devices.names[:-1] if settings.validation_tower else devices.names
+    self.placement = choose_placement(settings.variables, train_devices)
+    self.settings['variables'] = self.placement.kind
     self._check()
     # NCCL refuses two ranks on one GPU.
     shares_gpu = bool(devices.memory.num_logical) and settings.collective == 'auto'
-    train_devices = devices.names[:-1] if settings.validation_tower else devices.names
 
     self.feed = self._build_feed(
         train, train_devices, settings.batch_size, shuffle=settings.shuffle,
@@ -149,7 +152,7 @@ class TrainingGraph:
       self.batches = build_batches(self.feed)
 
     store = build_variable_store(
-        devices=train_devices, placement=settings.variables, seed=settings.seed, rank=workers.rank)
+        devices=train_devices, placement=self.placement.kind, seed=settings.seed, rank=workers.rank)
     self.precision = build_precision(
         settings.precision, devices=train_devices, loss_scale=settings.loss_scale)
     self.towers = build_towers(
@@ -197,7 +200,7 @@ class TrainingGraph:
     if collective == 'nccl' and self.devices.memory.num_logical:
       raise UsageError('collective=nccl refuses two towers on one GPU, and logical_gpus='
                        f'{self.devices.memory.num_logical} puts all there: use collective=ring.')
-    if given.variables != 'replicated' and self.workers.num_workers == 1:
+    if self.placement.kind != 'replicated' and self.workers.num_workers == 1:
       # Nothing is left to sum, but an elastic run may go on as one worker, or as more again.
       choose_collective(collective, self.devices.names)
     choose_wire(given.wire, num_workers=self.workers.num_workers)

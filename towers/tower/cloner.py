@@ -79,7 +79,9 @@ class Cloner:
   def _is_worth_cloning(self, batch, recording, later):
     if self._build == 'reuse' or not any(has_same_shapes(batch, other) for other in later):
       return False
-    return self._build == 'clone' or recording.count_ops() >= _OPS_WORTH_CLONING
+    # A layer of Keras holds the first tower's variables; a clone takes those of its own tower.
+    return (self._build == 'clone' or bool(self._store.replicas)
+            or recording.count_ops() >= _OPS_WORTH_CLONING)
 
   def _attempt(self, make: Callable[..., Any], *args, **settings) -> Optional[Any]:
     """Returns what `make` makes; if that fails, warns in one line and turns cloning off."""

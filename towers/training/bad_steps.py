@@ -2,6 +2,7 @@
 
 from typing import Any, List
 
+from tensorflow_v1 import uses_persistent_batch_norm
 from towers.opened import Opened
 from towers.training.faults.run_error import RunError
 from towers.training.keeper import Keeper
@@ -37,6 +38,9 @@ class BadSteps:
     epoch, index = session.program.plan.position(step)
     what = (f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: '
             f'{retried.describe()}')
+    if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():
+      what += (" (cuDNN's persistent batch normalisation may overflow: see whether it happens with "
+               'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=0)')
     advice = 'skip'
     if self._on_nan == 'skip':
       recent = [other for other in self._skipped if step - other < MOST_SKIPPED_IN_A_ROW]

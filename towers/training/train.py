@@ -11,6 +11,7 @@ from towers.data import BadRecords, Examples
 from towers.input.micro_batches import AUTO
 from towers.placement.cluster import read_cluster
 from towers.placement.devices import Devices
+from towers.placement.variables import choose_placement
 from towers.settings import common_to_workers
 from towers.training.callbacks import read_callbacks
 from towers.training.claim import claim
@@ -137,9 +138,12 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
   """
   cluster = read_cluster(os.environ)
   with join_workers(
-      cluster, devices=devices, facts=dict(common_to_workers(settings), towers=len(devices.names)),
+      cluster, devices=devices, facts=dict(
+          common_to_workers(settings), towers=len(devices.names),
+          variables=choose_placement(settings['variables'], devices.names).kind),
       splits=splits, session_settings=dict(config.session_settings(),
-                                           collective=settings['collective']),
+                                           collective=settings['collective'],
+                                           precision=settings['precision']),
       startup=startup, start_seconds=config.start_seconds,
       worker_seconds=config.worker_seconds) as worker:
     accumulate = settings['accumulate']

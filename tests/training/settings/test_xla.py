@@ -30,7 +30,7 @@ print(sum('Xla' in node.op for graph in metadata.partition_graphs for node in gr
 
 @pytest.mark.parametrize('kind, given, expected', [
     ('auto', None, None),
-    ('off', None, None),
+    ('off', None, '--tf_xla_clustering_fuel=0 --tf_xla_auto_jit=-1'),
     ('on', None, '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'),
     ('on', '--tf_xla_min_cluster_size=2', '--tf_xla_min_cluster_size=2 --tf_xla_auto_jit=2 '
                                           '--tf_xla_cpu_global_jit'),

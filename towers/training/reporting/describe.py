@@ -6,6 +6,7 @@ from tensorflow_v1 import tf
 from towers.graph.sizes import format_bytes
 from towers.input.plan import Plan
 from towers.placement.collectives import AllReduce
+from towers.placement.devices import compiles_by_default
 from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
 from towers.tower.precision import Precision
@@ -34,7 +35,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
   kind = 'GPUs' if devices.kind == 'GPU' else 'virtual CPU devices'
   num_validation = 0 if validation is None else validation.num_examples
   lines = [
-      f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}",
+      f"TensorFlow {tf.__version__}: {_count(len(devices.names), 'tower')} on {kind}; variables: "
+      f'{program.placement.kind}, {program.placement.reason}',
       _join('data: ', data, f'{train.num_examples:,} training and {num_validation:,} validation '
                             'examples')]
   if source:
@@ -44,7 +46,8 @@ def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', mo
       f'{describe_batch(program.plan)}',
       '; '.join(filter(None, [_join('model: ', name, _count(num_weights, 'weight')), update]))]
   if program.precision is not None:
-    lines.append(describe_precision(program.precision))
+    lines.append(describe_precision(program.precision) + (
+        ', compiled by XLA' if compiles_by_default(devices, program.settings['precision']) else ''))
   if program.towers[0].recomputed is not None:
     lines.append(describe_recomputed(program.towers[0].recomputed))
   if program.averages is not None:
@@ -157,8 +160,9 @@ def describe_check(*, tower_build: str, variables: str, accumulate: Union[int, s
   given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
                precision=precision, last_batch=last_batch, recompute=recompute)
   line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
-  if tower_build == 'auto':
-    del given['tower_build']  # It asks for nothing that differs.
+  for name in ('tower_build', 'variables'):
+    if given[name] == 'auto':
+      del given[name]  # It asks for nothing that differs.
   others = {name: value for name, value in given.items() if value != compared[name]}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line
 

@@ -2,8 +2,8 @@
 
   on      compiles clusters of ops before the first run
   off     compiles nothing
-  auto    follows TF_XLA_FLAGS, if you set it; else off,
-          since compiling a net takes long and may gain nothing
+  auto    follows TF_XLA_FLAGS, if you set it; else compiles mixed precision on GPUs with 2.x alone
+          (see `towers.placement.devices`): elsewhere it takes long and may gain nothing
 
 The session's own setting (`global_jit_level`) compiles nothing on CPUs, on either target; flags in
 the environment do.
@@ -16,6 +16,8 @@ from towers.base.usage_error import UsageError
 XLA = ('auto', 'on', 'off')
 _FLAGS = 'TF_XLA_FLAGS'
 _ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1'
+# With it 1.14 does not look for clusters either, which takes long.
+_NO_SEARCH = '--tf_xla_clustering_fuel=0'
 
 
 def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
@@ -28,8 +30,8 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
   given = environ.get(_FLAGS, '')
   if kind == 'on' and 'tf_xla_auto_jit' not in given:
     environ[_FLAGS] = f'{given} {_ON}'.strip()
-  elif kind == 'off' and given and 'tf_xla_auto_jit' not in given:
-    environ[_FLAGS] = f'{given} {_OFF}'
+  elif kind == 'off' and 'tf_xla_auto_jit' not in given:
+    environ[_FLAGS] = f'{given or _NO_SEARCH} {_OFF}'
 
 
 def check_xla(devices: Any, *, xla: str, graph_rewriter: str) -> None:
