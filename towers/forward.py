@@ -34,9 +34,9 @@ from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
-from towers.placement.randomness import micro_batch_reader
 from towers.placement.variables import build_variable_store
 from towers.tower.all_towers import join_sums
+from towers.tower.drawing.draws import begin_draws
 from towers.tower.losses import get_divisor
 from towers.tower.precision import build_precision
 from towers.tower.tower import Model, ModelCall, build_forward, build_outputs
@@ -159,7 +159,7 @@ class Forward:
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
         total = tf.add_n([batch.num_examples for batch in self._batches])
       call = ModelCall(compute, store, total, get_divisor(total), is_training=False,
-                       precision=half, num_micro_batches=1, read_micro_batch=micro_batch_reader(),
+                       precision=half, num_micro_batches=1, draws=begin_draws(store.seed),
                        num_towers=len(names))
       if is_model:
         towers = [build_forward(call, batch, index=index, device=device, instead={},

@@ -18,10 +18,10 @@ from towers.graph.ordered_sum import add_all
 from towers.graph.writes import check_measuring
 from towers.input.feed import Feed, build_batches
 from towers.placement.host import HOST
-from towers.placement.randomness import micro_batch_reader
 from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
 from towers.staging import run_beside
+from towers.tower.drawing.draws import begin_draws
 from towers.tower.losses import get_divisor
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward
@@ -134,7 +134,7 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
 
   call = ModelCall(model, store, batch.num_examples, get_divisor(batch.num_examples),
                    is_training=False, precision=precision, num_micro_batches=1,
-                   read_micro_batch=micro_batch_reader())
+                   draws=begin_draws(store.seed))
   tower = build_forward(call, batch, index=index, device=device, instead=snapshots, reuse=True)
   # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')

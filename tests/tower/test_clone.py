@@ -137,7 +137,8 @@ def test_a_tower_is_cloned_from_one_of_its_own_sizes():
   settings = dict(num_towers=3, train=small.random_examples(16),
                   validation=small.random_examples(8))
   cloned = outcome('clone', model=model, **settings)
-  assert calls == [3, 2]
+  # Once more beside, for draws of as many rows as examples (see `folds`).
+  assert [size for size in calls if size <= 3] == [3, 2]
   assert_same(cloned, outcome('reuse', **settings))
 
 
@@ -170,8 +171,8 @@ def test_models_of_the_project_clone(name):
   clone, built = [towers_of(image_run(name, build).graph, 2)[1] for build in ('clone', 'reuse')]
   shapes = [sum(op.type in ('Shape', 'ShapeN') for op in tower.values())
             for tower in (clone, built)]
-  # That in the gradient of the sum over examples; each layer asks for more.
-  assert shapes[0] == 1 < shapes[1]
+  # Those in the gradients of the sum over examples and, on 1.14, of dropout; layers ask for more.
+  assert shapes[0] <= 3 and shapes[0] < shapes[1]
 
 
 @pytest.mark.nightly

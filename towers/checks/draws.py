@@ -3,8 +3,8 @@
 import re
 from typing import Any, List, Sequence
 
-from tensorflow_v1 import Operation, tf
-from towers.placement.randomness import find_random_functions
+from tensorflow_v1 import Operation, Tensor, tf
+from towers.placement.randomness import find_unseedable
 
 _STATELESS = re.compile(r'Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
 
@@ -24,6 +24,15 @@ def has_state(op: Operation) -> bool:
   return {'seed', 'seed2'} <= {attribute.name for attribute in names}
 
 
+def find_numbers(op: Operation) -> Tensor:
+  """Returns what a stateless op draws, cut to the rows of its tower."""
+  [tensor] = op.outputs
+  while len(tensor.consumers()) == 1 and tensor.consumers()[0].type in ('Slice', 'StridedSlice',
+                                                                       'Reshape'):
+    tensor = tensor.consumers()[0].outputs[0]
+  return tensor
+
+
 def find_unfed(ops: Sequence[Operation]) -> str:
   """Describes a draw of which no run can be given the numbers, in a loop or a function; or ''."""
   for op in ops:
@@ -31,7 +40,7 @@ def find_unfed(ops: Sequence[Operation]) -> str:
     in_loop = context is not None and context.GetWhileContext() is not None
     if in_loop and find_draws([op]):
       return f'{op.name} draws in a loop'
-    if find_random_functions(op):
+    if find_unseedable(op):
       return f'{op.name} draws in a function'
   return ''
 

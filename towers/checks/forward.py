@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from tensorflow_v1 import Operation, tf
-from towers.checks.draws import draw, find_draws, find_unfed, has_state
+from towers.checks.draws import draw, find_draws, find_numbers, find_unfed, has_state
 from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import Write, find_step_writes, find_writes
@@ -139,7 +139,7 @@ class Forward:
       with contextlib.suppress(tf.errors.InvalidArgumentError):  # In a branch that is not taken.
         inputs = self._fetch(list(op.inputs), self._feed(self.index, AS_IS))
         self._by_row.update(zip(op.outputs, draw(op, inputs)))
-    stateless = [op.outputs[0] for op in draws if not has_state(op)]
+    stateless = [find_numbers(op) for op in draws if not has_state(op)]
     groups = [stateless] if stateless else []
     while groups:
       group = groups.pop()

@@ -8,6 +8,7 @@ batch.
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import tf
+from towers.input.places import Deal, Place
 
 
 class Batch(NamedTuple):
@@ -22,6 +23,8 @@ class Batch(NamedTuple):
     is_padded: whether rows that are not real may follow, so that all batches have one shape.
     most_rows: of any of its batches, where it is known.
     put_op: puts the tower's next training batch into its staging area; None without staging.
+    deal: how its rows are taken out of an epoch; None for a batch that no plan has dealt.
+    place: of its rows in the global batch; None if it is the global batch, or not known yet.
   """
   tensors: Any
   num_examples: Union[int, Any]
@@ -29,6 +32,8 @@ class Batch(NamedTuple):
   is_padded: bool = False
   most_rows: Optional[int] = None
   put_op: Any = None
+  deal: Optional[Deal] = None
+  place: Optional[Place] = None
 
   @property
   def is_static(self) -> bool:

@@ -15,6 +15,7 @@ from tensorflow_v1 import tf
 from towers.base.usage_error import check_same_number
 from towers.input.batch import Batch
 from towers.input.pipeline import Inputs
+from towers.input.places import join_deals
 from towers.placement.devices import check_devices
 from towers.placement.host import HOST, is_gpu
 from towers.staging import Stage, build_stage
@@ -189,5 +190,6 @@ def _from_flat(taken, feeds):
     most_rows = max(template.most_rows for template in templates)
     put_op = None if feeds[0].stage is None else feeds[0].stage.put_ops[tower]
     batches.append(templates[0].replace(list(flat))._replace(
-        may_be_empty=may_be_empty, is_padded=is_padded, most_rows=most_rows, put_op=put_op))
+        may_be_empty=may_be_empty, is_padded=is_padded, most_rows=most_rows, put_op=put_op,
+        deal=join_deals([template.deal for template in templates])))
   return batches

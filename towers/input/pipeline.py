@@ -30,6 +30,7 @@ from towers.input.epoch import Shard, Start, build_epochs, leading_size, share_s
 from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
+from towers.input.places import build_deal
 from towers.input.plan import Plan
 from towers.placement.host import HOST
 
@@ -86,6 +87,9 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     start = Start(tf.placeholder(tf.int64, [], 'start_epoch'),
                   tf.placeholder(tf.int64, [], 'start_micro_batch'))
     shards = _choose_shards(plan, mode)
+    deals = [build_deal(plan, *shard, is_shared=mode != 'shard') for shard in shards]
+    if mode != 'shard':
+      deals *= plan.num_towers
     calls = -(-(parallel_calls or count_cores()) // len(shards))
     num_ahead = _PREFETCHED_BATCHES * (plan.num_towers if mode == 'next' else 1)
 
@@ -107,7 +111,8 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
 
   def next_batches():
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'):
-      return _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
+      batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
+    return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 
   def feed_dict(step):
     epoch, step_in_epoch = plan.position(step)

@@ -18,8 +18,6 @@ merged, known shapes become constants, and of the others each is computed once, 
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
 
-import numpy as np
-
 from tensorflow_v1 import Operation, Variable, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
@@ -279,9 +277,7 @@ class Pattern:
       seeded = tf.NodeDef()
       seeded.CopyFrom(node)
       seed_nodes([seeded], seed=self._seed, tower=self._first_tower + index)
-      if node.op != 'Const':
-        return seeded == node
-      return np.array_equal(*[tf.make_ndarray(one.attr['value'].tensor) for one in (node, seeded)])
+      return seeded == node
 
     seeded = [node for node in find_random_nodes(self._graph_def.node) if holds_seeds(node)]
     for node in seeded:
@@ -329,6 +325,8 @@ class Pattern:
   def _replace_inputs(self, batch, *, index, device, replicas):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
+    if batch.place is not None and self._batch.place is not None:
+      replaced[self._batch.place.first.name] = batch.place.first
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._joined_reads:
       with tf.device(device), tf.name_scope(f'reads_{index}'):

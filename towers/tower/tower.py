@@ -22,13 +22,15 @@ from towers.base.usage_error import UsageError, check_same_number
 from towers.data.composite import decode_batch
 from towers.graph.ordered_sum import add_all, keep_order
 from towers.input.batch import Batch
+from towers.input.places import build_places
 from towers.placement.devices import check_devices
 from towers.placement.frozen import freeze_variables
 from towers.placement.host import HOST
-from towers.placement.randomness import micro_batch_reader, seed_tower
+from towers.placement.randomness import get_micro_batch_in_step, is_random
 from towers.placement.set_values import keep_set_values
 from towers.placement.variables import (
   VariableStore,
+  build_variable_store,
   check_reads,
   check_shared,
   naming_missing,
@@ -43,6 +45,8 @@ from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
 from towers.tower.clone import record_tower
 from towers.tower.cloner import Cloner
 from towers.tower.differentiate import differentiate
+from towers.tower.drawing.draws import Draws, begin_draws, tie_draws, warn_of_left
+from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 from towers.tower.recompute import Recomputed, recompute
@@ -115,7 +119,7 @@ class ModelCall(NamedTuple):
     is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
     precision: for towers that compute in half precision, or None.
     num_micro_batches: of a full step.
-    read_micro_batch: see `micro_batch_reader`.
+    draws: what its random ops depend on.
     num_towers: of all workers, whose values it may take.
     joins_sums: whether its layers of batch normalisation take values of all.
     frozen: patterns of variables that get no gradients.
@@ -128,7 +132,7 @@ class ModelCall(NamedTuple):
   is_training: Union[bool, Tensor]
   precision: Optional[Precision]
   num_micro_batches: int
-  read_micro_batch: Callable[[], Tensor]
+  draws: Draws
   num_towers: int = 1
   joins_sums: bool = False
   frozen: Sequence[str] = ()
@@ -174,9 +178,11 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                   left_out=() if joins_moments(batch_norm, may_be_empty) else [BATCH_MOMENTS])
   _check_numbers(batches, devices, store)
   num_towers = len(devices) * workers.num_workers
+  draws = begin_draws(store.seed)
+  if num_towers * accumulate > 1:
+    batches = _place(batches, draws.read_step, accumulate)
   call = ModelCall(model, store, *_count_examples(batches), is_training, precision,
-                   num_micro_batches=accumulate, read_micro_batch=micro_batch_reader(accumulate),
-                   num_towers=num_towers,
+                   num_micro_batches=accumulate, draws=draws, num_towers=num_towers,
                    joins_sums=num_towers > 1 and batch_norm == 'sync',
                    frozen=frozen, recompute=recompute)
 
@@ -201,6 +207,16 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                    may_be_empty=may_be_empty, workers=workers)
   join_sums(scopes=scopes, devices=devices, counts=counts, workers=workers)
   return towers
+
+
+def _place(batches, read_step, accumulate):
+  """Returns the batches, each with its place in the global batch."""
+  micro_batch = None
+  if accumulate > 1:
+    with tf.device(HOST), tf.name_scope('run/'):
+      micro_batch = get_micro_batch_in_step().read_value()
+  places = build_places(batches, read_step=read_step, micro_batch=micro_batch)
+  return [batch._replace(place=place) for batch, place in zip(batches, places)]
 
 
 def _check_numbers(batches, devices, store):
@@ -311,8 +327,13 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   named = {'loss' if name == 'loss' else f'metric {name}':
            [value] + ([weights[name]] if name in weights else []) for name, value in sums.items()}
   check_apart(named, ops, index=index, others=store.scopes, batch=batch)
-  seed_tower(ops, seed=store.seed, tower=store.first_tower + index, scope=scope,
-             read_micro_batch=call.read_micro_batch)
+  if index == 0 and batch.place is not None:
+    call.draws.folds.update(find_folds(
+        filter(is_random, ops), batch, scope=scope,
+        call_again=lambda tensors: _call_beside(call, tensors, scope=scope)))
+  left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
+  if index == 0:
+    warn_of_left(left)
   update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
@@ -363,6 +384,21 @@ def _call_model(call, tensors, *, index, scope, outer, instead, reuse):
     contexts.enter_context(tf.variable_creator_scope(creator))
     contexts.enter_context(naming_missing(tower=index))
     return call.model(decode_batch(tensors), call.is_training)
+
+
+def _call_beside(call, tensors, *, scope):
+  """Calls the model in another graph, which must not show in what the model keeps in itself."""
+  owner = getattr(call.model, '__self__', call.model)
+  kept = dict(getattr(owner, '__dict__', {}))
+  beside = call._replace(
+      store=build_variable_store(devices=[HOST]),
+      is_training=tf.placeholder(tf.bool, []) if tf.is_tensor(call.is_training) else True)
+  try:
+    with tf.name_scope(scope):
+      _call_model(beside, tensors, index=0, scope=scope, outer=tf.get_variable_scope(), instead={},
+                  reuse=False)
+  finally:
+    getattr(owner, '__dict__', {}).update(kept)
 
 
 def _count_examples(batches: Sequence[Batch]) -> Tuple[Union[int, Tensor], Union[float, Tensor]]:

@@ -1,0 +1,195 @@
+"""Draws by place: what a model draws for an example does not depend on towers, workers, input mode
+and micro-batches, and nothing moves it. So N towers are one tower with dropout as well.
+"""
+
+import functools
+import logging
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import load_keras, tf
+from tests.harness.in_process_cluster import InProcessCluster
+from tests.harness.small import MODES, Run, assert_moved, assert_same_weights, nightly_but
+from towers.tower.drawing import draws
+
+NUM_STEPS = 10
+x = np.random.RandomState(0).randn(30, 3).astype(np.float32)
+
+
+def turns(number, body):
+  return lambda h: tf.while_loop(lambda turn, _: turn < number,
+                                 lambda turn, h: (turn + 1, body(h)), (0, h))[1]
+
+
+def dropout(rate):
+  return lambda h: tf.nn.dropout(h, rate=rate)
+
+
+def branch(draw, h):
+  return tf.cond(tf.equal(tf.reduce_sum(tf.zeros([2])), 0), lambda: draw(h), lambda: h)
+
+
+def recurrent(h):
+  cell = tf.nn.rnn_cell.DropoutWrapper(tf.nn.rnn_cell.GRUCell(5), output_keep_prob=0.5)
+  steps = tf.transpose(tf.stack([h, 2 * h, -h]), [1, 0, 2])
+  return tf.nn.dynamic_rnn(cell, steps, dtype=tf.float32)[0][:, -1]
+
+
+def noise_on_weights(h):
+  """Draws of which the first axis is that of features, or as long as a tower's rows by chance."""
+  return tf.matmul(h, tf.eye(5) + 0.1 * tf.random.normal([5, 5])) + tf.reduce_mean(
+      tf.random.normal([6]))
+
+
+# From activations [batch, 5] to others.
+DRAWS = {
+    'dropout': dropout(0.5),
+    'dropout of rows': lambda h: tf.nn.dropout(h, rate=0.5, noise_shape=[tf.shape(h)[0], 1]),
+    'keras': lambda h: load_keras().layers.Dropout(0.5)(h, training=True),
+    'normal': lambda h: h + tf.random.normal(tf.shape(h)),
+    'doubles': lambda h: h + tf.cast(tf.random.normal(tf.shape(h), dtype=tf.float64), tf.float32),
+    'truncated': lambda h: h + tf.random.truncated_normal(tf.shape(h)),
+    'integers': lambda h: h * tf.cast(tf.random.uniform(tf.shape(h), 0, 3, tf.int32), tf.float32),
+    'several rows': lambda h: h * tf.reshape(tf.random.uniform([5 * tf.shape(h)[0]]), [-1, 5]),
+    'noise on weights': noise_on_weights,
+    'categorical': lambda h: h * tf.cast(tf.random.categorical(h, 5), tf.float32),
+    'random crop': lambda h: tf.image.random_crop(h, [tf.shape(h)[0], 2]),
+    'shuffled features': lambda h: tf.transpose(tf.random.shuffle(tf.transpose(h))),
+    'branch': lambda h: branch(dropout(0.5), h),
+    'loop': turns(3, dropout(0.2)),
+    'loop in a loop': turns(2, turns(3, dropout(0.1))),
+    'branch in a loop': turns(3, lambda h: branch(dropout(0.2), h)),
+    'dynamic_rnn': recurrent,
+}
+# (towers, mode, settings): batches of 12 with a last one of 6, and towers without any example.
+POINTS = [
+    (2, 'split', {}),
+    (3, 'shard', {}),
+    (8, 'next', {}),
+    (2, 'split', dict(last_batch='pad')),
+    (3, 'next', dict(accumulate=3, tower_build='clone')),
+    (2, 'shard', dict(accumulate=2, variables='replicated', tower_build='clone')),
+    (5, 'shard', {}),
+    (8, 'split', dict(tower_build='clone')),
+    (1, 'split', dict(accumulate=4)),
+]
+
+
+def make_model(name):
+  def model(batch, is_training):
+    del is_training
+    [rows] = batch
+    h = tf.tanh(tf.matmul(rows, tf.get_variable('w', [3, 5])))
+    return tf.reduce_sum(tf.square(DRAWS[name](h) - 1), 1)
+  return model
+
+
+def build(name, num_towers=1, mode='split', **settings):
+  return towers.Program(
+      make_model(name), train=towers.from_arrays(x), validation=towers.from_arrays(x, name='v'),
+      batch_size=12, num_towers=num_towers, input_mode=mode,
+      optimizer=tf.train.GradientDescentOptimizer(0.01), device='cpu', **settings)
+
+
+def train(name, *point, **settings):
+  """Returns the weights before and after some steps, and the losses."""
+  with tf.Graph().as_default(), build(name, *point, **settings).session() as session:
+    read = functools.partial(session.run, tf.trainable_variables())
+    before = read()
+    losses = [session.train() for _ in range(NUM_STEPS)]
+    return before, read(), losses
+
+
+@functools.lru_cache(maxsize=None)
+def one_tower(name):
+  return train(name)
+
+
+FAST = [(name, index % len(POINTS)) for index, name in enumerate(DRAWS)]
+
+
+@pytest.mark.parametrize('name, point', nightly_but(
+    FAST, [(name, point) for name in DRAWS for point in range(len(POINTS))]))
+def test_towers_draw_what_one_tower_draws(name, point):
+  num_towers, mode, settings = POINTS[point]
+  before, after, losses = one_tower(name)
+  assert np.abs(after[0] - before[0]).max() > 1e-3
+  _, weights, others = train(name, num_towers, mode, **settings)
+  np.testing.assert_allclose(weights[0], after[0], rtol=0, atol=1e-5)
+  np.testing.assert_allclose(others, losses, rtol=1e-5)
+  assert len({round(float(loss), 3) for loss in losses}) > 5
+
+
+@pytest.mark.parametrize('mode', nightly_but(['split'], MODES))
+def test_workers_draw_what_one_tower_draws(mode):
+  model = make_model('dropout')
+  settings = dict(model=lambda batch, is_training: model(batch[:1], is_training), batch_size=12,
+                  mode=mode, learning_rate=0.01,
+                  train=towers.from_arrays(x, np.zeros(30, np.int32)))
+  with Run(num_towers=1, **settings) as one:
+    for _ in range(NUM_STEPS):
+      one.steps.train()
+    assert_moved(one.initial_weights, one.weights())
+    with InProcessCluster(num_workers=2, num_towers=2, **settings) as cluster:
+      for _ in range(NUM_STEPS):
+        cluster.train()
+      for worker in cluster.runs:
+        assert_same_weights(worker.weights(), one.weights())
+
+
+@pytest.mark.parametrize('name', nightly_but(
+    ['dropout', 'dynamic_rnn'], list(DRAWS)))
+def test_nothing_moves_what_is_drawn(name, tmp_path):
+  _, _, losses = train(name, 2)
+  with tf.Graph().as_default():
+    program = build(name, 2)
+    with program.session() as session:
+      for step in range(4):
+        assert session.train() == losses[step]
+        session.validate()
+        session.run(program.towers[1].loss)
+      session.save(str(tmp_path))
+  with tf.Graph().as_default(), build(name, 2).session() as session:
+    session.restore(str(tmp_path))
+    assert [session.train() for _ in range(4, NUM_STEPS)] == losses[4:]
+
+
+def test_rows_and_steps_draw_other_numbers():
+  def model(batch, is_training):
+    noise = tf.random.uniform([tf.shape(batch[0])[0], 7])
+    tf.add_to_collection('noise', noise)
+    return tf.reduce_sum(noise, 1) * tf.get_variable('w', []) + tf.reduce_sum(batch[0], 1)
+
+  with tf.Graph().as_default():
+    program = towers.Program(model, train=towers.from_arrays(x), batch_size=12, num_towers=3,
+                             optimizer=tf.train.GradientDescentOptimizer(0.0), device='cpu')
+    with program.session() as session:
+      drawn = []
+      for _ in range(2):
+        drawn += [np.concatenate(session.run(tf.get_collection('noise')))]
+        session.train()
+  values = np.concatenate(drawn)
+  assert values.min() >= 0 and values.max() < 1
+  assert len(np.unique(values)) > 0.99 * values.size
+
+
+@pytest.mark.parametrize('name, make', [
+    ('RandomGamma', lambda h: h * tf.random.gamma(tf.shape(h), 2.0)),
+    ('RandomPoissonV2', lambda h: h * tf.random.poisson(1.0, tf.shape(h)))])
+def test_what_cannot_be_drawn_by_place_is_named(name, make, caplog, monkeypatch):
+  monkeypatch.setitem(DRAWS, name, make)
+  with caplog.at_level(logging.WARNING, 'towers'):
+    _, weights, _ = train(name, 2)
+  assert [record.message.count(f'({name})') for record in caplog.records if 'draws' in
+          record.message] == [1]
+  np.testing.assert_array_equal(weights, train(name, 2)[1])
+
+
+@pytest.mark.skipif(draws._HAS_COUNTER, reason='this TensorFlow cuts nothing out')
+def test_a_draw_too_large_to_cut_is_seeded_by_tower(caplog, monkeypatch):
+  monkeypatch.setattr(draws, '_MOST_NUMBERS', 10)
+  with caplog.at_level(logging.WARNING, 'towers'):
+    train('dropout', 2)
+  assert '(RandomUniform)' in caplog.text

@@ -1,0 +1,97 @@
+"""Places: where the rows of each tower's batch stand in the global batch.
+
+  split, next    012 345 67     tower 1 begins at place 3, and its rows stand side by side
+  shard          036 147 25     tower 1 begins at place 1, and takes every third place
+
+Micro-batches and workers shift the places (see `plan`). A row has the same place on any number of
+towers, and what depends on places does not depend on towers.
+"""
+
+import functools
+import itertools
+import math
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
+
+from tensorflow_v1 import Tensor, tf
+from towers.input.plan import Plan
+from towers.placement.host import HOST
+
+
+class Deal(NamedTuple):
+  """How a tower's rows are taken out of the examples of an epoch.
+
+  Attributes:
+    plan: of the split.
+    position: of the shard that they are taken from, among `num_shards` that the epoch is dealt to.
+    num_shards: of all workers.
+    is_shared: whether the towers of a worker take from one shard, one after the other.
+    multiple: divides the place of the first row of every tower.
+  """
+  plan: Optional[Plan]
+  position: int
+  num_shards: int
+  is_shared: bool
+  multiple: int
+
+
+class Place(NamedTuple):
+  """Where a tower's rows stand in the global batch.
+
+  Attributes:
+    first: the place of the first row, a scalar int64 tensor on the host.
+    stride: from one row to the next.
+    multiple: divides `first`, whatever its value.
+    batch_size: rows of a full global batch, None if no plan has dealt them.
+  """
+  first: Tensor
+  stride: int
+  multiple: int
+  batch_size: Optional[int]
+
+
+def build_deal(plan: Plan, position: int, num_shards: int, *, is_shared: bool) -> Deal:
+  """Returns how a tower's rows are taken out of a shard."""
+  size, last = plan.micro_batch_size, plan.examples_per_epoch % plan.micro_batch_size
+  places = [size]
+  for shares in (plan.shares(size), plan.shares(last)):
+    places += itertools.accumulate(shares[:-1])
+  return Deal(plan, position, num_shards, is_shared, _gcd(places) if num_shards == 1 else 1)
+
+
+def join_deals(deals: Sequence[Deal]) -> Deal:
+  """Returns the first split's deal of a tower whose batches come from one of several splits."""
+  return deals[0]._replace(multiple=_gcd([deal.multiple for deal in deals]))
+
+
+def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
+                 micro_batch: Optional[Tensor] = None) -> List[Place]:
+  """Returns the place of each tower's rows.
+
+  Args:
+    batches: of all towers of this worker. Where no plan has dealt them, their rows follow each
+      other.
+    read_step: returns the step of the training, a scalar int64 tensor.
+    micro_batch: in the step, a scalar int64 tensor; None if a step has but one.
+  """
+  places = []
+  with tf.device(HOST), tf.name_scope('places'):
+    counts = [tf.cast(batch.num_examples, tf.int64) for batch in batches]
+    before = tf.constant(0, tf.int64)
+    for batch, count in zip(batches, counts):
+      plan, position, num_shards, is_shared, multiple = batch.deal or Deal(None, 0, 1, True, 1)
+      size = plan.micro_batch_size if plan else tf.add_n(counts)
+      begin = tf.constant(0, tf.int64) if micro_batch is None else micro_batch * size
+      offset = position
+      if plan and size % num_shards:
+        # The shards take turns at the first row of a batch.
+        before_step = read_step() % plan.steps_per_epoch * plan.batch_size
+        offset = (position - before_step - begin) % num_shards
+      places.append(Place(begin + offset + before * num_shards, num_shards, multiple,
+                          plan and plan.batch_size))
+      if is_shared:
+        before += count
+  return places
+
+
+def _gcd(numbers: Iterable[int]) -> int:
+  return functools.reduce(math.gcd, numbers)

@@ -1,0 +1,1 @@
+"""How a model draws random numbers: by the places of examples."""

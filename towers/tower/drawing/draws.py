@@ -1,0 +1,335 @@
+"""Draws: random numbers of a model that depend on an example's place in the global batch.
+
+An op such as dropout's draws from a state of its own, by tower, so that two towers would train
+another model than one. Its stateless twin takes its place, which draws by
+
+  key        (seed, name of the op in the tower)
+  counter    (step, turn of the loop), and the place of the tower's first row
+
+so that neither the number of towers, workers and micro-batches nor the input mode changes what is
+drawn for an example, and neither a validation, a second try nor a resumed run moves it. Where the
+first axis of a draw is not that of the batch's rows, all towers draw the same.
+
+  the global batch's numbers     row 0 │ row 1 │ row 2 │ row 3 │ row 4 │ row 5 │
+  drawn by tower 1 on 2.x                              └───────────────────────┘
+  drawn by tower 1 on 1.14       └────────────── left out ────┴────────────────┘
+
+The generator, Philox, counts blocks of four numbers of 32 bits (Salmon et al. 2011, "Parallel
+random numbers: as easy as 1, 2, 3"). On 2.x a tower begins at the block of its first row. 1.14 has
+no op that takes the counter, nor has any version one that leaves out rows: there a tower draws the
+rows before or between its own as well, and cuts these out.
+
+Some distributions have no stateless op that could begin anywhere. These keep their state, seeded by
+tower, and a warning names them.
+"""
+
+import contextlib
+import logging
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+
+from tensorflow_v1 import Operation, Tensor, tf
+from towers.base.usage_error import UsageError
+from towers.input.batch import Batch
+from towers.input.epoch import leading_size
+from towers.placement.host import HOST
+from towers.placement.randomness import (
+  find_unseedable,
+  is_random,
+  name_seeds,
+  set_seeds,
+  step_reader,
+  tower_seeds,
+)
+from towers.tower.drawing.folds import guess_fold
+
+_HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
+_PHILOX = 1
+
+
+class _Kind(NamedTuple):
+  """A distribution.
+
+  Attributes:
+    make: the stateless op.
+    blocks: that the generator counts for as many numbers as one block holds.
+  """
+  make: Callable[..., Tensor]
+  blocks: int = 1
+
+
+def _get_stateless(name):
+  return getattr(tf.raw_ops, f'Stateless{name}' + ('V2' if _HAS_COUNTER else ''))
+
+
+_KINDS = {
+    'RandomUniform': _Kind(_get_stateless('RandomUniform')),
+    'RandomStandardNormal': _Kind(_get_stateless('RandomNormal')),
+    'RandomUniformInt': _Kind(_get_stateless('RandomUniformInt')),
+    # It reserves numbers to draw again.
+    'TruncatedNormal': _Kind(_get_stateless('TruncatedNormal'), blocks=256),
+}
+# Numbers that 1.14 may draw for a global batch: 256 MB.
+_MOST_NUMBERS = 2 ** 26
+# A counter of 64 bits holds the step below the turn, and the turn of a loop below that of an outer
+# one.
+_MOST_STEPS, _MOST_TURNS = 2 ** 32, 2 ** 16
+
+
+class Draws(NamedTuple):
+  """What the draws of all towers depend on.
+
+  Attributes:
+    seed: of the run.
+    read_step: returns the step, a scalar int64 tensor; called only if an op needs it.
+    names: of the first tower's random ops, in order. A Keras layer that the model makes has another
+      name in each tower.
+    folds: of these by name, see `find_folds`.
+  """
+  seed: int
+  read_step: Callable[[], Tensor]
+  names: List[str]
+  folds: Dict[str, Optional[int]]
+
+
+def begin_draws(seed: int) -> Draws:
+  """Returns what the draws of a program's towers depend on."""
+  return Draws(seed, step_reader(), [], {})
+
+
+def tie_draws(ops: Iterable[Operation], draws: Draws, *, tower: int, scope: str, batch: Batch
+              ) -> List[Operation]:
+  """Ties the random ops of a tower's model to (seed, name, step, turn, place).
+
+  Stateless ops stay as they are: a caller of `tf.random.stateless_*` decides by its seed which
+  towers and steps draw alike.
+
+  Args:
+    ops: of the tower's forward pass, without those of initial values.
+    draws: of all towers; the first tower adds its names.
+    tower: its index, which seeds what cannot be drawn by place.
+    scope: the tower's name scope.
+    batch: of the tower.
+
+  Returns:
+    The ops that keep a state of their own.
+
+  Raises:
+    UsageError: a generator or a function draws; names the op.
+  """
+  ops = [op for op in ops if op.name.startswith(scope)]
+  for op in ops:
+    unseedable = find_unseedable(op, is_stateless_fine=True)
+    if unseedable:
+      raise UsageError(
+          f'The model draws random numbers by {unseedable}, which cannot be tied to the seed and '
+          'the step: draw by tf.random.uniform, tf.random.normal or tf.nn.dropout, outside of any '
+          'tf.function, which tf.cond and tf.while_loop also are unless '
+          'tf.disable_control_flow_v2() has been called.')
+  random = list(filter(is_random, ops))
+  names = [op.name.replace(scope, '') for op in random]
+  if not draws.names:
+    draws.names.extend(names)
+  elif len(draws.names) == len(names):
+    names = draws.names
+  drawer = _Drawer(draws, batch, dict(zip(random, names)))
+  left = [op for op in random if not drawer.replace(op)]
+  for op in left:
+    set_seeds(op, *tower_seeds(draws.seed, tower, op.type, op.name[len(scope):]))
+  return left
+
+
+def warn_of_left(ops: Sequence[Operation]) -> None:
+  """Warns of ops that keep a state of their own, in one line."""
+  if ops:
+    names = ', '.join(f'{op.name} ({op.type})' for op in ops[:3]) + (', …' if ops[3:] else '')
+    logging.getLogger('towers').warning(
+        'What %s draws depends on the number of towers, and a validation or a resumed run moves '
+        'it, for TensorFlow %s cannot draw it by an example\'s place in the global batch.', names,
+        tf.__version__)
+
+
+class _Drawer:
+  """Makes the stateless twins of a tower's random ops."""
+
+  def __init__(self, draws, batch, names):
+    self._draws, self._batch, self._place, self._names = draws, batch, batch.place, names
+    self._turns: Dict[Any, Tensor] = {}
+    self._begins: Dict[Any, Any] = {}
+
+  def replace(self, op: Operation) -> bool:
+    """Gives an op's consumers the numbers of its twin; returns whether it has one."""
+    make = _TWINS.get(op.type)
+    if make is None:
+      return False
+    drawn = op.outputs[0]
+    consumers = drawn.consumers()
+    with _context(op.graph, op._get_control_flow_context()), tf.name_scope(op.name + '_stateless/'):
+      twin = make(self, op)
+    if twin is None:
+      return False
+    twin.set_shape(drawn.shape)
+    for consumer in consumers:
+      for index, tensor in enumerate(consumer.inputs):
+        if tensor is drawn:
+          consumer._update_input(index, twin)
+    return True
+
+  def draw(self, op: Operation, type_: str, shape: Tensor, static: Any, dtype: Any,
+           **limits: Tensor) -> Optional[Tensor]:
+    """Returns numbers of a distribution in place of an op; None if they would be too many.
+
+    Args:
+      op: in whose place.
+      type_: of the ops of the distribution.
+      shape: of the numbers, a vector.
+      static: what is known of it.
+      dtype: of the numbers.
+      **limits: of integers.
+    """
+    def make(shape, block):
+      return self._make(op, _KINDS[type_], shape, block, **limits or dict(dtype=dtype))
+
+    fold = self._draws.folds.get(self._names[op], guess_fold(static, self._batch))
+    if self._place is None or fold == 0:
+      return make(shape, 0)
+    is_known = fold and static[1:].is_fully_defined()
+    with tf.device(HOST):
+      size = tf.reduce_prod(tf.cast(shape, tf.int64))
+      row_size = fold * static[1:].num_elements() if is_known else self._find_row_size(size)
+    if is_known and not _HAS_COUNTER and row_size * (self._place.batch_size or 1) > _MOST_NUMBERS:
+      return None
+    block, skipped = self._find_begin(row_size, dtype, _KINDS[type_])
+    stride = self._place.stride
+    if stride == 1 and skipped is None:
+      return make(shape, block)
+
+    with tf.device(HOST):
+      num_rows = -(-size // row_size)
+      count = size if stride == 1 else ((num_rows - 1) * stride + 1) * row_size
+      count = tf.reshape(count if skipped is None else skipped + count, [1])
+      by_row, first = tf.stack([-1, row_size]), tf.zeros([1], tf.int64)
+      begin = first if skipped is None else tf.reshape(skipped, [1])
+      rest, own = tf.constant([-1], tf.int64), tf.reshape(size, [1])
+    numbers = make(count, block)
+    with tf.colocate_with(op):
+      if skipped is not None:
+        numbers = tf.slice(numbers, begin, rest)
+      if stride > 1:
+        numbers = tf.reshape(numbers, by_row)[::stride]
+        if not is_known:
+          numbers = tf.slice(tf.reshape(numbers, [-1]), first, own)
+      return tf.reshape(numbers, shape)
+
+  def _make(self, op, kind, shape, block, **settings):
+    """Returns numbers from the block on."""
+    key, _ = name_seeds(self._draws.seed, f'draw {self._names[op]}')
+    with tf.device(HOST):
+      counter = tf.stack([block if _HAS_COUNTER else key, self._read_when(op)])
+      counter = tf.cast(counter, tf.uint64) if _HAS_COUNTER else counter
+    with tf.colocate_with(op):
+      settings.update(dict(key=tf.constant([key], tf.uint64), counter=counter,
+                           alg=tf.constant(_PHILOX)) if _HAS_COUNTER else dict(seed=counter))
+      # XLA would draw other numbers by the same seeds.
+      with tf.xla.experimental.jit_scope(compile_ops=False):
+        return kind.make(shape=shape, **settings)
+
+  def _find_row_size(self, size):
+    """Returns how many of `size` numbers an example has, at least 1."""
+    if 'rows' not in self._begins:
+      with _context(size.graph, None):
+        self._begins['rows'] = leading_size(self._batch.tensors, tf.int64)
+    return tf.maximum(size // self._begins['rows'], 1)
+
+  def _find_begin(self, row_size, dtype, kind):
+    """Returns the block of the first row's numbers, and how many to leave out; None for none."""
+    in_block = 2 if dtype.size == 8 else 4
+    is_static = isinstance(row_size, int)
+    key = row_size, in_block, kind.blocks
+    if is_static and key in self._begins:
+      return self._begins[key]
+    graph = tf.get_default_graph()
+    with _context(graph, None if is_static else graph._get_control_flow_context()), \
+        tf.device(HOST):
+      number = self._place.first * row_size
+      if not _HAS_COUNTER:
+        begin = tf.constant(0, tf.int64), number
+      elif is_static and row_size % in_block == 0:
+        begin = self._place.first * (row_size // in_block * kind.blocks), None
+      elif is_static and row_size * self._place.multiple % in_block == 0:
+        begin = number // in_block * kind.blocks, None
+      else:
+        begin = number // in_block * kind.blocks, number % in_block
+    if is_static:
+      self._begins[key] = begin
+    return begin
+
+  def _read_when(self, op):
+    """Returns the step and, in a loop, the turn, in one number."""
+    turn, context = None, op._get_control_flow_context()
+    loops = []
+    while context is not None and context.GetWhileContext() is not None:
+      loops.append(context.GetWhileContext())
+      context = loops[-1].outer_context
+    for loop in reversed(loops):
+      if loop not in self._turns:
+        self._turns[loop] = _count_turns(loop)
+      inner = tf.cast(self._turns[loop], tf.int64)
+      turn = inner if turn is None else turn * _MOST_TURNS + inner
+    with _context(op.graph, None):
+      step = self._draws.read_step()
+    return step if turn is None else step + turn * _MOST_STEPS
+
+
+def _count_turns(loop):
+  """Returns the number of the turn of a loop, from 1, a tensor inside of it."""
+  with _context(tf.get_default_graph(), loop.outer_context):
+    _, turn = loop.AddForwardLoopCounter(None)
+  return turn.op.inputs[0]
+
+
+@contextlib.contextmanager
+def _context(graph, control_flow):
+  """Makes ops in a loop or branch, or outside of all."""
+  outer = graph._get_control_flow_context()
+  graph._set_control_flow_context(control_flow)
+  try:
+    yield
+  finally:
+    graph._set_control_flow_context(outer)
+
+
+def _draw_plain(drawer, op):
+  limits = dict(zip(['minval', 'maxval'], op.inputs[1:]))
+  drawn = op.outputs[0]
+  return drawer.draw(op, op.type, op.inputs[0], drawn.shape, drawn.dtype, **limits)
+
+
+def _draw_classes(drawer, op):
+  """Draws classes by the inverse of their distribution function."""
+  logits, number = op.inputs
+  with tf.device(HOST):
+    shape = tf.stack([tf.shape(logits)[0], number])
+  drawn = drawer.draw(op, 'RandomUniform', shape, op.outputs[0].shape, tf.float64)
+  if drawn is None:
+    return None
+  with tf.colocate_with(op):
+    upto = tf.cumsum(tf.nn.softmax(tf.cast(logits, tf.float64)), 1)
+    classes = tf.searchsorted(upto, drawn * upto[:, -1:], side='right',
+                              out_type=op.outputs[0].dtype)
+    return tf.minimum(classes, tf.shape(logits, out_type=classes.dtype)[1] - 1)
+
+
+def _shuffle(drawer, op):
+  """Draws an order by sorting."""
+  [value] = op.inputs
+  with tf.device(HOST):
+    shape = tf.shape(value)[:1]
+  drawn = drawer.draw(op, 'RandomUniform', shape, value.shape[:1], tf.float32)
+  if drawn is None:
+    return None
+  with tf.colocate_with(op):
+    return tf.gather(value, tf.argsort(drawn))
+
+
+_TWINS = {**dict.fromkeys(_KINDS, _draw_plain), 'Multinomial': _draw_classes,
+          'RandomShuffle': _shuffle}

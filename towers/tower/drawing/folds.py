@@ -1,0 +1,99 @@
+"""Folds: how many rows of a draw belong to one example, as 1 of [batch, 10], 7 of [batch * 7], and
+0 of what is no draw for each example.
+
+A first axis of unknown size may be that of the batch, of the time or of the vocabulary, and one of
+the tower's number of rows may be so by chance. So the draw's shape is found once more for another
+number of rows, in a graph beside: from the ops themselves where the number of rows is open, else
+by another call of the model, which has made constants of it.
+"""
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+
+from tensorflow_v1 import Operation, tf
+from towers.input.batch import Batch
+
+# Primes that no model has: of rows, and of other axes of any size.
+_ROWS, _ANY = 1013, 23
+
+
+def guess_fold(shape: Any, batch: Batch) -> Optional[int]:
+  """Returns how many rows an example seems to have, 0 for none, None for any number.
+
+  Args:
+    shape: of a draw.
+    batch: of the tower.
+  """
+  if shape.ndims is None:
+    return None
+  size = shape.as_list()[0] if shape.ndims else 1
+  if size is None or batch.num_rows is None:
+    return None if size is None else 0
+  return 0 if size % batch.num_rows else size // batch.num_rows
+
+
+def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
+               call_again: Callable[[Sequence[Any]], None]) -> Dict[str, Optional[int]]:
+  """Returns the folds of a tower's draws by their names without its scope, None for any number.
+
+  A draw is left out if nothing but a guess is left.
+
+  Args:
+    ops: that draw.
+    batch: of the tower.
+    scope: the tower's.
+    call_again: calls the model in the default graph, for names in the same scope.
+  """
+  draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
+  if not draws:
+    return {}
+  fed = tf.nest.flatten(batch.tensors)
+  is_open = batch.num_rows is None
+  try:
+    with tf.Graph().as_default() as graph:
+      stand_ins = [tf.placeholder(tensor.dtype, _resize(tensor.shape), 'folds/batch')
+                   for tensor in fed]
+      if is_open:
+        found = _copy(draws, dict(zip([tensor.name for tensor in fed], stand_ins)))
+      else:
+        call_again(stand_ins)
+        found = [graph.get_operation_by_name(op.name) for op in draws]
+      shapes = [op.outputs[0].shape for op in found]
+  except Exception:  # A model that takes no other number of rows, or layers of another graph.
+    return {}
+  folds: Dict[str, Optional[int]] = {}
+  for op, shape in zip(draws, shapes):
+    if shape.ndims and shape.as_list()[0] is not None:
+      fold, rest = divmod(shape.as_list()[0], _ROWS)
+      # Several rows may be those of an axis of any size.
+      folds[op.name.replace(scope, '')] = 0 if rest else fold if fold == 1 or not is_open else None
+  return folds
+
+
+def _resize(shape):
+  """Returns the shape of a batch's tensor for another number of rows."""
+  if shape.ndims is None:
+    return shape
+  return [_ROWS] + [_ANY if size is None else size for size in shape.as_list()[1:]]
+
+
+def _copy(draws: List[Operation], stand_ins: Dict[str, Any]) -> List[Operation]:
+  """Returns copies of the draws, of stand-ins by the name of a tensor, in the default graph."""
+  graph = draws[0].graph
+  definition = tf.GraphDef(versions=graph.graph_def_versions)
+  definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
+  pending, seen, used = list(draws), set(draws), {}
+  while pending:
+    op = pending.pop()
+    node = definition.node.add()
+    node.CopyFrom(op.node_def)
+    node.device = ''
+    node.attr.pop('_class', None)
+    node.input[:] = [tensor.name for tensor in op.inputs]
+    for tensor in op.inputs:
+      if tensor.name in stand_ins:
+        used[tensor.name] = stand_ins[tensor.name]
+      elif tensor.op not in seen:
+        seen.add(tensor.op)
+        pending.append(tensor.op)
+  return tf.import_graph_def(definition, input_map=used, name='',
+                             return_elements=[op.name for op in draws])
