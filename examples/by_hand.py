@@ -4,6 +4,14 @@ import numpy as np
 import towers
 from tensorflow_v1 import tf
 from towers.checks.law import check_towers
+from towers.input.feed import build_batches, build_feed
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.placement.devices import build_devices, build_session_config
+from towers.placement.variables import build_variable_store
+from towers.reduce.average import average_gradients
+from towers.tower.tower import build_towers
+from towers.update.apply import build_train_op
 
 angles = np.random.RandomState(0).uniform(1, 10, 3000)
 labels = np.arange(3000) % 2
@@ -19,16 +27,16 @@ def model(batch, is_training):
         f'biases_{layer}', [next_size])
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
 
-devices = towers.build_devices(2, 'cpu')
-plan = towers.build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
-feed = towers.build_feed(towers.build_inputs(examples, plan=plan, mode='split', shuffle=True),
-                         devices=devices.names)
-batches = towers.build_batches(feed)
-store = towers.build_variable_store(devices=devices.names)
-built = towers.build_towers(model, batches, devices=devices.names, store=store)
-gradients = towers.average_gradients(built)
-train_op = towers.build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))
-with tf.Session(config=towers.build_session_config(devices)) as session:
+devices = build_devices(2, 'cpu')
+plan = build_plan(num_examples=examples.num_examples, batch_size=100, num_towers=2)
+feed = build_feed(build_inputs(examples, plan=plan, mode='split', shuffle=True),
+                  devices=devices.names)
+batches = build_batches(feed)
+store = build_variable_store(devices=devices.names)
+built = build_towers(model, batches, devices=devices.names, store=store)
+gradients = average_gradients(built)
+train_op = build_train_op(gradients, optimizer=tf.train.AdamOptimizer(0.005))
+with tf.Session(config=build_session_config(devices)) as session:
   session.run(tf.global_variables_initializer())
   # A model that computes from several examples at once is named here.
   check_towers(built, batches, session, feed.start(session, peeks=True))
