@@ -30,7 +30,7 @@ from towers.placement.workers import Workers
 from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
-from towers.training.faults.run_error import RunError, WorkerGone
+from towers.training.faults.run_error import RunError, WorkerGone, tell_uncaught
 from towers.training.stepping.startup import Startup
 
 _FIX = 'Start all of them with the same flags, data and versions.'
@@ -231,6 +231,7 @@ def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
   if not cluster.trains_together:
     yield None
     return
+  tell_uncaught()
   startup.limit_idleness(start_seconds)
   session_config = build_session_config(
       devices, workers=Workers(cluster.num_workers, cluster.rank), **(session_settings or {}))
