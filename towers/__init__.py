@@ -27,6 +27,7 @@ _PUBLIC = {
     'Session': 'towers.session',
     'UsageError': 'towers.base.usage_error',
     'Weighted': 'towers.tower.losses',
+    'all_rows': 'towers.tower.all_towers',
     'all_sum': 'towers.tower.all_towers',
     'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
@@ -87,7 +88,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.program import Program
   from towers.script import main
   from towers.session import Session
-  from towers.tower.all_towers import all_sum
+  from towers.tower.all_towers import all_rows, all_sum
   from towers.tower.losses import Weighted
   from towers.training.faults.run_error import OutOfMemory, RunError
   from towers.training.reporting.progress import Callback

@@ -8,10 +8,11 @@ from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.small import Run, assert_moved, assert_same_weights, nightly_but
 from towers.base.usage_error import UsageError
-from towers.tower.all_towers import all_sum
+from towers.tower.all_towers import all_rows, all_sum
 
 NUM_STEPS = 5
 WORDS = 8
+WEIGHT = []
 
 
 def examples(num_rows, name='train', seed=0):
@@ -56,6 +57,22 @@ def centred(batch, is_training):
   return judge(rows, follows), {'size': tf.reduce_sum(tf.square(rows), 1)}
 
 
+def contrasted(batch, is_training):
+  """In-batch negatives of the global batch, and a queue of its last rows, in its order."""
+  rows, follows = tf.nn.embedding_lookup(tf.get_variable('table', [WORDS, 5]), batch[0]), batch[2]
+  rows = tf.reduce_mean(rows, 1)
+  keys = tf.nn.l2_normalize(tf.matmul(rows, tf.get_variable('pairs', [5, 4])), 1)
+  of_all, labels = all_rows(keys), all_rows(follows)
+  same = tf.cast(tf.equal(follows[:, None], labels), tf.float32)
+  logits = tf.matmul(keys, of_all, transpose_b=True) * 3
+  queue = tf.get_variable('queue', [3, 4], trainable=False, initializer=tf.zeros_initializer())
+  tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, queue.assign(
+      tf.concat([queue.read_value(), of_all], 0)[-3:]))
+  ages = tf.reduce_sum(tf.matmul(keys, queue, transpose_b=True) * [1.0, 2.0, 3.0], 1)
+  return (tf.reduce_logsumexp(logits, 1) - tf.reduce_sum(same * logits, 1) /
+          tf.reduce_sum(same, 1) + 0.1 * ages)
+
+
 def listed(batch, is_training):
   rows, mask, losses, follows = encode(batch)
   return [towers.Weighted(losses, mask), judge(rows, follows)], {'mask': mask[:, 0]}
@@ -90,13 +107,14 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize('model', [counted, centred, listed, named])
+@pytest.mark.parametrize('model', [counted, centred, contrasted, listed, named])
 @pytest.mark.parametrize('num_towers, settings', nightly_but([POINTS[2], POINTS[4]], POINTS))
-def test_towers_equal_one(model, num_towers, settings):
+def test_towers_equal_one(model, num_towers, settings, caplog):
   ours, theirs = train(model, num_towers=num_towers, **settings), train(model, num_towers=1)
   np.testing.assert_allclose(ours[0], theirs[0], atol=1e-5)
   assert_same_weights(ours[1], theirs[1])
   assert ours[2] == pytest.approx(theirs[2], abs=1e-5)
+  assert not caplog.records  # No part of it depends on a tower's own examples.
 
 
 def test_several_losses_are_the_sum_of_their_means():
@@ -120,15 +138,25 @@ def test_several_losses_are_the_sum_of_their_means():
     (lambda b: [3.0], 'a dict for its loss|a list for its loss'),
     (lambda b: towers.Weighted(b[1], b[1]) + b[1][:, 0], 'return a list'),
     (lambda b: all_sum(b[1]), r'got the shape \(\?, 5\)'),
+    (lambda b: all_rows(tf.reduce_sum(b[1])), r'all_rows got the shape \(\)'),
+    (lambda b: tf.gradients(tf.square(all_sum(tf.square(WEIGHT[0]))), WEIGHT)[0] ** 2 * b[1][:, 0],
+     'gradient of a gradient through tower_0/all_sum'),
     (lambda b: tf.map_fn(lambda x: all_sum(tf.reduce_sum(x)), b[1]), 'within a loop'),
 ])
 def test_what_cannot_be_joined_is_refused(make, message):
   def model(batch, is_training):
-    tf.get_variable('weight', [])
+    WEIGHT[:] = [tf.convert_to_tensor(tf.get_variable('weight', []))]
     return make(batch)
 
   with pytest.raises(UsageError, match=message):
     train(model, num_towers=2)
+
+
+def test_rows_that_fill_a_batch_are_no_rows_of_all_towers_and_in_no_sum():
+  padded = train(contrasted, num_towers=2, last_batch='pad')
+  np.testing.assert_allclose(padded[0], train(contrasted, num_towers=1)[0], atol=1e-5)
+  with pytest.raises(UsageError, match='last_batch=pad .* tower_0/all_sum depends on them'):
+    train(counted, num_towers=2, last_batch='pad')
 
 
 def test_micro_batches_of_losses_with_weights_are_refused():

@@ -114,10 +114,7 @@ def test_a_run_without_memory_is_one_with_enough_in_more_micro_batches(
 
 
 def later(at, most=3):
-  """Returns a function that finds no room in training for more than `most` from call `at` on.
-
-  The first dozen calls measure whether towers equal one.
-  """
+  """Returns a function that finds no room in training for more than `most` from call `at` on."""
   calls = []
 
   def lacks(count, trains):
@@ -135,7 +132,7 @@ def later(at, most=3):
     pytest.param(dict(accumulate='auto', average_weights=0.9), id='averages',
                  marks=pytest.mark.nightly)])
 def test_a_later_step_is_taken_again_and_no_other(kind, tmp_path):
-  found = train(build(short_of_memory(later(at=18)), **kind), tmp_path)
+  found = train(build(short_of_memory(later(at=10)), **kind), tmp_path)
   assert_same_end(found, undisturbed(kind.get('average_weights')))
   assert found[0].rewinds == []
 
@@ -148,7 +145,7 @@ def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
 
   with monkeypatch.context() as patch, pytest.raises(Interrupted, match='SIGTERM: 4'):
     patch.setattr('towers.training.run.take_in_more', end)
-    train(build(short_of_memory(later(at=18))), tmp_path)
+    train(build(short_of_memory(later(at=10))), tmp_path)
   assert read_checkpoint(tmp_path)['global_step'] == 4
   with tf.Graph().as_default():
     towers.train(build(accumulate=2), checkpoint_dir=str(tmp_path), steps=NUM_STEPS, quiet=True)
@@ -252,7 +249,7 @@ def test_a_program_that_belongs_to_its_graph_says_what_to_build(tmp_path):
 
 
 def test_a_session_says_what_to_build_and_has_changed_nothing():
-  program = build(short_of_memory(later(at=14)))
+  program = build(short_of_memory(later(at=6)))
   with program.session() as session, program.graph.as_default():
     session.train()
     before = session.run(tf.global_variables())

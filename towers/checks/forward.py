@@ -69,9 +69,13 @@ class Forward:
     self._graph = tower.loss.graph
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
-    self.of_batch = find_dependents([tensor.op for tensor in self.tensors], by_control=False)
-    # Without what other towers do for its sums.
-    ends = {tensor.op for tensor in [*self.tensors, *self._graph.get_collection(SUMS)]}
+    # What the model sums over all towers is the same on any number of them, but for batch
+    # normalisation, which has a setting.
+    totals = {total.op for total in self._graph.get_collection(SUMS)}
+    moments = {total.op for total in self._graph.get_collection(BATCH_SUMS)}
+    self.of_batch = find_dependents([tensor.op for tensor in self.tensors], by_control=False,
+                                    without=totals - moments)
+    ends = {tensor.op for tensor in self.tensors} | totals
     self._needed = _find_needed([value.op for value in self._sums.values()], ends)
     self._ops = sorted(self._needed, key=lambda op: op._id)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
@@ -120,6 +124,8 @@ class Forward:
     for total, value in zip(own, self._graph.get_collection(OWN_SUMS)):
       if total not in self._fixed:
         self._fixed[total] = self._fetch(value, self._feed(self.index, AS_IS))
+        if not feeds_moments:
+          self._fetches['sum', total.op.name] = value
     kernels = [op for op in self._ops
                if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
     moments = self._find_moments()

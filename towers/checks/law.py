@@ -174,7 +174,8 @@ def _check_filler(forward) -> None:
     gap = _find_largest([(key, other[key], first[key]) for key in first if key[0] == 'sum'],
                         [first], forward.is_half)
     if gap.is_beyond:
-      where = forward.locate([fillers[0], fillers[2]], lambda a, b: _is_near(a[:count], b[:count]))
+      where = forward.locate([fillers[0], fillers[2]], lambda a, b: _is_near(
+          np.atleast_1d(a)[:count], np.atleast_1d(b)[:count]))
       raise UsageError(f'{what} {gap.name} depends on them, by {gap.share:.2g} of itself{where}: '
                        f'{_PAD_FIX}.')
 
@@ -192,9 +193,9 @@ def _find_gap(forward, num_parts, model, runs_per_epoch) -> List[str]:
   for layout in LAYOUTS if forward.has_rows else LAYOUTS[:1]:
     runs = [forward.run(index, layout)]
     values = runs[0].get(('values', 'loss'), index)
-    # Examples of small losses and the largest in one batch, of large ones in the other.
-    *twice, last = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
-    orders = [index, np.array([*twice[:size - 1], last]), np.array(twice[size - 1:]), index[::-1]]
+    # Examples of small losses in one batch, of large ones in the other.
+    twice = np.repeat(np.argsort(values) if values.shape == index.shape else index, 2)
+    orders = [index, twice[:size], twice[size:], index[::-1]]
     began = time.monotonic()
     runs.append(forward.run(orders[1], layout))
     _check_price(time.monotonic() - began, runs_per_epoch)

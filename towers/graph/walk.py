@@ -25,18 +25,20 @@ def find_needed(roots: Iterable[Operation],
   return needed
 
 
-def find_dependents(ops: Iterable[Operation], by_control: bool = True) -> Set[Operation]:
+def find_dependents(ops: Iterable[Operation], by_control: bool = True,
+                    without: Container[Operation] = ()) -> Set[Operation]:
   """Returns `ops` and all ops that need any of them.
 
   Args:
     ops: where to begin.
     by_control: whether to follow control inputs too, not inputs alone.
+    without: ops that are left out, with all that needs `ops` through them alone.
   """
   dependents: Set[Operation] = set()
   pending = list(ops)
   while pending:
     op = pending.pop()
-    if op not in dependents:
+    if op not in dependents and op not in without:
       dependents.add(op)
       for tensor in op.outputs:
         pending.extend(tensor.consumers())

@@ -10,7 +10,7 @@ towers, and what depends on places does not depend on towers.
 import functools
 import itertools
 import math
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Tensor, tf
 from towers.input.plan import Plan
@@ -42,11 +42,16 @@ class Place(NamedTuple):
     stride: from one row to the next.
     multiple: divides `first`, whatever its value.
     batch_size: rows of a full global batch, None if no plan has dealt them.
+    begin: the place at which the micro-batch begins, a scalar int64 tensor on the host.
+    num_slots: more than any row stands behind `begin`; an int, or a tensor if no plan has dealt
+      them.
   """
   first: Tensor
   stride: int
   multiple: int
   batch_size: Optional[int]
+  begin: Tensor
+  num_slots: Union[int, Tensor]
 
 
 def build_deal(plan: Plan, position: int, num_shards: int, *, is_shared: bool) -> Deal:
@@ -75,34 +80,23 @@ def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
   """
   places = []
   with tf.device(HOST), tf.name_scope('places'):
-    counts = [batch.num_examples if batch.is_static else tf.cast(batch.num_examples, tf.int64)
-              for batch in batches]
-    before: Any = 0
+    counts = [tf.cast(batch.num_examples, tf.int64) for batch in batches]
+    before = tf.constant(0, tf.int64)
     for batch, count in zip(batches, counts):
       plan, position, num_shards, is_shared, multiple = batch.deal or Deal(None, 0, 1, True, 1)
-      size = plan.micro_batch_size if plan else _sum(counts)
-      begin = 0 if micro_batch is None else micro_batch * size
-      offset: Any = position
+      size = plan.micro_batch_size if plan else tf.add_n(counts)
+      begin = tf.constant(0, tf.int64) if micro_batch is None else micro_batch * size
+      offset = position
       if plan and size % num_shards:
         # The shards take turns at the first row of a batch.
-        step = read_step() % plan.steps_per_epoch * plan.batch_size
-        offset = (position - _sum([step, begin])) % num_shards
-      shift = before if num_shards == 1 else before * num_shards
-      first = tf.convert_to_tensor(_sum([begin, offset, shift]), tf.int64)
-      places.append(Place(first, num_shards, multiple, plan and plan.batch_size))
+        before_step = read_step() % plan.steps_per_epoch * plan.batch_size
+        offset = (position - before_step - begin) % num_shards
+      places.append(Place(begin + offset + before * num_shards, num_shards, multiple,
+                          plan and plan.batch_size, begin,
+                          -(-size // num_shards) * num_shards if plan else size))
       if is_shared:
-        before = _sum([before, count])
+        before += count
   return places
-
-
-def _sum(terms: Iterable[Any]) -> Any:
-  """Returns the sum of numbers and tensors, without an op for what is known."""
-  terms = list(terms)
-  known = sum(term for term in terms if isinstance(term, int))
-  tensors = [term for term in terms if not isinstance(term, int)]
-  for tensor in tensors:
-    known = tensor if isinstance(known, int) and known == 0 else known + tensor
-  return known
 
 
 def _gcd(numbers: Iterable[int]) -> int:

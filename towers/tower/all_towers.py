@@ -112,15 +112,15 @@ def all_rows(x: Any) -> Tensor:
   x, part = tf.convert_to_tensor(x), _parts[-1]
   if part is None:
     return x
-  if part.batch.has_filler:
-    x = x[:part.batch.num_examples]
-  if part.num_towers == 1:
-    return x
   if not x.shape.ndims or not x.shape[1:].is_fully_defined():
     raise UsageError(f'towers.all_rows got the shape {x.shape}: give it one row for each example, '
                      'of a shape that is known before a run.')
   if not (x.dtype.is_floating or x.dtype.is_integer):
     raise UsageError(f'towers.all_rows got {x.dtype.name}: cast it to a number first.')
+  if part.batch.has_filler:
+    x = x[:part.batch.num_examples]
+  if part.num_towers == 1:
+    return x
   _check_context('all_rows')
   with tf.name_scope('all_rows'):
     if not part.order:
@@ -134,9 +134,8 @@ def _find_order(part):
   """Returns the filled slots of all towers in the order of the global batch."""
   place = part.batch.place
   with tf.device(HOST):
-    first = place.first if place.begin is None else place.first - place.begin
     count = tf.cast(part.batch.num_examples, tf.int64)
-    part.slots.append(first + place.stride * tf.range(count))
+    part.slots.append(place.first - place.begin + place.stride * tf.range(count))
     filled = _join(_put_into_slots(tf.ones([count]), part), 'filled')
     return tf.where(filled > 0)[:, 0]
 
@@ -154,7 +153,8 @@ def _put_into_slots(x, part):
 def _spread_rows(op, gradient):
   """Returns dense rows, as sums over towers take; TensorFlow's own are sparse."""
   slots, order = op.inputs[:2]
-  return [tf.scatter_nd(order[:, None], gradient, tf.shape(slots)), None, None]
+  shape = tf.shape(slots, out_type=order.dtype)
+  return [tf.scatter_nd(order[:, None], gradient, shape), None, None]
 
 
 def _check_context(name):

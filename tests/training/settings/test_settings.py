@@ -84,4 +84,4 @@ def test_numbers_of_numpy_and_whole_ones_are_settings_too(settings):
 def test_the_docs_list_every_flag_as_the_help_does():
   with open(os.path.join(ROOT, 'docs', 'running.md'), encoding='utf-8') as file:
     text = file.read()
-  assert f"```\n{format_help('main.py')}\n```" in text, 'copy there what main.py --help prints'
+  assert f"```\n{format_help('main.py')}\n```" in text

@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import hashlib
 import json
-import resource
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -31,11 +30,9 @@ from towers.placement.workers import Workers
 from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
-from towers.training.faults.run_error import RunError, WorkerGone, tell_uncaught
+from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.stepping.startup import Startup
 
-# Those of TensorFlow's server, of data and of checkpoints; -1 is no limit.
-_OPEN_FILES = 64
 _FIX = 'Start all of them with the same flags, data and versions.'
 
 
@@ -209,14 +206,6 @@ def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
   return worker
 
 
-def _check_open_files():
-  """Raises a UsageError where TensorFlow's server would end the process for want of files."""
-  limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if 0 <= limit < _OPEN_FILES:
-    raise UsageError(f'A worker needs some {_OPEN_FILES} open files, and this process may have '
-                     f'{limit}: raise the limit, as by ulimit -n 1024.')
-
-
 @contextlib.contextmanager
 def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
                  splits: Sequence[Optional[Examples]] = (), startup: Startup,
@@ -242,8 +231,6 @@ def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
   if not cluster.trains_together:
     yield None
     return
-  tell_uncaught()
-  _check_open_files()
   startup.limit_idleness(start_seconds)
   session_config = build_session_config(
       devices, workers=Workers(cluster.num_workers, cluster.rank), **(session_settings or {}))
