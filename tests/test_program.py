@@ -3,12 +3,15 @@
 import importlib
 import random
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests import ROOT
 from towers.training.faults.run_error import RunError
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -286,27 +289,22 @@ def test_an_optimizer_may_be_a_function_of_the_rate(rate):
     assert program.learning_rate == 0.05 or session.run(program.learning_rate) == np.float32(0.05)
 
 
-def test_side_outputs_are_fetched_by_tower_and_a_dict_of_losses_is_refused():
+def test_side_outputs_are_fetched_by_tower():
   def with_side(batch, is_training):
     losses, metrics = model(batch, is_training)
     tf.identity(2 * losses, name='doubled')
     return losses + 1, metrics
 
-  def with_dict(batch, is_training):
-    return dict(a=model(batch, is_training)[0])
-
-  settings = dict(train=examples(37), batch_size=9, num_towers=2, device='cpu',
-                  optimizer=tf.train.AdamOptimizer())
   with tf.Graph().as_default():
-    program = towers.Program(with_side, **settings)
+    program = towers.Program(
+        with_side, train=examples(37), batch_size=9, num_towers=2, device='cpu',
+        optimizer=tf.train.AdamOptimizer())
   with program.session() as session:
     values = session.run({'of 1': 'tower_1/doubled:0', 'loss': program.gradients.loss,
                           'of 0': program.graph.get_tensor_by_name('tower_0/doubled:0')})
     assert np.mean(np.concatenate([values['of 0'], values['of 1']])) == pytest.approx(
         2 * (values['loss'] - 1), abs=1e-5)
     assert session.train() == pytest.approx(values['loss'])
-  with tf.Graph().as_default(), pytest.raises(towers.UsageError, match='returned a dict'):
-    towers.Program(with_dict, **settings)
 
 
 @pytest.mark.skipif(tf.__version__ >= '1.15', reason='TensorFlow 2 has no contrib')
@@ -325,3 +323,30 @@ def test_layers_of_contrib_are_shared_like_all_others():
     with program.session() as session:
       losses.append([session.train() for _ in range(3)])
   np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+STALLS = '''
+import time
+import numpy as np
+import towers
+from tensorflow_v1 import tf
+from tests import ROOT
+def model(batch, is_training):
+  return tf.square(batch[0] - tf.get_variable('w', []))
+program = towers.Program(model, train=towers.from_arrays(np.zeros(8, np.float32)), batch_size=4,
+                         num_towers=2, device='cpu', optimizer=tf.train.GradientDescentOptimizer(1))
+sleeps = tf.py_func(lambda: time.sleep(60), [], [])
+with program.session(stall_seconds=1) as session:
+  session.train()
+  time.sleep(3)
+  session.train()
+  print('waited for its user', flush=True)
+  session.run(sleeps)
+'''
+
+
+def test_a_session_that_stalls_ends_but_not_while_its_user_thinks():
+  ended = subprocess.run([sys.executable, '-c', STALLS], cwd=ROOT, capture_output=True,
+                         text=True, timeout=50)
+  assert ended.returncode == 3 and ended.stdout == 'waited for its user\n'
+  assert 'Nothing went forward for 1 s (stall_seconds)' in ended.stderr

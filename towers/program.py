@@ -119,7 +119,14 @@ class Program(TrainingGraph):
     super().__init__(model, train, validation, settings, workers)
 
   def session(self, *, graph_rewriter: str = 'auto', inter_threads: Optional[int] = None,
-              intra_threads: Optional[int] = None) -> Session:
-    """Returns a session to train in step by step, to be entered by `with`; see `towers.Session`."""
+              intra_threads: Optional[int] = None,
+              stall_seconds: Optional[float] = None) -> Session:
+    """Returns a session to train in step by step, to be entered by `with`.
+
+    Args:
+      graph_rewriter, inter_threads, intra_threads: see `build_session_config`.
+      stall_seconds: without any progress in a call, after which the process ends and says why; None
+        to wait.
+    """
     return Session(self, graph_rewriter=graph_rewriter, inter_threads=inter_threads,
-                   intra_threads=intra_threads)
+                   intra_threads=intra_threads, stall_seconds=stall_seconds)

@@ -208,7 +208,9 @@ def test_a_resumed_run_remembers_what_fits_in_any_shape(num_towers, expected, tm
     calls.append(count)
 
   train(build(short_of_memory(lacks), num_towers=num_towers), tmp_path, steps=2)
-  assert max(calls) == -(-BATCH // expected // num_towers)
+  # What measures the model before the first step takes its rows twice.
+  share = -(-BATCH // expected // num_towers)
+  assert share in calls and max(calls) <= 2 * share
   assert f'a step takes {expected} micro-batch' in capsys.readouterr().out
 
 
