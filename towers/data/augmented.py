@@ -79,7 +79,7 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
       return tf.data.Dataset.zip((made, numbers)).map(as_written(change),
                                                       num_parallel_calls=parallel_calls)
 
-    read_augmented.augmentations = depth
+    read_augmented.augmentations = depth  # type: ignore[attr-defined]
     return read_augmented
 
   has_number = examples.elements is not None

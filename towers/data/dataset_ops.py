@@ -52,8 +52,8 @@ def check_draws(dataset: Any, name: str) -> None:
   """
   from tensorflow_v1 import find_last_op
   from towers.graph.walk import find_needed
-  graph = find_last_op(dataset).graph
-  pending = [op.node_def for op in find_needed([find_last_op(dataset)])]
+  last_op: Any = find_last_op(dataset)
+  graph, pending = last_op.graph, [op.node_def for op in find_needed([last_op])]
   seen = set()
   while pending:
     node = pending.pop()
