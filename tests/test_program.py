@@ -195,6 +195,7 @@ def test_what_was_saved_goes_on_to_the_bit(settings, tmp_path):
       np.testing.assert_array_equal(value, expected[1][name])
 
 
+@pytest.mark.nightly(but='its own')
 @pytest.mark.parametrize('others', [False, True], ids=['its own', 'another'])
 def test_a_session_saves_where_no_run_does(others, tmp_path):
   """Two that write to one folder would delete each other's checkpoints."""

@@ -133,6 +133,7 @@ def test_a_shuffled_epoch_draws_what_the_sorted_one_does(tmp_path):
   assert_same([in_order], [shuffled])
 
 
+@pytest.mark.nightly
 def test_pngs_lose_nothing_and_mix_with_jpegs():
   pictures = [
       np.random.RandomState(number).randint(256, size=(16, 16, 3)).astype(np.uint8)
@@ -294,7 +295,7 @@ def call_before_decoding(monkeypatch, function):
   monkeypatch.setattr(encoded_images, '_decode_image', decode)
 
 
-@pytest.mark.nightly(but='[]-[]-fail')
+@pytest.mark.nightly
 @pytest.mark.parametrize('undecodable, unreadable, policy', [([], [], 'fail'), ([], [7], 'skip'),
                                                              ([40], [7], 'skip')], ids=str)
 def test_a_chunk_without_errors_is_decoded_once(undecodable, unreadable, policy, monkeypatch):

@@ -94,6 +94,7 @@ def test_few_tensors_are_copied_between_host_and_device(name):
   assert len(sent) <= 12 * num_towers
 
 
+@pytest.mark.nightly(but='tower')
 @each_case
 def test_a_validation_step_sends_one_vector_from_each_tower(name):
   _, found, program = audit(name)

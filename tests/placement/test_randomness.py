@@ -76,6 +76,7 @@ def start(draws, seed=5, num_towers=1, placement='host'):
     return dict(zip(store.made, session.run(list(store.made.values()))))
 
 
+@pytest.mark.nightly
 def test_initial_values_depend_on_the_seed_and_the_name_whatever_draws_them():
   values = start(DRAWS)
   backwards = start(dict(reversed(list(DRAWS.items()))), num_towers=3, placement='replicated')

@@ -167,6 +167,7 @@ def four_steps_of_one_tower():
             sorted(variable.op.name for variable in tf.global_variables()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('ours, other', [
     (('replicated', 3), ('replicated', 2)),
     pytest.param(('host', 1), ('replicated', 3), marks=pytest.mark.nightly),
@@ -334,6 +335,7 @@ def losses_of_one_tower():
   return losses_after(load, None, num_towers=1)
 
 
+@pytest.mark.nightly(but='load')
 @pytest.mark.nightly(but=['restore', 'load', 'scatter'])
 @pytest.mark.parametrize('means', [restore, restore_when_finalized, load, assign, add, scatter,
                                    initialize_with_copies], ids=lambda means: means.__name__)

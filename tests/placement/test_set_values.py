@@ -108,6 +108,7 @@ def assert_started(run, model):
   assert run.train() == pytest.approx(first_loss(), abs=1e-5)
 
 
+@pytest.mark.nightly(but='set')
 @pytest.mark.nightly(but=['h5', 'set', 'checkpoint'])
 @pytest.mark.parametrize('way', list(WAYS))
 def test_values_arrive_whatever_the_format(way, files):

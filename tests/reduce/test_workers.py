@@ -157,6 +157,7 @@ def take_what_is_not_finite(run):
   return run.steps.retry()
 
 
+@pytest.mark.nightly
 def test_an_overflow_in_one_worker_lowers_the_loss_scale_in_all():
   with make_cluster((2, 1), precision='mixed', train=small.random_examples(16)) as cluster:
     for run in cluster.runs:

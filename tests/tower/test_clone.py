@@ -246,6 +246,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.nightly(but='while_loop-1')
 @pytest.mark.nightly(but=['while_loop-1', 'map_fn-0'])
 @pytest.mark.parametrize('depth', [0, 1])
 @pytest.mark.parametrize('loop', LOOPS)

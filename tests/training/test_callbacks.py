@@ -80,7 +80,8 @@ def assert_same(one, other):
     np.testing.assert_array_equal(value, other[0][name], err_msg=name)
 
 
-@pytest.mark.parametrize('settings', small.nightly_but(PLACES[:2], PLACES),
+@pytest.mark.nightly(but='on_validation-8-validation_tower-num_towers')
+@pytest.mark.parametrize('settings', PLACES,
                          ids=lambda settings: '-'.join(settings) or 'plain')
 @pytest.mark.parametrize('when, at', [('on_step', 6), ('on_validation', 8)])
 def test_a_run_that_is_stopped_ends_as_a_run_ends_and_goes_on(settings, when, at, tmp_path):
@@ -180,6 +181,7 @@ def read_values(folder):
   return values
 
 
+@pytest.mark.nightly(but='one')
 @pytest.mark.parametrize('settings', [
     dict(), dict(num_towers=1), dict(num_towers=3, tower_build='clone'),
     dict(num_towers=3, validation_tower=True)], ids=['two', 'one', 'cloned', 'aside'])

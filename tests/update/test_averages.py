@@ -55,8 +55,9 @@ def train(run, num_steps=NUM_STEPS):
   return weights
 
 
-@pytest.mark.parametrize('mode, num_towers, depth, shape', small.nightly_but(
-    FAST, [*FAST, *(point for point in GRID if point not in FAST)]))
+@pytest.mark.nightly(but='split-3-1-host, clone')
+@pytest.mark.parametrize('mode, num_towers, depth, shape', [
+    *FAST, *(point for point in GRID if point not in FAST)])
 def test_averages_are_numpys_to_the_bit_and_training_never_sees_them(
     mode, num_towers, depth, shape):
   # The last of two steps leaves towers of 8 empty.

@@ -155,6 +155,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
       image=image(), label=tensor('int64')), read=load)
 
 
+@pytest.mark.nightly
 def test_supervised_keys_choose_among_several_images(tmp_path):
   examples = [dict(example, mask=encode_png(pixels(9))) for example in digits([1, 2])]
   keys = {'tuple': {'items': [{'featureKey': 'image'}, {'featureKey': 'label'}]}}

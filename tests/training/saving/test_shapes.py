@@ -94,6 +94,7 @@ def warnings_of(folder, **settings):
   return found
 
 
+@pytest.mark.nightly
 def test_another_order_in_the_middle_of_an_epoch_is_named(tmp_path):
   write_checkpoint(tmp_path, steps=9)
   assert warnings_of(tmp_path) == warnings_of(tmp_path, mode='shard', accumulate=2) == []

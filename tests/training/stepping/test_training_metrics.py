@@ -52,7 +52,8 @@ SHAPES = [dict(num_towers=3, mode='next'), dict(num_towers=1, depth=0), dict(mod
 SETTINGS = dict(model=model, train=TRAIN, batch_size=BATCH)
 
 
-@pytest.mark.parametrize('shape', small.nightly_but(SHAPES[:1] + SHAPES[4:7], SHAPES),
+@pytest.mark.nightly(but='3-True')
+@pytest.mark.parametrize('shape', SHAPES,
                          ids=lambda shape: '-'.join(map(str, shape.values())))
 def test_means_are_over_the_examples_of_the_steps_since_they_were_read(shape):
   with Run(**SETTINGS, **shape) as run:
@@ -93,6 +94,7 @@ def edges_of(run):
           sum(op.type.startswith('Collective') for op in needed))
 
 
+@pytest.mark.nightly(but='workers')
 @pytest.mark.parametrize('shape', [dict(num_towers=3), dict(num_towers=2, num_workers=2),
                                    dict(num_towers=2, placement='replicated')],
                          ids=['towers', 'workers', 'replicas'])
