@@ -14,7 +14,8 @@ from towers import annexes
 ROOMS = [
     'towers.base', 'towers.annexes', 'tensorflow_v1', 'towers.graph',
     'towers.placement', 'towers.data', 'staging',
-    'towers.input', 'towers.tower', 'towers.reduce', 'towers.update', 'towers.optimizers',
+    'towers.input', 'towers.whole', 'towers.tower', 'towers.reduce', 'towers.update',
+    'towers.optimizers',
     'towers.warm_start', 'towers.validation',
     'towers.setting', 'towers.settings', 'towers.arguments', 'towers.training_graph',
     'towers.checks',

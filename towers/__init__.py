@@ -27,6 +27,7 @@ _PUBLIC = {
     'Session': 'towers.session',
     'UsageError': 'towers.base.usage_error',
     'Weighted': 'towers.tower.losses',
+    'Whole': 'towers.whole',
     'all_rows': 'towers.tower.all_towers',
     'all_sum': 'towers.tower.all_towers',
     'augmented': 'towers.data.augmented',
@@ -96,6 +97,7 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.training.train import train
   from towers.update.groups import Every
   from towers.warm_start.matching import init_from
+  from towers.whole import Whole
 
 
 def __getattr__(name: str) -> Any:

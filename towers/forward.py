@@ -46,6 +46,7 @@ from towers.training.tools.export import find_best, restore_weights
 from towers.training.tools.serving import call_predict, name_outputs
 from towers.validation import stack_sums
 from towers.warm_start.warm_start import load_values
+from towers.whole import WholeRows, flatten_rows
 
 
 def evaluate(folder: str, model: Model, examples: Any, *, batch_size: int = 64,
@@ -170,7 +171,9 @@ class Forward:
         self._names: Dict[str, Any] = dict(
             names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
         with tf.device(HOST):
-          self._fetches: Any = add_all([stack_sums(tower) for tower in towers])
+          self._fetches: Any = [add_all([stack_sums(tower) for tower in towers]),
+                                *flatten_rows([tower.wholes for tower in towers])]
+        self._wholes = towers[0].wholes
       else:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
@@ -194,9 +197,10 @@ class Forward:
 
   def measure(self, rows: Rows) -> Dict[str, float]:
     """Returns the mean of the loss and of each metric over all rows."""
-    measured = ValidationPass(**self._names, num_steps=0, step=0)
-    for sums, _ in self._run(rows):
-      measured.add(sums)
+    measured = ValidationPass(**self._names, num_steps=0, step=0, rows=WholeRows(
+        self._wholes, num_towers=len(self._batches)))
+    for (sums, *values), _ in self._run(rows):
+      measured.add(sums, values)
     return measured.means()
 
   def predict(self, rows: Rows) -> Dict[str, np.ndarray]:

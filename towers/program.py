@@ -28,7 +28,7 @@ class Program(TrainingGraph):
   Args:
     model: a function from a batch and `is_training` to the losses of the examples, shape
       `[batch]`, or to these and a dict of metrics, each of shape `[batch]`; for values that count
-      by weights see `towers.Weighted`.
+      by weights see `towers.Weighted`, for a metric of a whole split, such as AUC, `towers.Whole`.
     train: the examples to learn from.
     validation: the examples to measure on; None for a program that only trains.
     optimizer: a `tf.train.Optimizer`, or a function that makes one from the learning rate; or a

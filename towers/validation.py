@@ -8,12 +8,12 @@ weights on the same examples, with the same result. These weights are the averag
 as they are.
 """
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
-from towers.base.usage_error import check_same_number
+from towers.base.usage_error import UsageError, check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.writes import check_measuring
 from towers.input.feed import Feed, build_batches
@@ -26,6 +26,7 @@ from towers.tower.losses import get_divisor
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward
 from towers.update.averages import Averages
+from towers.whole import Whole
 
 
 class Validation(NamedTuple):
@@ -43,6 +44,7 @@ class Validation(NamedTuple):
     losses: the names whose means add up to that of 'loss', of a model with several losses.
     sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
       the split; None for one worker.
+    wholes: for each tower the metrics of the whole split, by name, with its rows of a run.
   """
   feed: Feed
   names: List[str]
@@ -52,6 +54,12 @@ class Validation(NamedTuple):
   weighted: Sequence[str] = ()
   losses: Sequence[str] = ()
   sum_workers: Optional[Callable[[Session, np.ndarray], np.ndarray]] = None
+  wholes: Sequence[Mapping[str, Whole]] = ({},)
+
+  @property
+  def all_names(self) -> List[str]:
+    """The names, and those of metrics of the whole split."""
+    return [*self.names, *self.wholes[0]]
 
 
 def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Optional[Tensor],
@@ -74,6 +82,10 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
                     fix='build both for the same devices.')
   check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers,
                     'workers', fix='give the plan the same num_workers.')
+  if workers.num_workers > 1 and towers[0].wholes:
+    raise UsageError(f'The metric {list(towers[0].wholes)[0]} is a towers.Whole, of all examples '
+                     f'of the split, and each of {workers.num_workers} workers measures a part of '
+                     'it: leave it out, or measure it by towers.evaluate on the checkpoints.')
   # A tower of its own may change the snapshot that its loss reads.
   check_measuring([value for tower in towers for name, value in tower.sums.items()
                    if name != 'loss' or is_validating is not None], is_validating)
@@ -90,7 +102,8 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
     size = len(names) + len(weighted) + 1
     sum_workers = build_sum_of_numbers(size, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
-                      losses=towers[0].losses, sum_workers=sum_workers)
+                      losses=towers[0].losses, sum_workers=sum_workers,
+                      wholes=[tower.wholes for tower in towers])
 
 
 def stack_sums(tower: Tower) -> Tensor:

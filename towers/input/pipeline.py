@@ -53,6 +53,7 @@ class Inputs(NamedTuple):
     feed_dict: `feed_dict(step)` is the feed of `initializer` that makes `step` the next one.
     order: in which it takes its examples.
     needs_threads: whether a batch is so much work that several threads should share it.
+    mode: 'split', 'next' or 'shard'.
   """
   name: str
   plan: Plan
@@ -61,6 +62,7 @@ class Inputs(NamedTuple):
   feed_dict: Callable[..., Dict[Any, Any]]
   order: Order
   needs_threads: bool = True
+  mode: str = 'split'
 
 
 def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle: bool = False,
@@ -125,7 +127,7 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
                 order=_choose_order(examples, plan, seed if shuffle else None),
-                needs_threads=not is_gathered(examples))
+                needs_threads=not is_gathered(examples), mode=mode)
 
 
 def _choose_order(examples, plan, seed):

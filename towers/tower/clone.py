@@ -27,6 +27,7 @@ from towers.placement.randomness import find_random_nodes, seed_nodes
 from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
 from towers.tower.clone_names import Names, get_op_name
 from towers.tower.row_shapes import RowShapes
+from towers.whole import flatten_rows
 
 # Collections to which one tower adds for all, and descriptions of the graph.
 _NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',
@@ -101,7 +102,7 @@ class Pattern:
     self._collected = _find_collected(recording, own, left_out)
     self._roots: List[Any] = []
     for value in [tower.loss, list(tower.sums.values()), list(tower.weights.values()),
-                  tower.gradients,
+                  flatten_rows([tower.wholes]), tower.gradients,
                   [item for items in self._collected.values() for item in items]]:
       self._roots += _flatten(value)
     roots = [tensor.op.name for tensor in self._roots]
@@ -320,6 +321,8 @@ class Pattern:
                           put_op=batch.put_op,
                           sums={name: copy(value) for name, value in tower.sums.items()},
                           weights={name: copy(value) for name, value in tower.weights.items()},
+                          wholes={name: whole._replace(rows=[copy(row) for row in whole.rows])
+                                  for name, whole in tower.wholes.items()},
                           gradients=[copy(gradient) for gradient in tower.gradients])
 
   def _replace_inputs(self, batch, *, index, device, replicas):

@@ -14,13 +14,14 @@ share of it, examples over weights of the global batch, is known in the forward 
 """
 
 import functools
-from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from tensorflow_v1 import Tensor, tf
+from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.tower.all_towers import all_sum
+from towers.whole import Whole
 
 
 class Weighted(NamedTuple):
@@ -54,10 +55,12 @@ class Sums(NamedTuple):
     values: of the values, each times its weight if it has one.
     weights: of the weights, where there are any; the others divide by the number of examples.
     losses: the names of several losses, whose means add up to that of 'loss'; empty for one loss.
+    wholes: metrics that are no sums, by name, with their rows of the tower's examples.
   """
   values: Dict[str, Tensor]
   weights: Dict[str, Tensor]
   losses: Sequence[str] = ()
+  wholes: Mapping[str, Whole] = {}
 
 
 def sum_returned(returned: Any, batch: Batch) -> Sums:
@@ -78,6 +81,7 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
 
   loss, metrics = split_returned(returned)
   sums = Sums({}, {})
+  wholes = {}
   if isinstance(loss, dict):
     sums = _sum_losses(loss, batch, count_rows)
   elif isinstance(loss, Weighted):
@@ -91,11 +95,13 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
     if name == 'loss':
       raise UsageError('A metric is called "loss", which is the name of the model\'s loss: choose '
                        'another name.')
-    if isinstance(values, Weighted):
+    if isinstance(values, Whole):
+      wholes[name] = _take_rows(f'The metric {name}', values, batch, count_rows)
+    elif isinstance(values, Weighted):
       _add_weighted(sums, name, f'The metric {name}', values, batch, count_rows)
     else:
       sums.values[name] = _sum_metric(name, values, batch, count_rows)
-  return sums
+  return sums._replace(wholes=wholes)
 
 
 def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
@@ -182,6 +188,19 @@ def _sum_loss(loss, batch, count_rows):
                    f'weights) for more values, such as one per token.{hint}')
 
 
+def _take_rows(what, whole, batch, count_rows):
+  """Returns `whole` with the rows of the examples, without those that fill a batch up."""
+  fix = 'give towers.Whole tensors with a row for each example, [batch, ...]'
+  rows: List[Tensor] = []
+  for values in map(tf.convert_to_tensor, whole.rows):
+    if not values.shape.ndims:
+      raise UsageError(f'{what} has the shape {values.shape}: {fix}.')
+    check = _check_size(what, values, batch, count_rows, fix)
+    with tf.control_dependencies([check] if check else []):
+      rows.append(values[:batch.num_examples] if batch.has_filler else tf.identity(values))
+  return Whole(whole.function, rows)
+
+
 def _sum_metric(name, values, batch, count_rows):
   fix = 'return one value per example, [batch]; they are averaged over all towers and steps'
   if values.shape.ndims != 1:
@@ -243,6 +262,17 @@ def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[
 
   Rows that fill a batch up are left out.
   """
+  numbers = tf.cast(values, tf.float32)
+  total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
+  check = _check_size(what, values, batch, count_rows, fix)
+  if check is not None:
+    # An update waits for the loss, and so for this check.
+    total.op._add_control_input(check)
+  return total
+
+
+def _check_size(what, values, batch, count_rows, fix) -> Optional[Operation]:
+  """Refuses another number of values than of examples; returns the op that does if a run knows."""
   size = values.shape.as_list()[0]
   rows = batch.num_rows
   if size is not None and rows is None:
@@ -250,13 +280,9 @@ def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[
                      f'examples a batch has: {fix}.')
   if size is not None and size != rows:
     raise UsageError(f'{what} has {size} values for a batch of {rows} examples: {fix}.')
-  numbers = tf.cast(values, tf.float32)
-  total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
-  if size is None:
-    # An update waits for the loss, and so for this check.
-    rows = count_rows() if rows is None else rows
-    total.op._add_control_input(_build_check(what, values, rows, fix))
-  return total
+  if size is not None:
+    return None
+  return _build_check(what, values, count_rows() if rows is None else rows, fix)
 
 
 def _build_check(what, values, rows, fix):

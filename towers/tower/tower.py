@@ -14,7 +14,7 @@ knows it, so it divides what all of them have summed (see `towers.reduce.weights
 """
 
 import contextlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
 from towers.base.collector import collect_former, uncollected
@@ -50,6 +50,7 @@ from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
 from towers.tower.recompute import Recomputed, recompute
+from towers.whole import Whole
 
 Values = Union[Tensor, Weighted]
 Losses = Union[Values, Tuple[Tensor, Tensor], List[Values], Dict[str, Values]]
@@ -87,6 +88,7 @@ class Tower(NamedTuple):
       scale they are no larger than those of the whole step's batch.
     weights: for those of `sums` that have weights the sum of these, a scalar.
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
+    wholes: metrics of the whole split, by name, with the tower's rows.
     recomputed: the activations that the backward pass computes again, or None.
   """
   device: str
@@ -105,6 +107,7 @@ class Tower(NamedTuple):
   num_micro_batches: int = 1
   weights: Dict[str, Tensor] = {}
   losses: Sequence[str] = ()
+  wholes: Mapping[str, Whole] = {}
   recomputed: Optional[Recomputed] = None
 
 
@@ -314,7 +317,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
       batch, num_towers=call.num_towers):
     returned = _call_model(call, batch.tensors, index=index, scope=scope, outer=outer,
                            instead=instead, reuse=reuse)
-    sums, weights, losses = sum_returned(returned, batch)
+    sums, weights, losses, wholes = sum_returned(returned, batch)
     share = sums['loss'] / call.divisor
   if call.num_micro_batches > 1 and set(losses) & set(weights):
     raise UsageError(f'accumulate={call.num_micro_batches} takes a step in micro-batches, and the '
@@ -326,6 +329,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   _move_switches(ops, place or (lambda op: device))
   named = {'loss' if name == 'loss' else f'metric {name}':
            [value] + ([weights[name]] if name in weights else []) for name, value in sums.items()}
+  named.update((f'metric {name}', list(whole.rows)) for name, whole in wholes.items())
   check_apart(named, ops, index=index, others=store.scopes, batch=batch)
   if index == 0 and batch.place is not None:
     call.draws.folds.update(find_folds(
@@ -338,7 +342,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   check_penalties(sums['loss'], penalties, ops)
   return Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                call.num_global_examples, call.divisor, batch.put_op, weights=weights,
-               losses=losses)
+               losses=losses, wholes=wholes)
 
 
 def build_outputs(call: ModelCall, batch: Batch, *, index: int, device: str) -> Any:

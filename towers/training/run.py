@@ -180,7 +180,7 @@ class Run:
   def _build_history(self) -> History:
     history = History(metric=self._config.best_metric, patience=self._config.early_stopping)
     if self.program.validation is not None:
-      history.check_metric(self.program.validation.names)
+      history.check_metric(self.program.validation.all_names)
     return history
 
   def _build_checkpoints(self) -> Any:

@@ -30,6 +30,7 @@ from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import ValidationPass
 from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
+from towers.whole import WholeRows, flatten_rows
 
 _FIRST_LOSSES = 5
 # With more towers, preparing the step takes longer than starting variables, so these start on one
@@ -96,7 +97,8 @@ class Steps:
     if self._accumulates:
       self._fetches['accumulate'] = [program.add_wait, program.gradients.add_op]
     if self._validation is not None:
-      measure = [self._validation.sums]
+      measure = [self._validation.sums, *flatten_rows(self._validation.wholes)]
+      self._num_measured = len(measure)
       if self.has_validation_tower:
         self._measure: Callable[[], Any] = Call(session, measure)
         self._fetches['measure_and_train'] = measure + train
@@ -270,14 +272,18 @@ class Steps:
       self._session.run(self._validation.snapshot_op)
     return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
                           losses=self._validation.losses,
+                          rows=WholeRows(self._validation.wholes[0],
+                                         num_towers=len(self._validation.wholes),
+                                         is_dealt=self._validation.feed.inputs.mode == 'shard'),
                           num_steps=self._validation.feed.inputs.plan.steps_per_epoch, step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Does the same as `train`, while the validation tower measures the next batch of the pass."""
     if self._accumulates:
       self._accumulate_micro_batches()
-    sums, *results = self._calls['measure_and_train']()
-    validation_pass.add(sums)
+    found = self._calls['measure_and_train']()
+    (sums, *rows), results = found[:self._num_measured], found[self._num_measured:]
+    validation_pass.add(sums, rows)
     self._end_step(results)
     return results[0]
 
@@ -368,7 +374,8 @@ class Steps:
     """
     with self.averaged():
       while not validation_pass.is_complete and (goes_on() or self.has_other_workers):
-        validation_pass.add(self._measure()[0])
+        sums, *rows = self._measure()
+        validation_pass.add(sums, rows)
         self.runs += 1
     sum_workers = self._validation and self._validation.sum_workers
     if validation_pass.is_complete and sum_workers:

@@ -1,10 +1,11 @@
 """A pass over the validation split: sums batch by batch, and their means at the end."""
 
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
+from towers.whole import WholeRows
 
 
 def format_means(means: Dict[str, float], num_examples: int) -> str:
@@ -17,13 +18,15 @@ class ValidationPass:
   """One pass over the validation split, summed up batch by batch."""
 
   def __init__(self, *, names: List[str], weighted: Sequence[str] = (),
-               losses: Sequence[str] = (), num_steps: int, step: int):
+               losses: Sequence[str] = (), rows: Optional[WholeRows] = None, num_steps: int,
+               step: int):
     """Begins a pass.
 
     Args:
       names: of the metrics.
       weighted: those of them whose weights divide.
       losses: those of them whose means add up to that of 'loss'; empty for one loss.
+      rows: gathers what metrics of the whole split need, or None.
       num_steps: session runs that cover the split.
       step: updates of the weights that are measured.
     """
@@ -31,12 +34,15 @@ class ValidationPass:
     self._names = names
     self._weighted = weighted
     self._losses = losses
+    self._rows = rows
     self._steps_left = num_steps
     self._sums = np.zeros(len(names) + len(weighted) + 1, np.float64)
 
-  def add(self, sums: np.ndarray) -> None:
-    """Adds a run's sums: those of names, of the weights, and the number of examples."""
+  def add(self, sums: np.ndarray, rows: Sequence[np.ndarray] = ()) -> None:
+    """Adds a run's sums: those of names, of the weights, and the number of examples; and rows."""
     self._sums += sums
+    if self._rows is not None:
+      self._rows.add(rows)
     self._steps_left -= 1
 
   def sum_up(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -54,7 +60,7 @@ class ValidationPass:
     return int(self._sums[-1])
 
   def means(self) -> Dict[str, float]:
-    """Returns each metric's mean over the examples measured so far.
+    """Returns each metric's mean, or its value of all, over the examples measured so far.
 
     Raises:
       UsageError: the weights of a metric are all 0.
@@ -69,4 +75,4 @@ class ValidationPass:
              for name, total in zip(self._names, self._sums)}
     if self._losses:
       means['loss'] = sum(means[name] for name in self._losses)
-    return means
+    return means if self._rows is None else {**means, **self._rows.compute()}

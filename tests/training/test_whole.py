@@ -1,0 +1,123 @@
+"""A metric of a whole split is the function's value of all its examples, on any towers."""
+
+import numpy as np
+import pytest
+
+import towers
+from tensorflow_v1 import tf
+from tests.harness import small
+from towers.base.usage_error import UsageError
+from towers.placement.workers import Workers
+
+random = np.random.RandomState(0)
+FEATURES = random.randn(40, 4).astype(np.float32)
+LABELS = (FEATURES[:, 0] + 0.7 * random.randn(40) > 0.3).astype(np.int32)
+NUM_TRAIN = 23  # Leaves 17 to validate on: 7, 7 and 3.
+
+
+def area(numbers, labels, scores):
+  """Returns the area under the ROC curve, of examples that must be all, each once, in order."""
+  np.testing.assert_array_equal(numbers, np.arange(len(numbers)) + numbers[0])
+  gaps = scores[labels == 1][:, None] - scores[labels == 0][None]
+  return ((gaps > 0) + 0.5 * (gaps == 0)).mean()
+
+
+def model(batch, is_training, function=area):
+  del is_training
+  numbers, features, labels = batch
+  scores = small.dense(features, 1, 'logits')[:, 0]
+  losses = tf.nn.sigmoid_cross_entropy_with_logits(
+      labels=tf.cast(labels, tf.float32), logits=scores)
+  return losses, {'mean': scores, 'auc': towers.Whole(function, [numbers, labels, scores])}
+
+
+def examples(first, last, name):
+  return towers.from_arrays(np.arange(first, last), FEATURES[first:last], LABELS[first:last],
+                            name=name)
+
+
+def build(num_towers, model=model, **settings):
+  with tf.Graph().as_default():
+    return towers.Program(
+        model, train=examples(0, NUM_TRAIN, 'train'), validation=examples(NUM_TRAIN, 40, 'val'),
+        **dict(dict(batch_size=7, num_towers=num_towers, device='cpu',
+                    optimizer=tf.train.AdamOptimizer(0.1)), **settings))
+
+
+@pytest.mark.parametrize('num_towers, settings', [
+    (1, {}), (2, dict(input_mode='next', tower_build='clone', last_batch='pad')),
+    (3, dict(input_mode='shard')), (5, dict(variables='replicated', average_weights=0.9)),
+    (3, dict(validation_tower=True))])
+def test_the_function_gets_all_examples_in_order(num_towers, settings, tmp_path):
+  program = build(num_towers, **settings)
+  with program.session() as session:
+    for _ in range(4):
+      session.train()
+    weights, biases = [session.run(
+        (program.averages.variables if program.averages else names)[f'logits/{name}'])
+                       for name in ('weights', 'biases')
+                       for names in [{v.op.name: v for v in tf.trainable_variables()}]]
+    found = session.validate(), session.validate()
+    others = session.evaluate(examples(3, 20, 'test'))
+    path = session.save(str(tmp_path))
+    assert session.metrics().keys() == {'loss', 'mean'}
+  scores = FEATURES.dot(weights)[:, 0] + biases[0]
+  expected = area(np.arange(17), LABELS[NUM_TRAIN:], scores[NUM_TRAIN:])
+  assert found[0] == found[1] and found[0]['auc'] == pytest.approx(expected, abs=1e-9)
+  expected = area(np.arange(17), LABELS[3:20], scores[3:20])
+  assert others['auc'] == pytest.approx(expected, abs=1e-9)
+  after = towers.evaluate(path, model, examples(3, 20, 'test'), batch_size=6, num_towers=2,
+                          device='cpu')
+  assert after['auc'] == others['auc']
+
+
+def test_the_best_weights_are_chosen_by_it(tmp_path):
+  values = iter([0.2, 0.7, 0.4])
+  program = build(2, model=lambda batch, is_training: model(
+      batch, is_training, lambda *rows: next(values)))
+  result = towers.train(program, steps=6, validate_every='2', best_metric='auc',
+                        checkpoint_dir=str(tmp_path))
+  assert result['validation_auc'] == 0.4
+  with build(1).session() as session:
+    session.restore(str(tmp_path), best=True, best_metric='auc')
+    assert session.step == 4
+
+
+def test_rows_of_sizes_that_differ_are_a_list():
+  def measure(rows):
+    assert isinstance(rows, list) and [row[0] for row in rows] == list(range(7))
+    return len(rows)
+
+  def padded_model(batch, is_training):
+    del is_training
+    [tokens] = batch
+    losses = tf.reduce_sum(tf.cast(tokens, tf.float32), 1) * tf.get_variable('w', [])
+    return losses, {'count': towers.Whole(measure, [tokens])}
+
+  def read(name):
+    return towers.padded(towers.from_dataset(
+        lambda: tf.data.Dataset.range(7).map(lambda x: (x + tf.zeros([x + 1], tf.int64),)),
+        num_examples=7, name=name), pad_to='batch')
+
+  with tf.Graph().as_default():
+    program = towers.Program(padded_model, train=read('train'), validation=read('val'),
+                             batch_size=4, num_towers=2, device='cpu',
+                             optimizer=tf.train.GradientDescentOptimizer(0.01))
+    with program.session() as session:
+      assert session.validate()['count'] == 7
+
+
+def test_mistakes_name_the_metric():
+  def of(function, change=lambda rows: rows):
+    def changed(batch, is_training):
+      losses, metrics = model(batch, is_training, function)
+      return losses, dict(auc=towers.Whole(function, change(metrics['auc'].rows)))
+    return changed
+
+  with pytest.raises(UsageError, match='The metric auc .* a row for each example'):
+    build(2, model=of(area, lambda rows: [tf.reduce_mean(rows[2])]))
+  with build(2, model=of(lambda *rows: np.eye(2))).session() as session, pytest.raises(
+      UsageError, match=r"metric 'auc' returned the shape \[2, 2\]: let it"):
+    session.validate()
+  with pytest.raises(UsageError, match='auc is a towers.Whole, .* each of 2 workers measures a'):
+    build(1, workers=Workers(2, 0))

@@ -1,0 +1,93 @@
+"""Whole: metrics of all examples of a split together, which are no mean over the examples."""
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from tensorflow_v1 import Tensor
+from towers.base.usage_error import UsageError
+
+
+class Whole(NamedTuple):
+  """A metric of all examples of a split together, such as the area under the ROC curve.
+
+    return losses, {'auc': towers.Whole(sklearn.metrics.roc_auc_score, [labels, scores])}
+
+  Validation and evaluation gather what the model computes for each example, each once and in order,
+  and call the function with all of it. So the number is the same on any towers. Training steps do
+  not compute it.
+
+  Attributes:
+    function: takes an array `[examples, ...]` for each of `rows`, and returns a number. Of rows
+      whose size only a run knows, such as padded ones, it gets a list with an array for each.
+    rows: tensors `[batch, ...]` of any dtype.
+  """
+  function: Callable[..., Any]
+  rows: Sequence[Any]
+
+
+class WholeRows:
+  """What `Whole` metrics need of a split, gathered batch by batch."""
+
+  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int, is_dealt: bool = False):
+    """Begins with no example.
+
+    Args:
+      wholes: by name, of any tower.
+      num_towers: that measure a batch together.
+      is_dealt: whether examples are dealt to the towers in turn, instead of cut in order.
+    """
+    self._wholes = wholes
+    self._is_dealt = is_dealt
+    self._seen = [0] * num_towers
+    self._positions: List[np.ndarray] = []
+    self._parts: List[List[np.ndarray]] = [[] for whole in wholes.values() for _ in whole.rows]
+    self._found: Optional[Dict[str, float]] = None
+
+  def add(self, arrays: Sequence[np.ndarray]) -> None:
+    """Adds a run's values of `flatten_rows`."""
+    size = len(self._parts)
+    for tower in range(len(self._seen) if size else 0):
+      of_tower = arrays[tower * size:(tower + 1) * size]
+      new = np.arange(len(of_tower[0]))
+      self._positions.append((self._seen[tower] + new) * len(self._seen) + tower if self._is_dealt
+                             else sum(self._seen) + new)
+      self._seen[tower] += len(new)
+      for part, array in zip(self._parts, of_tower):
+        part.append(array)
+
+  def compute(self) -> Dict[str, float]:
+    """Returns each metric of the examples so far.
+
+    Raises:
+      UsageError: a function that returns no number.
+    """
+    if self._found is None:
+      order = np.argsort(np.concatenate(self._positions or [np.zeros(0)]))
+      parts = iter(self._parts)
+      self._found = {name: _call(name, whole, [_join(row, next(parts), order)
+                                               for row in whole.rows])
+                     for name, whole in self._wholes.items()}
+    return self._found
+
+
+def flatten_rows(wholes: Sequence[Mapping[str, Whole]]) -> List[Tensor]:
+  """Returns the rows that a run fetches for the metrics of all towers."""
+  return [row for of_tower in wholes for whole in of_tower.values() for row in whole.rows]
+
+
+def _join(row, parts, order):
+  """Returns the values of all examples in order: an array, or a list if rows differ in size."""
+  if row.shape[1:].is_fully_defined():
+    return np.concatenate(parts)[order]
+  rows = [value for part in parts for value in part]
+  return [rows[index] for index in order]
+
+
+def _call(name, whole, arrays):
+  found = whole.function(*arrays)
+  if np.ndim(found) != 0:
+    raise UsageError(f'The function of the metric {name!r} returned the shape '
+                     f'{list(np.shape(found))}: let it return a number; for more of them, such as '
+                     'a confusion matrix, take what session.predict returns.')
+  return float(found)
