@@ -57,10 +57,10 @@ def run_main(*flags, device=KIND, **environment):
   return stdout
 
 
-def train(path, *flags):
+def train(path, *flags, **environment):
   """Returns the result of some steps of ResNet-20."""
   run_main('--data=synthetic', '--model=resnet20', '--batch_size=32', '--steps=10', '--num_gpus=1',
-           '--validation=none', f'--result_file={path}', *flags)
+           '--validation=none', f'--result_file={path}', *flags, **environment)
   with open(str(path), encoding='utf-8') as file:
     return json.load(file)
 
@@ -100,6 +100,12 @@ def test_deterministic_runs_repeat_to_the_bit(tmp_path):
 def test_mixed_precision_is_near_float32(tmp_path):
   whole, mixed = train(tmp_path / 'whole'), train(tmp_path / 'mixed', '--precision=mixed')
   assert mixed['first_losses'] == pytest.approx(whole['first_losses'], rel=0.05)
+
+
+def test_persistent_batch_norm_is_near_the_plain_mode(tmp_path):
+  name = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
+  plain, persistent = [train(tmp_path / value, **{name: value}) for value in '01']
+  assert persistent['first_losses'] == pytest.approx(plain['first_losses'], rel=1e-3)
 
 
 def test_batches_are_staged_while_towers_compute_and_streams_have_lanes(tmp_path):
