@@ -116,6 +116,7 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
                           for batch in itertools.chain([first], given)))
     return
   examples = given if isinstance(given, Examples) else from_arrays(given)
+  examples = examples._replace(buckets=None)  # They would change the order.
   with tf.Graph().as_default() as graph:
     plan = build_plan(num_examples=examples.num_examples, num_towers=1, name=examples.name,
                       batch_size=min(batch_size, examples.num_examples))

@@ -29,16 +29,19 @@ class Whole(NamedTuple):
 class WholeRows:
   """What `Whole` metrics need of a split, gathered batch by batch."""
 
-  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int, is_dealt: bool = False):
+  def __init__(self, wholes: Mapping[str, Whole], *, num_towers: int, is_dealt: bool = False,
+               order: Optional[Callable[[Any, int], np.ndarray]] = None):
     """Begins with no example.
 
     Args:
       wholes: by name, of any tower.
       num_towers: that measure a batch together.
       is_dealt: whether examples are dealt to the towers in turn, instead of cut in order.
+      order: from positions in the split to its examples, as of `Plan.order`; None if it has none.
     """
     self._wholes = wholes
     self._is_dealt = is_dealt
+    self._order = order
     self._seen = [0] * num_towers
     self._positions: List[np.ndarray] = []
     self._parts: List[List[np.ndarray]] = [[] for whole in wholes.values() for _ in whole.rows]
@@ -63,7 +66,8 @@ class WholeRows:
       UsageError: a function that returns no number.
     """
     if self._found is None:
-      order = np.argsort(np.concatenate(self._positions or [np.zeros(0)]))
+      examples = np.concatenate(self._positions or [np.zeros(0, np.int64)])
+      order = np.argsort(examples if self._order is None else self._order(examples, 0))
       parts = iter(self._parts)
       self._found = {name: _call(name, whole, [_join(row, next(parts), order)
                                                for row in whole.rows])

@@ -83,28 +83,32 @@ def test_the_best_weights_are_chosen_by_it(tmp_path):
     assert session.step == 4
 
 
-def test_rows_of_sizes_that_differ_are_a_list():
+@pytest.mark.parametrize('settings', [{}, dict(input_mode='shard')])
+def test_rows_of_sizes_that_differ_are_a_list(settings):
+  lengths = [3, 1, 7, 2, 6, 4, 5]
   def measure(rows):
     assert isinstance(rows, list) and [row[0] for row in rows] == list(range(7))
     return len(rows)
 
   def padded_model(batch, is_training):
     del is_training
-    [tokens] = batch
+    tokens, _ = batch
     losses = tf.reduce_sum(tf.cast(tokens, tf.float32), 1) * tf.get_variable('w', [])
     return losses, {'count': towers.Whole(measure, [tokens])}
 
   def read(name):
-    return towers.padded(towers.from_dataset(
-        lambda: tf.data.Dataset.range(7).map(lambda x: (x + tf.zeros([x + 1], tf.int64),)),
-        num_examples=7, name=name), pad_to='batch')
+    rows = np.empty(7, object)
+    rows[:] = [np.full([length], number) for number, length in enumerate(lengths)]
+    return towers.padded(towers.from_arrays(rows, np.arange(7), name=name), bucket_by=lengths)
 
   with tf.Graph().as_default():
     program = towers.Program(padded_model, train=read('train'), validation=read('val'),
-                             batch_size=4, num_towers=2, device='cpu',
+                             batch_size=4, num_towers=2, device='cpu', **settings,
                              optimizer=tf.train.GradientDescentOptimizer(0.01))
     with program.session() as session:
-      assert session.validate()['count'] == 7
+      assert session.validate()['count'] == session.evaluate(read('test'))['count'] == 7
+      predicted = session.predict(read('test'), lambda tokens, numbers: numbers)
+      np.testing.assert_array_equal(predicted, np.arange(7))
 
 
 def test_mistakes_name_the_metric():

@@ -270,12 +270,14 @@ class Steps:
       self._session.run(self._program.broadcast.moved_op)
     if self._validation.snapshot_op is not None:
       self._session.run(self._validation.snapshot_op)
+    inputs, split = self._validation.feed.inputs, self._program.validation_examples
     return ValidationPass(names=self._validation.names, weighted=self._validation.weighted,
                           losses=self._validation.losses,
                           rows=WholeRows(self._validation.wholes[0],
                                          num_towers=len(self._validation.wholes),
-                                         is_dealt=self._validation.feed.inputs.mode == 'shard'),
-                          num_steps=self._validation.feed.inputs.plan.steps_per_epoch, step=step)
+                                         is_dealt=inputs.mode == 'shard',
+                                         order=inputs.plan.order(buckets=split and split.buckets)),
+                          num_steps=inputs.plan.steps_per_epoch, step=step)
 
   def train_and_validate(self, validation_pass: ValidationPass) -> float:
     """Does the same as `train`, while the validation tower measures the next batch of the pass."""
