@@ -1,4 +1,4 @@
-"""The callbacks that docs/seeing.md shows, as they stand there."""
+"""The callbacks that docs/callbacks.md shows, as they stand there."""
 
 import os
 import re
@@ -16,8 +16,8 @@ FEATURES = np.random.RandomState(0).uniform(size=[40, 4]).astype(np.float32)
 
 
 def read_snippet(package):
-  """Returns the program of docs/seeing.md that imports a package."""
-  with open(os.path.join(ROOT, 'docs', 'seeing.md'), encoding='utf-8') as file:
+  """Returns the program of docs/callbacks.md that imports a package."""
+  with open(os.path.join(ROOT, 'docs', 'callbacks.md'), encoding='utf-8') as file:
     blocks = re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
   [snippet] = [block for block in blocks if f'import {package}\n' in block]
   return snippet
