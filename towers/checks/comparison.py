@@ -1,4 +1,4 @@
-"""Comparison: whether two programs' values are the same, to the bit or except for rounding.
+"""Comparison: whether two programs' values are the same, except for rounding.
 
 Sums in another order differ in their last bits. How much that comes to is measured, by one tower
 whose weights are changed in their last bits and whose examples stand in the opposite order: the
@@ -32,14 +32,12 @@ class Difference(NamedTuple):
     difference: of two values.
     scale: the value itself.
     noise: the difference that rounding makes.
-    allowed: the largest difference with which values agree.
     verdict: `AGREES`, `DIFFERS`, or `INCONCLUSIVE`: rounding alone may make such a difference.
   """
   name: str
   difference: float
   scale: float
   noise: float
-  allowed: float
   verdict: str
 
   @property
@@ -49,45 +47,40 @@ class Difference(NamedTuple):
 
 
 def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float = 0.0,
-            share: float = 0.0, slack: float = 0.0) -> Difference:
-  """Compares values, except for rounding.
+            share: float = 0.0) -> Difference:
+  """Compares values, except for rounding; what is no number, to the bit.
 
   Args:
     name: of the row.
-    ours: an array, or a list with one for each step, or None.
+    ours: an array, or a list with one for each step, of None where there is no such value.
     expected: what it should be.
     noisy: the expected value after rounding.
     largest: the largest value of the same kind, such as of all gradients.
     share: the least noise, as a share of the value.
-    slack: a difference that is explained already.
   """
-  if ours is None or not _is_number(expected):
-    return _compare_bits(name, ours, expected, 0.0)
+  if not (_is_number(ours) and _is_number(expected)):
+    is_same = same_bits(ours, expected)
+    return Difference(name, 0.0 if is_same else math.inf, 0.0, 0.0, AGREES if is_same else DIFFERS)
   difference, scale = find_norm(ours, expected), find_norm(expected)
   noise = max(find_norm(noisy, expected), share * scale)
   explained = _NOISE_TOLERANCE * noise
   allowed = min(explained, _LARGEST_SHARE * scale)
   if all(np.issubdtype(array.dtype, np.floating) for array in _arrays(expected)):
-    allowed += _TOLERANCE * scale + _FLOOR + _FLOOR_SHARE * largest + slack
+    allowed += _TOLERANCE * scale + _FLOOR + _FLOOR_SHARE * largest
   if difference <= allowed < math.inf:
     verdict = AGREES
   else:
     verdict = INCONCLUSIVE if difference <= explained < math.inf else DIFFERS
-  return Difference(name, difference, scale, noise, allowed, verdict)
-
-
-def compare_bits(name: str, ours: Any, expected: Any) -> Difference:
-  """Compares values to the bit; either may be None."""
-  if ours is None or expected is None or not _is_number(expected):
-    return _compare_bits(name, ours, expected, math.inf)
-  row = _compare_bits(name, ours, expected, find_norm(ours, expected))
-  return row._replace(scale=find_norm(expected))
+  return Difference(name, difference, scale, noise, verdict)
 
 
 def same_bits(left: Any, right: Any) -> bool:
   """Returns whether two arrays, or lists of arrays, are the same to the bit; NaN equals itself."""
   lefts, rights = _arrays(left), _arrays(right)
-  return len(lefts) == len(rights) and all(map(_same_array, lefts, rights))
+  return len(lefts) == len(rights) and all(
+      ours.shape == theirs.shape and ours.dtype == theirs.dtype
+      and (ours.tolist() == theirs.tolist() if ours.dtype == object
+           else ours.tobytes() == theirs.tobytes()) for ours, theirs in zip(lefts, rights))
 
 
 def find_norm(values: Any, others: Any = None) -> float:
@@ -116,17 +109,3 @@ def _arrays(values):
 def _is_number(values):
   return all(array.dtype.kind in 'fiub' or array.dtype.name == 'bfloat16'
              for array in _arrays(values))
-
-
-def _compare_bits(name, ours, expected, difference):
-  is_same = ours is not None and expected is not None and same_bits(ours, expected)
-  difference = 0.0 if is_same else difference or math.inf
-  return Difference(name, difference, 0.0, 0.0, 0.0, AGREES if is_same else DIFFERS)
-
-
-def _same_array(left, right):
-  if left.shape != right.shape or left.dtype != right.dtype:
-    return False
-  if left.dtype == object:
-    return left.tolist() == right.tolist()
-  return left.tobytes() == right.tobytes()

@@ -17,8 +17,9 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
-from towers.checks.repeats import compare_runs, find_change
-from towers.checks.trial import LEARNING_RATE, Trial
+from towers.checks.draws import has_state
+from towers.checks.repeats import find_change
+from towers.checks.trial import END, GRADIENT, LOSS, START, Trial
 from towers.data.examples import Examples
 from towers.graph.source import format_op
 from towers.placement.devices import build_devices
@@ -37,7 +38,7 @@ class CheckReport(NamedTuple):
     num_towers: of the program that was compared with one tower.
     rows: all comparisons; empty if the towers could not be built or run.
     causes: sentences on why towers, or two runs of one tower, differ; empty if they agree.
-    draws: whether the model draws random numbers, as dropout does, which differ in every tower.
+    draws: whether random ops keep a state of their own, which differs in every tower.
     only_draws: whether nothing else makes the towers differ.
     not_repeated: the first input, variable or op that differs between two runs of one tower, or ''.
       If there is one, the rows compare these two runs, and several towers have not been tried.
@@ -128,67 +129,62 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
 
   again = second.run(num_steps)
   change = find_change(first, second, one, again)
-  changed = change and CheckReport(num_towers, compare_runs(one, again), [change.advice],
+  changed = change and CheckReport(num_towers, _compare(one, one, again), [change.advice],
                                    not_repeated=change.what)
   if changed and kind != 'GPU':
     return changed
-  noisy = second.run(num_steps, starts=_shake(one.before, first.program.towers[0].variables),
+  noisy = second.run(num_steps, starts=_shake(one, first.program.towers[0].variables),
                      reverses=not first.draws)
-  if changed and not all(row.agrees for row in _compare_outcomes(one, noisy, again)):
+  if changed and not all(row.agrees for row in _compare(one, noisy, again)):
     return changed
 
   try:
-    several = build(num_towers).run(num_steps, starts=one.before)
+    several = build(num_towers).run(num_steps, starts=one)
   except ValueError as error:
     return CheckReport(num_towers, [], [f'They cannot be built: {error}'])
   except tf.errors.OpError as error:
     return CheckReport(num_towers, [], [f'They cannot take a step: {_summarize(error)}'])
-  rows = _compare_outcomes(one, noisy, several)
-  if not np.isfinite(one.losses).all():
+  rows = _compare(one, noisy, several)
+  if not np.isfinite([step[LOSS, 'loss'] for step in one]).all():
     return CheckReport(num_towers, rows, ['Even the losses of one tower are not finite.'])
+  draws = ', '.join(first.shorten(op) for op in first.draws if has_state(op))
   causes = _judge(first, one, num_towers)
   if not causes and num_towers > 1 and not all(row.agrees for row in rows):
-    causes = _find_normalised(first) or ([] if first.draws else [_find_reason(rows)])
-  if not first.draws:
+    causes = _find_normalised(first) or ([] if draws else [_find_reason(rows)])
+  if not draws:
     return CheckReport(num_towers, rows, causes)
-  drawn = ', '.join(first.draws[:3])
-  alone = '' if causes else ' Where each example keeps its draws, the loss is a sum over examples.'
   return CheckReport(num_towers, rows, [
-      f'Random ops draw other numbers in every tower, as they should ({drawn}): compare the rest '
-      f'with is_training=False.{alone}', *causes], draws=True, only_draws=not causes)
+      f'Random ops keep a state of their own, which differs in every tower ({draws}): compare the '
+      'rest with is_training=False.', *causes], draws=True, only_draws=not causes)
 
 
-def _shake(starts, variables):
-  """Returns the variables of each step, with trained ones changed in their last bits."""
-  trained = {variable.op.name for variable in variables}
+def _shake(steps, variables):
+  """Returns steps that begin with trained variables changed in their last bits."""
+  trained = {(START, variable.op.name) for variable in variables}
   random = np.random.RandomState(0)
 
   def shake(value):
     signs = random.choice([-1, 1], size=value.shape)
     return value * (1 + _NOISE * signs).astype(value.dtype)
 
-  return [{name: shake(value) if name in trained else value for name, value in start.items()}
-          for start in starts]
+  return [{key: shake(value) if key in trained else value for key, value in step.items()}
+          for step in steps]
 
 
-def _compare_outcomes(one, noisy, several) -> List[Difference]:
+def _compare(one, noisy, several) -> List[Difference]:
   """Compares the losses, gradients and variables of all steps; returns a row for each."""
-  def pick(attribute, name=None):
-    of_steps = (getattr(outcome, attribute) for outcome in (several, one, noisy))
-    return [values if name is None else [value.get(name) for value in values]
-            for values in of_steps]
-
-  gradients = {name: pick('gradients', name) for name in one.gradients[0]}
-  expected, noise = ([value for values in gradients.values() for value in values[index]]
-                     for index in (1, 2))
-  largest = max((find_norm(values[1]) for values in gradients.values()), default=0.0)
-  share = find_norm(noise, expected) / (find_norm(expected) or 1.0)
-  rows = [compare('loss', *pick('losses'))]
-  rows += [compare('gradient of ' + name, *values, largest=largest, share=share)
-           for name, values in gradients.items()]
-  moved = {name: LEARNING_RATE * row.allowed for name, row in zip(gradients, rows[1:])}
-  return rows + [compare(name, *pick('after', name), slack=moved.get(name, 0.0))
-                 for name in one.after[0]]
+  rows = []
+  for kind, title in ((LOSS, ''), (GRADIENT, 'gradient of '), (END, '')):
+    values = {key: [[step.get(key) for step in steps] for steps in (several, one, noisy)]
+              for key in {**one[0], **several[0]} if key[0] == kind}
+    floats = [of_key for of_key in values.values()
+              if np.asarray(of_key[1][0]).dtype.kind == 'f']
+    expected, noise = ([value for of_key in floats for value in of_key[index]]
+                       for index in (1, 2))
+    settings = dict(largest=max((find_norm(of_key[1]) for of_key in floats), default=0.0),
+                    share=find_norm(noise, expected) / (find_norm(expected) or 1.0))
+    rows += [compare(title + key[1], *of_key, **settings) for key, of_key in values.items()]
+  return rows
 
 
 def _judge(first, one, num_towers) -> List[str]:

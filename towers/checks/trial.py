@@ -1,13 +1,10 @@
 """Trial: a program of one or several towers that takes a few steps.
 
-  batch ──► model ──────► loss ──► gradients ──► variables
-  inputs    activations   losses   gradients     before, after
-
-The check compares the outcomes of trials. Trials can start each step from the same variables, so
-that rounding does not grow from one step to the next.
+The check compares what trials compute. They can start each step from the same variables, so that
+rounding does not grow from one step to the next.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,29 +22,16 @@ from towers.tower.tower import Model
 from towers.training_graph import ProgramSettings, TrainingGraph
 
 LEARNING_RATE = 0.01
+# The values of a step, in the order in which they are computed: each tower's batch; the variables;
+# what losses are computed from, each tower's; the mean over the global batch and its gradients; the
+# variables after the step.
+KINDS = INPUT, START, OP, LOSS, GRADIENT, END = (
+    'input', 'start', 'op', 'loss', 'gradient', 'end')
 # Tensors of these types cannot be fetched and compared.
 _OPAQUE = (tf.resource, tf.variant)
 
-
-class Outcome(NamedTuple):
-  """The values of a trial's steps: one item per step, except for `activations`.
-
-  Attributes:
-    counts: each tower's number of examples.
-    inputs: by name, each tower's tensors, `[batch, ...]`.
-    before: the variables at the start of the step, by name.
-    losses: the mean over the global batch.
-    gradients: of the mean loss, by variable.
-    after: the variables after the step.
-    activations: of one step, by the tensor's name in the tower, each tower's value.
-  """
-  counts: List[List[int]]
-  inputs: List[Dict[str, List[Any]]]
-  before: List[Dict[str, Any]]
-  losses: List[Any]
-  gradients: List[Dict[str, Any]]
-  after: List[Dict[str, Any]]
-  activations: Dict[str, List[Any]]
+Step = Dict[Tuple[str, str], Any]
+"""The values of a step by kind and name, in order."""
 
 
 class Trial:
@@ -56,9 +40,7 @@ class Trial:
   Attributes:
     program: that takes the steps, with plain gradient descent.
     variables: by name, all of the model, trained or not.
-    activations: the tensors that the losses are computed from: by the name in the tower, those of
-      all towers.
-    draws: the names of the random ops among them.
+    draws: the random ops that losses are computed from.
   """
 
   def __init__(self, model: Model, examples: Examples, *, is_training: bool, **settings: Any):
@@ -82,15 +64,14 @@ class Trial:
               shuffle=False, staging_depth=0, tower_build='reuse', validation_tower=False,
               frozen=(), rate_factors=None, init_from=None)}), ALONE)
       towers, reduced = self.program.towers, self.program.gradients
-      self._inputs = _name_inputs(self.program.batches)
-      self._counts = [tf.convert_to_tensor(batch.num_examples) for batch in self.program.batches]
       needed = find_needed([tower.loss.op for tower in towers])
-      self._needed = [op for op in graph.get_operations() if op in needed]
-      self.draws = [self.shorten(op.name).split('_stateless/')[0]
-                    for op in find_draws(self._needed) if self.owns(op)]
-      self.activations = self._find_activations()
-      self._fetches = [reduced.loss, {variable.op.name: tf.convert_to_tensor(gradient)
-                                      for gradient, variable in reduced.gradients}]
+      ops = [op for op in graph.get_operations() if op in needed]
+      self.draws = [op for op in find_draws(ops) if op.name.startswith(towers[0].scope)]
+      self._fetches: Step = {
+          **_find_inputs(self.program.batches), **self._find_activations(ops),
+          (LOSS, 'loss'): reduced.loss,
+          **{(GRADIENT, variable.op.name): tf.convert_to_tensor(gradient)
+             for gradient, variable in reduced.gradients}}
       counters = (get_global_step(), get_examples_seen())
       self.variables = {variable.op.name: variable
                         for variable in tf.global_variables() + tf.local_variables()
@@ -111,54 +92,51 @@ class Trial:
       session.run(initializer)
     return session
 
-  def run(self, num_steps: int, *, starts: Optional[Sequence[Dict[str, Any]]] = None,
-          watched: Optional[int] = None, reverses: bool = False) -> Outcome:
+  def run(self, num_steps: int, *, starts: Optional[Sequence[Step]] = None,
+          watched: Optional[int] = None, reverses: bool = False) -> List[Step]:
     """Takes the first steps.
 
     Args:
       num_steps: how many.
-      starts: for each step the variables that it begins with; None for those of the step before.
-      watched: the step whose activations are kept.
+      starts: steps with whose variables these begin; None for those of the step before.
+      watched: the step whose ops are kept.
       reverses: whether the examples of each batch stand in the opposite order.
 
     Raises:
       tf.errors.OpError: what the graph raises.
     """
-    outcome = Outcome([], [], [], [], [], [], {})
+    steps = []
     with self._open() as session:
       self.program.feed.start(session)
-      for step in range(num_steps):
+      for number in range(num_steps):
         if starts is not None:
-          self._start_from(session, starts[step])
-        outcome.before.append(session.run(self.variables))
-        feed = self._reverse(session) if reverses else {}
-        counts, inputs, (loss, gradients), values, _ = session.run(
-            [self._counts, self._inputs, self._fetches,
-             self.activations if step == watched else {}, self.program.train_op], feed)
-        outcome.after.append(session.run(self.variables))
-        outcome.counts.append([int(count) for count in counts])
-        outcome.inputs.append(inputs)
-        outcome.losses.append(loss)
-        outcome.gradients.append(gradients)
-        outcome.activations.update(values)
-    return outcome
+          self._start_from(session, starts[number])
+        start = session.run(self.variables)
+        fetches = {key: value for key, value in self._fetches.items()
+                   if key[0] != OP or number == watched}
+        values, _ = session.run([fetches, self.program.train_op],
+                                self._reverse(session) if reverses else {})
+        values.update({(START, name): value for name, value in start.items()})
+        values.update({(END, name): value for name, value in session.run(self.variables).items()})
+        steps.append({key: values[key] for key in sorted(values, key=lambda key: KINDS.index(
+            key[0]))})
+    return steps
 
-  def judge(self, outcome: Outcome, num_parts: int) -> List[str]:
-    """Returns what `find_coupling` finds in the first step of an outcome in which it finds any."""
-    program = self.program
+  def judge(self, steps: Sequence[Step], num_parts: int) -> List[str]:
+    """Returns what `find_coupling` finds in the first of the steps in which it finds any."""
     with self._open() as session:
-      for step, inputs in enumerate(outcome.inputs):
-        self._start_from(session, outcome.before[step])
-        rows = [*(np.asarray(values[0]) for values in inputs.values()), outcome.counts[step][0]]
-        found = find_coupling(program.towers[0], program.batches[0], session, rows,
+      for step in steps:
+        self._start_from(session, step)
+        rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
+        found = find_coupling(self.program.towers[0], self.program.batches[0], session, rows,
                               num_parts=num_parts)
         if found:
           return found
     return []
 
-  def _start_from(self, session, values):
-    session.run(self._load, {self._values[name]: value for name, value in values.items()
-                             if name in self._values})
+  def _start_from(self, session, step):
+    session.run(self._load, {self._values[name]: value for (kind, name), value in step.items()
+                             if kind == START and name in self._values})
 
   def _reverse(self, session):
     """Takes each tower's next batch, and returns the feed of the same examples from the last."""
@@ -169,25 +147,21 @@ class Trial:
 
   def find_op(self, name: str) -> Operation:
     """Returns the first tower's op that computes an activation."""
-    return self.activations[name][0].op
+    return self._fetches[OP, name][0].op
 
-  def owns(self, op: Operation) -> bool:
-    """Returns whether an op belongs to the first tower's model."""
-    return op.name.startswith(self.program.towers[0].scope)
+  def shorten(self, op: Operation) -> str:
+    """Returns the name of the first tower's op without the tower's scope."""
+    return op.name[len(self.program.towers[0].scope):]
 
-  def shorten(self, name: str) -> str:
-    """Returns the name of an op or tensor of the first tower without the tower's scope."""
-    return name[len(self.program.towers[0].scope):]
-
-  def _find_activations(self):
-    """Returns the tensors that are in all towers, in the model's order."""
-    dead, scopes = find_dead(self._needed), [tower.scope for tower in self.program.towers]
-    alive = {tensor.name: tensor for op in self._needed if op not in dead for tensor in op.outputs
+  def _find_activations(self, ops) -> Step:
+    """Returns the tensors that are in all towers, in the model's order, by the name in a tower."""
+    dead, [first, *others] = find_dead(ops), [tower.scope for tower in self.program.towers]
+    alive = {tensor.name: tensor for op in ops if op not in dead for tensor in op.outputs
              if tensor.dtype not in _OPAQUE and not tensor.dtype._is_ref_dtype
              and self.program.graph.is_fetchable(tensor)}
-    names = [self.shorten(name) for name, tensor in alive.items() if self.owns(tensor.op)]
-    return {name: [alive[scope + name] for scope in scopes] for name in names
-            if all(scope + name in alive for scope in scopes)}
+    names = [name[len(first):] for name in alive if name.startswith(first)]
+    return {(OP, name): [alive[scope + name] for scope in (first, *others)] for name in names
+            if all(scope + name in alive for scope in others)}
 
 
 def _without_updates(model):
@@ -202,10 +176,10 @@ def _without_updates(model):
   return changed
 
 
-def _name_inputs(batches):
-  """Returns each tower's inputs by name: the key in a dict, or the position."""
-  tensors = [tf.nest.flatten(batch.tensors) for batch in batches]
+def _find_inputs(batches) -> Step:
+  """Returns each tower's tensors by the key in a dict, or the position; and their numbers."""
   first = batches[0].tensors
-  keys = sorted(first) if isinstance(first, dict) and len(first) == len(tensors[0]) else None
-  names = map(repr, keys) if keys else map(str, range(len(tensors[0])))
-  return {name: list(of_towers) for name, of_towers in zip(names, zip(*tensors))}
+  flat = [list(map(tf.convert_to_tensor, batch.flatten())) for batch in batches]
+  keys = sorted(first) if isinstance(first, dict) and len(first) == len(flat[0]) - 1 else None
+  names = [*(map(repr, keys) if keys else map(str, range(len(flat[0]) - 1))), 'of their number']
+  return {(INPUT, name): list(values) for name, values in zip(names, zip(*flat))}

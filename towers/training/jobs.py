@@ -72,8 +72,8 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 def check(config: Config, data_set: DataSet) -> bool:
   """Compares the model's towers with one tower; returns whether they agree.
 
-  Random ops draw other numbers in every tower; then dropout is off in a second comparison. GPUs are
-  used with `--device=gpu` alone.
+  Random ops that keep a state of their own differ between towers; then a second comparison leaves
+  them out by `is_training=False`. GPUs are used with `--device=gpu` alone.
   """
   from tensorflow_v1 import use_deterministic_kernels, use_tf32
   from towers.checks import towers as towers_check
