@@ -12,11 +12,13 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.data.digest import Digest, take_digest
 from towers.placement.cluster import read_cluster
 from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.devices import build_session_config
 from towers.training.cluster.worker import Worker, facts_of_graph, join_workers
 from towers.training.saving.checkpoints import Checkpoints
+from towers.training.saving.data import Data
 from towers.training.settings.schedule import check_resume
 from towers.training.stepping.failure import explain
 from towers.training.stepping.not_finite import NotFinite, Retried
@@ -56,6 +58,7 @@ class Opened:
         collective=program.settings['collective'], precision=program.settings['precision'])
     self._closing = contextlib.ExitStack()
     self._opened: Optional[Steps] = None
+    self._digest: Optional[Digest] = None  # Of the training examples, once it is asked for.
     self._worker: Optional[Worker] = None
     # Until variables have their first values, of a file or of a checkpoint.
     self._warm_start = program.warm_start
@@ -146,10 +149,13 @@ class Opened:
 
   def checkpoints_in(self, folder: str, *, keep: int = 1 << 30,
                      stop_on_full_disk: bool = False, names: Names = None,
-                     new: Sequence[str] = ()) -> Checkpoints:
+                     new: Sequence[str] = (), new_data: bool = False) -> Checkpoints:
     """Returns what saves the program to a folder, and restores it; see `Checkpoints`."""
+    program = self.program
+    self._digest = self._digest or take_digest(program.train_examples)
     return Checkpoints(folder, keep=keep, stop_on_full_disk=stop_on_full_disk,
-                       inputs=self.program.feed.inputs, averages=self.program.averages,
+                       inputs=program.feed.inputs, averages=program.averages,
+                       data=Data(self._digest, program.plan, may_be_new=new_data),
                        names=names, new=new)
 
   def take_up(self, checkpoints: Any, *, may_skip: bool = False,

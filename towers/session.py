@@ -185,7 +185,7 @@ class Session(Opened):
         return saved.save(steps.session)
 
   def restore(self, folder: str, *, best: bool = False, best_metric: str = 'loss',
-              map: Names = None, new: Sequence[str] = ()) -> str:
+              map: Names = None, new: Sequence[str] = (), new_data: bool = False) -> str:
     """Restores a checkpoint, and goes on with the examples behind it; returns its path.
 
     With several workers all call it, and the chief's folder counts.
@@ -198,6 +198,8 @@ class Session(Opened):
         None in place of a name leaves a variable of the checkpoint behind. Its slots go along.
       new: patterns of the program's variables, and slots, that the checkpoint lacks or has in
         another shape: they keep their values, the initial ones in a new session.
+      new_data: whether the training examples may differ from those that it was written on; its
+        steps then count as steps on the new ones.
 
     Raises:
       UsageError: there is none, or it is of another program, other data or another batch size.
@@ -209,7 +211,7 @@ class Session(Opened):
       elif os.path.exists(folder + INDEX):
         folder, chosen = os.path.dirname(folder) or '.', folder
       if os.path.isdir(folder):
-        saved = self.checkpoints_in(folder, names=map, new=new)
+        saved = self.checkpoints_in(folder, names=map, new=new, new_data=new_data)
     with self.explained():
       path = self.take_up(saved, chosen=chosen)
       if path is None:

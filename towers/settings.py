@@ -203,6 +203,8 @@ GROUPS = {
              'how often to save, as 500steps, 2epochs or 600seconds'),
         _run('keep_checkpoints', int, 5, 'newest checkpoints to keep, besides the best one',
              _at_least(1), whose='own'),
+        _run('new_data', bool, False, 'go on with a checkpoint of other training data: weights, '
+             'slots and step stay'),
         _run('best_metric', Text, 'loss', 'metric of the best validation: the smallest if a loss '
              'or error, else the largest'),
         _run('early_stopping', int, None,

@@ -8,7 +8,7 @@ import pytest
 from tests.data import pictures
 from towers.data.arrays import from_arrays
 from towers.data.bad_records import BadRecords
-from towers.data.digest import digest_examples
+from towers.data.digest import Digest, digest_examples, take_digest
 from towers.data.folders.image_folder import load_image_folder
 from towers.data.folders.tfrecord_folder import load_tfrecord_folder
 
@@ -27,6 +27,20 @@ def test_other_arrays_of_equal_size_have_another_digest(change):
   expected = digest_examples(from_arrays(IMAGES, LABELS))
   assert digest_examples(from_arrays(IMAGES.copy(), LABELS)) == expected
   assert digest_examples(from_arrays(images, LABELS)) != expected
+
+
+def test_every_label_counts_and_some_rows_of_more_than_fit():
+  images = np.zeros([3000, 100, 100], np.uint8)  # 30 MB.
+  before = take_digest(from_arrays(images, np.arange(3000)))
+  for label in (1, 1498, 2998):
+    labels = np.arange(3000)
+    labels[label] += 1
+    after = take_digest(from_arrays(images, labels))
+    assert before.explain_other(after).endswith('3,000, of other content in array 2 of 2')
+  assert Digest.from_array(before.to_array()) == before
+  images[-1, -1, -1] = 1
+  assert take_digest(from_arrays(images, np.arange(3000))).parts[1] == before.parts[1]
+  assert take_digest(from_arrays(images, np.arange(3000))).parts[0] != before.parts[0]
 
 
 def test_strings_count_by_what_they_say():

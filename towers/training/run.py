@@ -191,7 +191,8 @@ class Run:
     if self._worker is not None and not self._worker.cluster.is_chief:
       return ChiefsCheckpoints()
     return self.session.checkpoints_in(config.checkpoint_dir, keep=config.keep_checkpoints,
-                                       stop_on_full_disk=config.on_full_disk == 'stop')
+                                       stop_on_full_disk=config.on_full_disk == 'stop',
+                                       new_data=config.new_data)
 
   def _begin(self, checkpoints: Any, history: History, standing: Optional[Standing],
              total_steps: int) -> int:

@@ -30,9 +30,10 @@ from towers.training_graph import TrainingGraph
 @with_known_names('run')
 def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Optional[int] = None,
           validate_every: str = '1epoch', checkpoint_dir: Optional[str] = None,
-          checkpoint_every: str = '1epoch', keep_checkpoints: int = 5, best_metric: str = 'loss',
-          early_stopping: Optional[int] = None, on_full_disk: str = 'warn', on_nan: str = 'stop',
-          max_seconds: Optional[float] = None, stall_seconds: float = 300.0, quiet: bool = False,
+          checkpoint_every: str = '1epoch', keep_checkpoints: int = 5, new_data: bool = False,
+          best_metric: str = 'loss', early_stopping: Optional[int] = None,
+          on_full_disk: str = 'warn', on_nan: str = 'stop', max_seconds: Optional[float] = None,
+          stall_seconds: float = 300.0, quiet: bool = False,
           summary_dir: Optional[str] = None, report: Optional[str] = None,
           summary_every: str = '0.1epochs', trace_steps: Optional[str] = None,
           trace_file: str = 'trace.json',
@@ -52,6 +53,8 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
     validate_every, checkpoint_every: as '500steps' or '2epochs'; checkpoints also as '600seconds'.
     checkpoint_dir: folder to save to, and to resume from when it has a checkpoint.
     keep_checkpoints: newest checkpoints to keep, besides the best one.
+    new_data: whether a checkpoint of other training data is taken; its steps then count as steps on
+      the new data.
     best_metric: of validation; the best is the largest, or the smallest of a loss or error.
     early_stopping: validations in a row without a new best one, after which the run stops.
     on_full_disk: 'warn' or 'stop' when a checkpoint cannot be written.
@@ -77,7 +80,7 @@ def train(program: TrainingGraph, *, epochs: Optional[float] = None, steps: Opti
   """
   return _train(program, callbacks, dict(
       epochs=epochs, steps=steps, validate_every=validate_every, checkpoint_dir=checkpoint_dir,
-      checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints,
+      checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints, new_data=new_data,
       best_metric=best_metric, early_stopping=early_stopping, on_full_disk=on_full_disk,
       on_nan=on_nan, max_seconds=max_seconds, stall_seconds=stall_seconds, quiet=quiet,
       summary_dir=summary_dir, report=report, summary_every=summary_every,

@@ -27,10 +27,12 @@ from towers.base.paths import check_local_path
 from towers.base.reason import find_reason
 from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
+from towers.data.digest import DATA_TENSOR
 from towers.input.order import ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
 from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError
+from towers.training.saving.data import Data
 from towers.training.saving.files import (
   PREFIX,
   SUFFIXES,
@@ -63,8 +65,8 @@ class Checkpoints:
   """
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
-               inputs: Optional[Inputs] = None, averages: Optional[Averages] = None,
-               names: Names = None, new: Sequence[str] = (),
+               inputs: Optional[Inputs] = None, data: Optional[Data] = None,
+               averages: Optional[Averages] = None, names: Names = None, new: Sequence[str] = (),
                warn: Callable[[str], None] = write_line):
     """Prepares to save all global variables.
 
@@ -74,6 +76,7 @@ class Checkpoints:
       stop_on_full_disk: whether a checkpoint that cannot be written ends the run; if not, it is a
         warning.
       inputs: of the training split, whose order checkpoints record, and a resumed run compares.
+      data: the training examples, which checkpoints record, and a resumed run compares.
       averages: of the program's weights, or None.
       names, new: how what is restored differs from the program, see `restore`.
       warn: as the attribute.
@@ -88,6 +91,8 @@ class Checkpoints:
     self._constants: Dict[str, np.ndarray] = {}
     if inputs is not None:
       self._constants[ORDER_TENSOR] = inputs.order.to_array()
+    if data is not None:
+      self._constants[DATA_TENSOR] = data.digest.to_array()
     if averages is not None:
       self._constants[AVERAGES_TENSOR] = np.array(averages.decay)
     self._keep = keep
@@ -95,7 +100,7 @@ class Checkpoints:
     self.warn = warn
     self._variables = tf.global_variables()
     self._global_step = get_global_step()
-    self._averages, self._names, self._new = averages, names, new
+    self._data, self._averages, self._names, self._new = data, averages, names, new
     self._writer: Optional[Writer] = None
     self._thread: Optional[threading.Thread] = None
     self._fault: Optional[BaseException] = None
@@ -115,8 +120,8 @@ class Checkpoints:
       chosen: the path of the only checkpoint to take; None for the newest.
 
     Raises:
-      UsageError: the checkpoint is of another program, none is whole, or the folder's state file
-        points outside of it.
+      UsageError: the checkpoint is of another program or other data, none is whole, or the
+        folder's state file points outside of it.
     """
     self.wait()
     self._clean_up()
@@ -124,7 +129,7 @@ class Checkpoints:
     for path in [chosen] if chosen else find_checkpoints(self.folder):
       try:
         notice = restore(session, path, averages=self._averages, names=self._names,
-                         new=self._new)
+                         new=self._new, data=self._data)
       except UsageError:
         raise
       except Exception as error:  # A damaged file makes TensorFlow raise anything.
@@ -136,7 +141,7 @@ class Checkpoints:
         self.warn(notice)
       step = int(session.run(self._global_step))
       self._saved_step = step
-      self._warn_of_order(path, step)
+      self._tell_of_input(session, path, step)
       return path
     if reasons:
       raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
@@ -199,10 +204,13 @@ class Checkpoints:
       self._writer.session.close()
       self._writer = None
 
-  def _warn_of_order(self, path, step):
-    """Warns if the rest of an epoch comes in another order than the checkpoint's."""
+  def _tell_of_input(self, session, path, step):
+    """Tells of other data than the checkpoint's; warns of another order in the rest of an epoch."""
+    reader = tf.train.load_checkpoint(path)
+    text = self._data.take_up(session, reader, path, step) if self._data else ''
+    if text:
+      self.warn(text)
     if self._inputs is not None:
-      reader = tf.train.load_checkpoint(path)
       saved = None
       if reader.has_tensor(ORDER_TENSOR):
         saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))

@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from tensorflow_v1 import Session, Variable, tf
 from towers.base.usage_error import UsageError, format_lines
 from towers.placement.patterns import choose
+from towers.training.saving.data import Data
 from towers.training.saving.files import open_reader
 from towers.update.averages import NOT_VARIABLES, Averages, name_average
 from towers.warm_start.matching import Names, rename
@@ -72,7 +73,8 @@ def read_values(reader: Any, parts: Mapping[Variable, Part]) -> Dict[Variable, A
 
 
 def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
-            names: Names = None, new: Sequence[str] = ()) -> str:
+            names: Names = None, new: Sequence[str] = (),
+            data: Optional[Data] = None) -> str:
   """Gives all global variables of the default graph their values in a checkpoint.
 
   Args:
@@ -83,12 +85,13 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
       is left behind.
     new: patterns of variables, slots among them, that the checkpoint lacks or has in another shape;
       they keep their values.
+    data: that the run trains on; None if it may be any.
 
   Returns:
     What is new or left of averages, in words; ''.
 
   Raises:
-    UsageError: the checkpoint holds other variables.
+    UsageError: the checkpoint holds other variables, or is of other data.
     Exception: it is damaged; TensorFlow raises anything. No variable has changed.
   """
   reader = open_reader(path)
@@ -112,6 +115,8 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
       path, saved, {name: tensor for name, tensor in expected.items() if name not in kept},
       fix='Give the flags that it was written with, or another checkpoint_dir; or go on with the '
           'step and the slots of what both have, by {}.')
+  if data is not None:
+    data.check(reader, path)
 
   started = read_values(reader, {
       variable: part._replace(name=sources[part.name]) for variable, part in parts.items()

@@ -1,0 +1,72 @@
+"""Data: which examples a run trains on, as its checkpoints record it, and a resumed run compares.
+
+On other examples, the rest of the epoch would miss some and take others twice, and a validation
+would measure on what another fold has learned from. So they are refused, unless the user says that
+they are new: then all but the place in the data goes on.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorflow_v1 import Session
+from towers.base.usage_error import UsageError
+from towers.data.digest import DATA_TENSOR, Digest
+from towers.input.plan import Plan
+from towers.placement.counters import get_examples_seen
+from towers.warm_start.warm_start import load_values
+
+
+class Data(NamedTuple):
+  """The training examples of a run.
+
+  Attributes:
+    digest: of them.
+    plan: of them.
+    may_be_new: whether a checkpoint of others is taken.
+  """
+  digest: Digest
+  plan: Plan
+  may_be_new: bool = False
+
+  def check(self, reader: Any, path: str) -> None:
+    """Refuses a checkpoint, read by TensorFlow's `reader`, of other examples.
+
+    Raises:
+      UsageError: names what differs and the fix.
+    """
+    difference = self._compare(reader)
+    if difference and not self.may_be_new:
+      raise UsageError(
+          f'The checkpoint {path} was written on other training data: {difference}. '
+          'Resume with the data that it was written with, or give another checkpoint_dir; or, to '
+          'go on with its weights, slots and step on the new data, give new_data=True '
+          '(--new_data).')
+
+  def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
+    """Counts a restored checkpoint's steps as steps on these examples; returns what to tell of it.
+
+    Args:
+      session: in which the checkpoint is restored.
+      reader: TensorFlow's, of the checkpoint.
+      path: of it.
+      step: that it was written at.
+    """
+    difference = self._compare(reader)
+    if not difference:
+      return '' if reader.has_tensor(DATA_TENSOR) else (
+          f'{path} does not record its training data, as those of earlier versions: it is not '
+          'compared')
+    load_values(session, {get_examples_seen(): np.int64(self.plan.examples_before(step))})
+    _, done = self.plan.position(step)
+    return (f'new_data: {path} was written on other training data: {difference}. Weights, slots '
+            f'and step stay, and its {step} steps count as steps on the new data: the run goes on '
+            f'after {done} of the {self.plan.steps_per_epoch} steps of an epoch' +
+            (', and first takes the examples of these in the next one' if done else ''))
+
+  def _compare(self, reader) -> str:
+    """Returns what differs in the examples of a checkpoint; '' also if it does not record them."""
+    saved = None
+    if reader.has_tensor(DATA_TENSOR):
+      saved = Digest.from_array(reader.get_tensor(DATA_TENSOR))
+    return saved.explain_other(self.digest) if saved else ''
