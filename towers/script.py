@@ -3,6 +3,9 @@
 import sys
 from typing import Any, Callable, Optional
 
+from towers.base.output import is_notebook
+from towers.base.usage_error import UsageError
+
 
 def main(model: Optional[Callable[..., Any]] = None,
          data: Optional[Callable[[], Any]] = None,
@@ -23,7 +26,11 @@ def main(model: Optional[Callable[..., Any]] = None,
 
   Raises:
     SystemExit: with the exit code of `main.py`, unless that is 0.
+    UsageError: called in a notebook.
   """
+  if is_notebook(sys.stdout) and 'kernel' in sys.argv[0]:
+    raise UsageError('towers.main reads a command line, and a notebook has none: call towers.train('
+                     'towers.Program(model, train=…, batch_size=…, optimizer=…), epochs=…).')
   from towers.command_line import main as run
   code = run(sys.argv, model=model, data=data, predict=predict)
   if code:

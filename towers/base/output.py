@@ -8,6 +8,7 @@ A run must end with its results although nobody reads its log.
 """
 
 import contextlib
+import io
 import os
 import select
 import sys
@@ -36,9 +37,13 @@ def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> No
   stream = sys.stdout if stream is None else stream
   if stream is None:  # Closed before Python began.
     return
-  try:
-    descriptor = stream.fileno()
-  except (AttributeError, OSError, ValueError):  # A stream of its own, as in a notebook; or closed.
+  descriptor = None
+  with contextlib.suppress(OSError, ValueError):  # It is in memory, or closed.
+    # A stream of another class may name a descriptor that its text does not go to: a notebook's
+    # names the terminal of the server.
+    if isinstance(stream, io.TextIOWrapper):
+      descriptor = stream.fileno()
+  if descriptor is None:
     with contextlib.suppress(OSError, ValueError):
       stream.write(text)
       stream.flush()
@@ -47,6 +52,11 @@ def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> No
     stream.flush()  # What others wrote to it comes first.
   content = text.encode(getattr(stream, 'encoding', None) or 'utf-8', 'backslashreplace')
   write_bytes(descriptor, content, float('inf') if waits else _PATIENCE_SECONDS)
+
+
+def is_notebook(stream: Any) -> bool:
+  """Returns whether a stream ends in the cell of a notebook, as in Jupyter and Colab."""
+  return any(kind.__module__.startswith('ipykernel.') for kind in type(stream).__mro__)
 
 
 def write_at_once(text: str) -> None:

@@ -9,9 +9,16 @@ from typing import List, Sequence, Tuple
 _SHOWN = 8
 
 
+def show_message(error: Exception) -> List[str]:
+  """Returns the lines that a notebook shows of an error whose message says all: no stack trace."""
+  return [f'{type(error).__name__}: {error}']
+
+
 class UsageError(ValueError):
   """A flag, file, shape or environment that cannot work; raised before anything expensive starts.
   """
+
+  _render_traceback_ = show_message
 
 
 def check_same_number(first: int, of_first: str, second: int, of_second: str, *, fix: str) -> None:

@@ -4,6 +4,7 @@ import os
 from typing import Any, Optional
 
 from towers.base.output import write_at_once
+from towers.base.usage_error import show_message
 
 
 class RunError(Exception):
@@ -11,6 +12,8 @@ class RunError(Exception):
 
   The message names what failed, where, and the fix; `main.py` prints it without a stack trace.
   """
+
+  _render_traceback_ = show_message
 
   exit_code = 3
 

@@ -20,6 +20,7 @@ from typing import Any, Callable, List, Optional
 
 from towers.base.default_signals import HANDLED, wake
 from towers.base.output import write_at_once
+from towers.base.usage_error import show_message
 
 # A run that answers later hangs, unless twice the time of a step is more.
 _SECONDS_TO_ANSWER = 4.0
@@ -30,6 +31,8 @@ _END, _LOOK_AGAIN = b'\0', b'\xff'
 
 class Interrupted(Exception):
   """A signal ended the run."""
+
+  _render_traceback_ = show_message
 
   def __init__(self, number: int, outcome: str):
     """Takes the signal's number, and what became of the run in words."""

@@ -1,7 +1,7 @@
 """Progress: how far a run is, how fast, and how long it will still take.
 
-On a terminal Progress redraws one line, cut to its width; anywhere else it prints a plain line with
-the time every few seconds.
+On a terminal Progress redraws one line, cut to its width, and in a notebook's cell as well, which
+takes fewer drawings; anywhere else it prints a plain line with the time every few seconds.
 
   epoch 2/5 ━━━━━━━━━━━─────────── step 78/315  loss 0.6021  rate 0.05  5,310 examples/s  0:03 left
   14:02:11 step 78/315, epoch 2/5: loss 0.6021, rate 0.05, 5,310 examples/s, 0:03 left
@@ -15,13 +15,16 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
 
-from towers.base.output import write
+from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import format_means
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
+# Each one is a message to the browser, and some notebooks keep them all.
+_SECONDS_BETWEEN_DRAWINGS_IN_A_CELL = 1.0
 _SECONDS_BETWEEN_LINES = 5.0
+_COLUMNS_OF_A_CELL = 100
 _LONGEST_BAR = 30
 _SHORTEST_BAR = 8
 # The line leaves out a smaller share of time that the towers wait for input.
@@ -89,7 +92,7 @@ class Progress:
       on_first_step: called after the first step, before anything is shown.
       input_wait_seconds: reads how long all training steps so far have waited for input.
       metrics: of the training steps, whose means since the last line it shows; or None.
-      stream: to write to; `sys.stdout` if None. A terminal gets a bar.
+      stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
       clock: seconds.
       columns: of the terminal; read at each drawing if None.
       is_quiet: writes neither bar nor lines, only validations and warnings.
@@ -105,13 +108,14 @@ class Progress:
     self._metrics_mark = metrics and metrics.mark()
     self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
-    self._is_terminal = bool(self._stream) and self._stream.isatty()
+    self._is_cell = is_notebook(self._stream)
+    self._draws = bool(self._stream) and (self._is_cell or self._stream.isatty())
     self._clock = clock
-    self._columns = columns
+    self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
     self._is_quiet = is_quiet
     is_unicode = 'utf' in (getattr(self._stream, 'encoding', None) or '').lower()
     self._bar_characters = ('━', '─') if is_unicode else ('#', '-')
-    self._bar_is_drawn = False
+    self._drawn = ''
     # The thread that writes checkpoints may print a warning.
     self._lock = threading.RLock()
     self._next_show = float('-inf')
@@ -140,8 +144,9 @@ class Progress:
       callback.step(step=step, loss=loss, train_seconds=self._train_seconds)
 
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
-      pause = _SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES
-      self._next_show = now + pause
+      self._next_show = now + (
+          _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
+          _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
       self._shown_step, self._shown_train_seconds = step, self._train_seconds
       self._shown_wait_seconds = self._input_wait_seconds()
@@ -158,15 +163,15 @@ class Progress:
       for callback in self.callbacks:
         callback.warning(text)
     with self._lock:
-      clear = '\r\x1b[K' if self._bar_is_drawn else ''
-      self._bar_is_drawn = False
+      clear = self._erase() if self._drawn else ''
+      self._drawn = ''
       self._put(clear + text + '\n')
 
   def close(self) -> None:
     """Ends the bar's line, so that whatever is printed next starts a new one."""
     with self._lock:
-      if self._bar_is_drawn:
-        self._bar_is_drawn = False
+      if self._drawn:
+        self._drawn = ''
         self._put('\n')
 
   def rewind(self, step: int) -> None:
@@ -219,14 +224,19 @@ class Progress:
 
   def _show(self, now, loss):
     facts = self._list_facts(now, loss)
-    if self._is_terminal:
+    if self._draws:
       line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
       with self._lock:
-        self._bar_is_drawn = self._step != self._total_steps
-        self._put('\r\x1b[K' + line + ('' if self._bar_is_drawn else '\n'))
+        clear, is_last = self._erase(), self._step == self._total_steps
+        self._drawn = '' if is_last else line
+        self._put(clear + line + ('\n' if is_last else ''))
     else:
       epoch, count = facts.pop('epoch'), facts.pop('step')
       self.write(f"{time.strftime('%H:%M:%S')} {count}, {epoch}: {', '.join(facts.values())}")
+
+  def _erase(self):
+    """Returns what takes the bar away; a cell knows no command for it, but that it goes back."""
+    return f"\r{' ' * len(self._drawn)}\r" if self._is_cell else '\r\x1b[K'
 
   def _list_facts(self, now, loss):
     facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
