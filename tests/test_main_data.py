@@ -100,9 +100,9 @@ def test_the_input_is_measured_alone(folder, capfd):
 
 
 @pytest.mark.parametrize('flags, words', [
-    (['--data=tfrecord'], ["'tfrecord' needs a data_dir", 'train-00000-of-01024']),
+    (['--data=tfrecord'], ["'tfrecord' needs a --data_dir", 'train-00000-of-01024']),
     (['--data=cifar10', '--data_dir=/tmp', '--image_size=3'],
-     ["'cifar10' has no use for image_size"]),
+     ["'cifar10' has no use for --image_size"]),
     (['--data=sample', '--augment=imagenet'], ['sample_train', 'augment=cifar']),
 ])
 def test_mistakes_end_with_code_2(flags, words):

@@ -188,7 +188,7 @@ def test_paths_drop_in_the_nasnets_alone(monkeypatch):
 
 
 @pytest.mark.parametrize('settings, message', [
-    (dict(beta1=1.0), 'beta1=1: it must be at least 0 and below 1'),
+    (dict(beta1=1.0), 'beta1=1.0: it must be at least 0 and below 1'),
     (dict(label_smoothing=1.5), 'label_smoothing=1.5'),
     (dict(drop_path=0.4), 'drop_path=0.4 has no effect on model=convnet'),
     (dict(epsilon=0.0), 'epsilon=0.0: it must be above 0'),

@@ -292,13 +292,3 @@ def test_adversaries_train_each_by_its_own_loss(num_towers, settings):
   assert len(expected) == 8 and trained['global_step'] == NUM_STEPS
   for name, value in expected.items():
     np.testing.assert_allclose(trained[name], value, rtol=0, atol=1e-5, err_msg=name)
-
-
-def test_a_dict_of_losses_is_refused_with_the_way_to_write_them():
-  def model(batch, is_training):
-    del is_training
-    generator, discriminator = adversaries(*batch)
-    return {'generator/': generator, 'discriminator/': discriminator}
-
-  with pytest.raises(UsageError, match='returned a dict for its loss: .* return their sum'):
-    build(1, model=model, optimizer=sgd)

@@ -239,7 +239,7 @@ def test_a_model_without_a_prediction_is_refused_before_it_trains(folder, capsys
     raise AssertionError('the model is called')
 
   assert run(*flags, model=model) == 2
-  assert 'give it as towers.main(model=…, predict=…)' in capsys.readouterr().err
+  assert 'give it to towers.main beside the model' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('structure, predict, message', [

@@ -72,7 +72,7 @@ def find_predict(model_text: str) -> Callable[..., Any]:
     place = model_text.rpartition(':')[0]
     predict = getattr(_import('model', model_text, place), 'predict', None)
   if not callable(predict):
-    fix = ('give it as towers.main(model=…, predict=…)' if model_text in _GIVEN else
+    fix = ('give it to towers.main beside the model' if model_text in _GIVEN else
            'write one beside the model')
     raise UsageError(f'export_dir and predict need a function that says what model={model_text} '
                      f'predicts, as `def predict(images): return {{"class": …}}`: {fix}.')
