@@ -118,7 +118,7 @@ def test_dropout_agrees_and_a_fault_beside_it_is_named():
 
 
 @pytest.mark.nightly
-def test_random_ops_with_a_state_are_named_and_the_rest_agrees_without_them():
+def test_random_ops_with_a_state_are_named_and_the_rest_agrees_without_them(capsys):
   def model(batch, is_training):
     losses, metrics = small.model(batch, is_training)
     return (losses * tf.random.gamma(tf.shape(losses), 5.0) if is_training else losses), metrics
@@ -127,6 +127,7 @@ def test_random_ops_with_a_state_are_named_and_the_rest_agrees_without_them():
   assert not report.agrees and report.draws and report.only_draws
   cause, = report.causes
   assert 'random_gamma' in cause and 'is_training=False' in cause
+  assert 'not measured' not in capsys.readouterr().out
   assert check(model, is_training=False).agrees
 
 

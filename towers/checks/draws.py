@@ -1,9 +1,9 @@
 """Draws: the random numbers of a tower, taken without moving the state of any generator."""
 
 import re
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
-from tensorflow_v1 import Operation, Tensor, tf
+from tensorflow_v1 import Operation, Tensor
 from towers.placement.randomness import find_unseedable
 
 _STATELESS = re.compile(r'Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
@@ -24,40 +24,29 @@ def has_state(op: Operation) -> bool:
   return {'seed', 'seed2'} <= {attribute.name for attribute in names}
 
 
-def find_numbers(op: Operation) -> Tensor:
-  """Returns what a stateless op draws, cut to the rows of its tower."""
+def find_numbers(op: Operation) -> List[Tensor]:
+  """Returns what an op draws; of a stateless one, cut to the rows of its tower."""
+  if has_state(op):
+    return list(op.outputs)
   [tensor] = op.outputs
   while len(tensor.consumers()) == 1 and tensor.consumers()[0].type in ('Slice', 'StridedSlice',
                                                                        'Reshape'):
     tensor = tensor.consumers()[0].outputs[0]
-  return tensor
+  return [tensor]
 
 
-def find_unfed(ops: Sequence[Operation]) -> str:
-  """Describes a draw of which no run can be given the numbers, in a loop or a function; or ''."""
+def find_unfed(ops: Sequence[Operation], moves_state: bool) -> str:
+  """Describes a draw of which no run can be given the numbers, in a loop or a function; or ''.
+
+  Args:
+    ops: in order.
+    moves_state: whether the state of a random op may move.
+  """
   for op in ops:
     context = op._get_control_flow_context()
     in_loop = context is not None and context.GetWhileContext() is not None
-    if in_loop and find_draws([op]):
-      return f'{op.name} draws in a loop'
+    if find_draws([op]) and (in_loop or has_state(op) and not moves_state):
+      return f'{op.name} draws {"in a loop" if in_loop else "by a state of its own"}'
     if find_unseedable(op):
       return f'{op.name} draws in a function'
   return ''
-
-
-def draw(op: Operation, inputs: Sequence[Any]) -> List[Any]:
-  """Returns what an op draws from these inputs, in a graph beside its own."""
-  node = tf.NodeDef()
-  node.CopyFrom(op.node_def)
-  node.name, node.device = 'draw', ''
-  del node.input[:]
-  node.attr.pop('_class', None)
-  with tf.Graph().as_default() as graph:
-    fed = [tf.constant(value, tensor.dtype) for value, tensor in zip(inputs, op.inputs)]
-    node.input.extend(tensor.op.name for tensor in fed)
-    definition = graph.as_graph_def()
-    definition.node.extend([node])
-  with tf.Graph().as_default() as graph:
-    tf.import_graph_def(definition, name='')
-    with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-      return session.run(list(graph.get_operation_by_name('draw').outputs))

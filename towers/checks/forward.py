@@ -10,13 +10,12 @@ The batch is fed, and so is all that does not follow from a row alone by a law o
 No op is added to the graph, and nothing in it is written.
 """
 
-import contextlib
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from tensorflow_v1 import Operation, tf
-from towers.checks.draws import draw, find_draws, find_numbers, find_unfed, has_state
+from towers.checks.draws import find_draws, find_numbers, find_unfed
 from towers.graph.source import format_op
 from towers.graph.walk import find_dependents, find_needed
 from towers.graph.writes import Write, find_step_writes, find_writes
@@ -50,7 +49,8 @@ class Forward:
     is_half: whether it computes in 16 bits.
   """
 
-  def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any]):
+  def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
+               moves_state: bool = False):
     """Finds what a run takes.
 
     Args:
@@ -58,6 +58,7 @@ class Forward:
       batch: of the tower.
       session: with its variables.
       rows: the values of `Batch.flatten`.
+      moves_state: whether the state of a random op may move.
     """
     self.tower, self.batch, self.session = tower, batch, session
     *values, count = rows
@@ -66,7 +67,7 @@ class Forward:
     # Rows that only fill a batch up give way to others.
     self.rows = [value[self.index % max(int(count), 1)] for value in values]
     self.tensors = tf.nest.flatten(batch.tensors)
-    self._graph = tower.loss.graph
+    self._graph, self._moves_state = tower.loss.graph, moves_state
     self._sums = {**tower.sums, **{f'{name} (weights)': weight
                                    for name, weight in tower.weights.items()}}
     # What the model sums over all towers is the same on any number of them, but for batch
@@ -107,7 +108,7 @@ class Forward:
     Raises:
       LeftOut: a run would change the program's state, or draw what cannot be fed.
     """
-    unfed = find_unfed(self._ops)
+    unfed = find_unfed(self._ops, self._moves_state)
     if not unfed and find_step_writes(self._sums.values()).early:
       unfed = 'the loss or a metric changes a variable'
     if unfed:
@@ -140,18 +141,13 @@ class Forward:
 
   def _read_draws(self):
     """Feeds what random ops draw for the rows."""
-    draws = find_draws(self._ops)
-    for op in filter(has_state, draws):
-      with contextlib.suppress(tf.errors.InvalidArgumentError):  # In a branch that is not taken.
-        inputs = self._fetch(list(op.inputs), self._feed(self.index, AS_IS))
-        self._by_row.update(zip(op.outputs, draw(op, inputs)))
-    stateless = [find_numbers(op) for op in draws if not has_state(op)]
-    groups = [stateless] if stateless else []
+    numbers = [tensor for op in find_draws(self._ops) for tensor in find_numbers(op)]
+    groups = [numbers] if numbers else []
     while groups:
       group = groups.pop()
       try:
         self._by_row.update(zip(group, self._fetch(group, self._feed(self.index, AS_IS))))
-      except tf.errors.InvalidArgumentError:
+      except tf.errors.InvalidArgumentError:  # In a branch that is not taken.
         groups += [[tensor] for tensor in group] if len(group) > 1 else []
 
   def _find_moments(self) -> Dict[Any, int]:

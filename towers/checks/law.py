@@ -36,7 +36,7 @@ _ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}
 # What a kind of values is called.
 _NAMES = {'sum': 'the model\'s {}', 'gradient': 'the gradient of {}',
           'input': 'the input of {}, batch normalisation,'}
-# Five forward runs are left out if they take longer than both of these.
+# What takes longer than both of these is left out.
 _LONG_SECONDS, _LONG_SHARE = 2.0, 1 / 20
 _FIX = ('For batch normalisation use towers.tower.batch_norm_layer with batch_norm=sync; for a '
         'mean by weights return towers.Weighted(losses, weights). What a loss needs of the whole '
@@ -126,12 +126,13 @@ def _count_parts(program):
 
 def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any], *, num_parts: int,
                   model: Optional[Callable[[Any], Any]] = None,
-                  runs_per_epoch: Optional[int] = None) -> List[str]:
+                  runs_per_epoch: Optional[int] = None, moves_state: bool = False) -> List[str]:
   """Returns a sentence for each part of a tower that depends on other examples of its batch.
 
-  For the arguments, and what is raised, see `check_towers`.
+  For the arguments, and what is raised, see `check_towers`. Of random ops with a state of their
+  own, it measures nothing unless `moves_state`.
   """
-  forward = Forward(tower, batch, session, rows)
+  forward = Forward(tower, batch, session, rows, moves_state)
   if not forward.size:
     return []
   with tower.loss.graph.as_default():
@@ -200,11 +201,13 @@ def _find_gap(forward, num_parts, model, runs_per_epoch) -> List[str]:
     orders = [index, twice[:size], twice[size:], index[::-1]]
     began = time.monotonic()
     runs.append(forward.run(orders[1], layout))
-    _check_price(time.monotonic() - began, runs_per_epoch)
+    seconds = time.monotonic() - began
+    check_price = functools.partial(_check_price, runs_per_epoch=runs_per_epoch, of_run=seconds)
+    check_price('four more forward runs', 5 * seconds)
     runs += [forward.run(order, layout) for order in orders[2:]]
     best = min(best, _compare(runs, orders, forward, layout), key=lambda gap: gap.share)
     if not best.is_beyond:
-      _check_scale(forward, runs[0], layout, num_parts, model)
+      _check_scale(forward, runs[0], layout, num_parts, model, check_price)
       return []
   where = forward.locate(orders, functools.partial(_is_alone, orders=orders, size=size))
   return [f'{best.name[0].upper()}{best.name[1:]} depends on other examples of the batch, by '
@@ -245,15 +248,17 @@ def _find_largest(pairs, runs, is_half) -> Gap:
   return largest
 
 
-def _check_scale(forward, once, layout, num_parts, model) -> None:
+def _check_scale(forward, once, layout, num_parts, model, check_price) -> None:
   """Refuses sums that do not double with the examples."""
   try:
     if all(tensor.shape.ndims and tensor.shape.as_list()[0] is None for tensor in forward.tensors):
       twice = forward.run(np.concatenate([forward.index, forward.index]), layout)
     elif model is not None:
-      once, twice = _call_again(model, forward)
+      once, twice = _call_again(model, forward, check_price)
     else:
       return
+  except LeftOut:
+    raise
   except Exception:  # A model may hold a row for each example, and do anything in another graph.
     return
   gap = _find_largest([(key, twice[key], 2 * once[key]) for key in once if key[0] == 'sum'],
@@ -266,8 +271,9 @@ def _check_scale(forward, once, layout, num_parts, model) -> None:
         f'equal that of one. {_SCALE_FIX}')
 
 
-def _call_again(model, forward):
+def _call_again(model, forward, check_price):
   """Returns the sums of the model on the rows, and on the rows twice, in a graph of its own."""
+  began = time.monotonic()
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     towers = []
@@ -284,7 +290,8 @@ def _call_again(model, forward):
           scope=scope, loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
           gradients=[], update_ops=[], penalties=[])
       towers.append(Forward(tower, batch, session, [
-          *(np.concatenate([value] * times) for value in forward.rows), count]))
+          *(np.concatenate([value] * times) for value in forward.rows), count], moves_state=True))
+      check_price('calling the model on twice as many examples', 2 * (time.monotonic() - began))
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     session.run(tf.tables_initializer())
     once, twice = towers
@@ -296,11 +303,12 @@ def _call_again(model, forward):
     return once.run(once.index, AS_IS), twice.run(twice.index, AS_IS)
 
 
-def _check_price(seconds, runs_per_epoch) -> None:
-  """Raises LeftOut where five runs of so many seconds are too many."""
-  if (runs_per_epoch is not None and 5 * seconds > _LONG_SECONDS
-      and runs_per_epoch * _LONG_SHARE < 5):
-    raise LeftOut(f'a forward run takes {seconds:.1f} s, of which an epoch has {runs_per_epoch}')
+def _check_price(what, seconds, *, of_run, runs_per_epoch) -> None:
+  """Raises LeftOut where something takes longer than `_LONG_SECONDS` and a share of an epoch."""
+  if (runs_per_epoch is not None
+      and seconds > max(_LONG_SECONDS, of_run * runs_per_epoch * _LONG_SHARE)):
+    raise LeftOut(f'{what} would take {seconds:.1f} s, and an epoch has {runs_per_epoch} of '
+                  f'{of_run:.2g} s')
 
 
 def _is_alone(x, x1, x2, reverse, *, orders, size) -> bool:

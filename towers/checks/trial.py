@@ -129,7 +129,7 @@ class Trial:
         self._start_from(session, step)
         rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
         found = find_coupling(self.program.towers[0], self.program.batches[0], session, rows,
-                              num_parts=num_parts)
+                              num_parts=num_parts, moves_state=True)
         if found:
           return found
     return []
