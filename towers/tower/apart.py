@@ -6,7 +6,7 @@ of penalties in REGULARIZATION_LOSSES is added once for all towers: in the loss 
 twice.
 """
 
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Mapping, Optional, Sequence
 
 from tensorflow_v1 import Gradient, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
@@ -30,12 +30,16 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
   Raises:
     UsageError: names the result, the other tower's op, the collection that holds it, and the fix.
   """
-  crossings = _find_crossings(ops, tuple(others), batch) if others else []
-  if not crossings:
-    return
+  # A layer may name its ops after the tower that first called it.
+  own = set(ops).union(tensor.op for tensor in batch.flatten() if tf.is_tensor(tensor))
+  crossings = [(op, source) for op in ops if others
+               for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+               if source.name.startswith(tuple(others)) and source not in own]
   reached = find_dependents(op for op, _ in crossings)
   for what, values in results.items():
-    needed = find_needed([op for op in _find_ops(values) if op in reached], within=reached)
+    tensors = tf.nest.flatten([value for value in values if value is not None],
+                              expand_composites=True)
+    needed = find_needed([tensor.op for tensor in tensors], within=reached)
     for op, source in crossings:
       if op in needed and not _is_same_everywhere(source):
         raise UsageError(f'The {what} of tower {index} is computed from the op {source.name}, '
@@ -78,56 +82,21 @@ def _split_regularizer(op):
   return variable, rest
 
 
-def _find_crossings(ops, others, batch) -> List[Tuple[Operation, Operation]]:
-  """Returns (op, source) for every op of the tower with an input of another tower."""
-  named = [(op, source) for op in ops for source in _find_sources(op)
-           if source.name.startswith(others)]
-  if not named:
-    return []
-  # A layer may name its ops after the tower that first called it.
-  own = set(ops).union(tensor.op for tensor in batch.flatten() if isinstance(tensor, tf.Tensor))
-  return [(op, source) for op, source in named if source not in own]
-
-
-def _find_sources(op):
-  return [tensor.op for tensor in op.inputs] + op.control_inputs
-
-
 def _is_same_everywhere(op):
   """Returns whether an op depends on nothing fed, read or drawn, such as constants and tables."""
   return not any(
-      source.type == 'Placeholder' or (source.op_def.is_stateful and not _is_handle(source))
+      source.type == 'Placeholder' or source.op_def.is_stateful and not (
+          source.outputs and all(tensor.dtype == tf.resource for tensor in source.outputs))
       for source in find_needed([op]))
-
-
-def _is_handle(op):
-  return bool(op.outputs) and all(tensor.dtype == tf.resource for tensor in op.outputs)
-
-
-def _find_ops(values):
-  for value in values:
-    if isinstance(value, tf.IndexedSlices):
-      yield from (value.values.op, value.indices.op)
-    elif value is not None:
-      yield value.op
 
 
 def _find_fix(source) -> str:
   """Returns the fix for a result that needs an op of another tower."""
-  key = _find_collection(source)
-  if key is None:
-    return ('It is in no collection: the model keeps it from one call to the next. Make it anew in '
-            'each call.')
-  return (f"It was found in the collection '{key}', which holds those of all towers: get this "
-          f"tower's alone by tf.get_collection('{key}', scope), with scope = "
-          "tf.get_default_graph().get_name_scope() + '/' at the beginning of the model.")
-
-
-def _find_collection(op) -> Optional[str]:
   graph = tf.get_default_graph()
   for key in graph.get_all_collection_keys():
-    for item in graph.get_collection_ref(key):
-      holds = getattr(item, 'op', item)
-      if isinstance(holds, tf.Operation) and holds == op:
-        return key
-  return None
+    if any(getattr(item, 'op', item) is source for item in graph.get_collection_ref(key)):
+      return (f"It was found in the collection '{key}', which holds those of all towers: get this "
+              f"tower's alone by tf.get_collection('{key}', scope), with scope = "
+              "tf.get_default_graph().get_name_scope() + '/' at the beginning of the model.")
+  return ('It is in no collection: the model keeps it from one call to the next. Make it anew in '
+          'each call.')
