@@ -2,6 +2,7 @@
 is, and a run does not notice."""
 
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -179,3 +180,18 @@ def test_what_takes_long_is_left_out(monkeypatch, caplog, capsys):
   monkeypatch.setattr(law, '_LONG_SECONDS', 0.0)
   assert not judge(ZOO['softmax_over_batch'].model, ZOO['softmax_over_batch'].data, caplog)
   assert 'was not measured, since four more forward runs' in capsys.readouterr().out
+
+
+def test_a_model_that_takes_long_to_build_is_not_called_on_twice_the_examples(monkeypatch, caplog,
+                                                                              capsys):
+  calls = []
+
+  def model(batch, is_training):
+    calls.append(is_training)
+    time.sleep(0.6)
+    return ce(dense(batch['x'], 4, 'd'), batch['y'])
+
+  monkeypatch.setattr(law, '_LONG_SECONDS', 1.0)
+  assert not judge(model, xy(28), caplog)
+  assert 'not measured, since calling the model on twice' in capsys.readouterr().out
+  assert len(calls) == 3, 'two towers and the first of two more calls'
