@@ -40,8 +40,7 @@ class Data(NamedTuple):
       raise UsageError(
           f'The checkpoint {path} was written on other training data: {difference}. '
           'Resume with the data that it was written with, or give another checkpoint_dir; or, to '
-          'go on with its weights, slots and step on the new data, give new_data=True '
-          '(--new_data).')
+          'go on with its weights, slots and step on the new data, give new_data=True.')
 
   def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
     """Counts a restored checkpoint's steps as steps on these examples; returns what to tell of it.
