@@ -31,9 +31,11 @@ from towers.data.examples import Examples
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.input.pipeline import build_inputs
+from towers.input.places import build_places
 from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
+from towers.placement.randomness import step_reader
 from towers.placement.variables import build_variable_store
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws
@@ -160,6 +162,10 @@ class Forward:
         self._batches = [Batch(tf.nest.map_structure(_feed_like, template),
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
         total = tf.add_n([batch.num_examples for batch in self._batches])
+      if is_model and len(names) > 1:
+        places = build_places(self._batches, read_step=step_reader())
+        self._batches = [batch._replace(place=place)
+                         for batch, place in zip(self._batches, places)]
       call = ModelCall(compute, store, total, get_divisor(total), is_training=False,
                        precision=half, num_micro_batches=1, draws=begin_draws(store.seed),
                        num_towers=len(names))
@@ -210,6 +216,10 @@ class Forward:
     for of_towers, counts in self._run(rows):
       for outputs, count in zip(of_towers, counts):
         for name, values in outputs.items():
+          if len(values) != max(count, 1):
+            raise UsageError(f'The output {name!r} has {len(values)} rows for {max(count, 1)} '
+                             'examples: return one row for each example. The function takes the '
+                             'parts of an example as its arguments, as (images, labels).')
           parts.setdefault(name, []).append(values[:count])
     return {name: np.concatenate(values) for name, values in parts.items()}
 

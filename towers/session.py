@@ -235,7 +235,7 @@ class Session(Opened):
       held = self._forwards.get(is_model)
       if held is None or held[0] != key:
         if held is not None:
-          held[1].close()
+          self._forwards.pop(is_model)[1].close()
         held = self._forwards[is_model] = (key, Forward(
             compute, rows.template, devices=program.devices, is_model=is_model,
             variables=program.settings['variables'], precision=program.settings['precision']))

@@ -145,6 +145,16 @@ def test_random_ops_of_a_data_set_are_refused_by_name(make, tmp_path, monkeypatc
     make(lambda image: tf.image.random_flip_left_right(image, seed=1))
 
 
+@pytest.mark.parametrize('of_batches', [False, True])
+def test_other_draws_in_the_function_are_refused_by_name(of_batches):
+  def flip(example, draws):
+    return (tf.cast(example[0], tf.float32) + tf.random_uniform([]), *augment(example, draws)[1:])
+
+  examples = towers.augmented(of_arrays(None), flip, of_batches=of_batches)
+  with pytest.raises(UsageError, match=r'\(RandomUniform\) draws by a state .* draws.uniform'):
+    train(examples, num_towers=2)
+
+
 def test_batches_of_other_examples_are_refused():
   with pytest.raises(UsageError, match='examples: of_batches=True is for examples of'):
     towers.augmented(of_data_set(None), augment, of_batches=True)

@@ -159,6 +159,15 @@ def test_rows_that_fill_a_batch_are_no_rows_of_all_towers_and_in_no_sum():
     train(counted, num_towers=2, last_batch='pad')
 
 
+def test_a_session_evaluates_other_examples_as_one_tower_would():
+  measured = []
+  for num_towers in (1, 3):
+    with Run(num_towers=num_towers, model=contrasted, train=examples(21), batch_size=8,
+             validation=examples(9, 'validation', 1)) as run:
+      measured.append(run.opened.evaluate(examples(13, 'other', seed=2)))
+  assert measured[1] == pytest.approx(measured[0], abs=1e-5)
+
+
 def test_micro_batches_of_losses_with_weights_are_refused():
   with pytest.raises(UsageError, match='accumulate=2 .* loss_1, loss_2'):
     train(listed, num_towers=2, accumulate=2)

@@ -44,7 +44,7 @@ def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> No
     if isinstance(stream, io.TextIOWrapper):
       descriptor = stream.fileno()
   if descriptor is None:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):
       stream.write(text)
       stream.flush()
     return

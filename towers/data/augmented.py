@@ -52,7 +52,7 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
 
     def parse_batch(indices, *tensors, epoch):
       batch = gather(indices, *tensors, **(dict(epoch=epoch) if knows_epoch else {}))
-      return function(batch, Draws(indices, epoch=epoch, seed=seed))
+      return _call_checked(function, batch, Draws(indices, epoch=epoch, seed=seed), examples.name)
 
     parse_batch.augmentations = depth  # type: ignore[attr-defined]
     return examples._replace(parse_batch=parse_batch, takes_epoch=True)
@@ -69,10 +69,12 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
 
       def change(example, *element):
         index = element[0]
+        is_good = ()
         if examples.marks_bad:
-          example, is_good = example
-          return function(example, Draws(index, epoch=epoch, seed=seed)), is_good
-        return function(example, Draws(index, epoch=epoch, seed=seed))
+          example, *is_good = example
+        changed = _call_checked(function, example, Draws(index, epoch=epoch, seed=seed),
+                                examples.name)
+        return (changed, *is_good) if examples.marks_bad else changed
 
       made = read(elements, *arrays, epoch=epoch, parallel_calls=parallel_calls)
       numbers = elements.map(as_written(lambda number, *_: number)) if has_number else elements
@@ -87,6 +89,21 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
   return examples._replace(
       parse_example=None, parse_batch=None, takes_epoch=False, is_gathered=False,
       read=reader(read, has_number), read_unequal=reader(examples.read_unequal, has_number))
+
+
+def _call_checked(function, example, draws, name):
+  """Returns what the function makes of an example; refuses other draws than those it is given."""
+  from tensorflow_v1 import tf
+  from towers.placement.randomness import is_random
+  graph = tf.get_default_graph()
+  num_ops = len(graph.get_operations())
+  changed = function(example, draws)
+  for op in graph.get_operations()[num_ops:]:
+    if is_random(op):
+      raise UsageError(f'{name}: {op.name} ({op.type}) draws by a state of its own in a function '
+                       'of towers.augmented, which would be other numbers on other towers and '
+                       'after a resume: draw by draws.uniform, .normal, .integer, .crop or .flip.')
+  return changed
 
 
 def _numbered(examples):

@@ -115,11 +115,12 @@ def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
     loss, metrics = returned
   if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
     loss = Weighted(*loss)
+  losses = loss
   if isinstance(loss, list):
-    loss = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
-  if isinstance(loss, dict) and loss and all(
-      isinstance(value, Weighted) or tf.is_tensor(value) for value in loss.values()):
-    return loss, metrics
+    losses = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
+  if isinstance(losses, dict) and losses and all(
+      isinstance(value, Weighted) or tf.is_tensor(value) for value in losses.values()):
+    return losses, metrics
   if not isinstance(loss, Weighted) and not tf.is_tensor(loss):
     what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
     raise UsageError(f'The model returned {what} for its loss: return losses, or '
@@ -238,7 +239,7 @@ def _check_weights(what, values, weights):
   if not values.shape.is_compatible_with(weights.shape):
     raise UsageError(f'{what} has weights of the shape {weights.shape} for values of the shape '
                      f'{values.shape}: return one weight for each value; tf.broadcast_to repeats '
-                     'weights.')
+                     'weights. A constant weight cancels: to scale a loss, multiply its values.')
 
 
 def _build_sign_check(what, weights):

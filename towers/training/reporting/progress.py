@@ -109,7 +109,8 @@ class Progress:
     self.callbacks: List[Callback] = []
     self._stream = stream or sys.stdout
     self._is_cell = is_notebook(self._stream)
-    self._draws = bool(self._stream) and (self._is_cell or self._stream.isatty())
+    self._draws = bool(self._stream) and (
+        self._is_cell or getattr(self._stream, 'isatty', bool)())
     self._clock = clock
     self._columns = columns or (_COLUMNS_OF_A_CELL if self._is_cell else None)
     self._is_quiet = is_quiet
