@@ -77,7 +77,7 @@ class Forward:
     self.of_batch = find_dependents([tensor.op for tensor in self.tensors], by_control=False,
                                     without=totals - moments)
     ends = {tensor.op for tensor in self.tensors} | totals
-    self._needed = _find_needed([value.op for value in self._sums.values()], ends)
+    self._needed = find_needed([value.op for value in self._sums.values()], without=ends)
     self._ops = sorted(self._needed, key=lambda op: op._id)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
                        for op in self._ops for tensor in op.outputs)
@@ -253,15 +253,3 @@ def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
         tensor.op in dead for tensor in op.inputs)):
       dead.add(op)
   return dead
-
-
-def _find_needed(roots, fed):
-  """Returns the ops that a run of the roots takes if the outputs of some ops are fed."""
-  needed: Set[Operation] = set()
-  pending = list(roots)
-  while pending:
-    op = pending.pop()
-    if op not in needed and op not in fed:
-      needed.add(op)
-      pending.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
-  return needed

@@ -6,19 +6,21 @@ from tensorflow_v1 import Operation
 
 
 def find_needed(roots: Iterable[Operation],
-                within: Optional[Container[Operation]] = None) -> Set[Operation]:
+                within: Optional[Container[Operation]] = None,
+                without: Container[Operation] = ()) -> Set[Operation]:
   """Returns the roots and all ops that they need, by inputs and control inputs.
 
   Args:
     roots: where to begin.
     within: the only ops to walk through, or None for all. To ask whether a root needs an op, the
       op's dependents are enough, and spare a walk through the rest of a deep net.
+    without: ops that are left out, with all that is needed through them alone.
   """
   needed: Set[Operation] = set()
   pending = list(roots)
   while pending:
     op = pending.pop()
-    if op not in needed and (within is None or op in within):
+    if op not in needed and op not in without and (within is None or op in within):
       needed.add(op)
       pending.extend(tensor.op for tensor in op.inputs)
       pending.extend(op.control_inputs)
