@@ -142,7 +142,7 @@ def test_workers_of_the_plan_and_of_validation_are_compared():
                             workers=towers.Workers(2, 0))
 
 
-@pytest.mark.parametrize('build', towers.tower.cloner.TOWER_BUILDS)
+@pytest.mark.parametrize('build', towers.tower.cloning.cloner.TOWER_BUILDS)
 def test_batches_of_more_or_fewer_tensors_than_the_first_are_refused(build):
   message = '1 tensors .* tower 1, but 2 .* tower 0'
   with tf.Graph().as_default(), pytest.raises(UsageError, match=message):

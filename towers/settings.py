@@ -14,7 +14,7 @@ from towers.data.augment import KINDS
 from towers.data.bad_records import POLICIES
 from towers.models import DATA_FORMATS, MODELS
 from towers.setting import Count, Function, Path, Setting, Text
-from towers.tower.segments import parse_recompute
+from towers.tower.recomputing.segments import parse_recompute
 from towers.update.average_decay import check_decay
 
 

@@ -194,7 +194,7 @@ def test_what_stands_outside_of_the_scope_is_refused_rather_than_shared():
 
 
 def test_auto_calls_a_model_that_cannot_be_cloned(monkeypatch):
-  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', 10)
+  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
   assert_same(outcome('auto', model=escaping_model, num_towers=3),
               outcome('reuse', model=escaping_model, num_towers=3))
 
@@ -208,7 +208,7 @@ def test_auto_clones_a_tower_of_many_ops(least, num_calls, monkeypatch):
     calls.append(batch)
     return small.model(batch, is_training)
 
-  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', least)
+  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', least)
   with Run(model=model, num_towers=3, batch_size=6, tower_build='auto'):
     assert len(calls) == num_calls
 

@@ -216,7 +216,7 @@ def test_what_cannot_is_refused_by_name_and_built_by_default(layer, placement, m
   message = f'tower_build=clone: The op tower_0/.*{REFUSED[layer]}.*tower_build=reuse'
   with pytest.raises(UsageError, match=message):
     outcome('clone', layer, **settings)
-  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', 10)
+  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
   with caplog.at_level(logging.WARNING, 'towers'):
     by_default = outcome('auto', layer, **settings)
   [record] = [record for record in caplog.records if record.name == 'towers']
@@ -231,8 +231,8 @@ def test_what_fails_in_cloning_is_built_by_the_model(function, monkeypatch, capl
     raise ValueError('a node that\nTensorFlow does not take')
 
   built = outcome('reuse', gated, num_towers=2)
-  monkeypatch.setattr('towers.tower.cloner._OPS_WORTH_CLONING', 10)
-  monkeypatch.setattr('towers.tower.clone.' + function, fail)
+  monkeypatch.setattr('towers.tower.cloning.cloner._OPS_WORTH_CLONING', 10)
+  monkeypatch.setattr('towers.tower.cloning.pattern.' + function, fail)
   with pytest.raises(UsageError, match='tower_build=clone: .*a node that'):
     outcome('clone', gated, num_towers=2)
   by_default = outcome('auto', gated, num_towers=2)

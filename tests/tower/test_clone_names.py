@@ -11,7 +11,7 @@ from tests.harness import direct, small
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.tower.batch_norm_layer import batch_norm
-from towers.tower.clone_names import Names
+from towers.tower.cloning.names import Names
 
 # Of what the library names itself, and of what could be mistaken for it once a prefix is gone.
 WORDS = ('x', 'hidden', 'images', 'LogicalNot', 'is_validating', 'Const', 'gradients', 'tower_0',

@@ -6,7 +6,7 @@ import pytest
 from tensorflow_v1 import tf
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import batch_norm
-from towers.tower.row_shapes import RowShapes
+from towers.tower.cloning.row_shapes import RowShapes
 
 
 def build(images, is_training):

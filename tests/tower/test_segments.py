@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from towers.tower.segments import (
+from towers.tower.recomputing.segments import (
   Activation,
   choose_best_cuts,
   choose_cuts,

@@ -42,14 +42,14 @@ from towers.tower.all_towers import join_sums, joining
 from towers.tower.apart import check_apart, check_penalties
 from towers.tower.batch_norm import check_batch_norms, join_batch_norms, joins_moments
 from towers.tower.batch_norm_layer import BATCH_MOMENTS, joined_sums
-from towers.tower.clone import record_tower
-from towers.tower.cloner import Cloner
+from towers.tower.cloning.cloner import Cloner
+from towers.tower.cloning.pattern import record_tower
 from towers.tower.differentiate import differentiate
 from towers.tower.drawing.draws import Draws, begin_draws, tie_draws, warn_of_left
 from towers.tower.drawing.folds import find_folds
 from towers.tower.losses import Weighted, get_divisor, sum_returned
 from towers.tower.precision import Precision, cast_inputs, float32_getter
-from towers.tower.recompute import Recomputed, recompute
+from towers.tower.recomputing.recompute import Recomputed, recompute
 from towers.whole import Whole
 
 Values = Union[Tensor, Weighted]

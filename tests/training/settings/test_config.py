@@ -8,7 +8,7 @@ import towers.input.pipeline
 import towers.placement.collectives
 import towers.placement.devices
 import towers.placement.variables
-import towers.tower.cloner
+import towers.tower.cloning.cloner
 import towers.tower.precision
 from towers.base.usage_error import UsageError
 from towers.setting import Path, Text
@@ -130,7 +130,7 @@ def test_choices_are_those_of_the_library():
   assert choices['collective'] == towers.placement.collectives.COLLECTIVES
   assert choices['device'] == towers.placement.devices.DEVICE_KINDS
   assert choices['wire'] == towers.placement.collectives.WIRES
-  assert choices['tower_build'] == towers.tower.cloner.TOWER_BUILDS
+  assert choices['tower_build'] == towers.tower.cloning.cloner.TOWER_BUILDS
 
 
 def test_flags_become_a_config_and_defaults_are_the_configs():

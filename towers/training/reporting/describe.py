@@ -10,7 +10,7 @@ from towers.placement.devices import compiles_by_default
 from towers.placement.variables import format_device_table
 from towers.reduce.rows import RowSlots
 from towers.tower.precision import Precision
-from towers.tower.recompute import Recomputed
+from towers.tower.recomputing.recompute import Recomputed
 from towers.training_graph import TrainingGraph
 
 

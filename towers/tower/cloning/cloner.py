@@ -11,7 +11,7 @@ from typing import Any, Callable, Collection, List, Optional, Sequence
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
-from towers.tower.clone import Pattern, Recording, has_same_shapes
+from towers.tower.cloning.pattern import Pattern, Recording, has_same_shapes
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
 # A clone of a smaller tower, too, takes less time than another call, but saves no tenth of a second

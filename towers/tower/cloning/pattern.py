@@ -24,9 +24,15 @@ from towers.input.batch import Batch
 from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import find_random_nodes, seed_nodes
-from towers.tower.clone_check import check_free, check_scope, check_state, count_names, find_scopes
-from towers.tower.clone_names import Names, get_op_name
-from towers.tower.row_shapes import RowShapes
+from towers.tower.cloning.check import (
+  check_free,
+  check_scope,
+  check_state,
+  count_names,
+  find_scopes,
+)
+from towers.tower.cloning.names import Names, get_op_name
+from towers.tower.cloning.row_shapes import RowShapes
 from towers.whole import flatten_rows
 
 # Collections to which one tower adds for all, and descriptions of the graph.
@@ -92,7 +98,7 @@ class Pattern:
       first_tower: as of the variable store.
 
     Raises:
-      UsageError: the tower cannot be cloned, see `clone_check`.
+      UsageError: the tower cannot be cloned, see `check`.
     """
     self._tower, self._batch, self._seed, self._first_tower = tower, batch, seed, first_tower
     self._scopes = find_scopes(tower.scope, recording.num_names)

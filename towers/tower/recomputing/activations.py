@@ -18,7 +18,7 @@ from tensorflow_v1 import Operation, Tensor, tf
 from towers.graph.sizes import READS_SHAPES, find_source, tensor_bytes
 from towers.graph.walk import find_needed
 from towers.tower.all_towers import SUMS
-from towers.tower.segments import Activation
+from towers.tower.recomputing.segments import Activation
 
 # For sizes that are unknown, and matter only beside each other.
 _ASSUMED_SIZE = 32

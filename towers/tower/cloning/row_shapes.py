@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 from tensorflow_v1 import Tensor, tf
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import is_choice
-from towers.tower.clone_names import get_op_name
+from towers.tower.cloning.names import get_op_name
 
 # A prime, so that no product is as large; and so small that products fit into 32 bits.
 _ROWS = 8191

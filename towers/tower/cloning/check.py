@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, Iterable, Iterator, Set
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
-from towers.tower.clone_names import get_op_name
+from towers.tower.cloning.names import get_op_name
 
 _FIX = 'Build with tower_build=reuse.'
 # Their state lasts no longer than a step, in which a clone fills its own.

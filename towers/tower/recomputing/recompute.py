@@ -24,10 +24,10 @@ from towers.base.usage_error import UsageError
 from towers.graph.sizes import READS_SHAPES
 from towers.graph.walk import find_needed
 from towers.placement.patterns import shorten
-from towers.tower.activations import Passes, is_in_loop
 from towers.tower.batch_norm_layer import is_choice
-from towers.tower.clone import Recording
-from towers.tower.segments import (
+from towers.tower.cloning.pattern import Recording
+from towers.tower.recomputing.activations import Passes, is_in_loop
+from towers.tower.recomputing.segments import (
   choose_best_cuts,
   choose_cuts,
   count_most,

@@ -1,0 +1,1 @@
+"""Clones: further towers copied from a built one, without another call of the model."""

@@ -1,0 +1,1 @@
+"""Recomputing: activations that the backward pass computes again, to save memory."""
