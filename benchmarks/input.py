@@ -59,8 +59,8 @@ _QUALITY = 90
 def make_photos(folder: str, count: int) -> None:
   """Writes TFRecords of random crops of photos, scaled by 1 to 2, in ImageNet's layout."""
   from tensorflow_v1 import tf
-  from towers.data.formats.labelled_example import encode_labelled
   from towers.data.formats.tfrecord import write_record
+  from towers_data.labelled_example import encode_labelled
 
   os.makedirs(folder, exist_ok=True)
   random = np.random.RandomState(0)

@@ -20,11 +20,11 @@ import towers.data.formats.idx
 from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.folders.image_folder import find_image_files
-from towers.data.folders.tfrecord_folder import read_description
 from towers.data.formats.tfrecord import check_damage, load_index, write_record
 from towers.placement.cluster import read_cluster
 from towers.training.settings.intervals import count_interval, parse_trace_steps
+from towers_data.image_folder import find_image_files
+from towers_data.tfrecord_folder import read_description
 from towers_tools.page import format_page, read_runs
 
 FOLDERS = ('towers', 'staging', 'models', 'tensorflow_v1', 'examples', 'benchmarks')

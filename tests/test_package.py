@@ -143,7 +143,8 @@ def bare(monkeypatch, tmp_path):
     (['--find_batch', *PLAIN_RUN], 'tools'), (['--input_only', *PLAIN_RUN], 'tools'),
     (['--report=page.html', *PLAIN_RUN], 'tools'),
     (['--trace_steps=1:1', *PLAIN_RUN], 'tools'), (['--data=cifar10', '--data_dir=.'], 'data'),
-    (['--data=npy', '--data_dir=.'], 'data'), (['--data=tfds', '--data_dir=.'], 'data')])
+    *(([f'--data={name}', '--data_dir=.'], 'data')
+      for name in ('images', 'npy', 'tfds', 'tfrecord'))])
 def test_a_flag_without_its_annex_says_what_to_install(
     bare, monkeypatch, tmp_path, capsys, flags, package):
   monkeypatch.chdir(tmp_path)

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 
 from tensorflow_v1 import tf
-from towers.data.formats.example_proto import encode_example
 from towers.data.formats.tfrecord import write_record
+from towers_data.example_proto import encode_example
 
 
 @functools.lru_cache(maxsize=None)

@@ -9,8 +9,8 @@ from tests.data import pictures
 from towers.data.arrays import from_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.digest import Digest, digest_examples, take_digest
-from towers.data.folders.image_folder import load_image_folder
-from towers.data.folders.tfrecord_folder import load_tfrecord_folder
+from towers_data.image_folder import load_image_folder
+from towers_data.tfrecord_folder import load_tfrecord_folder
 
 IMAGES = np.arange(100 * 6, dtype=np.float32).reshape(100, 6)
 LABELS = np.arange(100, dtype=np.int32)

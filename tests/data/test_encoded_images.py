@@ -17,10 +17,10 @@ from towers.base.usage_error import UsageError
 from towers.data import encoded_images
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from towers.data.formats.example_proto import encode_example
-from towers.data.formats.labelled_example import decode_labelled
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, load_index
+from towers_data.example_proto import encode_example
+from towers_data.labelled_example import decode_labelled
 
 FORMAT = ImageFormat(size=16, channels=3, max_pixels=10**6)
 NUM = 23  # Labels tell records apart.

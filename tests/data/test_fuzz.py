@@ -15,12 +15,13 @@ from tests.data.pictures import jpegs, picture
 from tests.data.test_encoded_images import List
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.formats.example_proto import encode_example
-from towers.data.formats.idx import read_idx, write_idx
-from towers.data.formats.npy import map_npy
+from towers.data.formats.idx import read_idx
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import Records, scan_tfrecord, write_record
 from towers_data.cifar import CIFARS, read_cifar
+from towers_data.example_proto import encode_example
+from towers_data.make_sample import write_idx
+from towers_data.npy import map_npy
 
 # How many damaged inputs: 11,000 in all.
 COUNTS = {'index': 4000, 'decode': 2000, 'idx': 1500, 'npy': 2500, 'cifar': 1000}

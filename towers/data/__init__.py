@@ -22,8 +22,6 @@ from towers.data.bad_records import BadRecords
 from towers.data.datasets import from_dataset
 from towers.data.examples import DataSet, Examples
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
-from towers.data.folders.image_folder import load_image_folder
-from towers.data.folders.tfrecord_folder import load_tfrecord_folder
 from towers.data.records import from_tfrecords
 from towers.data.synthetic import load_synthetic
 
@@ -34,7 +32,15 @@ __all__ = [
     'load_tfds_folder', 'load_tfrecord_folder',
 ]
 
-_ANNEXED = ('from_tfds', 'load_cifar', 'load_npy', 'load_tfds_folder')
+_ANNEXED = ('from_tfds', 'load_cifar', 'load_image_folder', 'load_npy', 'load_tfds_folder',
+            'load_tfrecord_folder')
+# What the annex towers-data loads, and the settings that each has a use for.
+_ANNEXED_DATA = {
+    'cifar10': (), 'cifar100': (), 'npy': ('num_classes',),
+    'images': ('image_size', 'max_image_pixels'),
+    'tfrecord': ('image_size', 'max_image_pixels', 'num_classes', 'first_label'),
+    'tfds': ('image_size', 'max_image_pixels'),
+}
 _SAMPLE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fashion_mnist_sample')
 
 
@@ -118,38 +124,10 @@ def _load_synthetic(settings: LoadSettings) -> DataSet:
   return _augmented(load_synthetic(seed=settings.seed), settings)
 
 
-def _load_cifar(name: str, settings: LoadSettings) -> DataSet:
-  load_cifar = load_annex(f'data={name}')
-  return load_cifar(name, settings.data_dir, augment=settings.augment, seed=settings.seed,
-                    bad_records=BadRecords(settings.on_bad_record))
-
-
-def _load_npy(settings: LoadSettings) -> DataSet:
-  load_npy = load_annex('data=npy')
-  return load_npy(settings.data_dir, num_classes=settings.num_classes, augment=settings.augment,
-                  seed=settings.seed, bad_records=BadRecords(settings.on_bad_record))
-
-
-def _load_images(settings: LoadSettings) -> DataSet:
-  return load_image_folder(settings.data_dir, image_size=settings.image_size,
-                           augment=settings.augment, seed=settings.seed,
-                           max_image_pixels=settings.max_image_pixels,
-                           bad_records=BadRecords(settings.on_bad_record))
-
-
-def _load_tfrecord(settings: LoadSettings) -> DataSet:
-  return load_tfrecord_folder(
-      settings.data_dir, image_size=settings.image_size, num_classes=settings.num_classes,
-      first_label=settings.first_label, augment=settings.augment, seed=settings.seed,
-      max_image_pixels=settings.max_image_pixels, bad_records=BadRecords(settings.on_bad_record))
-
-
-def _load_tfds(settings: LoadSettings) -> DataSet:
-  load_tfds_folder = load_annex('data=tfds')
-  return load_tfds_folder(
-      settings.data_dir, image_size=settings.image_size, augment=settings.augment,
-      seed=settings.seed, max_image_pixels=settings.max_image_pixels,
-      bad_records=BadRecords(settings.on_bad_record))
+def _load_annexed(name: str, settings: LoadSettings) -> DataSet:
+  used = {setting: getattr(settings, setting) for setting in _ANNEXED_DATA[name]}
+  return load_annex(f'data={name}')(settings.data_dir, augment=settings.augment, seed=settings.seed,
+                                    bad_records=BadRecords(settings.on_bad_record), **used)
 
 
 def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
@@ -162,19 +140,13 @@ DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     'fashion_mnist': _load_fashion_mnist,
     'mnist': _load_mnist,
     'synthetic': _load_synthetic,
-    'cifar10': functools.partial(_load_cifar, 'cifar10'),
-    'cifar100': functools.partial(_load_cifar, 'cifar100'),
-    'npy': _load_npy,
-    'images': _load_images,
-    'tfrecord': _load_tfrecord,
-    'tfds': _load_tfds,
+    **{name: functools.partial(_load_annexed, name) for name in _ANNEXED_DATA},
 }
 # The data sets that have a use for a setting; elsewhere it is a mistake.
 _ONLY_FOR = {
     'data_dir': tuple(name for name in DATA_SETS if name not in ('sample', 'synthetic')),
-    'image_size': ('images', 'tfrecord', 'tfds'),
-    'num_classes': ('npy', 'tfrecord'),
-    'first_label': ('tfrecord',),
+    **{setting: tuple(name for name, used in _ANNEXED_DATA.items() if setting in used)
+       for setting in ('image_size', 'num_classes', 'first_label')},
 }
 
 

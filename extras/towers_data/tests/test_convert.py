@@ -12,20 +12,20 @@ import time
 import numpy as np
 import pytest
 
+import test_image_folder
 from tensorflow_v1 import tf
 from test_cifar import write as write_cifar
 from test_npy_folder import write as write_npy
 from tests import ROOT
-from tests.data.folders import test_image_folder
 from tests.data.pictures import damage, jpegs
 from tests.data.test_encoded_images import take
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.formats.idx import write_idx
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import load_index
 from towers_data.convert import convert, main
+from towers_data.make_sample import write_idx
 
 
 def run(kind, source, to, **settings):

@@ -9,12 +9,13 @@ import pytest
 
 from tests import ROOT
 from towers.data.folders.idx_folder import DEBIAN_FASHION_MNIST_DIR, load_idx_folder
-from towers.data.formats.idx import read_idx, write_idx
+from towers.data.formats.idx import read_idx
 from towers_data.make_sample import (
   NUM_TRAIN_PER_CLASS,
   NUM_VALIDATION_PER_CLASS,
   choose,
   main,
+  write_idx,
 )
 
 _SAMPLE_DIR = os.path.join(ROOT, 'towers', 'data', 'fashion_mnist_sample')

@@ -10,6 +10,7 @@ Format: "Binary version" on the page of Krizhevsky, "Learning multiple layers of
 images".
 """
 
+import functools
 import os
 from typing import Any, List, NamedTuple, Tuple
 
@@ -20,7 +21,8 @@ from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.folders.folder import check_folder, list_folder
+from towers.data.folders.idx_folder import list_folder
+from towers_data.folder import check_folder
 
 IMAGE_SHAPE = (32, 32, 3)
 _IMAGE_BYTES = 32 * 32 * 3
@@ -90,6 +92,10 @@ def load_cifar(name: str, data_dir: Any, *, bad_records: BadRecords, augment: st
                  image_shape=IMAGE_SHAPE, num_classes=layout.num_classes,
                  source="files of CIFAR's binary version, held in memory once for all towers",
                  bad_records=bad_records)
+
+
+load_cifar10 = functools.partial(load_cifar, 'cifar10')
+load_cifar100 = functools.partial(load_cifar, 'cifar100')
 
 
 def read_cifar(path: str, layout: CifarFormat,

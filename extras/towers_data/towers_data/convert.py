@@ -28,7 +28,6 @@ from towers.base.output import open_closed_streams, write_line
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import POLICIES, BadRecords
-from towers.data.folders.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 from towers.data.formats.tfrecord import FileIndex
 from towers_data.shards import (
   find_finished,
@@ -38,6 +37,7 @@ from towers_data.shards import (
   write_shards,
 )
 from towers_data.sources import SOURCES, Sources, read_sources
+from towers_data.tfrecord_folder import DESCRIPTION, DESCRIPTION_FORMAT
 
 
 def convert(kind: str, data_dir: str, to: str, *, shards: Optional[int] = None,

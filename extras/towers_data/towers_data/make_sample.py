@@ -7,16 +7,18 @@ The same input gives files that are the same when unpacked; how they are packed 
 """
 
 import argparse
+import gzip
 import os
+import struct
 import sys
-from typing import List, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 
 from towers.base.output import write_line
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
-from towers.data.formats.idx import read_idx, write_idx
+from towers.data.formats.idx import DTYPES, MAX_DIMENSIONS, read_idx
 
 NUM_CLASSES = 10
 NUM_TRAIN_PER_CLASS = 400
@@ -68,6 +70,36 @@ def choose(labels: np.ndarray, num_per_class: int) -> np.ndarray:
   # RandomState, whose stream numpy keeps the same through all its versions; default_rng's may
   # change.
   return np.random.RandomState(_SEED).permutation(np.concatenate(of_classes))
+
+
+def write_idx(path: Any, array: np.ndarray) -> None:
+  """Writes an array as an idx file, gzipped where the name ends in .gz.
+
+  The same array gives the same bytes every time: the gzip header carries neither a time nor a name.
+
+  Args:
+    path: where to write; an existing file is replaced.
+    array: of at least one dimension, with no dimension of 0, and of a dtype in `DTYPES` in any byte
+      order.
+
+  Raises:
+    UsageError: the array has no such dtype or dimensions.
+  """
+  codes = [code for code, dtype in DTYPES.items() if dtype == array.dtype.newbyteorder('>')]
+  if not codes:
+    raise UsageError(f"{path}: idx cannot hold dtype {array.dtype}; convert the array to one of "
+                     f"{', '.join(dtype.name for dtype in DTYPES.values())}.")
+  if not 1 <= array.ndim <= MAX_DIMENSIONS or 0 in array.shape:
+    raise UsageError(f'{path}: idx cannot hold shape {array.shape}; it needs 1 to '
+                     f'{MAX_DIMENSIONS} dimensions, each of 1 or more.')
+  header = struct.pack(f'>BBBB{array.ndim}I', 0, 0, codes[0], array.ndim, *array.shape)
+  content = header + array.astype(DTYPES[codes[0]]).tobytes()
+  with open(path, 'wb') as file:
+    if os.fspath(path).endswith('.gz'):
+      with gzip.GzipFile(filename='', mode='wb', compresslevel=9, fileobj=file, mtime=0) as zipped:
+        zipped.write(content)
+    else:
+      file.write(content)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:

@@ -14,8 +14,9 @@ from towers.data.arrays import from_arrays
 from towers.data.augment import augment_arrays
 from towers.data.bad_records import BadRecords
 from towers.data.examples import DataSet
-from towers.data.folders.folder import check_folder, list_folder
-from towers.data.formats.npy import map_npy
+from towers.data.folders.idx_folder import list_folder
+from towers_data.folder import check_folder
+from towers_data.npy import map_npy
 
 _NEEDS = 'train_images.npy, train_labels.npy, validation_images.npy and validation_labels.npy'
 

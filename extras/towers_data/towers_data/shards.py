@@ -13,8 +13,8 @@ import numpy as np
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
-from towers.data.formats.labelled_example import encode_labelled
 from towers.data.formats.tfrecord import FileIndex, keep_index, load_index, write_record
+from towers_data.labelled_example import encode_labelled
 from towers_data.sources import Sources, Split
 
 _SEED = 20190603

@@ -18,11 +18,12 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.examples import DataSet, Examples
-from towers.data.folders.folder import check_folder, list_folder
-from towers.data.folders.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
-from towers.data.formats.labelled_example import decode_labelled
+from towers.data.folders.idx_folder import list_folder
 from towers.data.formats.tfrecord import Records
 from towers.data.records import open_records, record_examples
+from towers_data.folder import check_folder
+from towers_data.image_folder import DEFAULT_SIZE, VALIDATION_NAMES
+from towers_data.labelled_example import decode_labelled
 from towers_data.tfds_features import (
   Feature,
   Features,

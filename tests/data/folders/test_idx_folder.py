@@ -7,7 +7,7 @@ import pytest
 
 from towers.base.usage_error import UsageError
 from towers.data.folders.idx_folder import load_idx_folder
-from towers.data.formats.idx import write_idx
+from towers_data.make_sample import write_idx
 
 _NAMES = {
     'train-images': 'train-images-idx3-ubyte', 'train-labels': 'train-labels-idx1-ubyte',

@@ -16,11 +16,12 @@ import numpy as np
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
 from towers.data.examples import DataSet
-from towers.data.folders.folder import list_folder
 from towers.data.formats.idx import read_idx
 
 # Where Debian's package dataset-fashion-mnist puts its files.
 DEBIAN_FASHION_MNIST_DIR = '/usr/share/datasets/fashion-mnist'
+# The most names of a folder that a message lists.
+_MAX_LISTED_NAMES = 20
 
 _HOW_TO_GET = (
     'Give the folder of the four files as data_dir. On Debian, "apt-get install '
@@ -110,3 +111,14 @@ def _read_split(paths: Dict[str, str], split: str,
         f'the first at index {wrong[0]}: {labels[wrong[0]]}; num_classes is {num_classes}, and '
         f'this data set needs {int(labels.max()) + 1} or more.')
   return images[..., np.newaxis], labels.astype(np.int32)
+
+
+def list_folder(folder: str) -> str:
+  """Returns the names in a folder, at most 20, for a message; folders end with a slash."""
+  try:
+    names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
+  except OSError as error:
+    return f'what cannot be listed ({error.strerror})'
+  if len(names) > _MAX_LISTED_NAMES:
+    names[_MAX_LISTED_NAMES:] = [f'... ({len(names)} names in all)']
+  return ', '.join(names) or 'nothing'

@@ -9,7 +9,6 @@ states how long a file must be, so everything is checked before the elements are
 damaged header claims is never allocated, and a small archive cannot unpack without end.
 
   images = read_idx('train-images-idx3-ubyte.gz')     # [60000, 28, 28] uint8
-  write_idx('copy.gz', images)
 
 Format: the section "file formats for the MNIST database" of LeCun, Cortes and Burges, "The MNIST
 database of handwritten digits".
@@ -38,7 +37,7 @@ _GZIP_MAGIC = b'\x1f\x8b'
 # than this.
 _MAX_GZIP_RATIO = 1032
 # The most that every supported numpy can hold.
-_MAX_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 _CHUNK_BYTES = 1 << 20
 
 
@@ -83,36 +82,6 @@ def read_idx(path: Any) -> np.ndarray:
       raise UsageError(_damaged_gzip(path, error)) from error
     raise UsageError(
         f'{path}: cannot be read: {error}; check the path and its permissions.') from error
-
-
-def write_idx(path: Any, array: np.ndarray) -> None:
-  """Writes an array as an idx file, gzipped where the name ends in .gz.
-
-  The same array gives the same bytes every time: the gzip header carries neither a time nor a name.
-
-  Args:
-    path: where to write; an existing file is replaced.
-    array: of at least one dimension, with no dimension of 0, and of a dtype in `DTYPES` in any byte
-      order.
-
-  Raises:
-    UsageError: the array has no such dtype or dimensions.
-  """
-  codes = [code for code, dtype in DTYPES.items() if dtype == array.dtype.newbyteorder('>')]
-  if not codes:
-    raise UsageError(f"{path}: idx cannot hold dtype {array.dtype}; convert the array to one of "
-                     f"{', '.join(dtype.name for dtype in DTYPES.values())}.")
-  if not 1 <= array.ndim <= _MAX_DIMENSIONS or 0 in array.shape:
-    raise UsageError(f'{path}: idx cannot hold shape {array.shape}; it needs 1 to '
-                     f'{_MAX_DIMENSIONS} dimensions, each of 1 or more.')
-  header = struct.pack(f'>BBBB{array.ndim}I', 0, 0, codes[0], array.ndim, *array.shape)
-  content = header + array.astype(DTYPES[codes[0]]).tobytes()
-  with open(path, 'wb') as file:
-    if os.fspath(path).endswith('.gz'):
-      with gzip.GzipFile(filename='', mode='wb', compresslevel=9, fileobj=file, mtime=0) as zipped:
-        zipped.write(content)
-    else:
-      file.write(content)
 
 
 def _read_array(stream: Any, path: str, *, max_bytes: int, kind: str) -> np.ndarray:
@@ -160,9 +129,9 @@ def _read_header(stream: Any, path: str, kind: str) -> Tuple[np.dtype, Tuple[int
                      f'0x{magic[2]:02X}; download it again.')
 
   dtype, num_dimensions = DTYPES[magic[2]], magic[3]
-  if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
+  if not 1 <= num_dimensions <= MAX_DIMENSIONS:
     raise UsageError(f'{path}: {kind} claims {num_dimensions} dimensions, and 1 to '
-                     f'{_MAX_DIMENSIONS} are possible; download it again.')
+                     f'{MAX_DIMENSIONS} are possible; download it again.')
   header = _read_up_to(stream, 4 * num_dimensions)
   if len(header) < 4 * num_dimensions:
     raise UsageError(

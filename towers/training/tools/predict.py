@@ -21,8 +21,7 @@ from towers.base.output import write
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
-from towers.data.folders.image_folder import EXTENSIONS, ImageFiles
-from towers.data.formats.npy import map_npy
+from towers.data.folders.image_files import EXTENSIONS, ImageFiles
 from towers.training.faults.run_error import RunError
 from towers.training.tools.export import session_config
 from towers.training.tools.serving import Serving
@@ -111,14 +110,13 @@ def _format(value):
 
 def _read_arrays(path, expected, *, batch_size) -> Iterator[Batch]:
   """Yields the batches of a .npy file, or of a .npz file with an array for each input."""
-  if path.endswith('.npz'):
-    try:
-      arrays = dict(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-      raise UsageError(f'predict={path} cannot be read: {error}. Make it with '
-                       'numpy.savez.') from None
-  else:
-    arrays = {name: map_npy(path) for name in list(expected)[:1]}
+  try:
+    loaded = np.load(path, mmap_mode='r', allow_pickle=False)
+    is_one = isinstance(loaded, np.ndarray)
+    arrays = {next(iter(expected)): loaded} if is_one else dict(loaded)
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise UsageError(f'predict={path} cannot be read: {error}. Make it with numpy.save or '
+                     'numpy.savez.') from None
   if set(arrays) != set(expected):
     raise UsageError(f"predict={path} holds {', '.join(sorted(arrays))}, and the model takes "
                      f"{', '.join(sorted(expected))}: give a .npz file with an array for each, as "

@@ -1,12 +1,9 @@
-"""Folder: checks of a data set's folder, and the messages of all loaders."""
+"""Folder: that a data set's folder is there, and what it holds."""
 
 import os
 from typing import Any, List, NamedTuple, Optional
 
 from towers.base.usage_error import UsageError
-
-# The most names of a folder that a message lists.
-_MAX_LISTED_NAMES = 20
 
 
 class Entry(NamedTuple):
@@ -55,14 +52,3 @@ def scan_folder(folder: str) -> List[Entry]:
   except OSError as error:
     raise UsageError(f'{error.filename or folder}: cannot be read: {error.strerror}; check its '
                      'permissions and links.') from None
-
-
-def list_folder(folder: str) -> str:
-  """Returns the names in a folder, at most 20, for a message; folders end with a slash."""
-  try:
-    names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(folder))
-  except OSError as error:
-    return f'what cannot be listed ({error.strerror})'
-  if len(names) > _MAX_LISTED_NAMES:
-    names[_MAX_LISTED_NAMES:] = [f'... ({len(names)} names in all)']
-  return ', '.join(names) or 'nothing'

@@ -6,45 +6,19 @@
 """
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
-
-from towers.base.files import open_regular
 from towers.base.usage_error import UsageError
-from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.examples import DataSet
-from towers.data.folders.folder import check_folder, list_folder, scan_folder
+from towers.data.folders.idx_folder import list_folder
+from towers.data.folders.image_files import EXTENSIONS, ImageFiles
+from towers_data.folder import check_folder, scan_folder
 
-EXTENSIONS = ('.jpg', '.jpeg', '.png')
 VALIDATION_NAMES = ('validation', 'val', 'test')
 DEFAULT_SIZE = 224
 _NEEDS = 'the folders train and validation, each with a folder of JPEGs or PNGs for every class'
-
-
-class ImageFiles:
-  """The images of one split, by index."""
-
-  def __init__(self, paths: Sequence[str], labels: Sequence[int]):
-    """Reads nothing yet."""
-    self.paths = list(paths)
-    self.labels = np.array(labels, np.int32)
-
-  def read(self, indices: Sequence[int]) -> List[Any]:
-    """Returns for each index the file's bytes and its label, or a BadRecordError."""
-    results: List[Any] = []
-    for index in indices:
-      try:
-        with open_regular(self.paths[index]) as file:
-          results.append((file.read(), self.labels[index]))
-      except OSError as error:
-        results.append(BadRecordError(f'cannot be read: {error.strerror}'))
-    return results
-
-  def place(self, index: int) -> Tuple[str, int, int]:
-    """Returns the file, the offset 0 and the record 0: a file is one record."""
-    return self.paths[index], 0, 0
 
 
 def load_image_folder(data_dir: Any, *, bad_records: BadRecords, image_size: Optional[int] = None,

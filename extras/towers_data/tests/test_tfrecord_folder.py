@@ -12,8 +12,8 @@ from towers import data
 from towers.base.json_files import seal
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecordError
-from towers.data.folders.tfrecord_folder import DESCRIPTION, find_shards
-from towers.data.formats.labelled_example import decode_labelled, encode_labelled
+from towers_data.labelled_example import decode_labelled, encode_labelled
+from towers_data.tfrecord_folder import DESCRIPTION, find_shards
 
 
 def write(folder, validation='validation'):

@@ -9,7 +9,7 @@ Other features, such as bounding boxes and names, are ignored.
 from typing import Tuple
 
 from towers.data.bad_records import BadRecordError
-from towers.data.formats.example_proto import decode_example, encode_example
+from towers_data.example_proto import decode_example, encode_example
 
 IMAGE_FEATURE, LABEL_FEATURE = 'image/encoded', 'image/class/label'
 _FEATURES = (IMAGE_FEATURE, LABEL_FEATURE)
