@@ -21,7 +21,7 @@ ROOMS = [
     'towers.checks',
     'towers.training.settings', 'towers.training.faults', 'towers.training.saving',
     'towers.training.stepping', 'towers.training.cluster',
-    'towers.training.reporting', 'towers.training.tools', 'towers.forward', 'towers.opened',
+    'towers.training.reporting', 'towers.serving', 'towers.forward', 'towers.opened',
     'towers.session', 'towers.program',
     'towers.training', 'towers.launch', 'towers.command_line', 'towers.script', 'towers.__main__',
     'main', 'towers_data', 'towers_launch', 'towers_tools', 'examples', 'benchmarks',

@@ -33,7 +33,7 @@ _PUBLIC = {
     'augmented': 'towers.data.augmented',
     'check': 'towers.checks.towers',
     'evaluate': 'towers.forward',
-    'export': 'towers.training.tools.export',
+    'export': 'towers.serving',
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
     'from_tfrecords': 'towers.data.records',
@@ -88,12 +88,12 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.placement.counters import get_examples_seen
   from towers.program import Program
   from towers.script import main
+  from towers.serving import export
   from towers.session import Session
   from towers.tower.all_towers import all_rows, all_sum
   from towers.tower.losses import Weighted
   from towers.training.faults.run_error import OutOfMemory, RunError
   from towers.training.reporting.progress import Callback
-  from towers.training.tools.export import export
   from towers.training.train import train
   from towers.update.groups import Every
   from towers.warm_start.matching import init_from

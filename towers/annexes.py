@@ -2,7 +2,7 @@
 
   towers_data      readers of named data sets, and converters
   towers_launch    starts and ends workers: a launcher on one machine, an agent on each host
-  towers_tools     looks at a machine, at a run and for faster settings
+  towers_tools     looks at a machine, at a run and for faster settings; exports models
 
 A clone has them in extras/. Nothing here imports one before it is asked for: training needs none.
 """
@@ -19,8 +19,10 @@ from towers.base.usage_error import UsageError
 ANNEXES = {
     '--autotune': 'towers_tools.autotune:autotune',
     '--doctor': 'towers_tools.doctor:examine',
+    '--export_dir': 'towers_tools.serving.export:prepare_export',
     '--find_batch': 'towers_tools.find_batch:find_batch',
     '--input_only': 'towers_tools.measure_input:measure_input',
+    '--predict': 'towers_tools.serving.predict:predict',
     '--report': 'towers_tools.report:Report',
     '--trace_steps': 'towers_tools.timeline:Timeline',
     'data=cifar10': 'towers_data.cifar:load_cifar10',
@@ -35,6 +37,8 @@ ANNEXES = {
     'towers.data.load_npy': 'towers_data.npy_folder:load_npy',
     'towers.data.load_tfds_folder': 'towers_data.tfds_folder:load_tfds_folder',
     'towers.data.load_tfrecord_folder': 'towers_data.tfrecord_folder:load_tfrecord_folder',
+    'towers.export': 'towers_tools.serving.export:write_best',
+    'workers on loopback': 'towers_launch.loopback:refuse_other_machines',
     'python -m towers.data.convert': 'towers_data.convert:main',
     'python -m towers.data.convert.make_sample': 'towers_data.make_sample:main',
     'python -m towers.training.reporting': 'towers_tools.page:main',

@@ -37,15 +37,15 @@ from towers.placement.devices import Devices, build_devices, build_session_confi
 from towers.placement.host import HOST
 from towers.placement.randomness import step_reader
 from towers.placement.variables import build_variable_store
+from towers.serving import call_predict, name_outputs
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.losses import get_divisor
 from towers.tower.precision import build_precision
 from towers.tower.tower import Model, ModelCall, build_forward, build_outputs
 from towers.training.saving.files import INDEX, list_steps, path_of
+from towers.training.saving.weights import find_best, restore_weights
 from towers.training.stepping.validation_pass import ValidationPass
-from towers.training.tools.export import find_best, restore_weights
-from towers.training.tools.serving import call_predict, name_outputs
 from towers.validation import stack_sums
 from towers.warm_start.warm_start import load_values
 from towers.whole import WholeRows, flatten_rows

@@ -20,9 +20,9 @@ from towers.placement.counters import get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
+from towers.training.saving.weights import find_best
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.taken import find_taken, list_ops
-from towers.training.tools.export import find_best
 from towers.warm_start.matching import Names
 
 

@@ -12,7 +12,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data.composite import decode_batch
-from towers.training.tools.serving import read_types
+from towers_tools.serving.model import read_types
 
 WORDS = 9
 

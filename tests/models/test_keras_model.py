@@ -16,7 +16,7 @@ from tests.harness import small
 from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data import load_synthetic
-from towers.training.tools.export import open_export
+from towers_tools.serving.export import open_export
 
 keras = load_keras()
 OUTPUTS = 'outputs'

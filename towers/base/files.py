@@ -33,25 +33,13 @@ def write_whole(path: str, content: bytes) -> None:
   kind = name_other_kind(path)
   if kind:
     raise OSError(errno.EINVAL, f'it is {kind}, not a file', path)
-  with _write_aside(path, content) as temporary:
+  with file_aside(os.path.dirname(os.path.abspath(path))) as (temporary, file):
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+    # Until now only the owner can read it.
+    os.chmod(temporary, 0o644)
     os.replace(temporary, path)
-
-
-def write_once(path: str, content: bytes) -> bool:
-  """Writes a new file; returns False, and leaves the other as it is, if somebody was faster.
-
-  Of several processes, on one host or on many, that call it with the same path, all find the same
-  content afterwards.
-
-  Raises:
-    OSError: it cannot be written, or the file system has no hard links.
-  """
-  with _write_aside(path, content) as temporary:
-    try:
-      os.link(temporary, path)  # Unlike a rename, it replaces nothing.
-    except FileExistsError:
-      return False
-  return True
 
 
 @contextlib.contextmanager
@@ -131,18 +119,6 @@ def open_regular(path: str) -> BinaryIO:
     os.close(handle)
     raise OSError(errno.EINVAL, f'it is {kind}, not a file', path)
   return os.fdopen(handle, 'rb')
-
-
-@contextlib.contextmanager
-def _write_aside(path, content):
-  """Writes a temporary file in the folder of `path`, and removes what is left of it."""
-  with file_aside(os.path.dirname(os.path.abspath(path))) as (temporary, file):
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-    # Until now only the owner can read it.
-    os.chmod(temporary, 0o644)
-    yield temporary
 
 
 def _lock(handle, path):

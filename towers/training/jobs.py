@@ -21,8 +21,8 @@ from towers.training.settings.xla import check_xla
 from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
+  from towers.serving import Predict
   from towers.tower.tower import Model
-  from towers.training.tools.serving import Predict
 
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
@@ -44,9 +44,12 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
 
   _check_warm_start(config, cluster)
   devices = _build_devices(config)
+  export = None
   if config.export_dir:
     # A model that cannot be exported is refused before all those steps, rather than after.
-    _find_predict(config, data_set)
+    export = load_annex('--export_dir')(
+        config.export_dir, checkpoint_dir=config.checkpoint_dir, examples=data_set.train,
+        predict=_find_predict(config, data_set), best_metric=config.best_metric)
   model = _build_model(config, data_set)
 
   def build(accumulate):
@@ -65,8 +68,8 @@ def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,
       described=dict(data=config.data, source=source, model=config.model,
                      update=f'{config.optimizer}, {config.schedule} schedule, '
                             f'peak rate {config.peak_learning_rate():g}'))
-  if config.export_dir and not cluster.is_evaluator:
-    export(config, data_set)
+  if export is not None and not cluster.is_evaluator:
+    write_line(f'exported to {export()}')
 
 
 def check(config: Config, data_set: DataSet) -> bool:
@@ -127,16 +130,6 @@ def tune(config: Config, cluster: Cluster, command: Sequence[str]) -> Config:
   return load_annex('--autotune')(config, cluster=cluster, command=command)
 
 
-def export(config: Config, data_set: DataSet) -> None:
-  """Writes the model with the best weights of a run that has ended."""
-  from towers.training.tools.export import write_best
-  assert config.export_dir is not None and config.checkpoint_dir is not None
-  folder = write_best(config.export_dir, checkpoint_dir=config.checkpoint_dir,
-                      predict=_find_predict(config, data_set), examples=data_set.train,
-                      best_metric=config.best_metric)
-  write_line(f'exported to {folder}')
-
-
 def examine() -> bool:
   """Looks at this machine; returns whether nothing is at fault."""
   return load_annex('--doctor')()
@@ -144,19 +137,11 @@ def examine() -> bool:
 
 def predict(config: Config) -> None:
   """Writes what the model predicts of the examples that --predict gives."""
-  from towers.training.tools.export import open_checkpoint, open_export
-  from towers.training.tools.predict import predict
-  assert config.predict is not None
-  if config.export_dir is not None:
-    opened = open_export(config.export_dir)
-  else:
-    assert config.checkpoint_dir is not None
+  of_run: Dict[str, Any] = {}
+  if config.export_dir is None:
     data_set = load_data(config)
-    opened = open_checkpoint(config.checkpoint_dir, _find_predict(config, data_set),
-                             data_set.train, best_metric=config.best_metric)
-  predict(config.predict, opened, batch_size=config.batch_size,
-          max_image_pixels=config.max_image_pixels, on_bad_record=config.on_bad_record,
-          input_threads=config.input_threads, output=config.result_file)
+    of_run = dict(predict=_find_predict(config, data_set), examples=data_set.train)
+  load_annex('--predict')(config, **of_run)
 
 
 def _build_devices(config):
@@ -210,12 +195,10 @@ def load_data(config: Config) -> DataSet:
 
 
 def _find_predict(config, data_set) -> 'Predict':
-  """Returns what the config's model predicts; refuses a function that does not fit the data."""
-  from towers.training.tools.serving import check_predict, classify, read_types
+  """Returns what the config's model predicts."""
+  from towers.serving import classify
   if is_function(config.model):
-    predict = functions.find_predict(config.model)
-    check_predict(predict, read_types(data_set.train))
-    return predict
+    return functions.find_predict(config.model)
   _check_num_classes(config, data_set)
   return classify(models.build_logits(config.model, num_classes=data_set.num_classes))
 

@@ -12,11 +12,10 @@ import pytest
 from launcher import PRELUDE, SLEEP
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, wait_until
-from towers.base.files import write_once
 from towers.base.usage_error import UsageError
 from towers_launch import agent as agents
 from towers_launch.agreement import STARTED, Card, Lineup
-from towers_launch.meeting import Meeting
+from towers_launch.meeting import Meeting, write_once
 
 WORKERS, LEAST = 3, 2
 FLAGS = [f'--workers={WORKERS}', f'--min_workers={LEAST}', '--host=127.0.0.1',

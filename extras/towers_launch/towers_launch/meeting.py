@@ -13,7 +13,7 @@ import os
 import secrets
 from typing import Any, Dict, List, Optional
 
-from towers.base.files import sweep, write_once
+from towers.base.files import file_aside, sweep
 from towers.base.json_files import read_sealed, seal, write_sealed
 from towers.base.usage_error import UsageError
 from towers_launch.agreement import PHASES, Card, Lineup
@@ -103,6 +103,27 @@ class Meeting:
     with contextlib.suppress(OSError, ValueError):
       return read_sealed(self._path(name), schema)
     return None
+
+
+def write_once(path: str, content: bytes) -> bool:
+  """Writes a new file; returns False, and leaves the other as it is, if somebody was faster.
+
+  Of several processes, on one host or on many, that call it with the same path, all find the same
+  content afterwards.
+
+  Raises:
+    OSError: it cannot be written, or the file system has no hard links.
+  """
+  with file_aside(os.path.dirname(path)) as (temporary, file):
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+    os.chmod(temporary, 0o644)
+    try:
+      os.link(temporary, path)  # Unlike a rename, it replaces nothing.
+    except FileExistsError:
+      return False
+  return True
 
 
 def _parse_card(content):

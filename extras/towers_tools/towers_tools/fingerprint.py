@@ -4,17 +4,17 @@ import dataclasses
 import glob
 import hashlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import platform
 import sys
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from towers.base.cores import count_cores
 from towers.placement.cluster import ALONE, Cluster
 from towers.setting import is_function
 from towers.training.settings.config import Config
-from towers.training.settings.functions import find_source
 from towers_tools.timed_trial import LEFT_OUT, ROOT
 
 _SOURCE = ('models', 'staging', 'tensorflow_v1', 'towers')
@@ -43,12 +43,28 @@ def fingerprint(config: Config, command: Sequence[str] = (), cluster: Cluster = 
   parts['source'] = _digest_source(ROOT)
   parts['command'] = list(command)
   # Whatever lies beside a model or data of the user's own, which may import it.
-  own = [find_source(text) for text in (config.model, config.data) if is_function(text)]
+  own = [_find_source(text) for text in (config.model, config.data) if is_function(text)]
   parts['own source'] = [_digest_files(glob.glob(os.path.join(os.path.dirname(path), '*.py')))
                          for path in own if path]
   parts['flags'] = {name: value for name, value in os.environ.items()
                     if name.startswith(_VARIABLES)}
   return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _find_source(text: str) -> Optional[str]:
+  """Returns the Python file of a function that a setting names, without importing it, or None."""
+  place = text.rpartition(':')[0]
+  if place.endswith('.py'):
+    return place
+  if place in sys.modules:
+    return getattr(sys.modules[place], '__file__', None)
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+  try:
+    spec = importlib.util.find_spec(place)
+  except (ImportError, ValueError):
+    return None
+  return spec.origin if spec is not None else None
 
 
 def _find_tensorflow():

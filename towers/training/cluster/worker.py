@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 from tensorflow_v1 import Graph, ServerSession, Session, tf
+from towers.annexes import load as load_annex
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
@@ -27,7 +28,6 @@ from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
 from towers.placement.devices import Devices, build_session_config
 from towers.placement.workers import Workers
-from towers.training.cluster.loopback import refuse_other_machines
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError, WorkerGone
@@ -75,12 +75,12 @@ class Worker:
 
   def _keep_others_away(self):
     try:
-      refuse_other_machines(self.cluster.port)
-    except OSError as error:
+      load_annex('workers on loopback')(self.cluster.port)
+    except (OSError, UsageError) as error:  # The annex may be missing.
       write_line(f'WARNING: other machines can reach the server of '
                  f'{self.cluster.describe(self.cluster.rank)}, which asks nobody who they are: '
-                 f'{error.strerror}. Close its port to them by a firewall, or start the workers '
-                 'by python -m towers.launch --network=loopback.')
+                 f'{find_reason(error)}. Close its port to them by a firewall, or start the '
+                 'workers by python -m towers.launch --network=loopback.')
 
   def meet(self, limit_seconds: float, *,
            ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults,

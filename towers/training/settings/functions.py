@@ -79,22 +79,6 @@ def find_predict(model_text: str) -> Callable[..., Any]:
   return predict
 
 
-def find_source(text: str) -> Optional[str]:
-  """Returns the Python file of a function that a setting names, without importing it, or None."""
-  if text in _GIVEN:
-    module = sys.modules.get(text.rpartition(':')[0])
-    return getattr(module, '__file__', None)
-  place = text.rpartition(':')[0]
-  if place.endswith('.py'):
-    return place
-  try:
-    _find_from_here()
-    spec = importlib.util.find_spec(place)
-  except (ImportError, ValueError):
-    return None
-  return spec.origin if spec is not None else None
-
-
 def _find_from_here():
   """Lets Python find modules in the current folder."""
   if os.getcwd() not in sys.path:

@@ -11,7 +11,7 @@ folder by their name.
 
 import os
 import zipfile
-from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -23,31 +23,28 @@ from towers.data.bad_records import BadRecords
 from towers.data.encoded_images import ImageFormat, ImageSource, encoded_examples
 from towers.data.folders.image_files import EXTENSIONS, ImageFiles
 from towers.training.faults.run_error import RunError
-from towers.training.tools.export import session_config
-from towers.training.tools.serving import Serving
+from towers.training.settings.config import Config
+from towers_tools.serving.export import open_checkpoint, open_export, session_config
+from towers_tools.serving.model import Serving
 
 # Names, and for each input of the model an array `[n, ...]`.
 Batch = Tuple[List[str], Dict[str, np.ndarray]]
 
 
-def predict(source: str, opened: ContextManager[Tuple[Session, Serving, int]], *,
-            batch_size: int, max_image_pixels: int, on_bad_record: str = 'fail',
-            input_threads: Optional[int] = None, output: Optional[str] = None) -> None:
-  """Writes what a model predicts of each example, as CSV.
+def predict(config: Config, **of_run: Any) -> None:
+  """Writes what a model predicts of each example of `config.predict`, as CSV.
+
+  That is a .npy file; a .npz file with an array for each input of the model, by name; or a folder
+  of JPEGs and PNGs.
 
   Args:
-    source: a .npy file; a .npz file with an array for each input of the model, by name; or a folder
-      of JPEGs and PNGs.
-    opened: of `open_checkpoint` or `open_export`.
-    batch_size: images at a time.
-    max_image_pixels: images of more pixels are damaged.
-    on_bad_record: 'fail', or 'skip' to leave out damaged images.
-    input_threads: images decoded at a time; None for 2.
-    output: the file to write; stdout if None.
+    config: names the files, and the folder of the model.
+    of_run: `predict` and `examples` of `open_checkpoint`, unless the model is an exported one.
 
   Raises:
     UsageError: no such file, folder or model, or inputs that the model does not take.
   """
+  source = config.predict
   kind = name_other_kind(source)
   if kind not in ('', 'a folder'):
     raise UsageError(f'predict={source} is {kind}: give a .npy or .npz file, or a folder of '
@@ -55,20 +52,18 @@ def predict(source: str, opened: ContextManager[Tuple[Session, Serving, int]], *
   if not os.path.exists(source):
     raise UsageError(f'predict={source} does not exist: give a .npy or .npz file, or a folder of '
                      'JPEGs and PNGs.')
+  opened = open_export(config.export_dir) if config.export_dir else open_checkpoint(
+      config.checkpoint_dir, best_metric=config.best_metric, **of_run)
+  read = _read_folder if os.path.isdir(source) else _read_arrays
   lines: List[str] = []
   with opened as (session, serving, _):
-    if os.path.isdir(source):
-      batches = _read_folder(
-          source, serving.inputs, batch_size=batch_size, max_image_pixels=max_image_pixels,
-          on_bad_record=on_bad_record, input_threads=input_threads)
-    else:
-      batches = _read_arrays(source, serving.inputs, batch_size=batch_size)
-    for names, inputs in batches:
+    for names, inputs in read(config, serving.inputs):
       columns = _predict_batch(session, serving, inputs)
       lines = lines or [','.join(['example', *map(_quote, columns)])]
       lines += [','.join(map(_quote, row)) for row in zip(names, *columns.values())]
 
   text = '\n'.join(lines + [''])
+  output = config.result_file
   if output is not None:
     try:
       write_whole(output, text.encode(errors='surrogateescape'))
@@ -108,8 +103,9 @@ def _format(value):
   return str(int(value)) if isinstance(value, np.bool_) else str(value)
 
 
-def _read_arrays(path, expected, *, batch_size) -> Iterator[Batch]:
+def _read_arrays(config, expected) -> Iterator[Batch]:
   """Yields the batches of a .npy file, or of a .npz file with an array for each input."""
+  path, batch_size = config.predict, config.batch_size
   try:
     loaded = np.load(path, mmap_mode='r', allow_pickle=False)
     is_one = isinstance(loaded, np.ndarray)
@@ -145,9 +141,9 @@ def _fit(path, array, expected):
   return array.reshape(len(array), *given)
 
 
-def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_record,
-                 input_threads) -> Iterator[Batch]:
+def _read_folder(config, expected) -> Iterator[Batch]:
   """Yields the batches of a folder's images, cut and resized as for validation."""
+  folder = config.predict
   names = sorted(name for name in os.listdir(folder)
                  if name.lower().endswith(EXTENSIONS) and not name.startswith('.'))
   if not names:
@@ -162,15 +158,15 @@ def _read_folder(folder, expected, *, batch_size, max_image_pixels, on_bad_recor
   height, _, channels = shape
 
   files = ImageFiles([os.path.join(folder, name) for name in names], [0] * len(names))
-  bad_records = BadRecords(on_bad_record)
-  format = ImageFormat(size=height, channels=channels, max_pixels=max_image_pixels)
+  bad_records = BadRecords(config.on_bad_record)
+  format = ImageFormat(size=height, channels=channels, max_pixels=config.max_image_pixels)
   with tf.Graph().as_default(), tf.Session(config=session_config()) as session:
     examples = encoded_examples(ImageSource(len(names), files.read, files.place), format=format,
                                 augment='none', seed=0, bad_records=bad_records, name='predict')
     assert examples.read is not None
     read = examples.read(tf.data.Dataset.range(len(names)), epoch=tf.zeros([], tf.int64),
-                         parallel_calls=input_threads or 2)
-    next_batch = tf.data.make_one_shot_iterator(read.batch(batch_size)).get_next()
+                         parallel_calls=config.input_threads or 2)
+    next_batch = tf.data.make_one_shot_iterator(read.batch(config.batch_size)).get_next()
     start = 0
     while start < len(names):
       try:

@@ -13,8 +13,8 @@ from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from tests.training.cluster.test_worker_faults import has_namespaces
 from towers.placement.cluster import Cluster, is_loopback
-from towers.training.cluster import loopback
 from towers.training.cluster.worker import Worker
+from towers_launch import loopback
 
 SO_GET_FILTER = 26
 

@@ -1,0 +1,1 @@
+"""Serving: a trained model as a SavedModel, and what it predicts of files."""

@@ -1,0 +1,112 @@
+"""What a model predicts, in a graph of its own without training.
+
+  placeholders [n, …] ─► predict(images) ─► outputs [n, …]
+        ▲
+  the batch of a split: its structure, shapes and dtypes
+"""
+
+from typing import Any, Dict, List, NamedTuple
+
+from tensorflow_v1 import DType, Tensor, tf
+from towers.base.reason import find_reason
+from towers.base.usage_error import UsageError
+from towers.data import Examples
+from towers.data.composite import find_rows
+from towers.graph.walk import find_needed
+from towers.input.pipeline import build_inputs
+from towers.input.plan import build_plan
+from towers.serving import Predict, choose_parts, name_function, name_op, name_outputs
+
+
+class ExampleType(NamedTuple):
+  """The type of a tensor of one example.
+
+  Attributes:
+    shape: without the batch.
+    dtype: of the data set.
+  """
+  shape: List[Any]
+  dtype: DType
+
+
+class Serving(NamedTuple):
+  """A model for inference: feed the inputs, fetch the outputs.
+
+  Attributes:
+    inputs: placeholders by name, each `[n, ...]`, of the data set's own dtypes.
+    outputs: by name, each `[n, ...]`.
+  """
+  inputs: Dict[str, Tensor]
+  outputs: Dict[str, Tensor]
+
+
+def build_serving(predict: Predict, examples: Examples) -> Serving:
+  """Builds what a model predicts in the default graph.
+
+  Args:
+    predict: see `towers.export`. An input is called by its parameter; in a dict within a
+      parameter, by its key.
+    examples: of the model; gives the structure, shapes and dtypes of a batch.
+
+  Raises:
+    UsageError: parameters that do not fit the batch, or outputs that are not tensors `[n, ...]` of
+      the inputs.
+  """
+  inputs: Dict[str, Tensor] = {}
+
+  def feed(value, name):
+    if isinstance(value, dict):
+      return {key: feed(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list):
+      return [feed(part, f'{name}_{index}') for index, part in enumerate(value)]
+    if name in inputs:
+      raise UsageError(f'{name_function(predict)} has two inputs that are called {name}: give '
+                       'the keys of the batch different names.')
+    inputs[name] = tf.placeholder(value.dtype, [None, *value.shape], name_op(name))
+    return inputs[name]
+
+  positional, named = [], {}
+  for name, part, is_named in choose_parts(predict, read_types(examples)):
+    value = feed(part, name)
+    if is_named:
+      named[name] = value
+    else:
+      positional.append(value)
+  try:
+    returned = predict(*positional, **named)
+  except TypeError as error:  # An op of another dtype, as of a JPEG's bytes for an array.
+    given = ', '.join(f'{name} {tensor.dtype.name} {tensor.shape.as_list()}'
+                      for name, tensor in inputs.items())
+    raise UsageError(f'{name_function(predict)} cannot be built on what a batch of the training '
+                     f'split holds, {given}: {find_reason(error)}. It is fed examples as the model '
+                     'is: train on encoded images, or decode before it is fed.') from error
+  outputs = name_outputs(predict, returned)
+  # Labels, for example, which a function of the whole batch takes and does not use.
+  needed = find_needed([output.op for output in outputs.values()])
+  used = {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
+  if not used:
+    raise UsageError(f'What {name_function(predict)} returns depends on none of its inputs '
+                     f"({', '.join(inputs)}): compute it from them.")
+  return Serving(used, outputs)
+
+
+def read_types(examples: Examples) -> Any:
+  """Returns the structure of a split's batches, with an `ExampleType` for each tensor."""
+  with tf.Graph().as_default():
+    plan = build_plan(num_examples=examples.num_examples, batch_size=1, num_towers=1,
+                      name=examples.name)
+    [batch] = build_inputs(examples, plan=plan, mode='split').next_batches()
+
+  if any(find_rows(batch.tensors)):
+    raise UsageError(f'{examples.name}: an example has a sparse or ragged component, and inputs of '
+                     'predict are dense tensors: return dense ones from the split, as '
+                     'tf.sparse.to_dense(value) and value.to_tensor() do, and see towers.padded.')
+
+  def describe(value) -> Any:
+    if isinstance(value, dict):
+      return {key: describe(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+      return [describe(part) for part in value]
+    return ExampleType(value.shape.as_list()[1:], value.dtype)
+
+  return describe(batch.tensors)

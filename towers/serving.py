@@ -1,0 +1,142 @@
+"""Serving: what a function of your own predicts of a batch, and its export as a SavedModel.
+
+`predict` takes parts of a batch: of a tuple the first ones, in order; of a dict those that its
+parameters name. It makes the same variables as the model, by the same names.
+"""
+
+import inspect
+import os
+import re
+from typing import Any, Callable, Dict, Iterator, Tuple
+
+from tensorflow_v1 import Tensor, tf
+from towers.annexes import load as load_annex
+from towers.base.usage_error import UsageError
+from towers.placement.cluster import read_cluster
+from towers.training_graph import TrainingGraph
+
+# A function of parts of a batch, which returns a tensor, or a dict of tensors by name.
+Predict = Callable[..., Any]
+
+
+def export(program: TrainingGraph, export_dir: str, *, predict: Predict, checkpoint_dir: str,
+           best_metric: str = 'loss') -> str:
+  """Writes what a program's model predicts as a SavedModel, with the best weights of a run.
+
+    def predict(images):                       # The parameters name the inputs.
+      return {'class': tf.argmax(net(images), 1)}
+
+    towers.train(program, epochs=5, checkpoint_dir='saved')
+    towers.export(program, 'served', predict=predict, checkpoint_dir='saved')
+
+  The graph is a new one, in which `predict` makes the model's variables by the same names, as with
+  `tf.get_variable`. It has no iterator, staging area, tower or device, and loads on one CPU without
+  towers.
+
+  Args:
+    program: a `towers.Program`, or another on the same data.
+    export_dir: where a folder named after the step is made; one of the same step is replaced once
+      the new one is whole.
+    predict: a function of parts of a batch, `[n, ...]` each: of a tuple as many as it has
+      parameters, the first ones; of a dict those that its parameters name, or all by `**features`.
+      It returns a tensor, or a dict of tensors by name, each `[n, ...]`.
+    checkpoint_dir: of the run.
+    best_metric: of the validations, to choose the weights by; without any, the newest are taken.
+
+  Returns:
+    The folder, or '' in a worker other than the chief, which writes nothing.
+
+  Raises:
+    UsageError: there is no checkpoint, it is of another model, or `predict` does not fit the batch.
+    RunError: the model cannot be written.
+  """
+  if not read_cluster(os.environ).is_chief:
+    return ''
+  return load_annex('towers.export')(
+      export_dir, predict=predict, examples=program.train_examples, checkpoint_dir=checkpoint_dir,
+      best_metric=best_metric)
+
+
+def call_predict(predict: Predict, batch: Any) -> Any:
+  """Returns what a function returns of its parts of a batch, a tuple or a dict of tensors."""
+  chosen = list(choose_parts(predict, list(batch) if isinstance(batch, tuple) else batch))
+  return predict(*[part for _, part, is_named in chosen if not is_named],
+                 **{name: part for name, part, is_named in chosen if is_named})
+
+
+def choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]]:
+  """Yields (name, part, whether it is passed by name) of what a function takes of a batch.
+
+  Raises:
+    UsageError: the parameters do not fit the structure of the batch.
+  """
+  parameters = list(inspect.signature(predict).parameters.values())
+  if isinstance(batch, dict):
+    yield from ((name, part, True) for name, part in _choose_keys(predict, parameters, batch))
+    return
+  parts = batch if isinstance(batch, list) else [batch]
+  position = 0
+  for parameter in parameters:
+    if parameter.kind == parameter.VAR_POSITIONAL:
+      yield from ((f'{parameter.name}_{index}', part, False)
+                  for index, part in enumerate(parts[position:]))
+    elif parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD:
+      if position == len(parts) or parameter.kind == parameter.KEYWORD_ONLY:
+        raise UsageError(f'{name_function(predict)} takes {parameter.name}, and a batch has '
+                         f'{len(parts)} part{"s" * (len(parts) > 1)}: give it a parameter for each '
+                         'part that it needs, the first ones in order.')
+      yield parameter.name, parts[position], False
+      position += 1
+
+
+def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
+  """Yields what a function takes of a batch that is a dict."""
+  names = [parameter.name for parameter in parameters]
+  for parameter in parameters:
+    if parameter.kind == parameter.VAR_KEYWORD:
+      yield from ((key, part) for key, part in batch.items() if key not in names)
+    elif parameter.name in batch and parameter.kind != parameter.VAR_POSITIONAL:
+      yield parameter.name, batch[parameter.name]
+    elif parameter.default is parameter.empty:
+      raise UsageError(f'{name_function(predict)} takes {parameter.name}, and a batch is a dict '
+                       f"with {', '.join(map(str, batch))}: call its parameters like the keys that "
+                       'it needs, or take all by **features.')
+
+
+def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:
+  """Returns the function of a classifier: of images, logits, probabilities and the class.
+
+  Args:
+    build_logits: `build_logits(images, is_training)`.
+  """
+  def predict(images):
+    logits = build_logits(images, False)
+    return {'logits': logits, 'probabilities': tf.nn.softmax(logits),
+            'class': tf.argmax(logits, 1)}
+  return predict
+
+
+def name_outputs(predict: Predict, returned: Any) -> Dict[str, Tensor]:
+  """Returns what a function has returned by name, each as an op of that name."""
+  fix = 'return a tensor, or a dict of tensors by name, each [n, ...]'
+  outputs = returned if isinstance(returned, dict) else {'output': returned}
+  named = {}
+  for name, value in outputs.items():
+    try:
+      tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+      raise UsageError(f'{name_function(predict)} returns {value!r} as {name}: {fix}.') from None
+    if tensor.shape.ndims == 0:
+      raise UsageError(f'{name_function(predict)} returns {name} of shape []: {fix}.')
+    named[str(name)] = tf.identity(tensor, name=f'output/{name_op(str(name))}')
+  return named
+
+
+def name_op(name: str) -> str:
+  """Returns a name that an op may have."""
+  return re.sub('[^A-Za-z0-9.]', '_', name).lstrip('_') or 'unnamed'
+
+
+def name_function(predict: Predict) -> str:
+  """Returns a function in words."""
+  return f"predict function {getattr(predict, '__name__', type(predict).__name__)}"

@@ -1,1 +1,0 @@
-"""Tools: what main.py does besides training."""
