@@ -70,7 +70,8 @@ class Program(TrainingGraph):
     weight_decay: times each matrix or kernel is added to its gradient.
     average_weights: the decay of moving averages of the weights, such as 0.9999, which validation
       and export use in place of the weights; None for no averages.
-    frozen: patterns of variables that stay as they are: no gradient, no slot, no update.
+    frozen: patterns of variables that stay as they are, or one of them: no gradient, no slot, no
+      update.
     rate_factors: by pattern, what multiplies the learning rate of some variables.
     init_from: the path of a checkpoint or .h5 file, or `towers.init_from(…)`, whose values the
       variables start from. It is read when a session starts, and never by one that restores.

@@ -8,25 +8,26 @@ weights on the same examples, with the same result. These weights are the averag
 as they are.
 """
 
+import functools
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from tensorflow_v1 import Operation, Session, Tensor, Variable, tf
-from towers.base.usage_error import UsageError, check_same_number
+from towers.base.usage_error import check_same_number
 from towers.graph.ordered_sum import add_all
 from towers.graph.writes import check_measuring
 from towers.input.feed import Feed, build_batches
 from towers.placement.host import HOST
 from towers.placement.variables import VariableStore, check_reads
-from towers.placement.workers import ALONE, Workers, build_sum_of_numbers
+from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tower.drawing.draws import begin_draws
 from towers.tower.losses import get_divisor
 from towers.tower.precision import Precision
 from towers.tower.tower import Model, ModelCall, Tower, build_forward
 from towers.update.averages import Averages
-from towers.whole import Whole
+from towers.whole import Whole, WholeRows
 
 
 class Validation(NamedTuple):
@@ -42,8 +43,8 @@ class Validation(NamedTuple):
     snapshot_op: copies the variables before a pass begins; None if they are read directly.
     weighted: the names whose sums their weights divide, and not the number of examples.
     losses: the names whose means add up to that of 'loss', of a model with several losses.
-    sum_workers: `(session, sums)` to the sums of all workers, once each has measured its part of
-      the split; None for one worker.
+    sum_workers: `(session, sums, rows)` to the sums of all workers, whose rows it adds, once each
+      has measured its part of the split; None for one worker.
     wholes: for each tower the metrics of the whole split, by name, with its rows of a run.
   """
   feed: Feed
@@ -53,7 +54,7 @@ class Validation(NamedTuple):
   snapshot_op: Optional[Operation] = None
   weighted: Sequence[str] = ()
   losses: Sequence[str] = ()
-  sum_workers: Optional[Callable[[Session, np.ndarray], np.ndarray]] = None
+  sum_workers: Optional[Callable[[Session, np.ndarray, WholeRows], np.ndarray]] = None
   wholes: Sequence[Mapping[str, Whole]] = ({},)
 
   @property
@@ -82,10 +83,6 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
                     fix='build both for the same devices.')
   check_same_number(plan.num_workers, f'workers in the plan of {split}', workers.num_workers,
                     'workers', fix='give the plan the same num_workers.')
-  if workers.num_workers > 1 and towers[0].wholes:
-    raise UsageError(f'The metric {list(towers[0].wholes)[0]} is a towers.Whole, of all examples '
-                     f'of the split, and each of {workers.num_workers} workers measures a part of '
-                     'it: leave it out, or measure it by towers.evaluate on the checkpoints.')
   # A tower of its own may change the snapshot that its loss reads.
   check_measuring([value for tower in towers for name, value in tower.sums.items()
                    if name != 'loss' or is_validating is not None], is_validating)
@@ -100,10 +97,21 @@ def build_validation(towers: Sequence[Tower], *, feed: Feed, is_validating: Opti
       vectors.append(vector)
   with tf.device(HOST), tf.name_scope('validation'):
     size = len(names) + len(weighted) + 1
-    sum_workers = build_sum_of_numbers(size, workers) if workers.num_workers > 1 else None
+    sum_workers = _build_sum_of_workers(size, workers) if workers.num_workers > 1 else None
     return Validation(feed, names, add_all(vectors), is_validating, weighted=weighted,
                       losses=towers[0].losses, sum_workers=sum_workers,
                       wholes=[tower.wholes for tower in towers])
+
+
+def _build_sum_of_workers(size, workers):
+  """Returns `Validation.sum_workers`, of `[size]` sums."""
+  add_up, gather = build_sum_of_numbers(size, workers), build_gather(workers)
+
+  def sum_workers(session, sums, rows):
+    rows.join(functools.partial(gather, session), workers)
+    return add_up(session, sums)
+
+  return sum_workers
 
 
 def stack_sums(tower: Tower) -> Tensor:

@@ -1,11 +1,13 @@
 """Whole: metrics of all examples of a split together, which are no mean over the examples."""
 
+import pickle
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from tensorflow_v1 import Tensor
 from towers.base.usage_error import UsageError
+from towers.placement.workers import Workers
 
 
 class Whole(NamedTuple):
@@ -14,12 +16,13 @@ class Whole(NamedTuple):
     return losses, {'auc': towers.Whole(sklearn.metrics.roc_auc_score, [labels, scores])}
 
   Validation and evaluation gather what the model computes for each example, each once and in order,
-  and call the function with all of it. So the number is the same on any towers. Training steps do
-  not compute it.
+  and call the function with all of it. So the value is the same on any towers and workers. Training
+  steps do not compute it.
 
   Attributes:
-    function: takes an array `[examples, ...]` for each of `rows`, and returns a number. Of rows
-      whose size only a run knows, such as padded ones, it gets a list with an array for each.
+    function: takes an array `[examples, ...]` for each of `rows`, and returns a number, or an array
+      of any shape such as a confusion matrix. Of rows whose size only a run knows, such as padded
+      ones, it gets a list with an array for each.
     rows: tensors `[batch, ...]` of any dtype.
   """
   function: Callable[..., Any]
@@ -45,7 +48,7 @@ class WholeRows:
     self._seen = [0] * num_towers
     self._positions: List[np.ndarray] = []
     self._parts: List[List[np.ndarray]] = [[] for whole in wholes.values() for _ in whole.rows]
-    self._found: Optional[Dict[str, float]] = None
+    self._found: Optional[Dict[str, Any]] = None
 
   def add(self, arrays: Sequence[np.ndarray]) -> None:
     """Adds a run's values of `flatten_rows`."""
@@ -59,11 +62,19 @@ class WholeRows:
       for part, array in zip(self._parts, of_tower):
         part.append(array)
 
-  def compute(self) -> Dict[str, float]:
-    """Returns each metric of the examples so far.
+  def join(self, gather: Callable[[bytes], List[bytes]], workers: Workers) -> None:
+    """Adds the examples of the other workers, each of which calls this at once."""
+    if self._parts:
+      places = [positions * workers.num_workers + workers.rank for positions in self._positions]
+      of_all = list(map(pickle.loads, gather(pickle.dumps((places, self._parts)))))
+      self._positions = [positions for places, _ in of_all for positions in places]
+      self._parts = [sum(of_workers, []) for of_workers in zip(*(parts for _, parts in of_all))]
+
+  def compute(self) -> Dict[str, Any]:
+    """Returns each metric of the examples so far, a float or an array.
 
     Raises:
-      UsageError: a function that returns no number.
+      UsageError: a function that returns neither a number nor an array of them.
     """
     if self._found is None:
       examples = np.concatenate(self._positions or [np.zeros(0, np.int64)])
@@ -80,6 +91,11 @@ def flatten_rows(wholes: Sequence[Mapping[str, Whole]]) -> List[Tensor]:
   return [row for of_tower in wholes for whole in of_tower.values() for row in whole.rows]
 
 
+def find_numbers(means: Dict[str, Any]) -> Dict[str, float]:
+  """Returns the metrics that are numbers, and no arrays such as a confusion matrix."""
+  return {name: mean for name, mean in means.items() if not np.ndim(mean)}
+
+
 def _join(row, parts, order):
   """Returns the values of all examples in order: an array, or a list if rows differ in size."""
   if row.shape[1:].is_fully_defined():
@@ -89,9 +105,8 @@ def _join(row, parts, order):
 
 
 def _call(name, whole, arrays):
-  found = whole.function(*arrays)
-  if np.ndim(found) != 0:
-    raise UsageError(f'The function of the metric {name!r} returned the shape '
-                     f'{list(np.shape(found))}: let it return a number; for more of them, such as '
-                     'a confusion matrix, take what session.predict returns.')
-  return float(found)
+  found = np.asarray(whole.function(*arrays))
+  if found.dtype.kind not in 'biuf':
+    raise UsageError(f'The function of the metric {name!r} returned {found.dtype}: let it return a '
+                     'number, or an array of numbers.')
+  return found if found.ndim else float(found)

@@ -1,13 +1,16 @@
 """A metric of a whole split is the function's value of all its examples, on any towers."""
 
+import functools
+import json
+
 import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
+from tests.harness.in_process_cluster import InProcessCluster
 from towers.base.usage_error import UsageError
-from towers.placement.workers import Workers
 
 random = np.random.RandomState(0)
 FEATURES = random.randn(40, 4).astype(np.float32)
@@ -83,6 +86,39 @@ def test_the_best_weights_are_chosen_by_it(tmp_path):
     assert session.step == 4
 
 
+def confused(numbers, labels, scores):
+  """Returns the confusion matrix."""
+  area(numbers, labels, scores)
+  return np.histogram2d(labels, scores > 0, [[0, 0.5, 1]] * 2)[0]
+
+
+@pytest.mark.parametrize('num_workers, num_towers, mode', small.nightly_but(
+    [(2, 2, 'shard'), (3, 1, 'split')],
+    [(2, 2, 'shard'), (2, 3, 'split'), (2, 1, 'next'), (3, 1, 'split'), (3, 2, 'shard')]))
+def test_a_value_of_any_shape_is_the_same_on_any_workers(num_workers, num_towers, mode):
+  settings = dict(model=functools.partial(model, function=confused), mode=mode, batch_size=7,
+                  train=examples(0, NUM_TRAIN, 'train'), validation=examples(NUM_TRAIN, 40, 'val'))
+  with small.Run(num_towers=1, **settings) as one, InProcessCluster(
+      num_workers=num_workers, num_towers=num_towers, **settings) as cluster:
+    expected, found = one.validate()[0], [means for means, _ in cluster.each(small.Run.validate)]
+  matrix = expected.pop('auc')
+  assert matrix.shape == (2, 2) and matrix.sum() == 17 and matrix.min() > 0
+  for means in found:
+    np.testing.assert_array_equal(means.pop('auc'), matrix)
+    assert means == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_matrix_is_in_the_result_and_no_curve(tmp_path):
+  program = build(2, model=functools.partial(model, function=confused))
+  folder = str(tmp_path / 'checkpoints')
+  result = towers.train(program, steps=2, validate_every='1', checkpoint_dir=folder,
+                        result_file=str(tmp_path / 'result.json'), summary_dir=str(tmp_path / 'of'))
+  with build(1, model=functools.partial(model, function=confused)).session() as session:
+    session.restore(folder)
+    assert session.validate()['auc'].tolist() == result['validation_auc']
+  assert json.loads((tmp_path / 'result.json').read_text()) == result
+
+
 @pytest.mark.parametrize('settings', [{}, dict(input_mode='shard')])
 def test_rows_of_sizes_that_differ_are_a_list(settings):
   lengths = [3, 1, 7, 2, 6, 4, 5]
@@ -120,8 +156,8 @@ def test_mistakes_name_the_metric():
 
   with pytest.raises(UsageError, match='The metric auc .* a row for each example'):
     build(2, model=of(area, lambda rows: [tf.reduce_mean(rows[2])]))
-  with build(2, model=of(lambda *rows: np.eye(2))).session() as session, pytest.raises(
-      UsageError, match=r"metric 'auc' returned the shape \[2, 2\]: let it"):
+  with build(2, model=of(lambda *rows: 'good')).session() as session, pytest.raises(
+      UsageError, match="metric 'auc' returned <U4: let it return a number"):
     session.validate()
-  with pytest.raises(UsageError, match='auc is a towers.Whole, .* each of 2 workers measures a'):
-    build(1, workers=Workers(2, 0))
+  with pytest.raises(UsageError, match=r'best_metric=auc is an array of the shape \[2, 2\]: choo'):
+    towers.train(build(2, model=of(lambda *rows: np.eye(2))), steps=1, best_metric='auc')

@@ -131,7 +131,7 @@ def test_frozen_variables_have_no_gradient_ops(variables):
                     variables=variables, **settings)
     return [op.name for op in program.graph.get_operations()]
 
-  whole, frozen = ops(), ops(frozen=['hidden/'])
+  whole, frozen = ops(), ops(frozen='hidden/')
   assert any('Momentum' in name and 'hidden/' in name for name in whole)
   assert not any('Momentum' in name and 'hidden/' in name for name in frozen)
   # The gradient goes back through tanh to hidden/ alone.

@@ -26,7 +26,7 @@ VARIABLES = infos(model__conv__weights=(3, 4), model__logits__weights=(4, 3),
     lambda name: name.replace('resnet', 'model'),
     lambda name: 'model/' + name[7:] if name.startswith('resnet') else None])
 def test_names_lead_to_variables(names):
-  matches = match(init_from('file', names=names, reinit=['model/logits']), TENSORS, VARIABLES)
+  matches = match(init_from('file', names=names, reinit='model/logits'), TENSORS, VARIABLES)
   assert matches.source == {'model/conv/weights': 'resnet/conv/weights'}
   assert matches.new == ['model/head/biases'] and matches.anew == ['model/logits/weights']
   assert matches.left_over == ['global_step']

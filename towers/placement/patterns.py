@@ -4,7 +4,7 @@
 """
 
 import re
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from towers.base.usage_error import UsageError
 
@@ -42,6 +42,19 @@ def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> Li
     raise UsageError(f'{setting}={pattern} matches no {what}: there are {shorten(names)}. A '
                      'pattern is matched with the beginning of a name, as encoder/ or .*biases.')
   return found
+
+
+def list_patterns(given: Sequence[str]) -> List[str]:
+  """Returns the patterns of a list, or of a string with commas between them as a flag has it."""
+  return list(given) if not isinstance(given, str) else given.split(',') if given else []
+
+
+def choose_all(setting: str, patterns: Sequence[str], names: Iterable[str], *,
+               what: str) -> List[str]:
+  """Returns the names that one of several patterns matches, as `choose`."""
+  names = list(names)
+  return [name for pattern in list_patterns(patterns)
+          for name in choose(setting, pattern, names, what=what)]
 
 
 def parse_pairs(setting: str, text: Optional[str], *, like: str) -> Dict[str, str]:

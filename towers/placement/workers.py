@@ -8,13 +8,15 @@
 All workers build the same graph, except for the input that each reads.
 """
 
-from typing import Callable, NamedTuple
+from typing import Callable, List, NamedTuple
 
 import numpy as np
 
 from tensorflow_v1 import Session, Tensor, tf
 from towers.placement.collectives import sum_of_workers
 from towers.placement.host import HOST
+
+_PIECE = 2 ** 16  # Numbers that cross at a time.
 
 
 class Workers(NamedTuple):
@@ -44,3 +46,28 @@ def build_sum_of_numbers(size: int,
     given = tf.placeholder(tf.float64, [size])
     total = sum_over_workers(given, workers)
   return lambda session, numbers: session.run(total, {given: numbers})
+
+
+def build_gather(workers: Workers) -> Callable[[Session, bytes], List[bytes]]:
+  """Returns a function `(session, own)` to the bytes of each worker, by rank.
+
+  All workers must call it at once. A sum of workers has one static shape, so the bytes cross in
+  pieces, each worker's where the others have zeros.
+  """
+  add_up = build_sum_of_numbers(_PIECE, workers)
+
+  def gather(session, own):
+    sizes = np.zeros(_PIECE)
+    sizes[workers.rank] = len(own)
+    sizes = add_up(session, sizes)[:workers.num_workers].astype(int)
+    # A float64 holds any uint32 exactly.
+    ends = np.cumsum([0, *-(-sizes // 4)])
+    numbers = np.zeros(-(-ends[-1] // _PIECE) * _PIECE)
+    first = ends[workers.rank]
+    numbers[first:ends[workers.rank + 1]] = np.frombuffer(own + bytes(-len(own) % 4), np.uint32)
+    found = [add_up(session, piece) for piece in numbers.reshape(-1, _PIECE)]
+    packed = np.concatenate(found).astype(np.uint32)
+    return [packed[first:last].tobytes()[:size]
+            for first, last, size in zip(ends, ends[1:], sizes)]
+
+  return gather

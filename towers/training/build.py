@@ -23,8 +23,7 @@ def build_init_from(config: Config) -> Optional[InitFrom]:
   if config.init_from is None:
     return None
   names = parse_pairs('init_map', config.init_map, like='resnet/=model/')
-  return init_from(config.init_from, names=names,
-                   reinit=config.reinit.split(',') if config.reinit else ())
+  return init_from(config.init_from, names=names, reinit=config.reinit or ())
 
 
 def _parse_factors(text: Optional[str]) -> Dict[str, float]:
@@ -60,6 +59,6 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
       validation=None if config.validation == 'none' else data_set.validation,
       validation_tower=config.validation == 'tower', learning_rate=learning_rate,
       optimizer=lambda rate: build_optimizer(config.optimizer, rate, **update),
-      frozen=config.frozen.split(',') if config.frozen else (),
+      frozen=config.frozen or (),
       rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
       workers=workers, **settings)

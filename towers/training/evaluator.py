@@ -26,6 +26,7 @@ from towers.training.settings.config import Config
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.validation_pass import format_means
 from towers.training_graph import TrainingGraph
+from towers.whole import find_numbers
 
 EVALUATIONS = 'evaluations.json'
 _SCHEMA = dict(evaluations=[{'step': int, str: float}])
@@ -96,7 +97,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)
-      means = measured.means()
+      means = find_numbers(measured.means())
       evaluations.add(step, means)
       write_line(f"{time.strftime('%H:%M:%S')} evaluation of step {step:,}: "
                  f"{format_means(means, measured.num_examples)}")

@@ -22,7 +22,7 @@ from typing import (
 import numpy as np
 
 from towers.base.usage_error import UsageError, format_lines
-from towers.placement.patterns import choose, compile_pattern, shorten
+from towers.placement.patterns import choose_all, compile_pattern, list_patterns, shorten
 
 Names = Union[None, Mapping[str, Optional[str]], Callable[[str], Optional[str]]]
 """From names in the file to names in the program: a function, which returns None for a tensor to
@@ -83,9 +83,9 @@ def init_from(path: str, *, names: Names = None, reinit: Sequence[str] = ()) -> 
   """
   for pattern in names if isinstance(names, Mapping) else ():
     compile_pattern('init_map', pattern)
-  for pattern in reinit:
+  for pattern in list_patterns(reinit):
     compile_pattern('reinit', pattern)
-  return InitFrom(path, names, tuple(reinit))
+  return InitFrom(path, names, tuple(list_patterns(reinit)))
 
 
 def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> Matches:
@@ -100,8 +100,8 @@ def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str
     UsageError: a pattern that matches nothing, two tensors for one variable, a shape or dtype that
       differs, or no match at all.
   """
-  anew = {name: True for pattern in settings.reinit
-          for name in choose('reinit', pattern, variables, what='variable of the model')}
+  anew = dict.fromkeys(
+      choose_all('reinit', settings.reinit, variables, what='variable of the model'), True)
   found = _find_sources(settings, tensors, variables)
   source: Dict[str, str] = {}
   differ: List[str] = []

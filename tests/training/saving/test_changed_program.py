@@ -31,7 +31,7 @@ def values(session):
 
 
 CHANGES = {
-    'unfrozen': (dict(frozen=['body']), {}, {'body/Adam', 'body/Adam_1'}),
+    'unfrozen': (dict(frozen='body'), {}, {'body/Adam', 'body/Adam_1'}),
     'frozen': ({}, dict(frozen=['body']), set()),
     'added': ({}, dict(bias=True), {'head_bias', 'head_bias/Adam', 'head_bias/Adam_1'}),
     'gone': (dict(bias=True), {}, set()),

@@ -15,6 +15,7 @@ from towers.input.plan import Plan
 from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.reporting.progress import Callback
 from towers.training.stepping.steps import Steps
+from towers.whole import find_numbers
 
 
 class MetricSamples(Callback):
@@ -68,7 +69,7 @@ class MetricSamples(Callback):
     """Writes the means over the validation split, unless an earlier run has."""
     if not self._has_validated(step):
       for metric_writer in self._metric_writers:
-        metric_writer.validation(step, metrics)
+        metric_writer.validation(step, find_numbers(metrics))
 
   def rewind(self, step: int) -> None:
     """Continues from an earlier step."""

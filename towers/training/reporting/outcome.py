@@ -2,6 +2,8 @@
 
 from typing import Any, Dict
 
+import numpy as np
+
 from tensorflow_v1 import tf
 from towers.training.reporting.progress import Progress
 from towers.training.stepping.steps import Steps
@@ -26,8 +28,8 @@ def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: 
       global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),
       global_batch_size=program.plan.batch_size, train_loss=end.train_loss,
       **{f'train_{name}': mean for name, mean in trained.items() if name != 'loss'},
-      **{f'validation_{name}': end.validation.get(name)
-         for name in dict.fromkeys(['loss', 'accuracy', *end.validation])},
+      **{f'validation_{name}': value.tolist() if isinstance(value, np.ndarray) else value
+         for name, value in {'loss': None, 'accuracy': None, **end.validation}.items()},
       validation_examples=end.validation_examples, stopped=end.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
       first_losses=steps.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,

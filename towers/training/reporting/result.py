@@ -38,7 +38,7 @@ def format_result(result: Dict[str, Any], seconds: float) -> str:
     parts += [f"validation {name[len('validation_'):]} {value:.4f}"
               for name, value in result.items()
               if name.startswith('validation_') and name != 'validation_examples'
-              and value is not None]
+              and isinstance(value, float)]
   if result['examples_per_second'] is not None:
     parts.append(f"{result['examples_per_second']:,.0f} examples/s")
   if result['input_wait'] is not None:

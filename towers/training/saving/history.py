@@ -12,9 +12,12 @@ import math
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+import numpy as np
+
 from towers.base.json_files import read_sealed, seal, unseal
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
+from towers.whole import find_numbers
 
 HISTORY = 'history.json'
 MOST_ROLLBACKS = 3
@@ -41,7 +44,10 @@ class History:
 
   def add(self, step: int, means: Dict[str, float]) -> None:
     """Adds a validation of the weights after `step` updates."""
-    self._validations.append(dict(means, step=step))
+    if self.metric in means and np.ndim(means[self.metric]):
+      raise UsageError(f'best_metric={self.metric} is an array of the shape '
+                       f'{list(np.shape(means[self.metric]))}: choose a metric that is a number.')
+    self._validations.append(dict(find_numbers(means), step=step))
 
   def roll_back(self, step: int, to: int) -> None:
     """Adds a rollback from `step` to `to`, and drops the validations between them."""

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 from tensorflow_v1 import Session, Variable, tf
 from towers.base.usage_error import UsageError, format_lines
-from towers.placement.patterns import choose
+from towers.placement.patterns import choose_all
 from towers.training.saving.data import Data
 from towers.training.saving.files import open_reader
 from towers.update.averages import NOT_VARIABLES, Averages, name_average
@@ -145,8 +145,7 @@ def _find_sources(path, names, tensors) -> Dict[str, str]:
 
 def _choose_new(path, new, saved, expected):
   """Returns the names under `new`; refuses one that the checkpoint has."""
-  kept = {name for pattern in new
-          for name in choose('new', pattern, expected, what='variable of the program')}
+  kept = set(choose_all('new', new, expected, what='variable of the program'))
   there = sorted(name for name in kept if name in saved and _fits(saved[name], expected[name]))
   if there:
     raise UsageError(f'new: {path} has {there[0]}. Name what it lacks, as {there[0]}/ for the '

@@ -12,6 +12,7 @@ Their fetches are resolved once; a plain `Session.run` would resolve them again 
 """
 
 import contextlib
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
@@ -381,7 +382,7 @@ class Steps:
         self.runs += 1
     sum_workers = self._validation and self._validation.sum_workers
     if validation_pass.is_complete and sum_workers:
-      validation_pass.sum_up(lambda sums: sum_workers(self._session, sums))
+      validation_pass.sum_up(functools.partial(sum_workers, self._session))
       self.runs += 1
 
   def averaged(self) -> ContextManager[None]:

@@ -1,16 +1,16 @@
 """A pass over the validation split: sums batch by batch, and their means at the end."""
 
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
 from towers.base.usage_error import UsageError
-from towers.whole import WholeRows
+from towers.whole import WholeRows, find_numbers
 
 
-def format_means(means: Dict[str, float], num_examples: int) -> str:
+def format_means(means: Dict[str, Any], num_examples: int) -> str:
   """Returns 'loss 0.4470, accuracy 0.8410 (1,000 examples)'."""
-  text = ', '.join(f'{name} {mean:.4f}' for name, mean in means.items())
+  text = ', '.join(f'{name} {mean:.4f}' for name, mean in find_numbers(means).items())
   return f'{text} ({num_examples:,} examples)'
 
 
@@ -45,9 +45,9 @@ class ValidationPass:
       self._rows.add(rows)
     self._steps_left -= 1
 
-  def sum_up(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replaces the sums by `change(sums)`, which adds those of other workers."""
-    self._sums = change(self._sums)
+  def sum_up(self, change: Callable[[np.ndarray, Any], np.ndarray]) -> None:
+    """Replaces the sums by `change(sums, rows)`, which adds those of other workers."""
+    self._sums = change(self._sums, self._rows)
 
   @property
   def is_complete(self) -> bool:
@@ -59,7 +59,7 @@ class ValidationPass:
     """The number of examples measured so far."""
     return int(self._sums[-1])
 
-  def means(self) -> Dict[str, float]:
+  def means(self) -> Dict[str, Any]:
     """Returns each metric's mean, or its value of all, over the examples measured so far.
 
     Raises:
