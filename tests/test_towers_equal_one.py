@@ -18,6 +18,7 @@ from tests.data.test_skipped_steps import examples_without, of_directions
 from tests.harness import small
 from tests.harness.covering import cover
 from tests.harness.small import assert_moved, assert_same_weights
+from tests.harness.sounds import recognise, sorted_sounds, sounds
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM_STEPS = 7
@@ -88,8 +89,13 @@ def from_elements(num_examples):
                          arrays=arrays, name='train')
 
 
+# Some are damaged: in the last batch of 33 a tower of eight is left without an example.
+BAD = [1, 2, 3, 21, 32]
 DATA = {'arrays': small.random_examples, 'elements': from_elements,
-        'damaged': lambda num_examples: examples_without([1, 2, 3, 21, 32], num_examples)}
+        'damaged': lambda num_examples: examples_without(BAD, num_examples),
+        'sounds': lambda num_examples: sorted_sounds(num_examples, BAD)}
+# What has a model of its own; others are validated on arrays.
+OWN_MODELS, OWN_VALIDATION = {'sounds': recognise}, {'sounds': sounds}
 
 
 def by_pattern():
@@ -126,6 +132,8 @@ def is_valid(point):
   # mean over all rows has them in it.
   if point['model'] == 'normed' and point['accumulate'] > 1:
     return False
+  if point['data'] in OWN_MODELS and point['model'] != 'plain':
+    return False
   if point['model'] in ('normed', 'averaged') and point['last_batch'] == 'pad':
     return False
   return point['num_towers'] * point['accumulate'] <= BATCH
@@ -152,11 +160,12 @@ class Outcome:
 def run_program(model, data, size, optimizer, num_towers, validation_tower, **settings):
   """Returns the outcome of a point."""
   # Shapes are static only if those of both splits are.
-  validation = small.random_examples(40 if size % BATCH == 0 else 31, 'validation', seed=1)
+  validate_on = OWN_VALIDATION.get(data, functools.partial(small.random_examples, seed=1))
   with tf.Graph().as_default():
     program = towers.Program(
-        MODELS[model], train=DATA[data](size), optimizer=OPTIMIZERS[optimizer](),
-        learning_rate=RATES.get(optimizer), validation=validation, batch_size=BATCH,
+        OWN_MODELS.get(data, MODELS[model]), train=DATA[data](size),
+        validation=validate_on(40 if size % BATCH == 0 else 31, 'validation'), batch_size=BATCH,
+        optimizer=OPTIMIZERS[optimizer](), learning_rate=RATES.get(optimizer),
         num_towers=num_towers + validation_tower, validation_tower=validation_tower,
         weight_decay=0.01, batch_norm='sync', shuffle=False, device='cpu', **settings)
     return Outcome(program)

@@ -1,6 +1,5 @@
 """A tf.data.Dataset of one's own: every element once, or refused by name with the fix."""
 
-import numpy as np
 import pytest
 
 import towers
@@ -158,18 +157,3 @@ def test_what_looks_batched_and_is_not_is_taken():
                lambda: ids(8)().shuffle(8, seed=1, reshuffle_each_iteration=False),
                lambda: tf.data.Dataset.list_files('/etc/p*', shuffle=False)):
     assert towers.from_dataset(make).num_examples >= 2
-
-
-@pytest.mark.nightly
-def test_a_program_trains_from_it_as_from_arrays():
-  features = np.random.RandomState(0).randn(13, small.NUM_FEATURES).astype(np.float32)
-  labels = (np.arange(13) % small.NUM_CLASSES).astype(np.int32)
-  weights = []
-  for examples in (towers.from_arrays(features, labels, name='train'), towers.from_dataset(
-      lambda: tf.data.Dataset.from_tensor_slices((features, labels)).filter(
-          lambda *_: tf.constant(True)), name='train')):
-    with small.Run(train=examples, num_towers=3) as run:
-      for _ in range(4):
-        run.train()
-      weights.append(run.weights())
-  small.assert_same_weights(*weights, tolerance=0)

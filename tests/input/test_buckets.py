@@ -1,7 +1,5 @@
 """Buckets: every example once an epoch, similar lengths together, the same steps in any shape."""
 
-import functools
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -10,10 +8,6 @@ import pytest
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.in_process_cluster import InProcessCluster
-from tests.harness.small import Run, assert_same_weights
-from tests.input.test_padding import length_tagger
-from tests.tower import test_weighted as weighted
 from towers.base.usage_error import UsageError
 from towers.data.examples import Buckets
 from towers.input.order import Order, explain_order
@@ -63,64 +57,6 @@ def test_batches_come_in_an_order_of_their_own_and_the_small_one_is_of_any_lengt
     assert all((np.diff(batch) == 1).all() for batch in batches)
 
 
-def text_examples(text, *, window=2, name='train', **padding):
-  """The rows of a `weighted.Text` by index, each of its own length."""
-  def row(index):
-    tokens, tags, lengths = map(tf.constant, (text.tokens, text.tags, text.lengths))
-    length = lengths[index]
-    return tokens[index][:length], tags[index][:length], length
-
-  examples = towers.Examples(num_examples=len(text.lengths), parse_example=row, name=name)
-  if window:
-    padding = dict(bucket_by=text.lengths, bucket_window=window)
-  return towers.padded(examples, **padding)
-
-
-@functools.lru_cache(maxsize=None)
-def of_one_tower(num_rows):
-  """Returns losses of 7 steps, the weights after them, and a validation's means."""
-  with Run(**settings_of(num_rows, num_towers=1)) as run:
-    losses = [run.train() for _ in range(7)]
-    return losses, run.weights(), run.validate(), run.initial_weights
-
-
-def settings_of(num_rows, **settings):
-  train, validation = weighted.texts(num_rows)
-  return weighted.settings_of(
-      num_rows, train=text_examples(train), model=length_tagger, shuffle=True, seed=5,
-      validation=text_examples(validation, name='validation'), **settings)
-
-
-GRID = small.diagonal(small.MODES, small.TOWERS, small.DEPTHS, (17, 40, 37))
-
-
-@pytest.mark.parametrize('mode, num_towers, depth, num_rows', small.nightly_but(
-    [('shard', 3, 2, 37)], GRID))
-def test_towers_on_buckets_are_one_tower(mode, num_towers, depth, num_rows):
-  accumulate = 2 if num_towers < 4 else 1
-  losses, weights, measured, initial = of_one_tower(num_rows)
-  with Run(**settings_of(num_rows, mode=mode, num_towers=num_towers, depth=depth,
-                         accumulate=accumulate)) as run:
-    assert_same_weights(run.initial_weights, initial, tolerance=0)
-    assert losses == pytest.approx([run.train() for _ in range(5)] + losses[5:], abs=1e-5)
-    # A run that resumes in the middle of an epoch takes the batches that follow.
-    run.steps.start(5)
-    assert [run.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
-    assert_same_weights(run.weights(), weights)
-    means, num_examples = run.validate()
-    assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)
-
-
-@pytest.mark.nightly
-def test_workers_on_buckets_are_one_tower():
-  losses, weights, measured, _ = of_one_tower(37)
-  with InProcessCluster(num_workers=2, **settings_of(37, num_towers=2, mode='shard')) as cluster:
-    assert [cluster.train() for _ in range(7)] == pytest.approx(losses, abs=1e-5)
-    assert_same_weights(cluster.runs[1].weights(), weights)
-    [(means, _), _] = cluster.each(lambda run: run.validate())
-    assert means == pytest.approx(measured[0], abs=1e-5)
-
-
 def count_padding(examples, num_towers=2):
   """Returns how many tokens an epoch has, padding included."""
   with tf.Graph().as_default():
@@ -133,9 +69,12 @@ def count_padding(examples, num_towers=2):
 
 
 def test_buckets_save_padding():
-  text = weighted.Text(120)
-  plain, by_length = [count_padding(text_examples(text, window=window)) for window in (0, 15)]
-  real = text.lengths.sum()
+  lengths = (np.random.RandomState(0).rand(120) ** 3 * 7).astype(np.int64)
+  examples = towers.Examples(
+      120, parse_example=lambda index: (tf.zeros(tf.constant(lengths)[index][None]), index))
+  plain, by_length = [count_padding(towers.padded(examples, **settings)) for settings in (
+      {}, dict(bucket_by=lengths, bucket_window=15))]
+  real = lengths.sum()
   assert real <= by_length < real * 1.15 and plain > real * 1.8
 
 

@@ -9,7 +9,6 @@ import towers
 from tensorflow_v1 import tf
 from tests.data.test_records import write
 from tests.harness import small
-from tests.harness.small import Run, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.data.composite import decode_batch
 from towers_tools.serving.model import read_types
@@ -129,55 +128,6 @@ def test_towers_get_the_ragged_and_sparse_tensors_of_their_examples(
     for ids, ragged, dense in by_tower:
       assert list(zip(ragged, dense)) == [words_of(id) for id in ids]
   assert take(2, 2) == steps[2:]
-
-
-def model(batch, is_training):
-  """The loss of an example is of the embedded words of all its rows, and of its counts."""
-  del is_training
-  ragged, sparse = batch['more']
-  table = tf.get_variable('table', [WORDS], initializer=tf.ones_initializer())
-  weights = tf.get_variable('weights', [WORDS, 1])
-  row_of_sentence = ragged.value_rowids()
-  row_of_word = tf.gather(row_of_sentence, ragged.values.value_rowids())
-  embedded = tf.math.unsorted_segment_sum(tf.gather(table, ragged.flat_values), row_of_word,
-                                          tf.size(batch['id']))
-  logits = tf.sparse.sparse_dense_matmul(sparse, weights)[:, 0] + embedded
-  losses = tf.square(logits - tf.cast(batch['id'], tf.float32) / 10)
-  return losses, {'large': logits > 1}
-
-
-def settings_of(**settings):
-  return dict(dict(train=from_parse(range(17), 'train'), model=model, shuffle=True, seed=3,
-                   validation=from_dataset(range(30, 41), 'validation'), learning_rate=0.01,
-                   optimizer='sgd', weight_decay=0.0), **settings)
-
-
-@functools.lru_cache(maxsize=None)
-def of_one_tower():
-  """Returns losses of 7 steps, the weights after them, and a validation's means."""
-  with Run(**settings_of(num_towers=1)) as run:
-    losses = [run.train() for _ in range(7)]
-    small.assert_moved(run.initial_weights, run.weights(), 1e-4)
-    return losses, run.weights(), run.validate()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('mode, num_towers, depth, settings', [
-    ('shard', 3, 2, dict(tower_build='clone')),
-    pytest.param('next', 8, 1, {}, marks=pytest.mark.nightly),
-    pytest.param('split', 2, 0, dict(placement='replicated', accumulate=2),
-                 marks=pytest.mark.nightly),
-    pytest.param('split', 4, 1, dict(tower_build='clone', last_batch='pad'),
-                 marks=pytest.mark.nightly)])
-def test_towers_on_composite_batches_are_one_tower(mode, num_towers, depth, settings):
-  losses, weights, measured = of_one_tower()
-  with Run(**settings_of(mode=mode, num_towers=num_towers, depth=depth, **settings)) as run:
-    assert [run.train() for _ in range(5)] == pytest.approx(losses[:5], abs=1e-5)
-    run.steps.start(5)
-    assert [run.train() for _ in range(2)] == pytest.approx(losses[5:], abs=1e-5)
-    assert_same_weights(run.weights(), weights)
-    means, num_examples = run.validate()
-    assert num_examples == measured[1] and means == pytest.approx(measured[0], abs=1e-5)
 
 
 @pytest.mark.nightly

@@ -1,48 +1,12 @@
-"""The row of a tower without an example: a model that takes all examples takes it, and is exact."""
+"""The row of a tower without an example is an example of another tower."""
 
-import functools
-
-import numpy as np
 import pytest
 
 import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_moved, assert_same_weights
+from tests.harness.sounds import MOST, sounds
 from towers.data.composite import decode_batch
-from towers.data.formats.png import encode_png
-
-MOST, CLASSES = 7, 4
-
-
-def write_down(number):
-  """Returns a picture, the frames of a sound, their number, and the symbols in it."""
-  length = 1 + number % MOST
-  random = np.random.RandomState(number)
-  return (encode_png(np.full([1, 1, 1], number, np.uint8)),
-          random.randn(length, 2).astype(np.float32), np.int32(length),
-          (number + np.arange(1 + length // 2)).astype(np.int32) % CLASSES)
-
-
-def sounds(num_examples, name='train', bad=None):
-  """Examples of which each has a picture, a frame and a symbol, except those that are marked."""
-  def parse(index):
-    picture, frames, length, symbols = tf.numpy_function(
-        write_down, [index], (tf.string, tf.float32, tf.int32, tf.int32))
-    is_good = tf.reduce_all(tf.not_equal(index, tf.constant([-1] + (bad or []), tf.int64)))
-    # What is marked is no image, and has neither a frame nor a symbol that counts.
-    picture = tf.where(is_good, picture, '')
-    length = tf.where(is_good, length, 0)
-    for tensor, shape in ((picture, []), (frames, [None, 2]), (length, []), (symbols, [None])):
-      tensor.set_shape(shape)
-    symbols = symbols[:length]
-    places = tf.range(tf.size(symbols, out_type=tf.int64))[:, tf.newaxis]
-    example = {'picture': picture, 'sound': (frames, length),
-               'symbols': tf.SparseTensor(places, symbols, [MOST])}
-    return example if bad is None else (example, is_good)
-
-  return towers.padded(towers.Examples(num_examples, parse_example=parse, name=name,
-                                       marks_bad=bad is not None))
 
 
 def take(examples, *, mode, num_towers, num_steps, num_workers=1, rank=0, last_batch='keep'):
@@ -95,52 +59,3 @@ def test_a_worker_without_an_example_has_a_row_of_zeros(mode):
   # The second step has one example for both workers.
   _, by_tower = take(sounds(9), mode=mode, num_towers=2, num_steps=2, num_workers=2, rank=1)
   assert by_tower == [([(b'', [], 0, [-1] * MOST)], 0)] * 2
-
-
-def recognise(batch, is_training):
-  """A model that ends with an error for a row of zeros, by each component but the frames."""
-  del is_training
-  frames, lengths = batch['sound']
-  pictures = tf.map_fn(lambda picture: tf.reshape(tf.io.decode_png(picture, 1), []),
-                       batch['picture'], tf.uint8)
-  with tf.control_dependencies([tf.assert_positive(lengths)]):
-    weights = tf.get_variable('weights', [2, CLASSES + 1])
-    logits = tf.reshape(tf.matmul(tf.reshape(frames, [-1, 2]), weights),
-                        tf.concat([tf.shape(frames)[:2], [CLASSES + 1]], 0))
-  losses = tf.nn.ctc_loss(labels=batch['symbols'], inputs=logits, sequence_length=lengths,
-                          time_major=False)
-  brightness = tf.cast(pictures, tf.float32)
-  return losses / tf.cast(lengths, tf.float32) + 0.0 * brightness, {'brightness': brightness}
-
-
-@functools.lru_cache(maxsize=None)
-def train(num_examples, bad, **settings):
-  split = sounds(num_examples, bad=bad and list(bad))
-  with Run(model=recognise, train=split, validation=sounds(9, 'validation'), learning_rate=0.5,
-           **settings) as run:
-    losses = [run.train() for _ in range(5)]
-    assert_moved(run.initial_weights, run.weights())
-    return losses, run.validate(), run.weights()
-
-
-POINTS = [('split', 3, 1, 17, 1, 'keep', 'switch', None),
-          ('shard', 4, 0, 17, 1, 'pad', 'tower', None),
-          ('next', 4, 1, 17, 2, 'keep', 'switch', (1, 2, 3, 8, 12)),
-          ('shard', 8, 1, 19, 1, 'keep', 'switch', None),
-          ('split', 2, 0, 17, 1, 'keep', 'switch', (0, 1, 2, 3, 9, 10, 11)),
-          ('next', 8, 0, 19, 1, 'pad', 'switch', None),
-          ('shard', 3, 1, 17, 2, 'keep', 'tower', (1, 4, 7, 9, 10))]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('mode, num_towers, depth, num_examples, accumulate, last_batch, '
-                         'validation, bad', small.nightly_but(POINTS[:1], POINTS))
-def test_towers_of_a_model_that_takes_no_row_of_zeros_are_one_tower(
-    mode, num_towers, depth, num_examples, accumulate, last_batch, validation, bad):
-  losses, (means, count), weights = train(
-      num_examples, bad, mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate,
-      last_batch=last_batch, validation_kind=validation)
-  expected, (expected_means, _), expected_weights = train(num_examples, bad, num_towers=1)
-  np.testing.assert_allclose(losses, expected, atol=1e-5)
-  assert_same_weights(weights, expected_weights)
-  assert count == 9 and means == pytest.approx(expected_means, abs=1e-5)

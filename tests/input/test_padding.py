@@ -1,4 +1,4 @@
-"""Examples of unequal sizes: padded batches, in every mode, and towers that are one tower."""
+"""Examples of unequal sizes: padded batches, in every mode."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from tests.data.test_records import parse_any_rows, write
 from tests.harness import small
-from tests.harness.small import Run
 from tests.tower import test_weighted as weighted
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import load_index
@@ -76,46 +75,6 @@ def test_rows_keep_their_values_and_end_with_the_padding(make, mode, num_towers,
       # All towers of a step have the size of the longest row of the global batch.
       assert {tokens.shape[1] for (tokens, _, _), count in by_tower if count} == {
           text.lengths[rows].max()}
-
-
-def length_tagger(batch, is_training):
-  """As `weighted.tagger`, for any number of tokens."""
-  del is_training
-  tokens, tags, lengths = batch
-  table = tf.get_variable('table', [weighted.WORDS, weighted.TAGS])
-  biases = tf.get_variable('biases', [weighted.TAGS], initializer=tf.zeros_initializer())
-  logits = tf.gather(table, tokens) + biases
-  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tags, logits=logits)
-  mask = tf.sequence_mask(lengths, tf.shape(tokens)[1])
-  hits = tf.equal(tf.argmax(logits, 2, output_type=tf.int32), tags)
-  return towers.Weighted(losses, mask), {
-      'accuracy': towers.Weighted(hits, mask), 'long': lengths > 3}
-
-
-@pytest.mark.nightly(but='unequal_arrays-shard-2-0-17-7-settings3')
-@pytest.mark.parametrize('make, mode, num_towers, depth, num_rows, pad_to, settings', [
-    (ragged_examples, 'split', 3, 2, 17, 'batch', dict(tower_build='clone')),
-    (unequal_arrays, 'next', 2, 1, 16, 'batch', dict(accumulate=2)),
-    pytest.param(ragged_examples, 'shard', 3, 1, 13, 'batch', dict(placement='replicated'),
-                 marks=pytest.mark.nightly),
-    (unequal_arrays, 'shard', 2, 0, 17, 7, dict(validation_tower=True))])
-def test_towers_on_padded_batches_equal_a_batch_by_hand(make, mode, num_towers, depth, num_rows,
-                                                        pad_to, settings):
-  train, validation = weighted.texts(num_rows)
-  settings = weighted.settings_of(
-      num_rows, train=make(train, pad_to=pad_to), model=length_tagger, mode=mode, depth=depth,
-      validation=make(validation, pad_to=pad_to, name='validation'), **settings)
-  with Run(num_towers=num_towers, **settings) as run:
-    losses = [run.train() for _ in range(4)]
-    weighted.assert_as_by_hand(run, num_rows, losses, run.validate())
-    # A resumed run takes the batches that follow.
-    weights = run.weights()
-    after = [run.train() for _ in range(2)]
-    for variable in run.program.towers[0].variables:
-      variable.load(weights[variable.op.name], run.session)
-    if not run.program.replicas:
-      run.steps.start(4)
-      assert [run.train() for _ in range(2)] == after
 
 
 def test_dicts_are_padded_by_name():
