@@ -227,6 +227,12 @@ class Opened:
     finally:
       self.watchdog.steps = watched
 
+  def make_ready(self) -> Steps:
+    """Makes sure that variables have their first values, and that the next step has its batch."""
+    with self._called() as steps:
+      self.move_back()
+    return steps
+
   def move_back(self):
     """Starts the training input again where the next step's examples begin."""
     if self._training_moved:

@@ -21,6 +21,7 @@ from towers.training.faults.run_error import RunError
 from towers.training.saving.files import INDEX, path_of
 from towers.training.saving.lock import lock_folder
 from towers.training.saving.weights import find_best
+from towers.training.stepping.not_finite import NotFinite
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.taken import find_taken, list_ops
 from towers.warm_start.matching import Names
@@ -57,14 +58,30 @@ class Session(Opened):
       RunError: the loss or a gradient is NaN or infinite, also when the step is taken again. No
         variable has changed; the step counts as done, so that one may go on.
     """
+    # No context: the less Python does between two runs, the fewer of the session's threads sleep.
+    steps, watchdog = self._opened, self.watchdog
+    if steps is None or self._warm_start is not None or self._training_moved:
+      steps = self.make_ready()
+    watched, watchdog.steps = watchdog.steps, steps
+    try:
+      return float(steps.train())
+    except NotFinite:
+      return self._take_again()
+    except tf.errors.OpError as error:
+      raise self._explain(error) from None
+    finally:
+      watchdog.steps = watched
+
+  def _take_again(self):
+    """Returns the loss of a step that was not finite, if it is on a second try."""
     with self._called() as steps:
-      loss, retried = self.take_step()
-      if retried is not None and not retried.is_done:
-        steps.skip()
-        raise RunError(f'Step {steps.step} is not finite: {retried.describe()}. It has changed no '
-                       'variable. Lower the learning rate or clip the gradients; or catch this '
-                       'error to go on with the next step.')
-    return float(loss)
+      retried = steps.retry()
+      if retried.is_done:
+        return retried.loss
+      steps.skip()
+      raise RunError(f'Step {steps.step} is not finite: {retried.describe()}. It has changed no '
+                     'variable. Lower the learning rate or clip the gradients; or catch this '
+                     'error to go on with the next step.')
 
   def validate(self) -> Dict[str, float]:
     """Returns the mean of 'loss' and of each metric over the whole validation split.

@@ -39,7 +39,8 @@ def run_towers(turns: Any, task: Task) -> None:
     checkpoints = Checkpoints(folder, keep=config.keep_checkpoints)
     progress = Progress(total_steps=_ENDLESS, first_step=0, plan=plan,
                         learning_rate=steps.learning_rate,
-                        input_wait_seconds=lambda: steps.input_wait_seconds, stream=io.StringIO())
+                        input_wait_seconds=lambda: steps.metrics.input_wait_seconds,
+                        stream=io.StringIO())
     progress.callbacks.append(_Callback(turns))
     turns.watch(steps.session, [variable for variable in tf.trainable_variables()
                                 if not variable.name.startswith('copies/')])

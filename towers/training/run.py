@@ -229,7 +229,7 @@ class Run:
     progress = Progress(
         total_steps=schedule.total_steps, first_step=step, plan=self.program.plan,
         learning_rate=steps.learning_rate, on_first_step=startup.finish,
-        input_wait_seconds=lambda: steps.input_wait_seconds, metrics=steps.metrics,
+        input_wait_seconds=lambda: steps.metrics.input_wait_seconds, metrics=steps.metrics,
         is_quiet=self._config.quiet)
     if checkpoints:
       checkpoints.warn = progress.write

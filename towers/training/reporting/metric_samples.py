@@ -50,7 +50,7 @@ class MetricSamples(Callback):
       return
     self._last_step = step
     if self._mark is None:
-      self._mark = (step, train_seconds, self._steps.input_wait_seconds)
+      self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
     if step % self._every == 0:
       sample = self._build_sample(step, loss, train_seconds)
       metrics = self._steps.metrics.since(self._metrics_mark)
@@ -60,7 +60,7 @@ class MetricSamples(Callback):
       for metric_writer in self._metric_writers:
         metric_writer.sample(sample)
         metric_writer.of_model(step, metrics, update.summaries if update else ())
-      self._mark = (step, train_seconds, self._steps.input_wait_seconds)
+      self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
       self._steps.measure(self._every == 1)
     elif (step + 1) % self._every == 0:
       self._steps.measure(True)
@@ -114,5 +114,5 @@ class MetricSamples(Callback):
     if step == before or seconds <= 0:
       return None, None
     examples = self._plan.examples_before(step) - self._plan.examples_before(before)
-    waited = float(self._steps.input_wait_seconds - waited_before)
+    waited = float(self._steps.metrics.input_wait_seconds - waited_before)
     return examples / seconds, min(waited / seconds, 1.0)

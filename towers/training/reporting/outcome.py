@@ -32,6 +32,6 @@ def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: 
          for name, value in {'loss': None, 'accuracy': None, **end.validation}.items()},
       validation_examples=end.validation_examples, stopped=end.stopped,
       examples_per_second=progress.examples_per_second, input_wait=progress.input_wait,
-      first_losses=steps.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
+      first_losses=steps.metrics.first_losses, all_reduce_bytes=all_reduce and all_reduce.num_bytes,
       setup_seconds=progress.first_step_at and progress.first_step_at - started,
       tensorflow_version=tf.__version__)

@@ -33,7 +33,6 @@ from towers.training_graph import TrainingGraph
 from towers.update.guard import Diagnosis, build_diagnosis
 from towers.whole import WholeRows, flatten_rows
 
-_FIRST_LOSSES = 5
 # With more towers, preparing the step takes longer than starting variables, so these start on one
 # thread and leave the other cores to it.
 _FEW_TOWERS = 4
@@ -59,11 +58,9 @@ class Steps:
     step: how many steps are done, and so the index of the next one.
     runs: how often the session has run. It rises while the program makes progress, and the watchdog
       reads nothing else.
-    input_wait_seconds: how long the training steps so far have waited for input.
-    first_losses: of the first few steps of this process, to compare runs.
     activity: what the program is doing, in words.
     update: of the last measured step, or None.
-    metrics: of the training steps.
+    metrics: of the training steps, and how long they waited for input.
     pass_began: where a validation tower measures weights of steps ago, all variables of then, for a
       run that ends meanwhile to measure them again; else None.
   """
@@ -72,8 +69,6 @@ class Steps:
     """Prepares the callables; nothing runs yet."""
     self.step = 0
     self.runs = 0
-    self.input_wait_seconds = 0.0
-    self.first_losses: List[float] = []
     self.activity = 'set-up'
     self.update: Optional[Update] = None
     self.metrics = TrainingMetrics(program)
@@ -87,11 +82,11 @@ class Steps:
     self._diagnosis: Optional[Diagnosis] = None
 
     train = [program.gradients.loss, program.train_op, program.input_wait]
-    self._has_metrics = program.gradients.metrics is not None
-    if self._has_metrics:
+    if program.gradients.metrics is not None:
       train.append(program.gradients.metrics)
     if self._votes is not None:
       train.append(self._votes.counts)
+    self._num_fetches = len(train)
     # The fetches of each kind of run of a training step.
     self._fetches: Dict[str, List[Any]] = dict(train=train)
     self._accumulates = program.gradients.add_op is not None
@@ -292,19 +287,15 @@ class Steps:
 
   def _end_step(self, results):
     """Counts the last run of a step, and raises NotFinite if the guard has blocked its update."""
-    loss, is_done, waited, *others = results
     self.runs += 1
-    if waited > 0:
-      self.input_wait_seconds += waited
     if self._votes is not None:
-      self._count_votes(others[self._has_metrics])
+      self._count_votes(results[self._num_fetches - 1])
     self.activity = 'training'
-    if len(self.first_losses) < _FIRST_LOSSES:
-      self.first_losses.append(float(loss))
+    self.metrics.add(self.step, results)
+    is_done = results[1]
     if is_done or is_done is None:  # An op without a guard gives None.
-      self.metrics.add(self.step, loss, others[0] if self._has_metrics else None)
       self.step += 1
-    elif np.isfinite(loss) and self._lower_loss_scale():
+    elif np.isfinite(results[0]) and self._lower_loss_scale():
       self.skip()
     else:
       raise NotFinite
@@ -333,7 +324,7 @@ class Steps:
   def _accumulate_micro_batches(self):
     """Runs all micro-batches of a step but the last one."""
     for _ in range(self._plan.num_micro_batches(self.step) - 1):
-      self.input_wait_seconds += max(self._calls['accumulate']()[0], 0.0)
+      self.metrics.add_wait(self._calls['accumulate']()[0])
       self.runs += 1
 
   def retry(self) -> Retried:

@@ -1,18 +1,22 @@
 """Training metrics: sums over the steps so far, whose means anyone may read, each since a mark.
 
 A step brings one vector with its loss, which the towers have summed already, see
-`towers.reduce.gradients`.
+`towers.reduce.gradients`. It is only kept here, and many are summed up at once: while Python works
+between two steps, all threads of the session wait.
 """
 
-from typing import Any, Dict
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
 from towers.training_graph import TrainingGraph
 
+_FIRST_LOSSES = 5
+_MOST_KEPT = 100
+
 
 class TrainingMetrics:
-  """The loss and the metrics of a program's training steps."""
+  """The loss, the metrics and the input wait of a program's training steps."""
 
   def __init__(self, program: TrainingGraph):
     """Begins with no step."""
@@ -20,29 +24,38 @@ class TrainingMetrics:
     self._plan = program.plan
     self._names = list(tower.sums)
     self._weighted = [name for name in tower.weights if name != 'loss']
+    self._has_metrics = program.gradients.metrics is not None
     self._has_count = len(self._names) > 1 and not isinstance(tower.num_examples, int)
     self._sums = np.zeros(len(self._names) + len(self._weighted) + 1, np.float64)
+    self._kept: List[Tuple[int, Any]] = []
+    self._first_losses: List[float] = []
+    self._waited = 0.0
 
-  def add(self, step: int, loss: float, sums: Any) -> None:
-    """Adds a step that has been done.
+  def add(self, step: int, results: Any) -> None:
+    """Adds a run of the step of an index: loss, whether it is done, wait, and metrics if any."""
+    self._kept.append((step, results))
+    if len(self._kept) >= _MOST_KEPT:
+      self._sum_up()
 
-    Args:
-      step: its index.
-      loss: the mean over its examples.
-      sums: `ReducedGradients.metrics`, or None.
-    """
-    if self._has_count:
-      count = sums[-1]
-      self._sums[1:] += sums[1:]
-    else:
-      count = self._plan.size_at(step)
-      self._sums[-1] += count
-      if sums is not None:
-        self._sums[1:-1] += sums[1:]
-    self._sums[0] += loss * count
+  def add_wait(self, seconds: float) -> None:
+    """Adds the input wait of a run that ends no step."""
+    self._waited += max(seconds, 0.0)
+
+  @property
+  def input_wait_seconds(self) -> float:
+    """How long all training steps so far have waited for input."""
+    self._sum_up()
+    return self._waited
+
+  @property
+  def first_losses(self) -> List[float]:
+    """Those of the first few steps of this process, to compare runs."""
+    self._sum_up()
+    return self._first_losses
 
   def mark(self) -> np.ndarray:
     """Returns the sums until now, for `since`."""
+    self._sum_up()
     return self._sums.copy()
 
   def since(self, mark: np.ndarray) -> Dict[str, float]:
@@ -50,7 +63,29 @@ class TrainingMetrics:
 
     A metric whose weights are all 0 has none.
     """
+    self._sum_up()
     sums = self._sums - mark
     divisors = dict(zip(self._weighted, sums[len(self._names):]))
     return {name: float(total / divisor) for name, total in zip(self._names, sums)
             for divisor in [divisors.get(name, sums[-1])] if divisor}
+
+  def _sum_up(self):
+    """Adds up what is kept; of steps that were refused only the wait."""
+    if not self._kept:
+      return
+    kept, self._kept = self._kept, []
+    steps, runs = zip(*kept)
+    losses, are_done, waits, *others = zip(*runs)
+    self._waited += sum(wait for wait in map(float, waits) if wait > 0)
+    self._first_losses += map(float, losses[:_FIRST_LOSSES - len(self._first_losses)])
+    done = np.not_equal(are_done, False)  # An op without a guard gives None.
+    if self._has_metrics:
+      sums = np.array(others[0], np.float64)[done]
+      self._sums[1:sums.shape[1]] += sums[:, 1:].sum(0)
+    if self._has_count:
+      counts = sums[:, -1]
+    else:
+      indices, plan = np.array(steps)[done], self._plan
+      counts = np.asarray(plan.examples_before(indices + 1)) - plan.examples_before(indices)
+      self._sums[-1] += counts.sum()
+    self._sums[0] += counts.dot(np.array(losses, np.float64)[done])
