@@ -59,7 +59,6 @@ def main() -> int:
                          ledger=ledger, report=say)
       lost = run_many(given, seed, ledger, lambda index: runs.run(
           draw_plan(seed, index, num_changes=_NUM_CHANGES, has_agents=given.agents)))
-      say(f'\n{runs.format_costs()}')
   return 1 if lost else 0
 
 

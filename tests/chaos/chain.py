@@ -20,28 +20,16 @@ _SIMPLE = Shape('split', 1, 1, 1, 1, 'host')
 
 
 class LifePlan(NamedTuple):
-  """One life, before it is lived.
-
-  Attributes:
-    shape: of the run.
-    faults: names of at most two, the first of which does not end it.
-    is_damaged: whether something befalls its files afterwards.
-    seed: of moments, victims and damage.
-  """
+  """One life, before it is lived."""
   shape: Shape
-  faults: Tuple[str, ...]
-  is_damaged: bool
+  faults: Tuple[str, ...]  # Names of at most two, the first of which does not end it.
+  is_damaged: bool  # Whether something befalls its files afterwards.
   seed: int
 
 
 class ChainPlan(NamedTuple):
-  """One chain, before it is run.
-
-  Attributes:
-    shape: of all lives, or None if each has its own.
-    lives: in their order; the last one has no fault, and may turn out not to be needed.
-  """
-  shape: Optional[Shape]
+  """One chain, before it is run; its last life has no fault, and may not be needed."""
+  shape: Optional[Shape]  # None if each life has its own.
   lives: List[LifePlan]
 
 
@@ -67,14 +55,6 @@ class Chains:
   """Runs chains; keeps the uninterrupted runs that they are compared with."""
 
   def __init__(self, disk: Disk, *, num_steps: int, ledger: Ledger, report: Callable[[str], None]):
-    """Prepares.
-
-    Args:
-      disk: for the folders of the runs.
-      num_steps: of each run.
-      ledger: counts the faults.
-      report: takes a line for each life and chain.
-    """
     self._disk = disk
     self._num_steps = num_steps
     self._ledger = ledger

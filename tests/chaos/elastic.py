@@ -42,18 +42,11 @@ _EXPECTED_ENDS = re.compile(r'launch: worker \d+ (was killed by SIG(KILL|TERM)|'
 
 
 class ElasticPlan(NamedTuple):
-  """One run, before it is run.
-
-  Attributes:
-    shape: with the most workers.
-    min_workers: the least.
-    changes: what befalls the workers, in its order.
-    seed: of moments and victims.
-  """
+  """One run, before it is run: its shape with most workers, and what befalls them, in order."""
   shape: Shape
   min_workers: int
   changes: List[str]
-  seed: int
+  seed: int  # Of moments and victims.
 
 
 def draw_plan(seed: int, index: int, *, num_changes: int, has_agents: bool) -> ElasticPlan:
@@ -81,42 +74,16 @@ def draw_plan(seed: int, index: int, *, num_changes: int, has_agents: bool) -> E
   return ElasticPlan(shape, least, changes, dice.getrandbits(32))
 
 
-class Cost(NamedTuple):
-  """What a change has cost.
-
-  Attributes:
-    kind: of the change.
-    seconds: from the change to the end of the first step of the next round.
-    repeated: steps that had been finished, and were computed again.
-  """
-  kind: str
-  seconds: float
-  repeated: int
-
-  def __str__(self) -> str:
-    """Returns it in a line."""
-    return f'{self.seconds:.1f} s to the next step, {self.repeated} steps again'
-
-
 class Round:
-  """The processes of one life of the launcher's workers.
-
-  Attributes:
-    size: how many workers there are.
-    pids: by rank, of those that have begun.
-    notes: the lines of each worker, by rank, split into words.
-    began: when its first process began, in seconds.
-  """
+  """The processes of one life: how many there are, and what each has noted, by rank."""
 
   def __init__(self) -> None:
-    """Begins with no process."""
     self.size = 0
     self.pids: Dict[int, int] = {}
     self.notes: Dict[int, List[List[str]]] = {}
     self.began = float('inf')
 
   def add(self, pid: int, lines: List[List[str]]) -> None:
-    """Adds a process by its notes."""
     _, rank, size, _, began = lines[0]
     self.size = int(size)
     self.pids[int(rank)], self.notes[int(rank)] = pid, lines
@@ -126,20 +93,11 @@ class Round:
     """Returns how often its processes have noted a word."""
     return sum(words[0] == word for lines in self.notes.values() for words in lines)
 
-  def losses(self) -> List[List[str]]:
-    """Returns the notes of its finished steps."""
-    return [words for words in self.notes.get(0, []) if words[0] == 'loss']
-
 
 class ElasticRun:
-  """Workers that note what they do in files of a folder, and what starts and ends them.
-
-  Attributes:
-    checkpoints: the folder of the run's.
-  """
+  """Workers that note what they do in files of a folder, and what starts and ends them."""
 
   def __init__(self, plan: ElasticPlan, folder: str, flags: Sequence[str]):
-    """Starts it with the files that it needs in `folder`."""
     self.checkpoints = os.path.join(folder, 'run')
     self.plan = plan
     self.folder = folder
@@ -253,25 +211,10 @@ class LaunchedRun(ElasticRun):
 
 
 class ElasticRuns:
-  """Runs plans, and compares each with an uninterrupted run.
-
-  Attributes:
-    costs: of all changes so far.
-  """
+  """Runs plans, and compares each with what an uninterrupted run does, which `expect` returns."""
 
   def __init__(self, disk: Disk, *, kind: Type[ElasticRun], expect: Callable[[], judge.Outcome],
                num_steps: int, ledger: Ledger, report: Callable[[str], None]):
-    """Prepares.
-
-    Args:
-      disk: for the folders of the runs.
-      kind: of the runs.
-      expect: returns what an uninterrupted run does.
-      num_steps: of each run.
-      ledger: counts the changes.
-      report: takes a line for each change and run.
-    """
-    self.costs: List[Cost] = []
     self._kind = kind
     self._folder = os.path.join(disk.folder, 'elastic')
     self._expect = expect
@@ -300,54 +243,33 @@ class ElasticRuns:
     changes = []
     with self._kind(plan, self._folder, flags) as run:
       for kind in plan.changes:
-        came, changed = _change(kind, run, plan, dice, index=len(changes))
-        if changed is not None:
-          changes.append((kind, changed))
-        if not came:
+        goes_on, changed = _change(kind, run, plan, dice, index=len(changes))
+        changes += [kind] * changed
+        if not goes_on:
           break
       rounds = run.finish()
-    for index, (kind, changed) in enumerate(changes):
+    for index, kind in enumerate(changes):
       self._ledger.strike(kind)
       self._report(f'  {kind} in round {index} of {rounds[index].size} workers')
-      if index + 1 < len(rounds) and rounds[index + 1].losses():
-        self.costs.append(_find_cost(kind, changed, rounds, index))
-        self._report(f'    {self.costs[-1]}')
     lives = [judge.read_life([one.notes[rank] for rank in sorted(one.notes)],
                              is_whole=one is rounds[-1]) for one in rounds]
     found = judge.join_lives(lives, *judge.read_files(run.checkpoints, self._num_steps),
                              expected=expected)
     judge.compare(found, expected, is_exact=False, history=True)
 
-  def format_costs(self) -> str:
-    """Returns the seconds of each kind of change as a table."""
-    rows = ['| Change | Times | Seconds to the next step, median (lowest to highest) | Steps '
-            'computed again, median (most) |', '|---|---|---|---|']
-    for kind in sorted({cost.kind for cost in self.costs}):
-      seconds = sorted(cost.seconds for cost in self.costs if cost.kind == kind)
-      repeated = sorted(cost.repeated for cost in self.costs if cost.kind == kind)
-      middle = len(seconds) // 2
-      rows.append(f'| {kind} | {len(seconds)} | {seconds[middle]:.1f} ({seconds[0]:.1f} to '
-                  f'{seconds[-1]:.1f}) | {repeated[middle]} ({repeated[-1]}) |')
-    return '\n'.join(rows)
-
 
 def _change(kind, run, plan, dice, *, index):
-  """Does a change at a random moment of a round.
-
-  Returns:
-    Whether the run goes on after it in another round, and when it was done: None if it was not.
-  """
+  """Does a change at a random moment of a round; returns whether another follows, and if it did."""
   if not run.wait_until(lambda rounds: len(rounds) > index):
-    return False, None
+    return False, False
   word = dice.choice(_MOMENTS)
   times = dice.randint(1, _MOST_STEPS * plan.shape.towers) if word == 'train' else 1
   if not run.wait_until(lambda rounds: rounds[index].count(word) >= times):
-    return False, None
+    return False, False
   time.sleep(dice.choice([0, dice.uniform(0, 0.02)]))
   pids = sorted(run.read_rounds()[index].pids.values())
   if kind == ADD and run.read_rounds()[index].size == plan.shape.workers:
-    return True, None  # All are there, since too few were left.
-  changed = time.monotonic()
+    return True, False  # All are there, since too few were left.
   if kind != ADD:
     run.lose(kind, pids, dice)
   asked = -math.inf
@@ -361,11 +283,4 @@ def _change(kind, run, plan, dice, *, index):
 
   goes_on = run.wait_until(is_over)
   run.recover()
-  return goes_on, changed
-
-
-def _find_cost(kind, changed, rounds, index):
-  """Returns what the change that ended a round has cost, up to the first step of the next one."""
-  first = rounds[index + 1].losses()[0]
-  done = max((int(words[1]) for one in rounds[:index + 1] for words in one.losses()), default=0)
-  return Cost(kind, float(first[3]) - changed, done + 1 - int(first[1]))
+  return goes_on, True

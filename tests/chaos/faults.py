@@ -30,35 +30,20 @@ Codes = List[Set[int]]
 
 
 class Scene(NamedTuple):
-  """What a fault needs.
-
-  Attributes:
-    team: the processes.
-    disk: that holds the checkpoints.
-    dice: draws moments and victims.
-    steps: that the life may still have before it.
-  """
+  """What a fault needs."""
   team: Team
   disk: Disk
   dice: random.Random
-  steps: int
+  steps: int  # That the life may still have before it.
 
 
 class Fault(NamedTuple):
-  """A kind of fault.
-
-  Attributes:
-    act: does it, and returns the codes, or None if it came too late.
-    ends: whether the life ends by it.
-    workers: the least number of workers.
-    flags: of main.py that it needs.
-    streams: of the life, as in `Member`.
-  """
-  act: Callable[[Scene], Optional[Codes]]
-  ends: bool = True
-  workers: int = 1
+  """A kind of fault."""
+  act: Callable[[Scene], Optional[Codes]]  # None if it came too late.
+  ends: bool = True  # Whether the life ends by it.
+  workers: int = 1  # At least.
   flags: Tuple[str, ...] = ()
-  streams: str = 'read'
+  streams: str = 'read'  # As in `Member`.
 
 
 def _wait_for_a_moment(scene, rank=0, first=('build', 'start', 'train', 'validate', 'save')):

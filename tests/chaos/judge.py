@@ -22,14 +22,7 @@ _TOLERANCE = 2e-6
 
 
 class Outcome(NamedTuple):
-  """What a run did and left.
-
-  Attributes:
-    taken: the examples of each step, sorted.
-    losses: after each step.
-    weights: all tensors of the last checkpoint.
-    validations: the rows of the history.
-  """
+  """What a run did and left: by step the examples it took and the loss, weights, and history."""
   taken: Dict[int, List[int]]
   losses: Dict[int, float]
   weights: Dict[str, np.ndarray]
@@ -37,22 +30,13 @@ class Outcome(NamedTuple):
 
 
 class Life(NamedTuple):
-  """What one life took.
-
-  Attributes:
-    taken: the examples of each step that it finished, sorted.
-    losses: of these steps.
-  """
+  """What one life took: by step that it finished the examples, sorted, and the loss."""
   taken: Dict[int, List[int]]
   losses: Dict[int, float]
 
 
 def read_life(notes: Sequence[List[List[str]]], *, is_whole: bool) -> Life:
-  """Returns what a life took, from the notes of each worker.
-
-  Raises:
-    Lost: a validation leaves an example out, or takes one twice.
-  """
+  """Returns what the workers of a life took; Lost if a validation leaves out or repeats any."""
   taken = collections.defaultdict(list)
   validated = collections.defaultdict(list)
   losses: Dict[int, float] = {}
@@ -72,11 +56,7 @@ def read_life(notes: Sequence[List[List[str]]], *, is_whole: bool) -> Life:
 
 
 def read_files(folder: str, num_steps: int):
-  """Returns the tensors of the last checkpoint, and the rows of the history.
-
-  Raises:
-    Lost: there is a file that no run keeps.
-  """
+  """Returns the last checkpoint's tensors and the history; Lost if there is any other file."""
   strange = [name for name in os.listdir(folder) if not _FILES.match(name)]
   if strange:
     raise Lost(f'files are left behind: {strange}')
@@ -89,11 +69,7 @@ def read_files(folder: str, num_steps: int):
 
 def join_lives(lives: Sequence[Life], weights, validations, *,
                expected: Optional[Outcome] = None, is_exact: bool = False) -> Outcome:
-  """Returns what all lives together did; compares each one with the uninterrupted run.
-
-  Raises:
-    Lost: a step of a life took other examples, or had another loss.
-  """
+  """Returns what all lives together did; Lost if a step was not as in the uninterrupted run."""
   joined = Outcome({}, {}, weights, validations)
   for index, life in enumerate(lives):
     for step, numbers in life.taken.items():
@@ -107,13 +83,9 @@ def join_lives(lives: Sequence[Life], weights, validations, *,
 
 
 def compare(found: Outcome, expected: Outcome, *, is_exact: bool, history: bool) -> None:
-  """Raises Lost unless a chain of lives equals the uninterrupted run.
+  """Raises Lost unless a chain equals the uninterrupted run, to the bit if it `is_exact`.
 
-  Args:
-    found: of the chain.
-    expected: of the uninterrupted run.
-    is_exact: whether to the bit, for the same shape.
-    history: whether the history is whole; otherwise it may lack rows.
+  Unless its `history` is whole, it may lack rows.
   """
   tolerance = 0 if is_exact else _TOLERANCE
   if sorted(found.taken) != sorted(expected.taken):

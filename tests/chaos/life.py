@@ -10,7 +10,7 @@ process in a folder:
   start                          just before the warm-up
   train 12 tower_1 7 51 30       the examples that a tower takes in a step
   validate 14 tower_0 3 4        the same in the validation of the weights after a step
-  loss 13 0x1.8p+1 51.3          the chief's, after a step, and the time in seconds
+  loss 13 0x1.8p+1               the chief's, after a step
   save, saved                    before and after a checkpoint is written
 
 The numbers of examples begin with 1; 0 is the row that fills an empty tower, and NaN its features.
@@ -78,8 +78,7 @@ def live(notes, drops_out, flags):
   pipeline.fill_empty = small.fill_with_nan
   Steps.start = wrapped(Steps.start, lambda *_: note('start'))
   Progress.step = wrapped(Progress.step,
-                          lambda _, step, loss: note('loss', step, float(loss).hex(),
-                                                     time.monotonic()))
+                          lambda _, step, loss: note('loss', step, float(loss).hex()))
   Checkpoints._write = wrapped(Checkpoints._write, lambda *_: note('save'), lambda: note('saved'))
   data_set = DataSet(_numbered(small.random_examples(NUM_TRAIN), 1),
                      _numbered(small.random_examples(NUM_VALIDATION, 'validation', 1),
