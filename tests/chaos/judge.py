@@ -15,7 +15,7 @@ from towers.training.saving.files import path_of
 from towers.training.saving.history import HISTORY
 
 _VALIDATION = list(range(FIRST_VALIDATION, FIRST_VALIDATION + NUM_VALIDATION))
-_FILES = re.compile(r'(model\.ckpt-\d+\.(index|data-00000-of-00001)|checkpoint|lock|'
+_FILES = re.compile(r'(model\.ckpt-\d+\.(index|data-00000-of-00001|sums)|checkpoint|lock|'
                     + re.escape(HISTORY) + ')$')
 # Sums of a step are added in another order in another shape.
 _TOLERANCE = 2e-6
