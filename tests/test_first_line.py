@@ -53,6 +53,14 @@ def build(model=model, **settings):
     (lambda: dict(epochs=4), 'towers.Program has no argument epochs: give epochs to towers.train.'),
     (lambda: dict(schedule='cosine'), 'towers.Program has no argument schedule, which is a flag of '
      'the command line alone.'),
+    (lambda: dict(num_towers=0), 'num_towers=0: it must be at least 1'),
+    (lambda: dict(batch_size=1), 'smaller than the 2 towers'),
+    (lambda: dict(validation_tower=True), 'validation_tower has nothing to measure'),
+    (lambda: dict(num_towers=1, validation_tower=True, validation=EXAMPLES),
+     'takes one tower for itself'),
+    (lambda: dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
+    (lambda: dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
+    (lambda: dict(input_mode='all'), 'split, next, shard'),
 ])
 def test_a_program_of_something_else_is_refused_with_the_line_to_write(settings, message):
   with pytest.raises(towers.UsageError) as caught:

@@ -1,6 +1,5 @@
 """Program and its session: one object, every part visible, and no order of calls that blocks."""
 
-import importlib
 import random
 import re
 import subprocess
@@ -73,8 +72,10 @@ def test_no_order_of_calls_blocks_or_changes_what_is_trained(settings, tmp_path)
     expected = [session.train() for _ in range(30)]
   program = build(**settings)
   validation, updates = program.validation, 'accumulate' not in settings
+  with program.graph.as_default():
+    needs_no_batch = {'step': towers.get_global_step()}
   fetches = [program.towers[0].loss, program.towers[-1].sums, program.batches[0].tensors,
-             program.feed.put_ops]
+             program.feed.put_ops, needs_no_batch]
   draw = random.Random(str(sorted(settings)))
   with program.session() as session:
     session.save(str(tmp_path))
@@ -136,44 +137,6 @@ def test_a_raw_run_that_would_starve_a_tower_fails_by_name(settings, tmp_path):
     assert np.isfinite(session.train()) and session.step == 1
 
 
-def test_a_run_that_needs_no_batch_takes_none():
-  program = build(shuffle=False, train=examples(16))
-  with program.session() as session:
-    with program.graph.as_default():
-      counter = towers.get_global_step()
-    assert session.run({'step': counter, 'again': [counter]}) == {'step': 0, 'again': [0]}
-    first = session.train()
-  with build(shuffle=False, train=examples(16)).session() as session:
-    assert session.train() == first
-
-
-def test_a_run_looks_at_a_batch_and_training_still_takes_it():
-  expected = train_alone(build())
-  program = build()
-  with program.session() as session:
-    losses = []
-    for number in range(6):
-      for _ in range(number % 3):
-        session.run(program.towers[0].loss)
-      losses.append(session.train())
-  assert losses == expected
-
-
-def train_alone(program):
-  with program.session() as session:
-    return [session.train() for _ in range(6)]
-
-
-def test_a_raw_update_counts_as_a_step():
-  program = build()
-  with program.session() as session:
-    session.run(program.towers[1].loss)
-    loss, _ = session.run([program.gradients.loss, program.train_op])
-    assert session.step == 1
-    assert [loss] + [session.train() for _ in range(5)] == train_alone(build())
-    assert session.step == 6
-
-
 @pytest.mark.nightly(but='tower')
 @pytest.mark.parametrize('settings', [dict(), dict(accumulate=2), dict(validation_tower=True)],
                          ids=['plain', 'accumulate', 'tower'])
@@ -227,23 +190,6 @@ def test_a_step_that_is_not_finite_changes_nothing_and_one_may_go_on():
     assert session.step == 2 and np.isfinite(session.train()) and session.step == 3
   for name in ('weights', 'weights/Momentum'):
     np.testing.assert_array_equal(after[name], before[name])
-
-
-@pytest.mark.nightly(but=[
-    'settings1-smaller than the 2 towers',
-    'settings2-validation_tower has nothing to measure'])
-@pytest.mark.parametrize('settings, message', [
-    (dict(num_towers=0), 'num_towers=0: it must be at least 1'),
-    (dict(batch_size=1), 'smaller than the 2 towers'),
-    (dict(validation=False, validation_tower=True), 'validation_tower has nothing to measure'),
-    (dict(num_towers=1, validation_tower=True), 'takes one tower for itself'),
-    (dict(optimizer=tf.train.AdamOptimizer), 'learning_rate is not given'),
-    (dict(learning_rate=0.1), 'has no effect on an optimizer that has its own rate'),
-    (dict(input_mode='all'), 'split, next, shard'),
-])
-def test_what_does_not_fit_is_refused(settings, message):
-  with pytest.raises(towers.UsageError, match=message):
-    build(**settings)
 
 
 @pytest.mark.nightly(but='int')
@@ -306,24 +252,6 @@ def test_side_outputs_are_fetched_by_tower():
     assert np.mean(np.concatenate([values['of 0'], values['of 1']])) == pytest.approx(
         2 * (values['loss'] - 1), abs=1e-5)
     assert session.train() == pytest.approx(values['loss'])
-
-
-@pytest.mark.skipif(tf.__version__ >= '1.15', reason='TensorFlow 2 has no contrib')
-def test_layers_of_contrib_are_shared_like_all_others():
-  def of_contrib(batch, is_training):
-    contrib = importlib.import_module('tensorflow.contrib')
-    features, labels = batch
-    logits = contrib.layers.fully_connected(features, NUM_CLASSES, None)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-  losses = []
-  for num_towers in (1, 3):
-    with tf.Graph().as_default():
-      program = towers.Program(of_contrib, train=examples(37), batch_size=9, device='cpu',
-                               num_towers=num_towers, optimizer=tf.train.AdamOptimizer())
-    with program.session() as session:
-      losses.append([session.train() for _ in range(3)])
-  np.testing.assert_allclose(*losses, atol=1e-5)
 
 
 STALLS = '''

@@ -31,13 +31,17 @@ def say(moment):
   os.write(1, b'<%s>\n' % moment.encode())
 
 
-def on_row(act):
-  """Returns a parse_example that calls `act` on the row with the fault."""
-  def parse(index):
-    passed = tf.py_func(lambda value: act(value) if value == ROW else value, [index], tf.int64)
-    passed.set_shape([])
-    return passed
-  return parse
+def through(act, tensor):
+  """Returns the tensor after `act` in Python has seen it, or changed it."""
+  passed = tf.py_func(act, [tensor], tensor.dtype)
+  passed.set_shape(tensor.shape)
+  return passed
+
+
+def on_rows(act, *rows):
+  """Returns a parse_example that calls `act` on some rows, or on all."""
+  return lambda index: through(
+      lambda value: act(value) if not rows or value in rows else value, index)
 
 
 def fail(value):
@@ -45,35 +49,24 @@ def fail(value):
 
 
 def slowly(moment, seconds):
-  def parse(index):
-    def wait(value):
-      say(moment)
-      time.sleep(seconds)
-      return value
-    passed = tf.py_func(wait, [index], tf.int64)
-    passed.set_shape([])
-    return passed
-  return parse
+  def wait(value):
+    say(moment)
+    time.sleep(seconds)
+    return value
+  return on_rows(wait)
 
 
-def sleep_late(index):
+def hang_late(value):
   """Hangs some hundred steps after the start."""
-  def act(value):
-    if value < 1000:
-      return value
-    say('asleep')
-    return faults.hang(value)
-
-  passed = tf.py_func(act, [index], tf.int64)
-  passed.set_shape([])
-  return passed
+  if value < 1000:
+    return value
+  say('asleep')
+  return faults.hang(value)
 
 
 def hanging_model(batch, is_training):
   features, labels = batch
-  passed = tf.py_func(faults.hang, [features], features.dtype)
-  passed.set_shape(features.shape)
-  return small.model((passed, labels), is_training)
+  return small.model((through(faults.hang, features), labels), is_training)
 
 
 def slow_to_build(batch, is_training):
@@ -97,10 +90,7 @@ def marked_model(batch, is_training):
     return value
 
   Steps.train = train
-
-  marked = tf.py_func(mark, [features], features.dtype)
-  marked.set_shape(features.shape)
-  return small.model((marked, labels), is_training)
+  return small.model((through(mark, features), labels), is_training)
 
 
 def save_slowly():
@@ -128,9 +118,7 @@ def dying_model(batch, is_training):
       os.kill(os.getpid(), signal.SIGKILL)
     return value
 
-  passed = tf.py_func(act, [features], features.dtype)
-  passed.set_shape(features.shape)
-  return small.model((passed, labels), is_training)
+  return small.model((through(act, features), labels), is_training)
 
 
 def huge_model(batch, is_training):
@@ -142,44 +130,38 @@ def huge_model(batch, is_training):
   return losses + tf.reduce_mean(tf.ones([size, size])), metrics
 
 
+TRAIN, VALIDATION = small.random_examples(24), small.random_examples(20, 'validation', seed=1)
+# What differs from a run without a fault: `train`, `validation`, `model`, or what loads the data.
+FAULTS = {
+    'none': {},
+    'the map function raises': dict(train=TRAIN._replace(parse_example=on_rows(fail, ROW))),
+    'the map function sleeps': dict(train=TRAIN._replace(parse_example=on_rows(faults.hang, ROW))),
+    'a late map function sleeps': dict(
+        train=small.random_examples(2000)._replace(parse_example=on_rows(hang_late))),
+    'warm-up is slow': dict(train=TRAIN._replace(parse_example=slowly('warm-up', 30))),
+    'validation is slow': dict(
+        validation=VALIDATION._replace(parse_example=slowly('validation', 0.1))),
+    'the model sleeps': dict(model=hanging_model),
+    'building is slow': dict(model=slow_to_build),
+    'steps are marked': dict(model=marked_model),
+    'dies once': dict(model=dying_model),
+    'saving is slow': {},
+    'NaN': dict(train=faults.poison(TRAIN, ROW)),
+    'other data': dict(train=small.random_examples(24, seed=2)),
+    'loading sleeps': dict(load=faults.hang),
+    'out of memory': dict(model=huge_model),
+}
+
+
 def run(fault, flags):
   """Runs main.py with a fault; returns the exit code."""
-  train, validation = small.random_examples(24), small.random_examples(20, 'validation', seed=1)
-  model, load = small.model, None
-  if fault == 'the map function raises':
-    train = train._replace(parse_example=on_row(fail))
-  elif fault == 'the map function sleeps':
-    train = train._replace(parse_example=on_row(faults.hang))
-  elif fault == 'a late map function sleeps':
-    train = small.random_examples(2000)._replace(parse_example=sleep_late)
-  elif fault == 'warm-up is slow':
-    train = train._replace(parse_example=slowly('warm-up', 30))
-  elif fault == 'validation is slow':
-    validation = validation._replace(parse_example=slowly('validation', 0.1))
-  elif fault == 'the model sleeps':
-    model = hanging_model
-  elif fault == 'building is slow':
-    model = slow_to_build
-  elif fault == 'steps are marked':
-    model = marked_model
-  elif fault == 'dies once':
-    model = dying_model
-  elif fault == 'saving is slow':
+  changes = FAULTS[fault]
+  if fault == 'saving is slow':
     save_slowly()
-  elif fault == 'NaN':
-    train = faults.poison(train, ROW)
-  elif fault == 'other data':
-    train = small.random_examples(24, seed=2)
-  elif fault == 'loading sleeps':
-    load = faults.hang
-  elif fault == 'out of memory':
-    model = huge_model
-  else:
-    assert fault == 'none', fault
-  data_set = DataSet(train, validation, image_shape=(1, 1, small.NUM_FEATURES),
-                     num_classes=small.NUM_CLASSES)
-  data.DATA_SETS['synthetic'] = load or (lambda settings: data_set)
-  models.build_classifier = lambda *args, **settings: model
+  data_set = DataSet(changes.get('train', TRAIN), changes.get('validation', VALIDATION),
+                     image_shape=(1, 1, small.NUM_FEATURES), num_classes=small.NUM_CLASSES)
+  data.DATA_SETS['synthetic'] = changes.get('load', lambda settings: data_set)
+  models.build_classifier = lambda *args, **settings: changes.get('model', small.model)
   return main.main(['main.py'] + FLAGS + flags)
 
 

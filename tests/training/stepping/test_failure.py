@@ -30,7 +30,8 @@ def fail_of(run):
     ('split', 2, 'all 2 towers, which share one iterator'),
     ('next', 1, 'all 2 towers, which share one iterator')])
 def test_a_map_function_that_raises_names_the_towers_it_feeds(mode, depth, towers):
-  train = small.random_examples(24)._replace(parse_example=faulty_run.on_row(faulty_run.fail))
+  train = small.random_examples(24)._replace(
+      parse_example=faulty_run.on_rows(faulty_run.fail, faulty_run.ROW))
   message = fail_of(Run(mode=mode, depth=depth, batch_size=4, train=train))
   assert message.startswith(f'The input of {towers} (split train) failed in ')
   assert ': ValueError: record 5 is damaged. Checkpoints from before are whole' in message
