@@ -43,6 +43,7 @@ def diagonal(*axes):
 
 def nightly_but(chosen, points):
   """Returns points, or values of one parameter, all marked nightly except those of `chosen`."""
+  points = list(points)
   assert all(point in points for point in chosen)
   return [pytest.param(*(point if isinstance(point, tuple) else [point]),
                        marks=() if point in chosen else pytest.mark.nightly) for point in points]
