@@ -1,5 +1,6 @@
 """The examples: short, and they do what they say."""
 
+import functools
 import os
 import re
 import subprocess
@@ -10,69 +11,30 @@ import pytest
 
 from tensorflow_v1 import tf
 from tests import ROOT
+from tests.harness.loaded_process import run_loaded
 from towers import data
 
-BY_THEMSELVES = ['own_model', 'by_hand', 'keras_model', 'whole_run', 'text_classification',
-                 'fine_tuning', 'gan']
-MIGRATING = ['tower_loop_before', 'tower_loop_after', 'keras_before', 'keras_after',
-             'switch_before', 'switch_after', 'estimator_after']
-if hasattr(tf, 'estimator'):
-  MIGRATING.append('estimator_before')
-# As `python -m` does, one after another: most of a start is the import of TensorFlow.
-RUN_ALL = """
-import runpy, sys, traceback
-from tensorflow_v1 import tf
-for name in sys.argv[1:]:
-  print('==== ' + name, flush=True)
-  print('==== ' + name, file=sys.stderr, flush=True)
-  try:
-    with tf.Graph().as_default():
-      runpy.run_module(name, run_name='__main__')
-  except Exception:
-    traceback.print_exc()
-  sys.stdout.flush()
-"""
 
-
-def run_examples(names):
-  """Runs examples in one process; returns stdout and stderr of each, by name."""
-  done = subprocess.run([sys.executable, '-c', RUN_ALL] + names, cwd=ROOT, capture_output=True,
-                        text=True, timeout=200)
-  assert done.returncode == 0, done.stderr
-  streams = [dict(re.findall(r'==== (.*)\n((?:(?!====).*\n)*)', stream))
-             for stream in (done.stdout, done.stderr)]
-  assert list(streams[0]) == list(streams[1]) == names
-  return {name: tuple(stream[name] for stream in streams) for name in names}
-
-
-@pytest.fixture(scope='module')
-def by_themselves():
-  return run_examples(['examples.' + name for name in BY_THEMSELVES])
-
-
-@pytest.fixture(scope='module')
-def migrating():
-  """Returns the stdout of each example, by name."""
-  ran = run_examples(['examples.migrating.' + name for name in MIGRATING])
-  for name, (_, stderr) in ran.items():
-    assert 'Traceback' not in stderr, f'{name}: {stderr}'
-  return {name.split('.')[-1]: stdout for name, (stdout, _) in ran.items()}
+@functools.lru_cache(maxsize=None)
+def run_example(name):
+  """Returns what an example writes to stdout, with nothing on stderr."""
+  done = run_loaded(['-m', f'examples.{name}'], timeout=200)
+  assert done.returncode == 0 and done.stderr == '', done.stderr
+  return done.stdout
 
 
 @pytest.mark.nightly
-def test_a_model_of_ones_own_trains_in_thirty_lines(by_themselves):
+def test_a_model_of_ones_own_trains_in_thirty_lines():
   with open(os.path.join(ROOT, 'examples', 'own_model.py'), encoding='utf-8') as file:
     code = [line for line in file if line.strip()]
   assert len(code) <= 30
-  stdout, stderr = by_themselves['examples.own_model']
-  assert stderr == ''
-  loss = float(re.match(r'loss after 1200 steps: ([\d.]+)\n$', stdout).group(1))
+  loss = float(re.match(r'loss after 1200 steps: ([\d.]+)\n$', run_example('own_model')).group(1))
   assert loss < 0.02  # ln 2 = 0.69 is chance.
 
 
 @pytest.mark.nightly
-def test_by_hand_is_the_same_program(by_themselves):
-  assert by_themselves['examples.by_hand'] == by_themselves['examples.own_model']
+def test_by_hand_is_the_same_program():
+  assert run_example('by_hand') == run_example('own_model')
 
 
 @pytest.mark.nightly
@@ -89,51 +51,50 @@ def test_a_whole_run_resumes_and_reports(tmp_path):
   assert '<svg' in (tmp_path / 'run.html').read_text(encoding='utf-8')
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize('num_workers', [1, 2])
-def test_it_trains_on_several_workers_to_the_same_loss_in_each(num_workers, by_themselves):
-  stdout, stderr = by_themselves['examples.own_model']
-  if num_workers > 1:
-    command = [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
-               sys.executable, '-m', 'examples.own_model']
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0
-    stdout, stderr = done.stdout, done.stderr
-  assert stderr == ''
-  losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', stdout)
-  assert len(losses) == num_workers and len(set(losses)) == 1
-  assert float(losses[0]) < 0.02
+def launch_two(module):
+  """Returns what two workers write to stdout."""
+  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
+                         sys.executable, '-m', module], cwd=ROOT, capture_output=True, text=True,
+                        timeout=200)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
 
 
 @pytest.mark.nightly
-def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties(by_themselves):
-  stdout, stderr = by_themselves['examples.keras_model']
-  assert stderr == ''
-  found = re.match(r'loss ([\d.]+) in step 200, accuracy ([\d.]+)\n$', stdout)
+def test_it_trains_on_two_workers_to_the_same_loss_in_each():
+  losses = re.findall(r'loss after 1200 steps: ([\d.]+)\n', launch_two('examples.own_model'))
+  assert len(losses) == 2 and len(set(losses)) == 1 and float(losses[0]) < 0.02
+
+
+@pytest.mark.nightly
+def test_a_keras_model_trains_with_its_batch_norm_dropout_and_penalties():
+  found = re.match(r'loss ([\d.]+) in step 200, accuracy ([\d.]+)\n$', run_example('keras_model'))
   loss, accuracy = map(float, found.groups())
   assert loss < 1 and accuracy > 0.8
 
 
 def test_examples_are_short():
-  for name in [*BY_THEMSELVES, 'images']:
-    with open(os.path.join(ROOT, 'examples', f'{name}.py'), encoding='utf-8') as file:
+  folder = os.path.join(ROOT, 'examples')
+  for name in [name for name in os.listdir(folder) if name.endswith('.py')]:
+    with open(os.path.join(folder, name), encoding='utf-8') as file:
       assert len(file.readlines()) < 60, name
 
 
-def test_sentences_are_told_apart_by_pairs_of_words(by_themselves):
-  stdout, stderr = by_themselves['examples.text_classification']
-  assert stderr == '' and float(re.match(r'accuracy ([\d.]+): ', stdout)[1]) > 0.95
+@pytest.mark.nightly
+def test_sentences_are_told_apart_by_pairs_of_words():
+  assert float(re.match(r'accuracy ([\d.]+): ', run_example('text_classification'))[1]) > 0.95
 
 
-def test_networks_train_against_each_other(by_themselves):
-  stdout, stderr = by_themselves['examples.gan']
-  before, after = map(float, re.search(r': ([\d.]+), after 1000 steps ([\d.]+);', stdout).groups())
-  assert stderr == '' and abs(after - 2) < 0.25 < abs(before - 2)
+@pytest.mark.nightly
+def test_networks_train_against_each_other():
+  before, after = map(float, re.search(r': ([\d.]+), after 1000 steps ([\d.]+);',
+                                       run_example('gan')).groups())
+  assert abs(after - 2) < 0.25 < abs(before - 2)
 
 
-def test_fine_tuning_starts_from_what_was_learned(by_themselves):
-  stdout, stderr = by_themselves['examples.fine_tuning']
-  assert stderr == '' and re.search(r'matched +2 +body/weights_0, body/weights_1', stdout)
+def test_fine_tuning_starts_from_what_was_learned():
+  stdout = run_example('fine_tuning')
+  assert re.search(r'matched +2 +body/weights_0, body/weights_1', stdout)
   tuned, scratch = map(float, re.search(r': ([\d.]+) fine-tuned, ([\d.]+) from', stdout).groups())
   assert tuned > 0.85 and tuned > scratch
 
@@ -161,33 +122,35 @@ def test_images_train_are_exported_and_classified_by_one_script(tmp_path):
 @pytest.mark.nightly
 def test_several_workers_reach_the_loss_that_they_reached_with_estimator():
   losses = {}
-  names = ['workers_after'] + ['workers_before'] * (tf.__version__ < '1.15')
-  for name in names:
-    done = subprocess.run(
-        [sys.executable, '-m', 'towers.launch', '--workers=2', '--restarts=0', '--',
-         sys.executable, '-m', f'examples.migrating.{name}'],
-        cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    losses[name] = re.findall(r'validation loss after 60 steps: ([\d.]+)\n', done.stdout)
+  for name in ['workers_after'] + ['workers_before'] * (tf.__version__ < '1.15'):
+    losses[name] = re.findall(r'validation loss after 60 steps: ([\d.]+)\n',
+                              launch_two(f'examples.migrating.{name}'))
     assert len(losses[name]) == 1
   assert all(loss == losses['workers_after'] for loss in losses.values())
   assert float(losses['workers_after'][0]) < 1  # ln 10 = 2.3 is chance.
 
 
+def migrated(name):
+  """Returns the stdout of an example of migrating."""
+  done = run_loaded(['-m', f'examples.migrating.{name}'], timeout=200)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize('name', ['tower_loop', 'keras'])
-def test_what_has_migrated_learns_as_before(name, migrating):
+def test_what_has_migrated_learns_as_before(name):
   before, after = [
-      float(re.match(r'loss after .*: ([\d.]+)\n$', migrating[f'{name}_{when}']).group(1))
+      float(re.match(r'loss after .*: ([\d.]+)\n$', migrated(f'{name}_{when}')).group(1))
       for when in ('before', 'after')]
   # ln 10 = 2.3 is chance. Initial weights differ, so the losses cannot be equal.
   assert before < 1.2 and after < 1.2
 
 
 @pytest.mark.nightly
-def test_what_an_estimator_trained_towers_train(migrating):
+def test_what_an_estimator_trained_towers_train():
   def accuracy(name):
-    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrating[name]).group(1))
+    return float(re.search(r'accuracy after 126 steps: ([\d.]+)\n$', migrated(name)).group(1))
 
   assert accuracy('estimator_after') > 0.75  # 0.1 is chance.
   if hasattr(tf, 'estimator'):
@@ -195,8 +158,8 @@ def test_what_an_estimator_trained_towers_train(migrating):
 
 
 @pytest.mark.nightly
-def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers(migrating):
-  before, after = migrating['switch_before'], migrating['switch_after']
+def test_the_switch_takes_every_example_once_instead_of_the_same_ones_in_all_towers():
+  before, after = migrated('switch_before'), migrated('switch_after')
   with open(os.path.join(ROOT, 'docs', 'migrating.md'), encoding='utf-8') as file:
     docs = file.read()
   assert f'```\n{before}```' in docs and f'```\n{after}```' in docs

@@ -81,7 +81,8 @@ BLAMED = [
 ]
 
 
-NIGHTLY = ('layer_normalised', 'batch_attention', 'masked_mean', 'weighted_loss', 'remembering')
+NIGHTLY = ('layer_normalised', 'batch_attention', 'masked_mean', 'weighted_loss', 'remembering',
+           'in_batch_negatives', 'sum_by_a_loop', 'collected')
 
 
 @pytest.mark.parametrize('name, words', [

@@ -75,8 +75,8 @@ def test_a_tower_launches_ten_ops_more_than_a_loop_by_hand():
   assert [tensor.dtype for tensor in back if '/Mean_grad/' not in tensor.name] == [tf.bool]
 
 
-def test_eight_replicas_launch_fifteen_ops_more_each_beside_collectives():
-  found, program = build(8, variables='replicated')
+def test_four_replicas_launch_fifteen_ops_more_each_beside_collectives():
+  found, program = build(4, variables='replicated')
   by_hand = count(build_by_hand(program), '/device:GPU:0')
   for tower in program.towers:
     ours = count(found, tower.device)
@@ -86,11 +86,12 @@ def test_eight_replicas_launch_fifteen_ops_more_each_beside_collectives():
     assert more <= 15, (tower.device, ours - by_hand, by_hand - ours)
   # A loss from each tower, and the flag of one.
   back = [copy.tensor for copy in found.to_host() if '/Mean_grad/' not in copy.tensor.name]
-  assert collections.Counter(tensor.dtype for tensor in back) == {tf.float32: 8, tf.bool: 1}
+  assert collections.Counter(tensor.dtype for tensor in back) == {tf.float32: 4, tf.bool: 1}
 
 
 @pytest.mark.parametrize('model, optimizer, most', [
-    ('resnet20', 'momentum', 3), ('resnet20', 'rmsprop', 3), ('resnet50', 'rmsprop', 25)])
+    ('resnet20', 'momentum', 3), pytest.param('resnet20', 'rmsprop', 3, marks=pytest.mark.nightly),
+    pytest.param('resnet50', 'rmsprop', 25, marks=pytest.mark.nightly)])
 def test_the_guard_is_few_kernels(model, optimizer, most):
   found, _ = build(1, variables='first', model=model, optimizer=optimizer)
   guard = [op for op in found.launches if op.name.startswith(('apply/guard/', 'apply/gate/'))

@@ -169,6 +169,7 @@ COLLISIONS = {
 }
 
 
+@pytest.mark.nightly(but=['control inputs', 'a variable and an op', 'the scope within the scope'])
 @pytest.mark.parametrize('case', sorted(COLLISIONS))
 def test_names_that_collide(case):
   outside, layers, placement = COLLISIONS[case]

@@ -141,6 +141,7 @@ def test_metrics_are_those_since_the_validation_before():
   assert result['train_loss'] == losses.losses[-1]
 
 
+@pytest.mark.nightly(but='on_validation-settings1')
 @pytest.mark.parametrize('when, settings', [
     ('on_step', dict()), ('on_validation', dict()),
     ('on_step', dict(validation_tower=True, num_towers=3))])

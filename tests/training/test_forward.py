@@ -85,6 +85,7 @@ def test_what_does_not_fit_is_refused(compute, message):
       session.predict(iter([]), net)
 
 
+@pytest.mark.nightly(but='0.5')
 @pytest.mark.parametrize('average_weights', [None, 0.5])
 def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(
     average_weights, tmp_path):

@@ -179,6 +179,7 @@ def test_one_object_updates_all_its_variables_at_once():
     build_groups({'a': towers.Every(2, adam), 'b': adam}, 0.1, ['a/1', 'b'])
 
 
+@pytest.mark.nightly(but='2-True-settings2')
 @pytest.mark.parametrize('num_towers, refuses, settings', [
     (1, False, {}), (3, True, {}), (2, True, dict(variables='replicated', average_weights=0.9))])
 def test_a_group_acts_in_every_third_step(num_towers, refuses, settings, tmp_path):

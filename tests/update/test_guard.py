@@ -65,7 +65,7 @@ CASES = {
                      dict(model=normed, validation_tower=True, num_towers=4, validation=TRAIN),
 }
 NIGHTLY = ('clipped, decayed', 'mean batch norm', 'sparse', 'accumulated',
-        'beside a validation tower')
+        'beside a validation tower', 'momentum', 'synchronous batch norm')
 
 
 @pytest.mark.parametrize('case, value', [

@@ -35,6 +35,7 @@ def train(folder, steps, rows=ROWS[:71], labels=LABELS[:71], **own):
                         **own)
 
 
+@pytest.mark.nightly(but=['fewer', 'fold'])
 @pytest.mark.parametrize('other', sorted(OTHERS))
 def test_other_data_is_refused_by_what_differs_unless_it_is_new(other, tmp_path, capsys):
   rows, labels, difference = OTHERS[other]
