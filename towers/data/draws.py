@@ -22,7 +22,7 @@ def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> 
 
   Args:
     indices: of the examples, int64 `[examples]`.
-    epoch: int64 scalar.
+    epoch: int64, of all examples, or `[examples]`.
     seed: any int.
     count: how many to draw for each example.
     first: position of the first of these.

@@ -9,6 +9,9 @@ it. So an epoch has the same global batches whatever the input mode and the numb
 
 With several shards, each takes from every global batch the examples that the plan deals to it.
 Batches may then differ in size, and data sets are cut where `Dataset.batch` cannot cut them.
+
+Where the rest of an epoch is carried, epochs are joined before they are cut into batches. A shard
+then takes the same places of every batch, so that its batches are of one size.
 """
 
 import functools
@@ -29,10 +32,10 @@ class Start(NamedTuple):
 
   Attributes:
     epoch: from 0.
-    micro_batch: the first one to take of that epoch.
+    position: of the first example to take of that epoch, where a global batch begins.
   """
   epoch: Any
-  micro_batch: Any
+  position: Any
 
 
 class Shard(NamedTuple):
@@ -48,6 +51,17 @@ class Shard(NamedTuple):
   def dealt(self, count: Any) -> Any:
     """Returns how many of the first `count` examples are in the shard, an int or a tensor."""
     return dealt(count, self.position, self.num_shards)
+
+
+class First(NamedTuple):
+  """The first example that a shard takes of an epoch, scalar int64 tensors.
+
+  Attributes:
+    index: in the shard; where the rest is carried, in the epoch.
+    behind: where the rest is carried, examples between it and the beginning of a batch before.
+  """
+  index: Any
+  behind: Any = None
 
 
 def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str, shard: Shard,
@@ -67,10 +81,7 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
     seed: of the shuffling; None for the order of the elements.
     parallel_calls: examples that are parsed at a time.
   """
-  def build_epoch(epoch):
-    first_micro_batch = tf.where(tf.equal(epoch, start.epoch), start.micro_batch,
-                                 tf.zeros_like(start.micro_batch))
-    first = shard.dealt(first_micro_batch * plan.micro_batch_size)
+  def build_elements(epoch, first):
     if examples.elements is None:
       elements = _order_indices(examples.buckets, plan, shard, first, seed=seed, epoch=epoch)
     else:
@@ -85,17 +96,35 @@ def build_epochs(examples: Examples, arrays: List[Any], *, plan: Plan, mode: str
       elements = examples.read(elements, *arrays, epoch=epoch, parallel_calls=parallel_calls)
     elif examples.parse_example:
       elements = elements.map(examples.parse_example, num_parallel_calls=parallel_calls)
+    return _encode_examples(elements, examples)
 
-    elements = _encode_examples(elements, examples)
+  def prepare(elements):
     check_components(elements, examples.name)
-    padding = choose_padding(elements, examples.padding, examples.name)
-    batches = _batch_elements(elements, examples._replace(padding=padding), plan, mode, shard,
-                              first_micro_batch)
-    if examples.takes_epoch:
-      batches = tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(epoch).repeat()))
-    return batches
+    return examples._replace(padding=choose_padding(elements, examples.padding, examples.name))
 
-  return tf.data.Dataset.range(start.epoch, _ENDLESS).flat_map(as_written(build_epoch))
+  def build_epoch(epoch):
+    is_first = tf.equal(epoch, start.epoch)
+    position = tf.where(is_first, start.position, tf.zeros_like(start.position))
+    elements = build_elements(epoch, First(shard.dealt(position)))
+    batches = _batch_elements(elements, prepare(elements), plan, mode, shard,
+                              position // plan.micro_batch_size)
+    return _with_epoch(batches, epoch) if examples.takes_epoch else batches
+
+  def build_carried(epoch):
+    # How far the epoch's first example is behind the first of all.
+    behind = (epoch - start.epoch) * plan.num_examples - start.position
+    elements = build_elements(epoch, First(tf.maximum(-behind, 0), tf.maximum(behind, 0)))
+    return _with_epoch(elements, epoch) if examples.takes_epoch else elements
+
+  epochs = tf.data.Dataset.range(start.epoch, _ENDLESS)
+  if not plan.carries:
+    return epochs.flat_map(as_written(build_epoch))
+  elements = epochs.flat_map(as_written(build_carried))
+  return _batch_carried(elements, prepare(elements), plan, mode, shard)
+
+
+def _with_epoch(data_set, epoch):
+  return tf.data.Dataset.zip((data_set, tf.data.Dataset.from_tensors(epoch).repeat()))
 
 
 def _encode_examples(elements, examples):
@@ -118,25 +147,32 @@ def share_sizes(size: Any, num_towers: int) -> Any:
 
 
 def _order_indices(buckets, plan, shard, first, *, seed, epoch):
-  """Returns the indices that a shard takes in an epoch, from its `first` on, as a data set.
+  """Returns the indices that a shard takes in an epoch, from `first` on, as a data set.
 
   A thread of the input runs Python for their order. Ops would permute as fast, but take eight
   iterators two seconds to build and as long to start.
   """
-  end = shard.dealt(plan.examples_per_epoch)
-  if seed is None and buckets is None:
-    return tf.data.Dataset.range(shard.position + first * shard.num_shards, plan.examples_per_epoch,
-                                 shard.num_shards)
-
   order = plan.order(seed=seed, buckets=buckets)
+  if plan.carries:
+    begin, end, block_size = first.index, plan.num_examples, _BLOCK * shard.num_shards
+  elif seed is None and buckets is None:
+    return tf.data.Dataset.range(shard.position + first.index * shard.num_shards,
+                                 plan.examples_per_epoch, shard.num_shards)
+  else:
+    begin, end, block_size = first.index, shard.dealt(plan.examples_per_epoch), _BLOCK
 
   def order_block(begin):
-    block = tf.range(begin, tf.minimum(begin + _BLOCK, end))
-    indices = tf.numpy_function(order, [shard.position + block * shard.num_shards, epoch], tf.int64)
-    indices.set_shape(block.shape)
+    block = tf.range(begin, tf.minimum(begin + block_size, end))
+    if plan.carries:
+      places = (block - first.index + first.behind) % plan.micro_batch_size
+      positions = tf.boolean_mask(block, tf.equal(places % shard.num_shards, shard.position))
+    else:
+      positions = shard.position + block * shard.num_shards
+    indices = tf.numpy_function(order, [positions, epoch], tf.int64)
+    indices.set_shape(positions.shape)
     return indices
 
-  return unbatch(tf.data.Dataset.range(first, end, _BLOCK).map(as_written(order_block)))
+  return unbatch(tf.data.Dataset.range(begin, end, block_size).map(as_written(order_block)))
 
 
 def _order_elements(elements, examples, plan, shard, first, *, seed):
@@ -152,9 +188,21 @@ def _order_elements(elements, examples, plan, shard, first, *, seed):
   if seed is not None:
     elements = elements.shuffle(examples.shuffle_buffer or plan.num_examples, seed=seed,
                                 reshuffle_each_iteration=False)
+  if plan.carries:
+    return _take_places(elements.skip(first.index), plan, shard, first.behind)
   if shard.num_shards > 1:
     elements = elements.shard(shard.num_shards, shard.position)
-  return elements.take(shard.dealt(plan.examples_per_epoch)).skip(first)
+  return elements.take(shard.dealt(plan.examples_per_epoch)).skip(first.index)
+
+
+def _take_places(elements, plan, shard, behind):
+  """Returns the elements at a shard's places of every batch; the first is `behind` a batch."""
+  if shard.num_shards == 1:
+    return elements
+  places = tf.data.Dataset.range(behind, _ENDLESS)
+  dealt_to_it = tf.data.Dataset.zip((elements, places)).filter(as_written(
+      lambda _, place: tf.equal(place % plan.micro_batch_size % shard.num_shards, shard.position)))
+  return dealt_to_it.map(as_written(lambda element, _: element))
 
 
 def _epoch_seed(seed, epoch):
@@ -205,6 +253,18 @@ def _batch_elements(elements, examples, plan, mode, shard, first_micro_batch):
                             first_micro_batch)
   else:
     batches = make_batches(elements, plan.micro_batch_size, drop_remainder=plan.is_even)
+  return _share_batches(batches, plan.num_towers) if mode == 'next' else batches
+
+
+def _batch_carried(elements, examples, plan, mode, shard):
+  """Returns the same as `_batch_elements` of epochs that have been joined."""
+  size = shard.dealt(plan.micro_batch_size)
+  # Workers whose sizes differ would build graphs of other shapes.
+  settings = dict(drop_remainder=plan.micro_batch_size % plan.num_workers == 0)
+  if mode == 'next' and examples.padding is None and size % plan.num_towers == 0:
+    return elements.batch(size // plan.num_towers, **settings)
+  batches = batch_rows(elements, size, padding=examples.padding, name=examples.name,
+                       marks_bad=examples.marks_bad, **settings)
   return _share_batches(batches, plan.num_towers) if mode == 'next' else batches
 
 

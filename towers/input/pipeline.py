@@ -50,7 +50,8 @@ class Inputs(NamedTuple):
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for
       instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
-    feed_dict: `feed_dict(step)` is the feed of `initializer` that makes `step` the next one.
+    feed_dict: `feed_dict(step, offset=0)` is the feed of `initializer` that makes `step` the next
+      one; `offset` as in `Plan`.
     order: in which it takes its examples.
     needs_threads: whether a batch is so much work that several threads should share it.
     mode: 'split', 'next' or 'shard'.
@@ -79,15 +80,18 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       each core.
 
   Raises:
-    UsageError: an unknown mode.
+    UsageError: an unknown mode, or buckets whose rest would be carried.
   """
+  if plan.carries and examples.buckets is not None:
+    raise UsageError(f'last_batch=carry cuts batches across the ends of epochs, and {examples.name}'
+                     ' sorts those of an epoch by length: use last_batch=keep, or no buckets.')
   if mode not in INPUT_MODES:
     raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
 
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
     arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
     start = Start(tf.placeholder(tf.int64, [], 'start_epoch'),
-                  tf.placeholder(tf.int64, [], 'start_micro_batch'))
+                  tf.placeholder(tf.int64, [], 'start_position'))
     shards = _choose_shards(plan, mode)
     deals = [build_deal(plan, *shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
@@ -116,13 +120,10 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       batches = _build_batches(_TAKE[mode](get_nexts, plan), plan, mode, examples.marks_bad)
     return [batch._replace(deal=deal) for batch, deal in zip(batches, deals)]
 
-  def feed_dict(step):
-    epoch, step_in_epoch = plan.position(step)
-    return {
-        **dict(zip(arrays, examples.arrays)),
-        start.epoch: epoch,
-        start.micro_batch: step_in_epoch * plan.accumulate,
-    }
+  def feed_dict(step, offset=0):
+    first = plan._replace(offset=offset).examples_before(step)
+    epoch, position = divmod(first, plan.examples_per_epoch)
+    return {**dict(zip(arrays, examples.arrays)), start.epoch: epoch, start.position: position}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
@@ -153,7 +154,7 @@ def _split_one_batch(get_nexts, plan):
   batch = get_nexts[0]()
   if plan.num_towers == 1:
     return [batch]
-  if plan.is_even and plan.micro_batch_size % plan.num_workers == 0:
+  if _is_static(plan, plan.num_workers):
     sizes = plan.shares(plan.micro_batch_size)
   else:
     sizes = share_sizes(leading_size(batch, tf.int32), plan.num_towers)
@@ -194,7 +195,7 @@ def _build_batches(taken, plan, mode, marks_bad):
   num_shards = plan.num_workers * (plan.num_towers if mode == 'shard' else 1)
   if marks_bad:
     taken = [_leave_out_bad(*marked) for marked in taken]
-  elif plan.is_even and plan.micro_batch_size % num_shards == 0:
+  elif _is_static(plan, num_shards):
     sizes = plan.shares(plan.micro_batch_size)
     for tensors, size in zip(taken, sizes):
       for tensor in tf.nest.flatten(tensors):
@@ -210,6 +211,12 @@ def _build_batches(taken, plan, mode, marks_bad):
     taken = [_repeat_last(tensors, count, plan.num_rows) for tensors, count in zip(taken, counts)]
   return [Batch(tensors, count, may_be_empty=may_be_empty, is_padded=is_padded,
                 most_rows=plan.num_rows) for tensors, count in zip(taken, counts)]
+
+
+def _is_static(plan, num_shards):
+  """Whether each of so many shards has one size in all batches, on all workers alike."""
+  divisor = plan.num_workers if plan.carries else num_shards
+  return plan.is_even and plan.micro_batch_size % divisor == 0
 
 
 def _leave_out_bad(tensors, is_good):

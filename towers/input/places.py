@@ -87,7 +87,7 @@ def build_places(batches: Sequence[Any], *, read_step: Callable[[], Tensor],
       size = plan.micro_batch_size if plan else tf.add_n(counts)
       begin = tf.constant(0, tf.int64) if micro_batch is None else micro_batch * size
       offset = position
-      if plan and size % num_shards:
+      if plan and size % num_shards and not plan.carries:
         # The shards take turns at the first row of a batch.
         before_step = read_step() % plan.steps_per_epoch * plan.batch_size
         offset = (position - before_step - begin) % num_shards

@@ -12,7 +12,12 @@ These are positions in an epoch. The example at a position is the one of this nu
 the one that the epoch's permutation has there: position k goes to global batch k // 8 in any case.
 
 The last batch of an epoch is smaller when the sizes do not divide; a tower may then even get
-nothing. `last_batch` says whether it is taken as it is, filled up, or left out.
+nothing. `last_batch` says whether it is taken as it is, filled up, left out, or carried: then the
+first examples of the next epoch fill it up, every batch is full, and batches are cut out of the
+epochs as if these were one.
+
+  carry    0 1 2 3 4 5 6 7 │ 8 9 10 11 12 0' 1' 2' │ 3' 4' …    and position k of a batch, not of an
+                                                              epoch, goes to worker and tower
 
 Several workers, processes with towers of their own, share every global batch as the towers of
 `shard` do: example i of an epoch goes to worker i modulo their number, and there to a tower by the
@@ -23,6 +28,7 @@ is cut into several *micro-batches*, each over all towers and in a session.run o
 it is one micro-batch.
 """
 
+import math
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -32,8 +38,9 @@ from towers.data.examples import Buckets
 from towers.input.buckets import order_by_length
 from towers.input.permutation import permute
 
-# As it is; filled up with rows that do not count, so that shapes are static; left out.
-LAST_BATCHES = ('keep', 'pad', 'drop')
+# As it is; filled up with rows that do not count, so that shapes are static; left out; filled up
+# with the next epoch's first examples.
+LAST_BATCHES = ('keep', 'pad', 'drop', 'carry')
 
 
 class Plan(NamedTuple):
@@ -47,6 +54,8 @@ class Plan(NamedTuple):
     accumulate: micro-batches of a full global batch.
     num_workers: workers that share each global batch, each with as many towers.
     rank: of this worker, from 0.
+    offset: where the rest is carried, what step 0 would have taken already had all steps been of
+      `batch_size`; a run that resumes with another batch size has one, maybe negative.
   """
   num_examples: int
   batch_size: int
@@ -55,6 +64,12 @@ class Plan(NamedTuple):
   accumulate: int = 1
   num_workers: int = 1
   rank: int = 0
+  offset: int = 0
+
+  @property
+  def carries(self) -> bool:
+    """Whether the rest of an epoch goes into the next one's first batch."""
+    return self.last_batch == 'carry'
 
   @property
   def micro_batch_size(self) -> int:
@@ -63,7 +78,7 @@ class Plan(NamedTuple):
 
   @property
   def steps_per_epoch(self) -> int:
-    """Steps that cover an epoch once."""
+    """Steps that cover an epoch once; where the rest is carried, often one fewer does."""
     full, remainder = divmod(self.num_examples, self.batch_size)
     return full + (remainder > 0 and self.last_batch != 'drop')
 
@@ -80,7 +95,7 @@ class Plan(NamedTuple):
   @property
   def is_even(self) -> bool:
     """Whether every micro-batch has `micro_batch_size` examples, so that shapes are static."""
-    return self.examples_per_epoch % self.micro_batch_size == 0
+    return self.carries or self.examples_per_epoch % self.micro_batch_size == 0
 
   @property
   def num_rows(self) -> int:
@@ -90,14 +105,20 @@ class Plan(NamedTuple):
   @property
   def may_leave_a_tower_empty(self) -> bool:
     """Whether the last micro-batch of an epoch has fewer examples than there are towers."""
-    return 0 < self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers
+    return not self.is_even and (
+        self.examples_per_epoch % self.micro_batch_size < self.num_workers * self.num_towers)
 
   def position(self, step: int) -> Tuple[int, int]:
-    """Returns the epoch of a step, and the step's index in that epoch, all from 0."""
+    """Returns the epoch of a step's first example, and the step's index in it, all from 0."""
+    if self.carries:
+      epoch, position = divmod(self.examples_before(step), self.num_examples)
+      return epoch, -(-position // self.batch_size)
     return divmod(step, self.steps_per_epoch)
 
   def size_at(self, step: int) -> int:
     """Returns the number of examples in the global batch of a step."""
+    if self.carries:
+      return self.batch_size
     _, step_in_epoch = self.position(step)
     return min(self.batch_size, self.examples_per_epoch - step_in_epoch * self.batch_size)
 
@@ -107,8 +128,19 @@ class Plan(NamedTuple):
 
   def examples_before(self, step: int) -> int:
     """Returns the number of examples of all steps before this one, all epochs together."""
+    if self.carries:
+      return self.offset + step * self.batch_size
     epoch, step_in_epoch = self.position(step)
     return epoch * self.examples_per_epoch + step_in_epoch * self.batch_size
+
+  def steps_in(self, epochs: float) -> int:
+    """Returns the steps of so many epochs from the first step on, rounded; at least 1.
+
+    Where the rest is carried, the last step is the one that ends the last epoch.
+    """
+    if self.carries:
+      return max(1, math.ceil((epochs * self.num_examples - self.offset) / self.batch_size))
+    return max(1, round(epochs * self.steps_per_epoch))
 
   def order(self, *, seed: Optional[int] = None, buckets: Optional[Buckets] = None
            ) -> Callable[[Any, int], np.ndarray]:
@@ -140,9 +172,11 @@ class Plan(NamedTuple):
       seed: of the shuffling; None for the order of the examples.
       buckets: of the split, or None.
     """
-    epoch, step_in_epoch = self.position(step)
-    positions = step_in_epoch * self.batch_size + np.arange(self.size_at(step), dtype=np.int64)
-    return self.order(seed=seed, buckets=buckets)(positions, epoch)
+    positions = self.examples_before(step) + np.arange(self.size_at(step), dtype=np.int64)
+    epochs, positions = np.divmod(positions, self.examples_per_epoch)
+    order = self.order(seed=seed, buckets=buckets)
+    return np.concatenate([order(positions[epochs == epoch], epoch)
+                           for epoch in range(epochs[0], epochs[-1] + 1)])
 
   def shares(self, size: int) -> List[int]:
     """Returns the share of each tower of this worker in a micro-batch of `size` examples.
