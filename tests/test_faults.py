@@ -22,7 +22,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.tfrecord import check_damage, load_index, write_record
 from towers.placement.cluster import read_cluster
-from towers.training.settings.intervals import count_interval, parse_trace_steps
+from towers.training.settings.intervals import build_interval, parse_trace_steps
 from towers_data.image_folder import find_image_files
 from towers_data.tfrecord_folder import read_description
 from towers_tools.page import format_page, read_runs
@@ -140,7 +140,7 @@ def read_hostile_page(text, folder):
 
 
 def read_hostile_steps(text, _):
-  for read in (parse_trace_steps, lambda text: count_interval('validate_every', text, 10)):
+  for read in (parse_trace_steps, lambda text: build_interval('validate_every', text, None)):
     with contextlib.suppress(UsageError):
       read(text)
 

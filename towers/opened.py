@@ -179,12 +179,12 @@ class Opened:
     steps.broadcast()
     step, examples_seen = session.run([get_global_step(), get_examples_seen()])
     check_resume(path, step=int(step), examples_seen=int(examples_seen), plan=self.program.plan,
-                 may_skip=may_skip)
+                 may_skip=may_skip, was_carried=checkpoints.was_carried if checkpoints else True)
     if self._warm_start is not None and self.program.workers.rank == 0:
       write_line(f'initial weights: those of the checkpoint; {self._warm_start.settings.path} is '
                  'not read')
     self._warm_start = None
-    steps.step = int(step)
+    steps.resume(int(step))
     return path
 
   def begin_anew(self) -> None:
@@ -236,7 +236,8 @@ class Opened:
   def move_back(self):
     """Starts the training input again where the next step's examples begin."""
     if self._training_moved:
-      self.program.feed.start(self.steps.session, step=self.steps.step)
+      self.program.feed.start(self.steps.session, step=self.steps.step,
+                              offset=self.steps.plan.offset)
       self._training_moved = False
 
   def _join(self, startup):

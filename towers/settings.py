@@ -76,8 +76,8 @@ GROUPS = {
                  'micro-batches per step: more of them take less memory; auto: as many as fit',
                  _at_least(1)),
         _program('last_batch', str, 'keep',
-                 'of an epoch, if it is smaller: as it is; filled up, for one shape; left out; carried '
-                 'into the next epoch',
+                 'of an epoch, if it is smaller: as it is; filled up, for one shape; left out; '
+                 'filled up from the next epoch',
                  ('keep', 'pad', 'drop', 'carry')),
     ),
     'inputs': (

@@ -11,6 +11,7 @@ from towers.training.reporting.progress import Progress
 from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import History
+from towers.training.settings.intervals import Interval
 from towers.training.settings.schedule import Schedule
 from towers_tools.report import Report
 
@@ -36,7 +37,7 @@ class List(MetricWriter):
 
 def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), every=3,
           total_steps=12, kill_after=None, on_nan='stop', before_step=lambda step: None,
-          **schedule):
+          validate_every=5, save_every=4):
   """Runs main.py's loop to the end; returns its screen output."""
   stream = io.StringIO()
   history = History()
@@ -62,7 +63,7 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
           description='<two> towers', versions={}, read_seconds=progress.seconds,
           warn=progress.write))
     if writers:
-      samples = MetricSamples(run.steps, plan=run.program.plan, every=every,
+      samples = MetricSamples(run.steps, plan=run.program.plan, every=Interval(every),
                               first_step=step, metric_writers=writers,
                               has_validated=history.has_validated)
       progress.callbacks.append(samples)
@@ -78,8 +79,8 @@ def train(run, *, folder=None, summaries=None, report=None, metric_writers=(), e
     run.steps.start(step)
     try:
       Loop(run.opened, progress=progress, history=history, checkpoints=checkpoints,
-           schedule=Schedule(total_steps, on_nan=on_nan,
-                             **dict(dict(validate_every=5, save_every=4), **schedule))).run()
+           schedule=Schedule(total_steps, on_nan=on_nan, validate_every=Interval(validate_every),
+                             save_every=Interval(save_every))).run()
     except Killed:
       return stream.getvalue()
     finally:

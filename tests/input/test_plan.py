@@ -11,9 +11,10 @@ from towers.input.plan import build_plan, dealt
 
 # Examples, examples of a run, towers, the last batch, runs of a step.
 sizes = st.tuples(
-    st.integers(1, 60), st.integers(1, 20), st.integers(1, 8), st.sampled_from(['keep', 'pad', 'drop']),
-    st.integers(1, 4)).filter(lambda size: size[2] <= min(size[0], size[1]) and
-                              (size[3] != 'drop' or size[1] * size[4] <= size[0]))
+    st.integers(1, 60), st.integers(1, 20), st.integers(1, 8),
+    st.sampled_from(['keep', 'pad', 'drop']), st.integers(1, 4)).filter(
+        lambda size: size[2] <= min(size[0], size[1]) and
+        (size[3] != 'drop' or size[1] * size[4] <= size[0]))
 
 
 def cut(numbers, size):
@@ -74,7 +75,8 @@ def test_eight_over_three():
     (dict(num_examples=5, batch_size=8, num_towers=2, last_batch='drop'), ['5 examples',
         'batch of 8']),
     (dict(num_examples=5, batch_size=8, num_towers=0), ['0', '1 tower']),
-    (dict(num_examples=9, batch_size=8, num_towers=1, last_batch='cut'), ['cut', 'pad, drop, carry']),
+    (dict(num_examples=9, batch_size=8, num_towers=1, last_batch='cut'),
+     ['cut', 'pad, drop, carry']),
     (dict(num_examples=50, batch_size=8, num_towers=2, num_workers=2, accumulate=4),
      ['2 examples', '4 towers of 2 workers', 'at least 16']),
 ])

@@ -44,8 +44,9 @@ def deal(plan, mode, step):
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.integers(40, 130), st.integers(40, 70), st.sampled_from(['keep', 'pad', 'drop']),
-                  st.lists(parts, min_size=1, max_size=5), st.booleans())
+@hypothesis.given(st.integers(40, 130), st.integers(40, 70),
+                  st.sampled_from(['keep', 'pad', 'drop']), st.lists(parts, min_size=1, max_size=5),
+                  st.booleans())
 def test_any_chain_of_shapes_takes_each_example_once_an_epoch(num_examples, batch_size,
                                                               last_batch, chain, shuffle):
   batch_size = min(batch_size, num_examples) // 4 * 4

@@ -22,6 +22,7 @@ from towers.training.loop import Loop
 from towers.training.run import watch_records
 from towers.training.saving.checkpoints import Checkpoints
 from towers.training.saving.history import MOST_ROLLBACKS, History
+from towers.training.settings.intervals import Interval
 from towers.training.settings.schedule import Schedule
 from towers.training.stepping.not_finite import NotFinite, Retried
 
@@ -92,7 +93,8 @@ def loop(run, *, total_steps=9, validate_every=4, save_every=100, save_seconds=N
     run.steps.scale_learning_rate(history.rate_factor)
     run.steps.start(step)
     outcome = None
-    schedule = Schedule(total_steps, validate_every, save_every, save_seconds, on_nan)
+    schedule = Schedule(total_steps, Interval(validate_every), Interval(save_every), save_seconds,
+                        on_nan)
     with contextlib.suppress(Interrupted, Killed):
       outcome = Loop(run.opened, checkpoints=checkpoints, progress=recorder, history=history,
                      schedule=schedule, signals=recorder, clock=clock).run()

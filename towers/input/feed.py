@@ -44,8 +44,11 @@ class Feed(NamedTuple):
     """
     return [] if self.stage is None else self.stage.put_ops
 
-  def start(self, session: Any, *, step: int = 0, peeks: bool = False) -> Optional[List[Any]]:
+  def start(self, session: Any, *, step: int = 0, offset: int = 0,
+            peeks: bool = False) -> Optional[List[Any]]:
     """Starts the iterators at `step` and fills the staging areas; changes no variable.
+
+    Where a run has resumed with another batch size, `offset` is that of its `Plan`.
 
     Returns:
       with `peeks` the values of the first tower's first batch, which it is still to take, in the
@@ -56,7 +59,7 @@ class Feed(NamedTuple):
     fetched, known = [value for value in first if tf.is_tensor(value)], first[-1:]
     rows: List[Any] = []
     clear = [] if self.stage is None else [self.stage.clear_op]
-    starts = [clear + [self.inputs.initializer], self.inputs.feed_dict(step)]
+    starts = [clear + [self.inputs.initializer], self.inputs.feed_dict(step, offset)]
     session.run(*starts)
     if self.stage is not None:
       for index in range(self.stage.depth):

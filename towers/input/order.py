@@ -14,6 +14,8 @@ from towers.input.plan import Plan
 
 # The name of a tensor in checkpoints that belongs to no variable.
 ORDER_TENSOR = 'towers/order'
+# The same; it is there where the rest of an epoch is carried.
+CARRY_TENSOR = 'towers/carry'
 # Raise it with every change of `permutation`.
 _VERSION = 1
 

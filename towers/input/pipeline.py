@@ -80,11 +80,14 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
       each core.
 
   Raises:
-    UsageError: an unknown mode, or buckets whose rest would be carried.
+    UsageError: an unknown mode, or examples that cannot fill the batches of `last_batch=carry`.
   """
   if plan.carries and examples.buckets is not None:
     raise UsageError(f'last_batch=carry cuts batches across the ends of epochs, and {examples.name}'
                      ' sorts those of an epoch by length: use last_batch=keep, or no buckets.')
+  if plan.carries and examples.marks_bad:
+    raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
+                     'records out of them: use last_batch=keep, or on_bad_record=fail.')
   if mode not in INPUT_MODES:
     raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
 

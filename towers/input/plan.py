@@ -115,6 +115,12 @@ class Plan(NamedTuple):
       return epoch, -(-position // self.batch_size)
     return divmod(step, self.steps_per_epoch)
 
+  def resumed_at(self, step: int, examples: int) -> 'Plan':
+    """Returns the plan of a run that has taken so many examples when it resumes at a step."""
+    if not self.carries:
+      return self
+    return self._replace(offset=examples - step * self.batch_size)
+
   def size_at(self, step: int) -> int:
     """Returns the number of examples in the global batch of a step."""
     if self.carries:

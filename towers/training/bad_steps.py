@@ -35,7 +35,7 @@ class BadSteps:
                            'and then')
       return False
 
-    epoch, index = session.program.plan.position(step)
+    epoch, index = session.steps.plan.position(step)
     what = (f'step {step + 1} (batch {index + 1} of epoch {epoch + 1}) is not finite: '
             f'{retried.describe()}')
     if session.program.devices.kind == 'GPU' and uses_persistent_batch_norm():

@@ -40,7 +40,7 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
   """Returns the program that a config describes; the `workers` that TF_CONFIG says if None."""
 
   def learning_rate(plan: Plan) -> Rate:
-    total_examples = plan.examples_before(config.count_steps(plan.steps_per_epoch))
+    total_examples = plan.examples_before(config.count_steps(plan))
     return build_learning_rate(
         config.peak_learning_rate(), schedule=config.schedule,
         examples_seen=get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,

@@ -17,6 +17,7 @@ from towers.base.json_files import read_sealed, write_sealed
 from towers.base.output import write_line
 from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
+from towers.placement.counters import get_examples_seen
 from towers.session import Session
 from towers.training.faults.signals import Interrupted, Signals
 from towers.training.saving.files import list_steps, path_of
@@ -80,10 +81,10 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
         'An evaluator measures checkpoints: give it the checkpoint_dir of the workers.')
   evaluations = Evaluations(folder)
   summaries = _build_summaries(config.summary_dir)
-  last_step = config.count_steps(program.plan.steps_per_epoch)
+  plan = program.plan
 
   def is_over(measured_step):
-    return _is_over(folder, measured_step, last_step, best_metric=config.best_metric,
+    return _is_over(folder, measured_step, config.count_steps(plan), best_metric=config.best_metric,
                     early_stopping=config.early_stopping)
 
   session = Session(program, **config.session_settings())
@@ -94,6 +95,7 @@ def evaluate(program: TrainingGraph, config: Config, *, startup: Startup, signal
     signals.leave_to_run(lambda: 0.0)
     for step in _restore_each(session.tf_session, program.averages, folder, evaluations, is_over,
                               signals, sleep):
+      plan = plan.resumed_at(step, int(session.tf_session.run(get_examples_seen())))
       measured = steps.begin_pass(step)
       steps.validate(measured, goes_on=lambda: signals.received is None)
       _leave_if_asked(signals)

@@ -151,7 +151,7 @@ class Loop:
 
   def _is_to_save(self, is_last):
     step = self._steps.step
-    is_due = is_last or step % self._schedule.save_every == 0
+    is_due = is_last or self._schedule.save_every.is_due(step)
     return is_due and step > 0 and not self._keeper.has_saved
 
   def _say_why(self):
@@ -165,14 +165,14 @@ class Loop:
     """Returns the next step after which the run validates, saves or ends."""
     schedule = self._schedule
     intervals = (schedule.validate_every, schedule.save_every)
-    return min([schedule.total_steps] + [(step // every + 1) * every for every in intervals])
+    return min([schedule.total_steps] + [every.next(step) for every in intervals])
 
   def _validate_if_due(self, is_last):
     steps, step, saves = self._steps, self._steps.step, self._is_to_save(is_last)
     # A pass ends before a checkpoint, since a run that resumes there could not continue it.
     if self._running is not None and (self._running.is_complete or is_last or saves):
       self._finish_pass()
-    is_due = is_last or step % self._schedule.validate_every == 0
+    is_due = is_last or self._schedule.validate_every.is_due(step)
     if (steps.can_validate and self._running is None and step > 0 and is_due and
         not self._history.has_validated(step)):
       self._begin_pass()
@@ -199,7 +199,7 @@ class Loop:
     self._finished, self._running = running, None
     measured, steps.pass_began = steps.pass_began, None
     # Where it was not due a run that goes on from here must not find it.
-    is_due = (running.step % self._schedule.validate_every == 0 or
+    is_due = (self._schedule.validate_every.is_due(running.step) or
               running.step >= self._schedule.total_steps)
     if is_due and not self._history.has_validated(running.step):
       self._history.add(running.step, running.means())

@@ -148,7 +148,7 @@ class Run:
       may_shrink: whether an OutOfMemory is to tell where the run stands.
     """
     config, program = self._config, self.program
-    schedule, history = self._build_schedule(), self._build_history()
+    history = self._build_history()
     if config.keeps_curves:
       program.build_gradient_norm()
     self.session = session = Session(program, stall_seconds=config.stall_seconds,
@@ -158,8 +158,12 @@ class Run:
     with session.opened(self._startup, self._worker), session.as_default():
       try:
         with session.explained():
-          step = self._begin(checkpoints, history, standing, schedule.total_steps)
-          return self._loop_from(step, schedule, checkpoints, history, reached)
+          path = self._begin(checkpoints, history, standing)
+          schedule = self._build_schedule()
+          if path is not None:
+            write_line(f'resumed from {path}: {session.step} of {schedule.total_steps} steps are '
+                       'done')
+          return self._loop_from(session.step, schedule, checkpoints, history, reached)
       except OutOfMemory as shortage:
         if may_shrink and (session.steps.pass_began is not None or
                            has_changed_nothing(shortage.error, session.steps)):
@@ -171,7 +175,7 @@ class Run:
   def _build_schedule(self) -> Schedule:
     config = self._config
     schedule = build_schedule(
-        self.program.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
+        self.session.steps.plan, epochs=config.epochs, steps=config.steps, on_nan=config.on_nan,
         validate_every=config.validate_every, checkpoint_every=config.checkpoint_every)
     is_chief = self._worker is None or self._worker.cluster.is_chief
     # The chief's clock counts.
@@ -194,14 +198,14 @@ class Run:
                                        stop_on_full_disk=config.on_full_disk == 'stop',
                                        new_data=config.new_data)
 
-  def _begin(self, checkpoints: Any, history: History, standing: Optional[Standing],
-             total_steps: int) -> int:
-    """Gives the variables of all workers the values to go on from; returns the steps done."""
+  def _begin(self, checkpoints: Any, history: History,
+             standing: Optional[Standing]) -> Optional[str]:
+    """Gives the variables of all workers the values to go on from; returns the checkpoint."""
     session = self.session
     path = None
     if standing is not None:
       standing.restore(session.tf_session)
-      session.steps.step = standing.step
+      session.steps.resume(standing.step)
       history.parse(standing.history, standing.step)
     else:
       may_skip = (self._config.on_bad_record == 'skip' or self.program.train_examples.marks_bad)
@@ -209,7 +213,6 @@ class Run:
       if path is None:
         session.begin_anew()
     if path is not None:
-      write_line(f'resumed from {path}: {session.step} of {total_steps} steps are done')
       if checkpoints.folder is not None:
         history.read(checkpoints.folder, session.step)
       else:
@@ -217,7 +220,7 @@ class Run:
       if self._worker is not None:
         history.parse(self._worker.share(history.format())[0], session.step)
     session.steps.scale_learning_rate(history.rate_factor)
-    return session.step
+    return path
 
   def _loop_from(self, step: int, schedule: Schedule, checkpoints: Any, history: History,
                  reached: int) -> Dict[str, Any]:
@@ -227,7 +230,7 @@ class Run:
     session.watchdog.steps = steps
     startup.limit(None)
     progress = Progress(
-        total_steps=schedule.total_steps, first_step=step, plan=self.program.plan,
+        total_steps=schedule.total_steps, first_step=step, plan=steps.plan,
         learning_rate=steps.learning_rate, on_first_step=startup.finish,
         input_wait_seconds=lambda: steps.metrics.input_wait_seconds, metrics=steps.metrics,
         is_quiet=self._config.quiet)

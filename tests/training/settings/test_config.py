@@ -11,11 +11,12 @@ import towers.placement.variables
 import towers.tower.cloning.cloner
 import towers.tower.precision
 from towers.base.usage_error import UsageError
+from towers.input.plan import build_plan
 from towers.setting import Path, Text
 from towers.settings import SETTINGS
 from towers.training.settings.config import Config
 from towers.training.settings.flags import COMMON, format_flags, parse_flags
-from towers.training.settings.intervals import count_interval
+from towers.training.settings.intervals import Interval, build_interval
 
 
 @pytest.mark.parametrize('settings, words', [
@@ -101,18 +102,21 @@ def test_a_path_on_another_file_system_is_refused_for_every_setting(name):
   assert getattr(Config(**{name: 'C:\\x', **others}), name) == 'C:\\x'
 
 
+OF_63_STEPS = build_plan(num_examples=500, batch_size=8, num_towers=1)
+
+
 @pytest.mark.parametrize('text, expected', [('7', 7), ('500steps', 500), ('1step', 1),
                                             ('2epochs', 126), ('1epoch', 63), ('0.5 epochs', 32),
                                             ('0.001epochs', 1)])
 def test_intervals_are_steps_or_epochs(text, expected):
-  assert count_interval('validate_every', text, steps_per_epoch=63) == expected
+  assert build_interval('validate_every', text, OF_63_STEPS) == Interval(expected)
 
 
 def test_steps_come_from_epochs_unless_given():
-  assert Config().count_steps(63) == 315
-  assert Config(epochs=0.5).count_steps(63) == 32
-  assert Config(epochs=0.001).count_steps(63) == 1
-  assert Config(steps=7).count_steps(63) == 7
+  assert Config().count_steps(OF_63_STEPS) == 315
+  assert Config(epochs=0.5).count_steps(OF_63_STEPS) == 32
+  assert Config(epochs=0.001).count_steps(OF_63_STEPS) == 1
+  assert Config(steps=7).count_steps(OF_63_STEPS) == 7
 
 
 def test_the_rate_follows_the_optimizer_unless_given():

@@ -4,6 +4,7 @@ import pytest
 
 from towers import build_plan
 from towers.base.usage_error import UsageError
+from towers.training.settings.intervals import Interval
 from towers.training.settings.schedule import Schedule, build_schedule, check_resume
 
 # Steps of 8 and of 5 examples.
@@ -12,9 +13,9 @@ _PLAN = build_plan(num_examples=13, batch_size=8, num_towers=2)
 
 def test_a_schedule_counts_in_steps():
   assert build_schedule(_PLAN, epochs=3.0, validate_every='2epochs', checkpoint_every='5') == (
-      Schedule(total_steps=6, validate_every=4, save_every=5))
+      Schedule(6, Interval(4), Interval(5)))
   assert build_schedule(_PLAN, epochs=3.0, checkpoint_every='90seconds', on_nan='skip') == (
-      Schedule(6, 2, save_every=6, save_seconds=90.0, on_nan='skip'))
+      Schedule(6, Interval(2), save_every=Interval(6), save_seconds=90.0, on_nan='skip'))
 
 
 def test_a_checkpoint_of_other_batches_is_refused():

@@ -136,7 +136,10 @@ def describe_batch(plan: Plan) -> str:
     shares += f' x {plan.accumulate} micro-batches'
   sentence = (f"batch: {shares} = {plan.batch_size:,} global, "
               f"{_count(plan.steps_per_epoch, 'step')} per epoch")
-  if plan.examples_per_epoch % plan.batch_size:
+  if plan.carries:
+    if plan.num_examples % plan.batch_size:
+      sentence += ' at most, whose rest goes into the first batch of the next one (carry)'
+  elif plan.examples_per_epoch % plan.batch_size:
     filled = ', filled up' if plan.last_batch == 'pad' else ''
     sentence += f' (the last of {plan.size_at(plan.steps_per_epoch - 1):,}{filled})'
   left_out = plan.num_examples - plan.examples_per_epoch

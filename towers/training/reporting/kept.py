@@ -10,7 +10,7 @@ from towers.training.reporting.metric_writer import MetricWriter
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.saving.history import History
 from towers.training.settings.config import Config
-from towers.training.settings.intervals import count_interval, parse_trace_steps
+from towers.training.settings.intervals import build_interval, parse_trace_steps
 from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 
@@ -38,7 +38,7 @@ def build_callbacks(config: Config, settings: Mapping[str, Any], description: st
     callbacks.append(timeline(config.trace_file, steps, first=first, last=last,
                               first_step=first_step, warn=progress.write))
   if config.keeps_curves:
-    every = count_interval('summary_every', config.summary_every, program.plan.steps_per_epoch)
+    every = build_interval('summary_every', config.summary_every, steps.plan)
     metric_writers = _build_metric_writers(
         config, settings, description, first_step=first_step, notice=program.devices.notice,
         warn=progress.write, read_seconds=lambda: dict(startup.seconds, **progress.seconds()))

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from towers.input.plan import Plan
 from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.reporting.progress import Callback
+from towers.training.settings.intervals import Interval
 from towers.training.stepping.steps import Steps
 from towers.whole import find_numbers
 
@@ -21,7 +22,7 @@ from towers.whole import find_numbers
 class MetricSamples(Callback):
   """Measures every n-th step and passes it to the metric writers."""
 
-  def __init__(self, steps: Steps, *, plan: Plan, every: int, first_step: int,
+  def __init__(self, steps: Steps, *, plan: Plan, every: Interval, first_step: int,
                metric_writers: Sequence[MetricWriter],
                has_validated: Callable[[int], bool] = lambda step: False):
     """Prepares to measure.
@@ -29,7 +30,7 @@ class MetricSamples(Callback):
     Args:
       steps: of a program with a gradient norm.
       plan: of the training split.
-      every: steps between two samples.
+      every: between two samples.
       first_step: steps that an earlier run did, and measured.
       metric_writers: take the samples.
       has_validated: whether an earlier run has written the validation of a step.
@@ -51,7 +52,7 @@ class MetricSamples(Callback):
     self._last_step = step
     if self._mark is None:
       self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
-    if step % self._every == 0:
+    if self._every.is_due(step):
       sample = self._build_sample(step, loss, train_seconds)
       metrics = self._steps.metrics.since(self._metrics_mark)
       metrics.pop('loss', None)  # The sample has that of its own step.
@@ -61,8 +62,8 @@ class MetricSamples(Callback):
         metric_writer.sample(sample)
         metric_writer.of_model(step, metrics, update.summaries if update else ())
       self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
-      self._steps.measure(self._every == 1)
-    elif (step + 1) % self._every == 0:
+      self._steps.measure(self._every.is_due(step + 1))
+    elif self._every.is_due(step + 1):
       self._steps.measure(True)
 
   def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
@@ -96,7 +97,7 @@ class MetricSamples(Callback):
     self._last_step = step
     self._mark = None
     self._metrics_mark = self._steps.metrics.mark()
-    self._steps.measure((step + 1) % self._every == 0)
+    self._steps.measure(self._every.is_due(step + 1))
 
   def _build_sample(self, step, loss, train_seconds):
     speed, wait = self._measure_speed(step, train_seconds)

@@ -98,7 +98,7 @@ class Progress:
       is_quiet: writes neither bar nor lines, only validations and warnings.
     """
     self._total_steps = total_steps
-    self._total_epochs = -(-total_steps // plan.steps_per_epoch)
+    self._total_epochs = plan.position(total_steps - 1)[0] + 1
     self._first_step = self._step = first_step
     self._plan = plan
     self._learning_rate = learning_rate

@@ -28,9 +28,9 @@ from towers.base.reason import find_reason
 from towers.base.sums import DATA, INDEX
 from towers.base.usage_error import UsageError, format_lines
 from towers.data.digest import DATA_TENSOR
-from towers.input.order import ORDER_TENSOR, Order, explain_order
+from towers.input.order import CARRY_TENSOR, ORDER_TENSOR, Order, explain_order
 from towers.input.pipeline import Inputs
-from towers.placement.counters import get_global_step
+from towers.placement.counters import get_examples_seen, get_global_step
 from towers.training.faults.run_error import RunError
 from towers.training.saving.data import Data
 from towers.training.saving.files import (
@@ -62,7 +62,10 @@ class Checkpoints:
     error: why the last write failed, if that must end the run; else ''.
     reason: why the last write failed; '' after one that did not.
     warn: called with a message for the user, perhaps from another thread.
+    was_carried: whether the run that wrote what was restored had `last_batch=carry`.
   """
+
+  was_carried = False
 
   def __init__(self, folder: str, *, keep: int, stop_on_full_disk: bool = False,
                inputs: Optional[Inputs] = None, data: Optional[Data] = None,
@@ -91,6 +94,8 @@ class Checkpoints:
     self._constants: Dict[str, np.ndarray] = {}
     if inputs is not None:
       self._constants[ORDER_TENSOR] = inputs.order.to_array()
+      if inputs.plan.carries:
+        self._constants[CARRY_TENSOR] = np.array(True)
     if data is not None:
       self._constants[DATA_TENSOR] = data.digest.to_array()
     if averages is not None:
@@ -207,6 +212,7 @@ class Checkpoints:
   def _tell_of_input(self, session, path, step):
     """Tells of other data than the checkpoint's; warns of another order in the rest of an epoch."""
     reader = tf.train.load_checkpoint(path)
+    self.was_carried = reader.has_tensor(CARRY_TENSOR)
     text = self._data.take_up(session, reader, path, step) if self._data else ''
     if text:
       self.warn(text)
@@ -214,7 +220,8 @@ class Checkpoints:
       saved = None
       if reader.has_tensor(ORDER_TENSOR):
         saved = Order.from_array(reader.get_tensor(ORDER_TENSOR))
-      text = explain_order(path, step=step, plan=self._inputs.plan,
+      plan = self._inputs.plan.resumed_at(step, int(session.run(get_examples_seen())))
+      text = explain_order(path, step=step, plan=plan,
                            order=self._inputs.order, saved=saved)
       if text:
         self.warn(f'WARNING: {text}')
@@ -284,10 +291,11 @@ class ChiefsCheckpoints:
   """Stands in for `Checkpoints` on workers other than the chief, which saves for all.
 
   Attributes:
-    folder, error, reason, warn: as in `Checkpoints`.
+    folder, error, reason, warn, was_carried: as in `Checkpoints`; the chief compares plans.
   """
 
   folder = None
+  was_carried = True
   error = reason = ''
 
   def __init__(self) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Dict
 
 from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
 from towers.placement.cluster import Cluster
 from towers.settings import SETTINGS
 from towers.training.settings import intervals
@@ -50,9 +51,9 @@ class Config(_Values):
     return dict(graph_rewriter=self.graph_rewriter, inter_threads=self.inter_threads,
                 intra_threads=self.intra_threads)
 
-  def count_steps(self, steps_per_epoch: int) -> int:
+  def count_steps(self, plan: Plan) -> int:
     """Returns the weight updates of the whole run."""
-    return intervals.count_steps(steps_per_epoch, epochs=self.epochs, steps=self.steps)
+    return intervals.count_steps(plan, epochs=self.epochs, steps=self.steps)
 
   @property
   def keeps_curves(self) -> bool:

@@ -1,21 +1,48 @@
 """Intervals: how long a run is, and how often it does something: in steps, epochs or seconds."""
 
+import math
 import re
-from typing import Optional, Tuple
+from fractions import Fraction
+from typing import NamedTuple, Optional, Tuple, Union
 
 from towers.base.usage_error import UsageError
+from towers.input.plan import Plan
 
 _DEFAULT_EPOCHS = 5.0
 # No trace viewer opens many more.
 _MOST_TRACED = 100
 
 
-def count_steps(steps_per_epoch: int, *, epochs: Optional[float] = None,
+class Interval(NamedTuple):
+  """How often a run does something: whenever its count of steps, or examples, passes a multiple.
+
+  Attributes:
+    every: steps; or examples, where epochs do not end with a step.
+    stride: that a step adds to the count.
+    offset: the count at step 0.
+  """
+  every: Union[int, Fraction]
+  stride: int = 1
+  offset: int = 0
+
+  def is_due(self, step: int) -> bool:
+    """Whether a multiple lies behind the step before this one, and not behind this one."""
+    return self._count(step) > self._count(step - 1)
+
+  def next(self, step: int) -> int:
+    """Returns the next step that it is due after."""
+    return math.ceil(((self._count(step) + 1) * self.every - self.offset) / self.stride)
+
+  def _count(self, step):
+    return (self.offset + step * self.stride) // self.every
+
+
+def count_steps(plan: Plan, *, epochs: Optional[float] = None,
                 steps: Optional[int] = None) -> int:
   """Returns a run's weight updates, at least 1: `steps`, or else `epochs`, which are 5 if None."""
   if steps is not None:
     return steps
-  return max(1, round((_DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch))
+  return plan.steps_in(_DEFAULT_EPOCHS if epochs is None else epochs)
 
 
 def parse_interval(name: str, text: str) -> Tuple[float, str]:
@@ -32,10 +59,16 @@ def parse_interval(name: str, text: str) -> Tuple[float, str]:
   return float(match.group(1)), f'{unit}s'
 
 
-def count_interval(name: str, text: str, steps_per_epoch: int) -> int:
-  """Returns the steps, at least 1, of an interval such as '500steps' or '2epochs'."""
+def build_interval(name: str, text: str, plan: Plan) -> Interval:
+  """Returns the interval, of at least 1 step, that '500steps' or '2epochs' mean.
+
+  Where the rest of an epoch is carried, an epoch's end is within a step: it is due after that.
+  """
   count, unit = parse_interval(name, text)
-  return max(1, round(count * (steps_per_epoch if unit == 'epochs' else 1)))
+  if unit == 'epochs' and plan.carries:
+    every = Fraction(count).limit_denominator(10 ** 15) * plan.num_examples
+    return Interval(every, plan.batch_size, plan.offset)
+  return Interval(max(1, round(count * (plan.steps_per_epoch if unit == 'epochs' else 1))))
 
 
 def parse_trace_steps(text: str) -> Tuple[int, int]:

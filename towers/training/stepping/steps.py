@@ -56,6 +56,7 @@ class Steps:
 
   Attributes:
     step: how many steps are done, and so the index of the next one.
+    plan: of the training split, from where the session has resumed.
     runs: how often the session has run. It rises while the program makes progress, and the watchdog
       reads nothing else.
     activity: what the program is doing, in words.
@@ -68,6 +69,7 @@ class Steps:
   def __init__(self, session: Any, program: TrainingGraph):
     """Prepares the callables; nothing runs yet."""
     self.step = 0
+    self.plan = program.plan
     self.runs = 0
     self.activity = 'set-up'
     self.update: Optional[Update] = None
@@ -75,7 +77,6 @@ class Steps:
     self.pass_began: Optional[Snapshot] = None
     self._session = session
     self._program = program
-    self._plan = program.plan
     self._validation = program.validation
     self._votes = program.gradients.votes
     self._counters = (get_global_step(), get_examples_seen())
@@ -151,12 +152,18 @@ class Steps:
     if all_reduce is not None and all_reduce.num_workers == 1:
       self._session.run(meet_towers([tower.device for tower in towers], all_reduce.kind))
 
+  def resume(self, step: int) -> None:
+    """Counts on from a step at which all variables, the counters too, have been restored."""
+    self.step = step
+    self.plan = self._program.plan.resumed_at(step, int(self._session.run(self._counters[1])))
+
   def start(self, step: int) -> None:
     """Starts all iterators, the training split at `step`, and fills the staging areas."""
     self.step = step
     self.activity = 'warm-up'
     rows = self._program.feed.start(
-        self._session, step=step, peeks=self.runs == 0 and has_parts(self._program))
+        self._session, step=step, offset=self.plan.offset,
+        peeks=self.runs == 0 and has_parts(self._program))
     judge(self._program, self._session, rows)
     self.runs += 1
     self.start_validation()
@@ -323,7 +330,7 @@ class Steps:
 
   def _accumulate_micro_batches(self):
     """Runs all micro-batches of a step but the last one."""
-    for _ in range(self._plan.num_micro_batches(self.step) - 1):
+    for _ in range(self.plan.num_micro_batches(self.step) - 1):
       self.metrics.add_wait(self._calls['accumulate']()[0])
       self.runs += 1
 
@@ -337,10 +344,10 @@ class Steps:
       with self._session.graph.as_default():
         self._diagnosis = build_diagnosis(self._program.gradients)
     gradients, diagnosis = self._program.gradients, self._diagnosis
-    self._program.feed.start(self._session, step=self.step)
+    self._program.feed.start(self._session, step=self.step, offset=self.plan.offset)
     losses, finite = [], []
 
-    last = self._plan.num_micro_batches(self.step) - 1
+    last = self.plan.num_micro_batches(self.step) - 1
     for micro_batch in range(last + 1):
       op = self._program.train_op if micro_batch == last else gradients.add_op
       tower_losses, are_finite, loss, is_done = self._session.run(
@@ -357,7 +364,7 @@ class Steps:
   def skip(self) -> None:
     """Counts the step as done without an update; the input has passed its examples already."""
     self.step += 1
-    for counter, value in zip(self._counters, (self.step, self._plan.examples_before(self.step))):
+    for counter, value in zip(self._counters, (self.step, self.plan.examples_before(self.step))):
       counter.load(value, self._session)
 
   def validate(self, validation_pass: ValidationPass,
