@@ -246,9 +246,9 @@ class Opened:
     if program.workers.num_workers == 1:
       return contextlib.nullcontext()
     return join_workers(
-        read_cluster(os.environ), devices=program.devices, facts={},
-        splits=(program.train_examples, program.validation_examples), startup=startup,
-        session_settings=self._settings)
+        read_cluster(os.environ), dict(training_data=program.train_examples,
+                                       validation_data=program.validation_examples),
+        startup=startup, session_settings=dict(self._settings, devices=program.devices))
 
   def _compare_graphs(self, worker, startup):
     """Makes sure that all workers have built the same, before they take a step together."""

@@ -17,10 +17,10 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
   from towers.training.stepping.startup import Startup
 
   with Startup(time.monotonic(), stream=sys.stderr) as startup, join_workers(
-      cluster, devices=devices,
-      session_settings=dict(config.session_settings(), collective=config.collective),
-      facts=common_to_workers(vars(config)), startup=startup, start_seconds=config.start_seconds,
-      worker_seconds=config.worker_seconds) as worker:
+      cluster, common_to_workers(vars(config)), startup=startup,
+      session_settings=dict(config.session_settings(), devices=devices,
+                            collective=config.collective),
+      start_seconds=config.start_seconds, worker_seconds=config.worker_seconds) as worker:
     startup.limit(None)  # What is measured may take any time.
     yield worker
     if worker:

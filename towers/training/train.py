@@ -141,12 +141,11 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
   """
   cluster = read_cluster(os.environ)
   with join_workers(
-      cluster, devices=devices, facts=dict(
-          common_to_workers(settings), towers=len(devices.names),
-          variables=choose_placement(settings['variables'], devices.names).kind),
-      splits=splits, session_settings=dict(config.session_settings(),
-                                           collective=settings['collective'],
-                                           precision=settings['precision']),
+      cluster, dict(common_to_workers(settings), towers=len(devices.names),
+                    variables=choose_placement(settings['variables'], devices.names).kind,
+                    training_data=splits[0], validation_data=splits[1]),
+      session_settings=dict(config.session_settings(), devices=devices,
+                            collective=settings['collective'], precision=settings['precision']),
       startup=startup, start_seconds=config.start_seconds,
       worker_seconds=config.worker_seconds) as worker:
     accumulate = settings['accumulate']

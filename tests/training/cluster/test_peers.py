@@ -1,8 +1,6 @@
 """Peers find who has ended, who is silent and who is there, with real servers and a fake clock."""
 
-import collections
 import contextlib
-import itertools
 import socket
 import struct
 import threading
@@ -105,19 +103,6 @@ def test_a_process_that_another_has_replaced_between_two_checks_has_ended(resets
     server.end()
 
 
-def test_of_many_workers_one_that_was_replaced_is_seen_though_it_is_no_longer_asked(monkeypatch):
-  monkeypatch.setattr('towers.training.cluster.peers._MOST_IN_A_CHECK', 1)
-  first, other = Server(), Server()
-  cluster = Cluster([f'127.0.0.1:{first.port}', f'127.0.0.1:{other.port}', 'own:1'], 2)
-  peers = Peers(cluster, limit_seconds=10)
-  assert peers.find_gone() == []  # Asks the first, and then the other.
-  first.end()
-  second = Server(first.port)
-  assert peers.find_gone() == [f'worker 0 (127.0.0.1:{first.port}) has ended']
-  for server in (second, other):
-    server.end()
-
-
 class Clock:
   now = 0.0
 
@@ -180,48 +165,10 @@ def test_after_the_end_nobody_is_missed():
   assert told == []
 
 
-def ask_many(count, own, faults=()):
-  """Returns a Peers of many workers, and the ranks of each time that it asks."""
-  asked = []
-
-  def ask(_, ranks):
-    asked.append(list(ranks))
-    return {rank: dict(faults).get(rank, '') for rank in ranks}
-
-  cluster = Cluster([f'h{rank}:1' for rank in range(count)], own)
-  return Peers(cluster, limit_seconds=10, clock=itertools.count().__next__, ask=ask), asked
-
-
-@pytest.mark.parametrize('count', [2, 65, 66, 512])
-def test_a_check_asks_few_and_each_worker_is_asked_as_often(count):
-  times = collections.Counter()
-  for own in range(count):
-    peers, asked = ask_many(count, own)
-    for _ in range(-(-(count - 1) // 64)):
-      assert peers.find_gone() == []
-    assert set().union(*asked) == set(range(count)) - {own}
-    assert all(len(set(ranks)) == min(64, count - 1) for ranks in asked)
-    times.update(asked[0])
-  assert set(times.values()) == {min(64, count - 1)}
-
-
-@pytest.mark.parametrize('fault', [REFUSED, 'does not answer'])
-def test_once_something_is_wrong_a_check_asks_all(fault):
-  peers, asked = ask_many(512, 500, {20: fault, 499: REFUSED})
-  assert peers.find_gone()[-1] == 'worker 499 (h499:1) has ended'
-  assert [len(ranks) for ranks in asked] == [64, 511]
-  peers.find_gone()
-  assert len(asked[-1]) == 511
-  peers, asked = ask_many(512, 0)
-  assert peers.explain(ValueError('Collective ops is aborted')) is None
-  peers.find_gone()
-  assert len(asked[-1]) == 511
-
-
 def test_of_many_that_are_gone_some_are_named():
   told = []
-  peers, _ = ask_many(100, 0, dict.fromkeys(range(1, 100), REFUSED))
-  peers._on_gone = told.append
-  with peers:
+  cluster = Cluster([f'h{rank}:1' for rank in range(100)])
+  with Peers(cluster, limit_seconds=10, on_gone=told.append,
+             ask=lambda _, ranks: dict.fromkeys(ranks, REFUSED)) as peers:
     peers._thread.join(5)
   assert 'worker 8 (h8:1) has ended; 91 others too. A step needs all' in told[0]

@@ -125,25 +125,24 @@ def read_lines(connection, received, line):
   return received.splitlines()
 
 
-def test_of_many_workers_none_is_told_of_each_other_nor_gets_equal_facts_twice(threads):
+def test_of_many_workers_none_hears_of_each_other_one(threads):
   count = 60
   addresses = [f'127.0.0.1:{port}' for port in find_ports(1)] + [
       f'10.0.0.{rank}:1' for rank in range(1, count)]
   told, started = [], time.monotonic()
-  chief = threads.submit(report, addresses, 0, dict(rate=1), told=told)
+  chief = threads.submit(report, addresses, 0, dict(rank=0), told=told)
   with contextlib.ExitStack() as opened:
     connections = [opened.enter_context(connect(addresses[0])) for _ in range(1, count)]
     for rank, connection in enumerate(connections, 1):
-      connection.sendall(b'{"rank": %d, "facts": {"rate": %d}}\n' % (rank, 1 + (rank == 7)))
+      connection.sendall(b'{"rank": %d, "facts": {"rank": %d}}\n' % (rank, rank))
       if rank == 1:
         read_lines(connection, b'', b'{"missing": [2, 3')
       time.sleep(0.01)
     answers = [read_lines(connection, b'', b'{"facts"') for connection in connections]
   assert all(len(lines) <= 2 + time.monotonic() - started for lines in answers)
-  places = [int(rank == 7) for rank in range(count)]
-  assert {lines[-1] for lines in answers} == {
-      json.dumps(dict(facts=[dict(rate=1), dict(rate=2)], of=places)).encode()}
-  assert chief.result(20) == [dict(rate=1 + place) for place in places]
+  expected = [dict(rank=rank) for rank in range(count)]
+  assert {lines[-1] for lines in answers} == {json.dumps(dict(facts=expected)).encode()}
+  assert chief.result(20) == expected
   assert told[0].endswith('worker 8 (10.0.0.8:1) and 51 others are not there yet')
 
 

@@ -14,10 +14,6 @@ gone.
 
 Each connection stays open until the next check. So a process that ends between two checks shows
 too, by the end of its connection, even if another one listens in its place already.
-
-Each check asks at most 64 workers, the next ones by rank: of 512 each is still asked by 64 others
-in half a second, but no worker asks, or answers, a thousand times a second. Once something is
-wrong, a check asks all.
 """
 
 import concurrent.futures
@@ -39,7 +35,6 @@ _RECEIVE_BYTES = 1 << 12
 _SECONDS_BETWEEN = 0.5
 _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
-_MOST_IN_A_CHECK = 64
 
 
 def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
@@ -72,11 +67,12 @@ def _connect(address, seconds=_SECONDS_TO_GREET) -> Tuple[str, Optional[socket.s
 
 
 def find_faults(cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
-  """Returns what `find_fault` finds of some workers, by rank; asks many at a time."""
+  """Returns what `find_fault` finds of some workers, by rank."""
   return _ask_all(find_fault, cluster, ranks)
 
 
 def _ask_all(ask, cluster, ranks):
+  """Asks many at a time."""
   addresses = [cluster.addresses[rank] for rank in ranks]
   with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
     return dict(zip(ranks, threads.map(ask, addresses)))
@@ -117,9 +113,7 @@ def _has_ended(connection):
 
 
 class Peers:
-  """Ends the process if another worker is gone while it is entered.
-
-  Enter it once all workers have met.
+  """Ends the process if another worker is gone while it is entered, once all have met.
 
   Attributes:
     is_busy: returns whether steps make progress, so that no worker counts as gone.
@@ -135,8 +129,7 @@ class Peers:
       cluster: the workers, this one included.
       limit_seconds: how long a worker may be silent if nothing shows that its process has ended.
       on_gone: called with the reason, in a thread; None writes it and ends the process.
-      clock: returns seconds.
-      ask: a fake of `Connections.find_faults`; None for the real one.
+      clock, ask: stand in for the time and for `Connections.find_faults` in tests.
     """
     self.is_busy: Callable[[], bool] = lambda: False
     self._cluster = cluster
@@ -147,8 +140,6 @@ class Peers:
     # By rank, from the next one on, so that not all ask the same worker at once.
     self._others = [(cluster.rank + distance) % len(cluster.addresses)
                     for distance in range(1, len(cluster.addresses))]
-    self._num_asked = 0
-    self._is_alarmed = False
     self._has_ended = threading.Event()
     self._gone: List[str] = []
     self._ended: Set[int] = set()
@@ -163,7 +154,7 @@ class Peers:
     self.stop()
 
   def stop(self) -> None:
-    """Stops the checks: from now on other workers may leave."""
+    """Lets other workers leave from now on."""
     self._has_ended.set()
 
   def _watch(self):
@@ -180,7 +171,6 @@ class Peers:
     """
     if 'ollective' not in str(error):
       return None
-    self._is_alarmed = True
     until = self._clock() + _SECONDS_TO_SEE
     while not self._gone and self._clock() < until:
       time.sleep(0.1)
@@ -196,7 +186,7 @@ class Peers:
   def find_gone(self) -> List[str]:
     """Asks other workers; returns in words which are gone, the ended ones first."""
     now, silent = self._clock(), []
-    for rank, fault in self._ask_some_or_all().items():
+    for rank, fault in self._ask(self._cluster, self._others).items():
       if fault == REFUSED:
         self._ended.add(rank)
       if not fault or rank in self._ended:
@@ -208,16 +198,3 @@ class Peers:
                       '(worker_seconds)')
     ended = [f'{self._cluster.describe(rank)} has ended' for rank in sorted(self._ended)]
     return ended + silent
-
-  def _ask_some_or_all(self):
-    """Returns the faults of the workers whose turn it is, or of all once something is wrong."""
-    if not (self._is_alarmed or self._ended or self._silent_since):
-      turn = [self._others[(self._num_asked + index) % len(self._others)]
-              for index in range(min(_MOST_IN_A_CHECK, len(self._others)))]
-      self._num_asked += len(turn)
-      faults = self._ask(self._cluster, turn)
-      if len(turn) == len(self._others) or not any(faults.values()):
-        return faults
-      ended = {rank: fault for rank, fault in faults.items() if fault == REFUSED}
-      return {**self._ask(self._cluster, self._others), **ended}
-    return self._ask(self._cluster, self._others)

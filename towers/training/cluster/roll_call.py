@@ -5,9 +5,7 @@ without TensorFlow. Until its server starts, the chief listens on its port itsel
 
   other workers ── rank and facts ──► chief      one line of JSON each
   other workers ◄── who is missing ── chief      when that changes, at most once a second
-  other workers ◄── facts of all ──── chief      once all have reported; equal ones are sent once
-
-So what the chief does grows little faster than the number of workers, although each hears of all.
+  other workers ◄── facts of all ──── chief      once all have reported
 """
 
 import collections
@@ -48,8 +46,7 @@ class RollCall:
 
     Args:
       cluster: the workers, this one included.
-      limit_seconds: how long to wait for all.
-      limit_name: the settings that say so.
+      limit_seconds: how long to wait for all, as the settings `limit_name` say.
       tell: called with a sentence if this worker must wait, and when that changes.
     """
     self.missing: List[int] = list(range(1, len(cluster.addresses))) if cluster.is_chief else [0]
@@ -77,7 +74,7 @@ class RollCall:
     return f'waiting for the other workers: {name_ranks(self._cluster, self.missing)} not there yet'
 
   def _check_time(self, fault):
-    """Tells for whom this worker waits, whenever that has changed; raises when the time is over."""
+    """Says for whom this worker waits, whenever that has changed; raises when the time is over."""
     now = time.monotonic()
     if self.missing != self._told and now >= self._told_at + _SECONDS_BETWEEN_LINES:
       self._tell(self.describe_wait())
@@ -125,8 +122,7 @@ class RollCall:
         if 'refusal' in answer:
           raise UsageError(str(answer['refusal']))
         if 'facts' in answer:
-          distinct = answer['facts']
-          return [distinct[index] for index in answer['of']]
+          return answer['facts']
         self.missing = answer.get('missing', self.missing)
     return None
 
@@ -142,7 +138,7 @@ class RollCall:
         self.missing = [rank for rank in gone if rank not in reporters.seen] or gone
         if not gone:
           facts = [own, *(reporters.facts[rank] for rank in sorted(reporters.facts))]
-          reporters.send(_without_repeats(facts))
+          reporters.send(dict(facts=facts))
           reporters.wait_until_closed(_SECONDS_TO_CLOSE)
           return facts
         if has_changed and time.monotonic() >= sent_at + _SECONDS_BETWEEN_LINES:
@@ -152,14 +148,10 @@ class RollCall:
 
 
 class _Reporters:
-  """The chief's connections.
-
-  Attributes:
-    facts: of the other workers that have reported and are still connected, by rank.
-    seen: ranks of all that have ever reported.
-  """
+  """The chief's connections."""
 
   def __init__(self, cluster: Cluster):
+    # Of the other workers that have reported and are still connected; and who has ever reported.
     self.facts: Dict[int, Dict[str, Any]] = {}
     self.seen: Set[int] = set()
     self._cluster = cluster
@@ -256,13 +248,6 @@ def _listen(cluster: Cluster) -> socket.socket:
     raise UsageError(f'{cluster.describe(0)} cannot listen on its port: {error.strerror}. See what '
                      'does (ss -ltnp), or choose another in TF_CONFIG on all workers.') from None
   return listener
-
-
-def _without_repeats(facts: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-  """Returns the message of all facts: those that differ, and which of them each worker has."""
-  texts = [json.dumps(other, sort_keys=True) for other in facts]
-  places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-  return dict(facts=list(map(json.loads, places)), of=[places[text] for text in texts])
 
 
 def _format(message: Mapping[str, Any]) -> bytes:

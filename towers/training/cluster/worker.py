@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from towers.data.digest import digest_examples
 from towers.data.examples import Examples
 from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
-from towers.placement.devices import Devices, build_session_config
+from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
 from towers.training.cluster.peers import REFUSED, Peers, find_faults
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
@@ -40,24 +40,15 @@ class Worker:
   """One of several workers, with a server of its own.
 
   Attributes:
-    session_config: for the server and its sessions.
     cluster: the workers, this one included.
-    missing: ranks of the workers that have not answered yet.
+    session_config: for the server and its sessions.
     peers: watches the others, once all have met.
   """
 
   peers: Peers
 
   def __init__(self, cluster: Cluster, session_config: Any):
-    """Starts the server.
-
-    Args:
-      cluster: the workers, this one included.
-      session_config: for the server, and for sessions on it.
-
-    Raises:
-      UsageError: the server cannot start, since its port is in use for example.
-    """
+    """Starts the server; raises a UsageError if it cannot, as when its port is in use."""
     self.cluster = cluster
     self.session_config = session_config
     self._next_key = 1  # The keys of a program's graph are far above.
@@ -70,8 +61,6 @@ class Worker:
                        'another in TF_CONFIG on all workers.') from None
     if cluster.is_on_loopback:
       self._keep_others_away()
-    self.missing: List[int] = [
-        rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
 
   def _keep_others_away(self):
     try:
@@ -82,25 +71,24 @@ class Worker:
                  f'{find_reason(error)}. Close its port to them by a firewall, or start the '
                  'workers by python -m towers.launch --network=loopback.')
 
-  def meet(self, limit_seconds: float, *,
-           ask: Callable[[Cluster, Sequence[int]], Dict[int, str]] = find_faults,
-           clock: Callable[[], float] = time.monotonic) -> None:
+  def meet(self, limit_seconds: float) -> None:
     """Waits until the servers of all workers answer.
 
     Raises:
       WorkerGone: one does not within `limit_seconds`; names it.
     """
-    until = clock() + limit_seconds
+    until = time.monotonic() + limit_seconds
+    missing = [rank for rank in range(len(self.cluster.addresses)) if rank != self.cluster.rank]
     while True:
-      faults = {rank: fault for rank, fault in ask(self.cluster, self.missing).items() if fault}
-      self.missing = sorted(faults)
+      faults = {rank: fault for rank, fault in find_faults(self.cluster, missing).items() if fault}
+      missing = sorted(faults)
       if not faults:
         return
-      if clock() >= until:
+      if time.monotonic() >= until:
         clauses = [f"worker {rank} {'does not listen' if fault == REFUSED else fault}"
                    for rank, fault in sorted(faults.items())]
         raise WorkerGone(
-            f"The server of {name_ranks(self.cluster, self.missing)} not there after "
+            f"The server of {name_ranks(self.cluster, missing)} not there after "
             f"{limit_seconds:g} s (start_seconds), although it was before: {'; '.join(clauses)}. "
             'See why it ended, and start all workers again.')
       time.sleep(0.2)
@@ -136,16 +124,7 @@ class Worker:
     return ServerSession(self._server.target, graph=graph, config=self.session_config)
 
   def compare(self, what: str, facts: Dict[str, Any], fix: str) -> None:
-    """Makes sure that all workers have the same facts.
-
-    Args:
-      what: what the facts are of, in words: 'flags'.
-      facts: by name; a hash in place of a long value.
-      fix: what to do if they differ.
-
-    Raises:
-      UsageError: names the worker that differs, its facts, and those of the others.
-    """
+    """Makes sure that all workers have the same facts by name, as `check_alike` does."""
     text = json.dumps(facts, sort_keys=True, default=str)
     check_alike(self.cluster, what, [json.loads(other) for other in self.share(text)], fix)
 
@@ -207,20 +186,16 @@ def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
 
 
 @contextlib.contextmanager
-def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
-                 splits: Sequence[Optional[Examples]] = (), startup: Startup,
-                 session_settings: Optional[Mapping[str, Any]] = None,
-                 start_seconds: float = 300.0,
+def join_workers(cluster: Cluster, facts: Mapping[str, Any], *, startup: Startup,
+                 session_settings: Mapping[str, Any], start_seconds: float = 300.0,
                  worker_seconds: float = 20.0) -> Iterator[Optional[Worker]]:
   """Meets the other workers, and watches them while the context lasts; yields None if alone.
 
   Args:
     cluster: the workers, this one included.
-    devices: of this worker's towers.
-    facts: what all workers must share, such as flags, by name.
-    splits: the data, which all workers must share too: training, validation.
+    facts: what all workers must share, such as flags and examples, by name.
     startup: entered.
-    session_settings: keyword arguments of `towers.build_session_config`.
+    session_settings: arguments of `towers.build_session_config`, the devices among them.
     start_seconds: how long to wait for all workers.
     worker_seconds: how long another worker may then be silent.
 
@@ -232,11 +207,10 @@ def join_workers(cluster: Cluster, *, devices: Devices, facts: Dict[str, Any],
     yield None
     return
   startup.limit_idleness(start_seconds)
-  session_config = build_session_config(
-      devices, workers=Workers(cluster.num_workers, cluster.rank), **(session_settings or {}))
-  facts = dict(facts, tensorflow=tf.__version__, **{
-      name: examples and digest_examples(examples)
-      for name, examples in zip(('training_data', 'validation_data'), splits)})
+  session_config = build_session_config(workers=Workers(cluster.num_workers, cluster.rank),
+                                        **session_settings)
+  facts = {name: digest_examples(fact) if isinstance(fact, Examples) else fact
+           for name, fact in dict(facts, tensorflow=tf.__version__).items()}
   worker = _find_started(cluster, session_config)
   has_met = worker is not None
   startup.limit_idleness(None)  # From here on workers wait for each other.
