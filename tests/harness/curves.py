@@ -5,8 +5,7 @@ import io
 import os
 
 from towers.training.loop import Loop
-from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.reporting.metric_writer import MetricWriter
+from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Progress
 from towers.training.reporting.summaries import Summaries
 from towers.training.saving.checkpoints import Checkpoints
@@ -28,10 +27,10 @@ class List(MetricWriter):
   def __init__(self):
     self.samples, self.validations = [], []
 
-  def sample(self, sample):
+  def sample(self, sample, metrics, summaries):
     self.samples.append(sample)
 
-  def validation(self, step, metrics):
+  def validation(self, *, step, metrics):
     self.validations.append((step, metrics))
 
 

@@ -17,7 +17,7 @@ from towers.training.fitting import take_in_more
 from towers.training.keeper import Keeper
 from towers.training.loop import Loop
 from towers.training.reporting.input_advice import advise
-from towers.training.reporting.kept import build_callbacks
+from towers.training.reporting.kept import About, build_callbacks
 from towers.training.reporting.outcome import build_result
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.reporting.writer import Writer
@@ -240,8 +240,8 @@ class Run:
     with watch_records(self._bad_records, progress), contextlib.ExitStack() as closing:
       closing.callback(progress.close)
       own, summaries = build_callbacks(
-          self._config, self._settings, self._description, steps=steps, first_step=step,
-          progress=progress, startup=startup, history=history)
+          self._config, About(self._settings, self._description), steps=steps, progress=progress,
+          startup=startup, history=history)
       for callback in own:
         closing.callback(callback.close)
       self.writer, self._mark = Writer(summaries, lambda: steps.step), steps.metrics.mark()
@@ -258,8 +258,8 @@ class Run:
       end = loop.run()
       examples_seen = int(session.tf_session.run(get_examples_seen()))
       self.result = build_result(
-          self.program, steps, progress, end, trained=self._find_trained(),
-          examples_seen=examples_seen, started=startup.started)
+          steps, progress, end, trained=self._find_trained(), examples_seen=examples_seen,
+          started=startup.started)
       callbacks.end()
       if self._worker is not None:
         self._worker.peers.stop()

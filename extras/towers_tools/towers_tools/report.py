@@ -16,7 +16,7 @@ from towers.base.cores import count_cores
 from towers.base.files import write_whole
 from towers.base.output import write_line
 from towers.base.usage_error import UsageError
-from towers.training.reporting.metric_writer import MetricWriter, Sample
+from towers.training.reporting.metric_samples import MetricWriter, Sample
 from towers_tools.page import format_page, read_runs
 
 # A chart has no more columns than this; beyond, every second sample is dropped.
@@ -56,14 +56,14 @@ class Report(MetricWriter):
         warn(f'WARNING: {error}, so its curves start at step {first_step}.')
     self.rewind(first_step)
 
-  def sample(self, sample: Sample) -> None:
+  def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
     """Adds a measured step."""
     samples = self._run['samples']
     samples.append(_finite_or_none(sample._asdict()))
     if len(samples) > _MOST_SAMPLES:
       del samples[::2]
 
-  def validation(self, step: int, metrics: Dict[str, float]) -> None:
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Adds a validation, and writes the page."""
     self._run['validations'].append(_finite_or_none(dict(metrics, step=step)))
     self.close()

@@ -180,7 +180,7 @@ def test_without_room_for_a_file_the_run_goes_on_and_writes_one_once_there_is(
 
   monkeypatch.setattr(os, 'open', no_inode)
   summaries = Summaries(str(tmp_path), first_step=0, texts={}, graph=tf.Graph(), warn=shown.append)
-  summaries.validation(3, {'loss': 1.0})
+  summaries.validation(step=3, metrics={'loss': 1.0})
   summaries.close()
   assert len(shown) == 1 and 'summaries cannot be written: No space left' in shown[0]
   assert [step for tag, step, _ in read(tmp_path) if tag == 'validation/loss'] == [3]

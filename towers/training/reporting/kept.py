@@ -1,12 +1,11 @@
 """What a run keeps of its steps: a timeline, and curves for TensorBoard and the report."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from tensorflow_v1 import tf
 from towers.annexes import load as load_annex
-from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.reporting.metric_writer import MetricWriter
+from towers.training.reporting.metric_samples import MetricSamples, MetricWriter
 from towers.training.reporting.progress import Callback, Progress
 from towers.training.saving.history import History
 from towers.training.settings.config import Config
@@ -15,55 +14,56 @@ from towers.training.stepping.startup import Startup
 from towers.training.stepping.steps import Steps
 
 
-def build_callbacks(config: Config, settings: Mapping[str, Any], description: str, *,
-                    steps: Steps, first_step: int, progress: Progress, startup: Startup,
-                    history: History) -> Tuple[List[Callback], Optional[Any]]:
+class About(NamedTuple):
+  """What a run says of itself: all settings by name, and its program in some lines."""
+  settings: Mapping[str, Any]
+  description: str
+
+
+def build_callbacks(config: Config, about: About, *, steps: Steps, progress: Progress,
+                    startup: Startup, history: History) -> Tuple[List[Callback], Optional[Any]]:
   """Returns the callbacks that keep what config asks for, and its `Summaries` or None.
 
   Args:
     config: of the run.
-    settings: of program and run, by name.
-    description: of the program, some lines.
-    steps: of the session.
-    first_step: steps that are done.
+    about: the run.
+    steps: of the session, behind those that an earlier run did.
     progress: shows warnings, and counts seconds.
     startup: of the run.
     history: of validations that earlier runs have written.
   """
   callbacks: List[Callback] = []
-  program, summaries = steps.program, None
+  summaries = None
   if config.trace_steps:
     timeline = load_annex('--trace_steps')
     first, last = parse_trace_steps(config.trace_steps)
     callbacks.append(timeline(config.trace_file, steps, first=first, last=last,
-                              first_step=first_step, warn=progress.write))
+                              first_step=steps.step, warn=progress.write))
   if config.keeps_curves:
     every = build_interval('summary_every', config.summary_every, steps.plan)
-    metric_writers = _build_metric_writers(
-        config, settings, description, first_step=first_step, notice=program.devices.notice,
-        warn=progress.write, read_seconds=lambda: dict(startup.seconds, **progress.seconds()))
+    metric_writers = _build_metric_writers(config, about, steps, progress, startup)
     callbacks.append(MetricSamples(
-        steps, plan=program.plan, every=every, first_step=first_step,
+        steps, plan=steps.plan, every=every, first_step=steps.step,
         metric_writers=metric_writers, has_validated=history.has_validated))
     summaries = metric_writers[0] if config.summary_dir else None
   return callbacks, summaries
 
 
-def _build_metric_writers(config: Config, settings: Mapping[str, Any], description: str, *,
-                          first_step: int, notice: str, warn: Callable[[str], None],
-                          read_seconds: Callable[[], Dict[str, float]]) -> List[MetricWriter]:
+def _build_metric_writers(config, about, steps, progress, startup) -> List[MetricWriter]:
   """Returns the writers of a run's curves: for TensorBoard, and the report."""
   metric_writers: List[MetricWriter] = []
   if config.summary_dir:
     from towers.training.reporting.summaries import Summaries, format_settings, format_verbatim
+    defaults = dataclasses.asdict(Config())
     metric_writers.append(Summaries(
-        config.summary_dir, first_step=first_step, graph=tf.get_default_graph(), warn=warn,
-        texts=dict(configuration=format_settings(settings, defaults=dataclasses.asdict(Config())),
-                   run=format_verbatim(description))))
+        config.summary_dir, first_step=steps.step, graph=tf.get_default_graph(),
+        warn=progress.write, texts=dict(
+            configuration=format_settings(about.settings, defaults=defaults),
+            run=format_verbatim(about.description))))
   if config.report:
-    report = load_annex('--report')
-    metric_writers.append(report(
-        config.report, settings=settings, first_step=first_step, description=description,
-        warnings=[notice] if notice else [],
-        read_seconds=read_seconds, warn=warn))
+    notice = steps.program.devices.notice
+    metric_writers.append(load_annex('--report')(
+        config.report, settings=about.settings, first_step=steps.step,
+        description=about.description, warnings=[notice] if notice else [], warn=progress.write,
+        read_seconds=lambda: dict(startup.seconds, **progress.seconds())))
   return metric_writers

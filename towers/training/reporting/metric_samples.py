@@ -9,14 +9,45 @@ an uninterrupted one. Only these steps compute the gradient norm, and nothing is
 two steps.
 """
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from towers.input.plan import Plan
-from towers.training.reporting.metric_writer import MetricWriter, Sample
 from towers.training.reporting.progress import Callback
 from towers.training.settings.intervals import Interval
 from towers.training.stepping.steps import Steps
 from towers.whole import find_numbers
+
+
+class Sample(NamedTuple):
+  """A measured step.
+
+  Attributes:
+    step: weight updates so far, this one included.
+    loss: the mean over its global batch, before the update.
+    learning_rate: of its update.
+    gradient_norm: the global norm of its averaged gradients, before they are clipped.
+    examples_per_second: of training since the previous sample; None if no step was timed since.
+    input_wait: the share of that time in which the towers waited for input, 0 to 1; None likewise.
+  """
+  step: int
+  loss: float
+  learning_rate: float
+  gradient_norm: float
+  examples_per_second: Optional[float] = None
+  input_wait: Optional[float] = None
+
+
+class MetricWriter(Callback):
+  """Where measured steps go, such as TensorBoard's curves; a base class."""
+
+  def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+    """Takes a measured step.
+
+    Args:
+      sample: of the step.
+      metrics: what the model measures, as means since the sample before, by name.
+      summaries: serialized `tf.Summary`s of the model.
+    """
 
 
 class MetricSamples(Callback):
@@ -32,7 +63,7 @@ class MetricSamples(Callback):
       plan: of the training split.
       every: between two samples.
       first_step: steps that an earlier run did, and measured.
-      metric_writers: take the samples.
+      metric_writers: take the samples, and all else that a callback takes.
       has_validated: whether an earlier run has written the validation of a step.
     """
     self._steps = steps
@@ -59,8 +90,7 @@ class MetricSamples(Callback):
       self._metrics_mark = self._steps.metrics.mark()
       update = self._steps.update
       for metric_writer in self._metric_writers:
-        metric_writer.sample(sample)
-        metric_writer.of_model(step, metrics, update.summaries if update else ())
+        metric_writer.sample(sample, metrics, update.summaries if update else ())
       self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
       self._steps.measure(self._every.is_due(step + 1))
     elif self._every.is_due(step + 1):
@@ -70,7 +100,7 @@ class MetricSamples(Callback):
     """Writes the means over the validation split, unless an earlier run has."""
     if not self._has_validated(step):
       for metric_writer in self._metric_writers:
-        metric_writer.validation(step, find_numbers(metrics))
+        metric_writer.validation(step=step, metrics=find_numbers(metrics))
 
   def rewind(self, step: int) -> None:
     """Continues from an earlier step."""

@@ -7,22 +7,21 @@ import numpy as np
 from tensorflow_v1 import tf
 from towers.training.reporting.progress import Progress
 from towers.training.stepping.steps import Steps
-from towers.training_graph import TrainingGraph
 
 
-def build_result(program: TrainingGraph, steps: Steps, progress: Progress, end: Any, *,
-                 trained: Dict[str, float], examples_seen: int, started: float) -> Dict[str, Any]:
+def build_result(steps: Steps, progress: Progress, end: Any, *, trained: Dict[str, float],
+                 examples_seen: int, started: float) -> Dict[str, Any]:
   """Returns what `--result_file` holds, by name.
 
   Args:
-    program: that has trained.
-    steps: of its session.
+    steps: of the session.
     progress: of the run.
     end: of the loop, a `LoopEnd`.
     trained: means of the training steps since the validation before the last, by name.
     examples_seen: in all steps, those before a resume included.
     started: time.monotonic() when the process began.
   """
+  program = steps.program
   all_reduce = program.gradients.all_reduce
   return dict(
       global_step=int(end.step), examples_seen=examples_seen, num_towers=len(program.towers),

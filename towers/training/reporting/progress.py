@@ -85,16 +85,14 @@ class Progress:
     """Prepares to show a run; writes nothing yet.
 
     Args:
-      total_steps: of the whole run.
-      first_step: steps that an earlier run did.
+      total_steps, first_step: of the whole run, and those that an earlier run did.
       plan: of the training split.
       learning_rate: reads the rate; called only to show it.
       on_first_step: called after the first step, before anything is shown.
       input_wait_seconds: reads how long all training steps so far have waited for input.
       metrics: of the training steps, whose means since the last line it shows; or None.
       stream: to write to; `sys.stdout` if None. A terminal or a notebook gets a bar.
-      clock: seconds.
-      columns: of the terminal; read at each drawing if None.
+      clock, columns: stand in for the time and the terminal's width in tests.
       is_quiet: writes neither bar nor lines, only validations and warnings.
     """
     self._total_steps = total_steps

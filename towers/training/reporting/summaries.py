@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 from tensorflow_v1 import tf
 from towers.base.output import write_line
 from towers.data.formats.tfrecord import write_record
-from towers.training.reporting.metric_writer import MetricWriter, Sample
+from towers.training.reporting.metric_samples import MetricWriter, Sample
 
 # From this version of the format on, TensorBoard heeds SessionLog.START.
 _FILE_VERSION = 'brain.Event:2'
@@ -59,16 +59,11 @@ class Summaries(MetricWriter):
       self._write_values(first_step, text_value(tag, text))
     self._write(tf.Event(graph_def=graph.as_graph_def(add_shapes=True).SerializeToString()))
 
-  def sample(self, sample: Sample) -> None:
-    """Writes a point of every training curve."""
-    self._write_scalars(sample.step, 'train', sample._asdict())
-
-  def of_model(self, step: int, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
-    """Writes a point of each of the model's curves, and its own summaries without a tower's name.
-    """
-    self._write_scalars(step, 'train', metrics)
+  def sample(self, sample: Sample, metrics: Dict[str, float], summaries: Sequence[bytes]) -> None:
+    """Writes a point of every training curve, and the model's summaries without a tower's name."""
+    self._write_scalars(sample.step, 'train', dict(metrics, **sample._asdict()))
     for text in summaries:
-      self.add(step, tf.Summary.FromString(text))
+      self.add(sample.step, tf.Summary.FromString(text))
 
   def add(self, step: int, summary: Any) -> None:
     """Writes a `tf.Summary` under its own tags; a tag that begins with a tower's scope loses it."""
@@ -76,7 +71,7 @@ class Summaries(MetricWriter):
       value.tag = _SCOPE.sub('', value.tag)
     self._write_values(step, *summary.value)
 
-  def validation(self, step: int, metrics: Dict[str, float]) -> None:
+  def validation(self, *, step: int, metrics: Dict[str, float]) -> None:
     """Writes a point of every validation curve."""
     self._write_scalars(step, 'validation', metrics)
 

@@ -76,10 +76,9 @@ class Checkpoints:
     Args:
       folder: made if it does not exist.
       keep: how many of the newest checkpoints stay, besides the best one.
-      stop_on_full_disk: whether a checkpoint that cannot be written ends the run; if not, it is a
-        warning.
-      inputs: of the training split, whose order checkpoints record, and a resumed run compares.
-      data: the training examples, which checkpoints record, and a resumed run compares.
+      stop_on_full_disk: whether a checkpoint that cannot be written ends the run, or is a warning.
+      inputs, data: the order and the examples of the training split, which checkpoints record, and
+        a resumed run compares.
       averages: of the program's weights, or None.
       names, new: how what is restored differs from the program, see `restore`.
       warn: as the attribute.
@@ -118,11 +117,10 @@ class Checkpoints:
                        'that can be written.') from None
 
   def restore(self, session: Any, chosen: Optional[str] = None) -> Optional[str]:
-    """Restores the newest checkpoint that is whole; returns its path, or None in an empty folder.
+    """Restores the newest checkpoint that is whole, or the one whose path is chosen.
 
-    Args:
-      session: to restore in.
-      chosen: the path of the only checkpoint to take; None for the newest.
+    Returns:
+      Its path, or None in an empty folder.
 
     Raises:
       UsageError: the checkpoint is of another program or other data, none is whole, or the
@@ -146,16 +144,12 @@ class Checkpoints:
         self.warn(notice)
       step = int(session.run(self._global_step))
       self._saved_step = step
-      self._tell_of_input(session, path, step)
+      self._compare_input(session, path, step)
       return path
     if reasons:
       raise UsageError(f'No checkpoint in {self.folder} can be read:\n{format_lines(reasons)}\nPut '
                        'a copy that is whole there, or give another checkpoint_dir to start anew.')
     return None
-
-  def is_empty(self) -> bool:
-    """Whether there is nothing to restore, not even a damaged checkpoint."""
-    return not find_checkpoints(self.folder)
 
   def take(self, session: Any) -> Snapshot:
     """Returns the values of all variables, between two steps."""
@@ -163,12 +157,7 @@ class Checkpoints:
     return Snapshot(int(step), values)
 
   def write(self, snapshot: Snapshot, history: Optional[History] = None) -> None:
-    """Writes a snapshot in the background, once the one before it is written.
-
-    Args:
-      snapshot: from `take`.
-      history: written with it; names the best checkpoint, which stays.
-    """
+    """Writes a snapshot, and the history, in the background, once the one before it is written."""
     self.wait()
     # Formatted now, since the loop may add to the history meanwhile.
     notes = None if history is None else (history.format(), history.best_first())
@@ -209,8 +198,8 @@ class Checkpoints:
       self._writer.session.close()
       self._writer = None
 
-  def _tell_of_input(self, session, path, step):
-    """Tells of other data than the checkpoint's; warns of another order in the rest of an epoch."""
+  def _compare_input(self, session, path, step):
+    """Notes other data than the checkpoint's; warns of another order in the rest of an epoch."""
     reader = tf.train.load_checkpoint(path)
     self.was_carried = reader.has_tensor(CARRY_TENSOR)
     text = self._data.take_up(session, reader, path, step) if self._data else ''
@@ -288,27 +277,16 @@ class Checkpoints:
 
 
 class ChiefsCheckpoints:
-  """Stands in for `Checkpoints` on workers other than the chief, which saves for all.
-
-  Attributes:
-    folder, error, reason, warn, was_carried: as in `Checkpoints`; the chief compares plans.
-  """
+  """Stands in for `Checkpoints` on workers other than the chief, which saves and compares plans."""
 
   folder = None
   was_carried = True
   error = reason = ''
-
-  def __init__(self) -> None:
-    """Prepares."""
-    self.warn: Callable[[str], None] = write_line
-    self._saved_step: Optional[int] = None
-
-  def is_empty(self) -> bool:
-    """Whether there is nothing to restore, which the chief knows."""
-    return False
+  warn: Callable[[str], None]
+  _saved_step: Optional[int] = None
 
   def restore(self, session: Any, chosen: Optional[str] = None) -> str:
-    """Restores nothing: the chief does, and broadcasts the values."""
+    """Leaves it to the chief, which broadcasts the values."""
     del session, chosen
     return "the chief's checkpoint"
 
@@ -326,7 +304,6 @@ class ChiefsCheckpoints:
     return step == self._saved_step
 
   def wait(self) -> None:
-    """Does nothing: this worker writes nothing."""
+    """Returns at once, since nothing is being written here."""
 
-  def close(self) -> None:
-    """Does nothing: there is nothing to free."""
+  close = wait

@@ -30,11 +30,7 @@ class Data(NamedTuple):
   may_be_new: bool = False
 
   def check(self, reader: Any, path: str) -> None:
-    """Refuses a checkpoint, read by TensorFlow's `reader`, of other examples.
-
-    Raises:
-      UsageError: names what differs and the fix.
-    """
+    """Refuses a checkpoint of other examples by a UsageError."""
     difference = self._compare(reader)
     if difference and not self.may_be_new:
       raise UsageError(
@@ -43,13 +39,10 @@ class Data(NamedTuple):
           'go on with its weights, slots and step on the new data, give new_data=True.')
 
   def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
-    """Counts a restored checkpoint's steps as steps on these examples; returns what to tell of it.
+    """Counts the steps of a checkpoint, just restored, as steps on these examples.
 
-    Args:
-      session: in which the checkpoint is restored.
-      reader: TensorFlow's, of the checkpoint.
-      path: of it.
-      step: that it was written at.
+    Returns:
+      What the user should know of it, or ''.
     """
     difference = self._compare(reader)
     if not difference:

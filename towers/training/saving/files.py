@@ -60,11 +60,7 @@ def find_checkpoints(folder: str) -> List[str]:
 
 
 def open_reader(path: str) -> Any:
-  """Returns TensorFlow's reader of a checkpoint that is as it was written, as far as that is known.
-
-  Raises:
-    Exception: it is damaged; TensorFlow raises anything.
-  """
+  """Returns TensorFlow's reader of a checkpoint; raises anything if that is damaged."""
   check_sums(path)
   return tf.train.load_checkpoint(path)
 

@@ -32,8 +32,8 @@ class History:
     """Starts an empty history.
 
     Args:
-      metric: picks the best validation: the smallest if its name contains "loss" or "error", else
-        the largest.
+      metric: whose smallest value is the best if its name has "loss" or "error" in it, else the
+        largest.
       patience: validations in a row without a new best after which to stop, or None.
     """
     self.metric = metric
@@ -99,9 +99,8 @@ class History:
     best = self.best_first()
     if not best:
       return ''
-    values = [validation[self.metric] for validation in self._validations
-              if validation['step'] == best[0]]
-    value = values[-1]
+    [*_, value] = [validation[self.metric] for validation in self._validations
+                   if validation['step'] == best[0]]
     return f'{self.metric} {value:.4f} after step {best[0]}'
 
   def format(self) -> str:
@@ -125,11 +124,7 @@ class History:
            'early stopping start anew')
 
   def parse(self, text: str, step: int) -> None:
-    """Reads the history from the text of `format`, as it was after `step` updates.
-
-    Raises:
-      ValueError: `text` is no history.
-    """
+    """Reads the text of `format`, as it was after `step` updates; raises ValueError."""
     self._take(unseal(text, _SCHEMA), step)
 
   def _take(self, content, step):

@@ -29,12 +29,10 @@ class Tensor(NamedTuple):
 
 
 class Part(NamedTuple):
-  """Where a variable is in a checkpoint.
+  """Where a variable is in a checkpoint: in a tensor of that name, or a part of it.
 
   Attributes:
-    name: of the tensor.
-    tensor: all of it.
-    spec: the variable's part of it as TensorFlow writes that; '' for all.
+    spec: the part as TensorFlow writes it; '' for all.
     place: the same for numpy.
   """
   name: str
@@ -46,9 +44,7 @@ class Part(NamedTuple):
 def find_part(variable: Variable, saved: Iterable[str] = ()) -> Part:
   """Returns where a variable is in a checkpoint, as in those of `tf.train.Saver`.
 
-  Args:
-    variable: of the program.
-    saved: the names in a checkpoint: earlier versions wrote each part under a name of its own.
+  Earlier versions wrote each part of a variable under a name of its own, which is then in `saved`.
   """
   cut, dtype = variable._save_slice_info, variable.dtype.base_dtype
   if cut is None or (variable.op.name in saved and cut.full_name not in saved):
@@ -155,12 +151,11 @@ def _choose_new(path, new, saved, expected):
 
 def check_same_variables(path: str, saved: Mapping[str, Any], expected: Mapping[str, Any], *,
                          fix: str) -> None:
-  """Raises if a checkpoint and the program have different variables.
+  """Refuses a checkpoint whose variables are not those that the program expects.
 
   Args:
     path: of the checkpoint.
-    saved: (shape, dtype) of the variables in the checkpoint, by name.
-    expected: the same of those in the program.
+    saved, expected: `Tensor`s by name.
     fix: a sentence, with {} for the call that takes over what both have.
 
   Raises:

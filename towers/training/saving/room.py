@@ -3,8 +3,7 @@
   {"checksum": 1234567, "examples_per_tower": 512}
 
 Not the number of micro-batches, since a resumed run may have another number of towers or workers,
-and each of them then another share. Several workers that share the folder write the same number;
-where each has a folder of its own, they agree on the smallest.
+and each of them then another share. Workers with a folder each agree on the smallest.
 """
 
 import os
@@ -22,21 +21,17 @@ def read_room(folder: str) -> Optional[int]:
   path = os.path.join(folder, ROOM)
   try:
     most = read_sealed(path, {_MEMBER: int})[_MEMBER]
-    if not most:
-      raise ValueError('it holds 0 examples')
+    if most:
+      return most
+    raise ValueError('it holds 0 examples')
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
     write_line(f'WARNING: {path} cannot be read ({error}): how much fits is found out anew')
     return None
-  return most
 
 
 def write_room(folder: str, most: int) -> None:
-  """Remembers the most examples per tower of a micro-batch.
-
-  Raises:
-    OSError: the folder cannot be written.
-  """
+  """Remembers the most examples per tower of a micro-batch; raises OSError."""
   os.makedirs(folder, exist_ok=True)
   write_sealed(os.path.join(folder, ROOM), {_MEMBER: most})

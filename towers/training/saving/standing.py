@@ -16,13 +16,7 @@ from towers.warm_start.warm_start import load_values
 
 
 class Standing(NamedTuple):
-  """A run between two steps.
-
-  Attributes:
-    step: that is done.
-    values: of all variables that a checkpoint holds, by name.
-    history: its text.
-  """
+  """A step that is done, the values of all variables by name, and the text of the history."""
   step: int
   values: Dict[str, np.ndarray]
   history: str
