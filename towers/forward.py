@@ -31,18 +31,17 @@ from towers.data.examples import Examples
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.input.pipeline import build_inputs
-from towers.input.places import build_places
 from towers.input.plan import build_plan
 from towers.placement.devices import Devices, build_devices, build_session_config
 from towers.placement.host import HOST
-from towers.placement.randomness import step_reader
 from towers.placement.variables import build_variable_store
 from towers.serving import call_predict, name_outputs
 from towers.tower.all_towers import join_sums
 from towers.tower.drawing.draws import begin_draws
-from towers.tower.losses import get_divisor
+from towers.tower.forward_pass import build_forward
+from towers.tower.global_batch import join_batches
+from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import build_precision
-from towers.tower.tower import Model, ModelCall, build_forward, build_outputs
 from towers.training.saving.files import INDEX, list_steps, path_of
 from towers.training.saving.weights import find_best, restore_weights
 from towers.training.stepping.validation_pass import ValidationPass
@@ -161,20 +160,13 @@ class Forward:
       with tf.device(HOST):
         self._batches = [Batch(tf.nest.map_structure(_feed_like, template),
                                tf.placeholder(tf.int32, []), may_be_empty=True) for _ in names]
-        total = tf.add_n([batch.num_examples for batch in self._batches])
-      if is_model and len(names) > 1:
-        places = build_places(self._batches, read_step=step_reader())
-        self._batches = [batch._replace(place=place)
-                         for batch, place in zip(self._batches, places)]
-      call = ModelCall(compute, store, total, get_divisor(total), is_training=False,
-                       precision=half, num_micro_batches=1, draws=begin_draws(store.seed),
-                       num_towers=len(names))
+      draws = begin_draws(store.seed)
+      whole = join_batches(self._batches, read_step=draws.read_step)
+      call = ModelCall(compute, store, whole, draws, precision=half)
       if is_model:
-        towers = [build_forward(call, batch, index=index, device=device, instead={},
-                                reuse=index > 0)
-                  for index, (batch, device) in enumerate(zip(self._batches, names))]
-        join_sums(scopes=[tower.scope for tower in towers], devices=names,
-                  counts=[batch.num_examples for batch in self._batches])
+        towers = [build_forward(call, batch, index=index, device=device)
+                  for index, (batch, device) in enumerate(zip(whole.batches, names))]
+        join_sums(towers)
         self._names: Dict[str, Any] = dict(
             names=list(towers[0].sums), weighted=list(towers[0].weights), losses=towers[0].losses)
         with tf.device(HOST):
@@ -184,8 +176,10 @@ class Forward:
       else:
         call = call._replace(model=lambda batch, is_training: name_outputs(
             compute, call_predict(compute, batch)))
-        self._fetches = [build_outputs(call, batch, index=index, device=device)
-                         for index, (batch, device) in enumerate(zip(self._batches, names))]
+        self._fetches = []
+        for index, (batch, device) in enumerate(zip(self._batches, names)):
+          with tf.device(device), tf.name_scope(f'tower_{index}') as scope:
+            self._fetches.append(call.compute(batch.tensors, index=index, scope=scope))
       self._session = tf.Session(graph=graph, config=build_session_config(devices))
       self._session.run([tf.global_variables_initializer(), tf.local_variables_initializer(),
                          tf.tables_initializer()])

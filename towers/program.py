@@ -7,7 +7,7 @@ from towers.data.examples import Examples
 from towers.input.plan import Plan
 from towers.placement.workers import Workers
 from towers.session import Session
-from towers.tower.tower import Model
+from towers.tower.model_call import Model
 from towers.training_graph import ProgramSettings, TrainingGraph
 from towers.update.groups import Optimizers, Rate
 from towers.warm_start.matching import InitFrom

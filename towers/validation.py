@@ -23,9 +23,10 @@ from towers.placement.variables import VariableStore, check_reads
 from towers.placement.workers import ALONE, Workers, build_gather, build_sum_of_numbers
 from towers.staging import run_beside
 from towers.tower.drawing.draws import begin_draws
-from towers.tower.losses import get_divisor
+from towers.tower.forward_pass import Tower, build_forward
+from towers.tower.global_batch import join_batches
+from towers.tower.model_call import Model, ModelCall
 from towers.tower.precision import Precision
-from towers.tower.tower import Model, ModelCall, Tower, build_forward
 from towers.update.averages import Averages
 from towers.whole import Whole, WholeRows
 
@@ -153,10 +154,10 @@ def build_validation_tower(model: Model, feed: Feed, *, index: int, store: Varia
     snapshot_op = tf.group(*[snapshots[name].assign(measured[name].read_value(), read_value=False)
                              for name in snapshots], name='take')
 
-  call = ModelCall(model, store, batch.num_examples, get_divisor(batch.num_examples),
-                   is_training=False, precision=precision, num_micro_batches=1,
-                   draws=begin_draws(store.seed))
-  tower = build_forward(call, batch, index=index, device=device, instead=snapshots, reuse=True)
+  draws = begin_draws(store.seed)
+  whole = join_batches([batch], read_step=draws.read_step)
+  tower = build_forward(ModelCall(model, store, whole, draws, precision=precision), batch,
+                        index=index, device=device, instead=snapshots)
   # The training towers change the variables meanwhile.
   check_reads(store, snapshots, scope=tower.scope, fix='use validation=switch')
   return build_validation([tower], feed=feed, is_validating=None,

@@ -23,7 +23,7 @@ from towers.input.batch import Batch
 from towers.tower.all_towers import OWN_SUMS, SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
-from towers.tower.tower import Tower
+from towers.tower.forward_pass import Tower
 
 # Where the rows of examples stand in a value that has several for each: all first ones before all
 # second ones, or those of an example side by side; or the value has no rows.

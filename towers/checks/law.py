@@ -28,8 +28,8 @@ from towers.data.composite import decode_batch
 from towers.graph.source import format_op
 from towers.input.batch import Batch
 from towers.tower.batch_norm import is_moving_average
+from towers.tower.forward_pass import Tower
 from towers.tower.losses import sum_returned
-from towers.tower.tower import Tower
 
 # The relative differences that rounding makes, of sums and of single values.
 _ROUNDING = {False: (1e-4, 1e-3), True: (1e-2, 5e-2)}

@@ -25,7 +25,7 @@ from towers.graph.source import format_op
 from towers.placement.devices import build_devices
 from towers.tower.batch_norm import check_kind, is_moving_average
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
-from towers.tower.tower import Model
+from towers.tower.model_call import Model
 
 # The relative change of weights that shows the effect of rounding.
 _NOISE = 1e-6

@@ -18,7 +18,7 @@ from towers.placement.counters import get_examples_seen, get_global_step
 from towers.placement.devices import build_session_config
 from towers.placement.workers import ALONE
 from towers.settings import arguments_of
-from towers.tower.tower import Model
+from towers.tower.model_call import Model
 from towers.training_graph import ProgramSettings, TrainingGraph
 
 LEARNING_RATE = 0.01

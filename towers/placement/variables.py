@@ -79,6 +79,11 @@ class VariableStore(NamedTuple):
   num_towers: int
   first_tower: int = 0
 
+  def list_trainable(self, index: int) -> List[Variable]:
+    """Returns the trainable variables that a tower reads: all towers', or its own replicas."""
+    replicas = self.replicas.get(index, {})
+    return [replicas.get(variable.op.name, variable) for variable in tf.trainable_variables()]
+
 
 def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
                          rank: int = 0) -> VariableStore:

@@ -20,7 +20,7 @@ others.
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
@@ -189,33 +189,32 @@ def _refuse_second(op, gradient):
                    'twice, by tf.stop_gradient or a layer without it.')
 
 
-def join_sums(*, scopes: Sequence[str], devices: Sequence[str],
-              counts: Sequence[Union[int, Tensor]], workers: Workers = ALONE) -> None:
+def join_sums(towers: Sequence[Any], *, workers: Workers = ALONE) -> None:
   """Replaces each sum, and its gradient, by that over all towers, once these are built.
 
+  A tower with 0 examples has a row that only fills its batch, and takes no part.
+
   Args:
-    scopes: the towers' name scopes, each with a slash at its end.
-    devices: the towers' devices.
-    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower with 0 has a row
-      that only fills its batch, and takes no part.
-    workers: whose towers are joined; these towers are one worker's.
+    towers: of this worker.
+    workers: whose towers are joined.
   """
+  scopes, device = [tower.scope for tower in towers], towers[0].device
   found = [(match_towers(collection, scopes), collection) for collection in (SUMS, SUM_GRADIENTS)]
   if not any(values for values, _ in found):
     return
+  counts = [tower.num_examples for tower in towers]
   # The gradient of no examples may be NaN, so it is left out like the sums.
   with tf.device(HOST):
     weights = [tf.minimum(count, 1) for count in counts]
-  weights = compare_weights(weights, devices[0])
+  weights = compare_weights(weights, device)
   # Gradients are of a worker's mean loss; only the all-reduce weights them by its examples.
-  is_even = workers.num_workers == 1 or all(isinstance(count, int) for count in counts)
   examples = None
-  if not is_even:
+  if workers.num_workers > 1 and not all(isinstance(count, int) for count in counts):
     examples = tf.cast(tf.maximum(tf.reduce_sum(tf.stack(counts)), 1), tf.float32)
   for values, collection in found:
     scale = examples if collection == SUM_GRADIENTS else None
     for identities in values:
-      total = add_up(identities, weights, devices[0], workers, scale)
+      total = add_up(identities, weights, device, workers, scale)
       for identity in identities:
         identity.op._update_input(0, total)
 

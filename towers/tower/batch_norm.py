@@ -16,10 +16,11 @@ first tower; before each validation the chief broadcasts its averages (see `work
 
 from typing import Any, List, Sequence, Union
 
-from tensorflow_v1 import Operation, Tensor, Variable, tf
+from tensorflow_v1 import Operation, Variable, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.graph.writes import find_step_writes
+from towers.input.batch import Batch
 from towers.placement.workers import ALONE, Workers, sum_over_workers
 from towers.tower.all_towers import add_up, compare_weights, match_towers
 from towers.tower.batch_norm_layer import BATCH_MOMENTS
@@ -35,31 +36,76 @@ def check_kind(kind: str) -> None:
     raise UsageError(f"batch_norm is {kind!r}: choose one of {', '.join(BATCH_NORMS)}.")
 
 
-def check_batch_norms(kind: str, *, update_ops: Sequence[Any], variables: Sequence[Variable],
-                      scope: str, loss: Tensor) -> None:
-  """Refuses batch normalisation that would silently have no effect.
+class BatchNorms:
+  """The batch normalisation of all towers.
 
-  Args:
-    kind: one of `BATCH_NORMS`.
-    update_ops: what tower 0 added to UPDATE_OPS.
-    variables: of tower 0.
-    scope: the name scope of tower 0.
-    loss: of tower 0; it waits for averages that are updated in place.
-
-  Raises:
-    UsageError: an unknown kind, moving averages that nothing updates, or batch normalisation over
-      towers with layers that do not take part.
+  Attributes:
+    joins_sums: whether layers take the sums of all towers.
+    left_out: the collections to which later towers need not add.
   """
-  check_kind(kind)
-  moving = list(filter(is_moving_average, variables))
-  frozen = _find_frozen(moving, loss) if moving and not update_ops else []
+
+  def __init__(self, kind: str, batches: Sequence[Batch], workers: Workers):
+    """Prepares for towers on these batches.
+
+    Args:
+      kind: one of `BATCH_NORMS`.
+      batches: for each tower its batch. One with 0 examples has a row that only fills it, and takes
+        no part.
+      workers: whose towers are joined; these towers are one worker's.
+
+    Raises:
+      UsageError: an unknown kind.
+    """
+    check_kind(kind)
+    num_towers = len(batches) * workers.num_workers
+    may_be_empty = any(batch.may_be_empty for batch in batches)
+    self._kind, self._workers = kind, workers
+    # With `first`, where the first tower has no examples, the next with examples stands in.
+    needs_later = kind == 'mean' or kind == 'first' and may_be_empty
+    self._joins_moments = needs_later and num_towers > 1
+    self.joins_sums = kind == 'sync' and num_towers > 1
+    self.left_out = [] if needs_later else [BATCH_MOMENTS]
+
+  def join(self, towers: Sequence[Any]) -> None:
+    """Joins the towers, once they and their gradients are built.
+
+    Raises:
+      UsageError: moving averages that nothing updates, or batch normalisation over towers with
+        layers that do not take part.
+    """
+    _check(self._kind, towers[0])
+    if self._joins_moments:
+      self._join_moments(towers)
+
+  def _join_moments(self, towers):
+    """Replaces the first tower's moments by the mean over all, or by the first that has examples.
+    """
+    device, workers = towers[0].device, self._workers
+    with tf.device(device), tf.name_scope('weigh_towers'):
+      examples = tf.cast(tf.stack([tower.num_examples for tower in towers]), tf.float32)
+      if self._kind == 'mean':
+        weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
+      else:
+        weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(towers)), ALONE
+      weights = tf.unstack(weights)
+    weights = compare_weights(weights, device)
+    for identities in match_towers(BATCH_MOMENTS, [tower.scope for tower in towers]):
+      identities[0].op._update_input(0, add_up(identities, weights, device, workers))
+
+
+def _check(kind, tower):
+  """Refuses batch normalisation of the first tower that would silently have no effect."""
+  moving = list(filter(is_moving_average, tf.global_variables()))
+  update_ops = tower.update_ops
+  frozen = _find_frozen(moving, tower.loss) if moving and not update_ops else []
   averages = [variable.op.name for variable in moving if variable not in frozen]
-  if averages and not update_ops and not find_step_writes([loss]).early:
+  if averages and not update_ops and not find_step_writes([tower.loss]).early:
     raise UsageError(f'Nothing updates {averages[0]} and {len(averages) - 1} more moving averages, '
                      'so that validation would use their initial values: add their updates to '
                      'tf.GraphKeys.UPDATE_OPS in the model (for a Keras layer its `updates`), or '
                      'use towers.tower.batch_norm_layer.')
-  if kind != 'first' and (update_ops or averages) and not match_towers(BATCH_MOMENTS, [scope]):
+  if kind != 'first' and (update_ops or averages) and not match_towers(
+      BATCH_MOMENTS, [tower.scope]):
     raise UsageError(f'batch_norm={kind} needs layers that share their sums between towers, as '
                      'towers.tower.batch_norm_layer does; the model\'s own, which update '
                      f'{averages[0] if averages else update_ops[0].name}, do not: use '
@@ -84,50 +130,3 @@ def _find_frozen(averages, loss) -> List[Variable]:
 
   return [variable for variable in averages
           if any(map(is_plain, variable.op.outputs[0].consumers()))]
-
-
-def joins_moments(kind: str, may_be_empty: bool) -> bool:
-  """Returns whether the moments of later towers, not only of the first, may move the averages.
-
-  With `first` they do where the first tower has no examples; then the next tower with examples
-  stands in.
-
-  Args:
-    kind: one of `BATCH_NORMS`.
-    may_be_empty: as for `join_batch_norms`.
-  """
-  return kind == 'mean' or kind == 'first' and may_be_empty
-
-
-def join_batch_norms(kind: str, *, scopes: Sequence[str], devices: Sequence[str],
-                     counts: Sequence[Union[int, Tensor]], may_be_empty: bool,
-                     workers: Workers = ALONE) -> None:
-  """Joins the batch normalisation of all towers, once they and their gradients are built.
-
-  Args:
-    kind: one of `BATCH_NORMS`.
-    scopes: the towers' name scopes, each with a slash at its end.
-    devices: the towers' devices.
-    counts: the towers' numbers of examples, ints or scalar int32 tensors. A tower with 0 has a row
-      that only fills its batch, and takes no part.
-    may_be_empty: whether the number of any tower can be 0.
-    workers: whose towers are joined; these towers are one worker's.
-  """
-  if len(scopes) * workers.num_workers == 1:
-    return
-  if joins_moments(kind, may_be_empty):
-    _join_moments(kind, scopes, devices, counts, workers)
-
-
-def _join_moments(kind, scopes, devices, counts, workers):
-  """Replaces the first tower's moments by the mean over all, or by the first that has examples."""
-  with tf.device(devices[0]), tf.name_scope('weigh_towers'):
-    examples = tf.cast(tf.stack(counts), tf.float32)
-    if kind == 'mean':
-      weights = examples / tf.maximum(sum_over_workers(tf.reduce_sum(examples), workers), 1.0)
-    else:
-      weights, workers = tf.one_hot(tf.argmax(tf.minimum(examples, 1.0)), len(counts)), ALONE
-    weights = tf.unstack(weights)
-  weights = compare_weights(weights, devices[0])
-  for identities in match_towers(BATCH_MOMENTS, scopes):
-    identities[0].op._update_input(0, add_up(identities, weights, devices[0], workers))

@@ -14,7 +14,7 @@ share of it, examples over weights of the global batch, is known in the forward 
 """
 
 import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
@@ -127,14 +127,6 @@ def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
                      'towers.Weighted(losses, weights), or a list or dict of these for several '
                      'losses, or any of them and a dict of metrics.')
   return loss, metrics
-
-
-def get_divisor(num_examples: Union[int, Tensor]) -> Union[float, Tensor]:
-  """Returns the float32 divisor of a batch's sum; never 0, though all its examples may be damaged.
-  """
-  if isinstance(num_examples, int):
-    return float(num_examples)
-  return tf.cast(tf.maximum(num_examples, 1), tf.float32)
 
 
 def _sum_losses(losses, batch, count_rows):

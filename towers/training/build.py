@@ -10,7 +10,7 @@ from towers.placement.patterns import parse_pairs
 from towers.placement.workers import Workers
 from towers.program import Program
 from towers.settings import arguments_of
-from towers.tower.tower import Model
+from towers.tower.model_call import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import DECAYING, build_optimizer

@@ -22,7 +22,7 @@ from towers.training.stepping.startup import Startup
 
 if TYPE_CHECKING:
   from towers.serving import Predict
-  from towers.tower.tower import Model
+  from towers.tower.model_call import Model
 
 
 def train(config: Config, cluster: Cluster, data_set: DataSet, startup: Startup,

@@ -6,12 +6,14 @@
 """
 
 import logging
-from typing import Any, Callable, Collection, List, Optional, Sequence
+from typing import Any, Callable, Collection, List, Optional, Sequence, Tuple
 
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
 from towers.placement.variables import VariableStore
-from towers.tower.cloning.pattern import Pattern, Recording, has_same_shapes
+from towers.tower.cloning.pattern import Pattern, has_same_shapes
+from towers.tower.cloning.recording import Recording, record_tower
+from towers.tower.forward_pass import Tower
 
 TOWER_BUILDS = ('reuse', 'clone', 'auto')
 # A clone of a smaller tower, too, takes less time than another call, but saves no tenth of a second
@@ -40,48 +42,41 @@ class Cloner:
     self._left_out = left_out
     self._patterns: List[Pattern] = []
 
-  def clone(self, batch: Batch, *, index: int, device: str) -> Optional[Any]:
-    """Returns tower `index` as a clone of an earlier one, or None if the model is to be called.
-
-    Raises:
-      UsageError: a clone fails, and `build` is 'clone'.
-    """
-    pattern = next((pattern for pattern in self._patterns if pattern.fits(batch)), None)
-    if pattern is None:
-      return None
-    return self._attempt(pattern.clone, batch, index=index, device=device,
-                         replicas=self._store.replicas.get(index, {}))
-
-  def add_pattern(self, tower: Any, batch: Batch, recording: Recording, *, index: int,
-                  later: Sequence[Batch]) -> None:
-    """Makes a pattern of a built tower, if later ones are to be cloned from it.
+  def build(self, batches: Sequence[Batch], index: int, device: str,
+            by_model: Callable[[int, Recording], Tuple[Tower, List[Any]]]) -> Tower:
+    """Returns tower `index`, as a clone of an earlier one or built by the model.
 
     Args:
-      tower: with the gradients of its own loss.
-      batch: of the tower.
-      recording: of the tower.
+      batches: of all towers.
       index: of the tower.
-      later: the batches of all towers after it.
+      device: of the tower.
+      by_model: takes the index and a recording that has begun, and returns the tower and the
+        gradients of its own loss.
 
     Raises:
-      UsageError: the tower cannot be cloned, and `build` is 'clone'.
+      UsageError: a tower cannot be cloned, and `build` is 'clone'.
     """
-    if not self._is_worth_cloning(batch, recording, later):
-      return
-    store = self._store
-    replicated = {name for replicas in store.replicas.values() for name in replicas}
-    pattern = self._attempt(Pattern, tower, batch, recording, index=index, seed=store.seed,
-                            first_tower=store.first_tower, left_out=self._left_out,
-                            replicated=replicated)
-    if pattern is not None:
-      self._patterns.append(pattern)
+    batch = batches[index]
+    for pattern in self._patterns:
+      if pattern.fits(batch):
+        clone = self._attempt(pattern.clone, batch, index, device)
+        if clone is not None:
+          return clone
+        break
+    recording = record_tower(device)
+    tower, own_gradients = by_model(index, recording)
+    if self._is_worth_cloning(batch, recording, batches[index + 1:]):
+      made = self._attempt(Pattern, tower._replace(gradients=own_gradients), batch, recording,
+                           index=index, store=self._store, left_out=self._left_out)
+      self._patterns += [] if made is None else [made]
+    return tower
 
   def _is_worth_cloning(self, batch, recording, later):
     if self._build == 'reuse' or not any(has_same_shapes(batch, other) for other in later):
       return False
     # A layer of Keras holds the first tower's variables; a clone takes those of its own tower.
     return (self._build == 'clone' or bool(self._store.replicas)
-            or recording.count_ops() >= _OPS_WORTH_CLONING)
+            or len(recording.on_device) >= _OPS_WORTH_CLONING)
 
   def _attempt(self, make: Callable[..., Any], *args, **settings) -> Optional[Any]:
     """Returns what `make` makes; if that fails, warns in one line and turns cloning off."""

@@ -16,75 +16,32 @@ variable is read once on its device, and the value is sent to every tower; equal
 merged, known shapes become constants, and of the others each is computed once, from the batch.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set
+from typing import Any, Dict, Iterable, List, Sequence, Set
 
-from tensorflow_v1 import Operation, Variable, import_placed, tf
+from tensorflow_v1 import import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.placement.host import HOST, is_gpu
 from towers.placement.packing import pack, plan_alike, unpack
 from towers.placement.randomness import find_random_nodes, seed_nodes
-from towers.tower.cloning.check import (
-  check_free,
-  check_scope,
-  check_state,
-  count_names,
-  find_scopes,
-)
-from towers.tower.cloning.names import Names, get_op_name
-from towers.tower.cloning.row_shapes import RowShapes
-from towers.whole import flatten_rows
+from towers.placement.variables import VariableStore
+from towers.tower.cloning.check import check_free, check_scope, check_state, find_scopes
+from towers.tower.cloning.names import get_op_name
+from towers.tower.cloning.pattern_graph import PatternGraph
+from towers.tower.cloning.recording import Recording
+from towers.tower.forward_pass import Tower
 
 # Collections to which one tower adds for all, and descriptions of the graph.
 _NOT_CLONED = ('UPDATE_OPS', 'REGULARIZATION_LOSSES', 'SUMMARIES', 'SUMMARY_OP', 'COND_CONTEXT',
                'WHILE_CONTEXT')
-
-
-class Recording(NamedTuple):
-  """The state of the graph before a tower is built, which its pattern needs.
-
-  Attributes:
-    place: for `tf.device`: gives the tower's device to every op without a device of its own.
-    on_device: the names of these ops.
-    num_ops: the number of ops before.
-    num_names: the number of names of ops and name scopes before.
-    sizes: the sizes of all collections before.
-  """
-  place: Callable[[Operation], str]
-  on_device: Set[str]
-  num_ops: int
-  num_names: int
-  sizes: Dict[str, int]
-
-  def count_ops(self) -> int:
-    """Returns how many ops `place` has given the tower's device."""
-    return len(self.on_device)
-
-
-def record_tower(device: str) -> Recording:
-  """Begins to record a tower on `device`."""
-  graph = tf.get_default_graph()
-  on_device: Set[str] = set()
-
-  def place(op):
-    if op.device:
-      return op.device
-    if is_gpu(device) and op.name.endswith('/pred_id'):
-      # Switches take a branch's predicate from the host, each with a copy of its own.
-      return HOST
-    on_device.add(op.name)
-    return device
-
-  return Recording(
-      place, on_device, len(graph.get_operations()), count_names(),
-      {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})
+# What a clone has of its own.
+_RESULTS = ('loss', 'sums', 'weights', 'wholes', 'gradients')
 
 
 class Pattern:
   """The GraphDef of a built tower, in a form to import as others."""
 
-  def __init__(self, tower: Any, batch: Batch, recording: Recording, *, index: int, seed: int,
-               replicated: Set[str], left_out: Iterable[str] = (), first_tower: int = 0):
+  def __init__(self, tower: Tower, batch: Batch, recording: Recording, *, index: int,
+               store: VariableStore, left_out: Iterable[str] = ()):
     """Takes a tower with its gradients, before anything joins it to others.
 
     Args:
@@ -92,25 +49,22 @@ class Pattern:
       batch: of the tower.
       recording: of the tower.
       index: of the tower.
-      seed: of the run.
-      replicated: the names of the variables of which later towers have replicas.
+      store: of the variables.
       left_out: collections that clones add nothing to.
-      first_tower: as of the variable store.
 
     Raises:
       UsageError: the tower cannot be cloned, see `check`.
     """
-    self._tower, self._batch, self._seed, self._first_tower = tower, batch, seed, first_tower
+    self._tower, self._batch, self._store = tower, batch, store
     self._scopes = find_scopes(tower.scope, recording.num_names)
     graph = tf.get_default_graph()
     made = {op.name for op in graph.get_operations()[recording.num_ops:]}
     own = {name for name in made if name.startswith(tower.scope)}
     self._collected = _find_collected(recording, own, left_out)
-    self._roots: List[Any] = []
-    for value in [tower.loss, list(tower.sums.values()), list(tower.weights.values()),
-                  flatten_rows([tower.wholes]), tower.gradients,
-                  [item for items in self._collected.values() for item in items]]:
-      self._roots += _flatten(value)
+    self._results = {name: getattr(tower, name) for name in _RESULTS}
+    self._roots = [value for value in tf.nest.flatten(
+        [self._results, list(self._collected.values())], expand_composites=True)
+                   if tf.is_tensor(value)]
     roots = [tensor.op.name for tensor in self._roots]
 
     graph_def = graph.as_graph_def()
@@ -119,47 +73,20 @@ class Pattern:
     check_scope(roots, self._inside, nodes=nodes, made=made,
                 batch={tensor.op.name for tensor in _tensors(batch)})
     check_state(self._inside, nodes, graph_def.library)
+    replicated = {name for replicas in store.replicas.values() for name in replicas}
     self._inside -= {name for name in self._inside
                      if self._is_shared_read(nodes[name], recording, replicated)}
-
-    self._graph_def = tf.GraphDef(versions=graph_def.versions)
-    self._placed: List[Any] = []
-    self._beside_batch: List[Any] = []
-    self._control_inputs: Dict[str, List[str]] = {}
-    self._frames: List[Any] = []
-    self._merged: Dict[bytes, str] = {}
-    self._shapes: Dict[Any, str] = {}
-    inside = [node for node in graph_def.node if node.name in self._inside]
-    self._row_shapes = RowShapes(self._batch, inside, graph_def)
-    self._add_nodes(inside, recording, replicated)
+    self._graph = PatternGraph([node for node in graph_def.node if node.name in self._inside],
+                               tower.scope, batch, graph_def)
+    self._graph.fill(recording.on_device, replicated)
     self._random = self._find_seeded(index)
     self._joined_reads = self._join_reads(nodes)
-
-  def _add_nodes(self, nodes, recording, replicated):
-    """Adds nodes, given in the graph's order, or constants in their place."""
-    random = {node.name for node in find_random_nodes(nodes)}
-    placed = _find_placed(nodes, recording.on_device, replicated)
-    of_batch = {group[len(b'loc:@'):].decode() for tensor in _tensors(self._batch)
-                for group in tensor.op.colocation_groups()}
-    self._names = Names([node.name for node in nodes], self._tower.scope, whole=random)
-    others = []
-    for node in nodes:
-      is_placed = node.name in placed
-      if self._add_known_shapes(node, is_placed):
-        continue
-      if node.name in random or not self._add_constant(node, is_placed):
-        others.append(node)
-    # After all constants, whose names they take as inputs.
-    for node in others:
-      added = self._add_node(node, node.name in placed)
-      # A TensorArray is unpacked beside the batch that fills it.
-      if not of_batch.isdisjoint(_get_partners(node)):
-        self._beside_batch.append(added)
 
   def _join_reads(self, nodes):
     """Joins the small values of shared reads on their devices; returns (joined, values) pairs."""
     graph = tf.get_default_graph()
-    reads = [graph.get_tensor_by_name(name) for name in sorted(set(self._names.outside.values()))
+    outside = sorted(set(self._graph.names.outside.values()))
+    reads = [graph.get_tensor_by_name(name) for name in outside
              if nodes[get_op_name(name)].op == 'ReadVariableOp']
     joined = []
     # On 2.x a read has no device, but always that of its variable.
@@ -181,99 +108,6 @@ class Pattern:
     return not any(name in self._inside or name in replicated
                    for name in map(get_op_name, node.input))
 
-  def _add_known_shapes(self, node, is_placed):
-    """Adds what stands for a node of known shapes, or of the batch's rows; returns whether it does.
-    """
-    if node.op not in ('Shape', 'ShapeN') or any(name.startswith('^') for name in node.input):
-      return False
-    op = tf.get_default_graph().get_operation_by_name(node.name)
-    shapes: List[Any] = [self._row_shapes.find(tensor) for tensor in op.inputs]
-    # What stands inside of a loop would need an Enter op.
-    if None in shapes or op._get_control_flow_context() is not None:
-      return False
-    like = self._names.get_op(node.name)
-    for port, (shape, output) in enumerate(zip(shapes, op.outputs)):
-      key = (tuple(shape), output.dtype, node.device, is_placed)
-      if key not in self._shapes:
-        self._shapes[key] = self._add_shape(shape, output.dtype, name=f'{like}/{port}',
-                                            device=node.device, is_placed=is_placed)
-      self._names.stand_in(node.name, port, self._shapes[key])
-    return True
-
-  def _add_shape(self, shape, dtype, *, name, device, is_placed):
-    """Adds the nodes of a shape, whose sizes are None for the batch's rows; returns its name."""
-    def add(kind, suffix='', inputs=(), **attributes):
-      node = tf.NodeDef(name=self._names.make(name + suffix), op=kind, device=device, input=inputs)
-      for key, value in attributes.items():
-        node.attr[key].CopyFrom(value)
-      return self._merge(node, is_placed)
-
-    def constant(value, suffix=''):
-      return add('Const', suffix, dtype=of_type, value=tf.AttrValue(
-          tensor=tf.make_tensor_proto(value, dtype)))
-
-    of_type = tf.AttrValue(type=dtype.as_datatype_enum)
-    if None not in shape:
-      return constant(shape)
-    batch = self._row_shapes.batch
-    of_batch = add('Shape', '/batch', [self._names.get_input(batch.name)], out_type=of_type,
-                   T=tf.AttrValue(type=batch.dtype.as_datatype_enum))
-    begin, end = constant([0], '/begin'), constant([1], '/end')
-    masks = {f'{mask}_mask': tf.AttrValue(i=int(mask == 'shrink_axis'))
-             for mask in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
-    rows = add('StridedSlice', '/n', [of_batch, begin, end, end], T=of_type, Index=of_type,
-               **masks)
-    sizes = [rows if size is None else constant(size, '/size') for size in shape]
-    return add('Pack', '', sizes, T=of_type, N=tf.AttrValue(i=len(sizes)), axis=tf.AttrValue(i=0))
-
-  def _add_constant(self, node, is_placed):
-    """Adds a constant, unless an equal one is there; returns whether the node is a constant."""
-    if node.op != 'Const' or node.input:
-      return False
-    constant = tf.NodeDef()
-    self._copy_node(node, constant)
-    self._names.stand_in(node.name, 0, self._merge(constant, is_placed))
-    return True
-
-  def _merge(self, node, is_placed):
-    """Adds a node, unless an equal one is there; returns the name of either."""
-    unnamed = tf.NodeDef(op=node.op, input=node.input, device=node.device, attr=node.attr)
-    key = unnamed.SerializeToString(deterministic=True) + bytes([is_placed])
-    name = self._merged.setdefault(key, node.name)
-    if name == node.name:
-      added = self._graph_def.node.add()
-      added.CopyFrom(node)
-      if is_placed:
-        self._placed.append(added)
-    return name
-
-  def _copy_node(self, original, node):
-    """Copies the original into an empty node, with the pattern's names and without inputs."""
-    node.CopyFrom(original)
-    node.name = self._names.get_op(original.name)
-    del node.input[:]
-    if '_class' in node.attr:
-      partners = [self._names.get_op(name) for name in _get_partners(original)
-                  if name in self._inside]
-      del node.attr['_class']
-      if partners:
-        node.attr['_class'].list.s.extend([('loc:@' + name).encode() for name in partners])
-
-  def _add_node(self, original, is_placed):
-    """Adds and returns a node that is not a constant."""
-    node = self._graph_def.node.add()
-    self._copy_node(original, node)
-    for name in original.input:
-      if name.startswith('^') and name[1:] not in self._inside:
-        self._control_inputs.setdefault(node.name, []).append(name[1:])
-      else:
-        node.input.append(self._names.get_input(name))
-    if is_placed:
-      self._placed.append(node)
-    if 'frame_name' in node.attr:
-      self._frames.append((node, node.attr['frame_name'].s.decode()))
-    return node
-
   def _find_seeded(self, index):
     """Returns the nodes with the seeds of tower `index`; the model seeds all others itself.
 
@@ -283,10 +117,10 @@ class Pattern:
     def holds_seeds(node):
       seeded = tf.NodeDef()
       seeded.CopyFrom(node)
-      seed_nodes([seeded], seed=self._seed, tower=self._first_tower + index)
+      seed_nodes([seeded], seed=self._store.seed, tower=self._store.first_tower + index)
       return seeded == node
 
-    seeded = [node for node in find_random_nodes(self._graph_def.node) if holds_seeds(node)]
+    seeded = [node for node in find_random_nodes(self._graph.definition.node) if holds_seeds(node)]
     for node in seeded:
       if '/' + self._tower.scope in node.name:
         raise UsageError(f'The random op {self._tower.scope}{node.name} of the model has the scope '
@@ -295,47 +129,35 @@ class Pattern:
                          'tower_build=reuse.')
     return seeded
 
-  def clone(self, batch: Batch, *, index: int, device: str, replicas: Dict[str, Variable]) -> Any:
-    """Returns tower `index` on `device`, computing on `batch`.
-
-    Args:
-      batch: of the same structure, dtypes and static shapes as the pattern's.
-      index: of the tower.
-      device: where the tower stands.
-      replicas: the variables that it reads instead of the pattern's, by the names of these.
-    """
+  def clone(self, batch: Batch, index: int, device: str) -> Tower:
+    """Returns tower `index` on `device`, computing on a batch that `fits`."""
     graph = tf.get_default_graph()
     # The name is not used up yet: if the clone fails, the model is called and needs the same names.
     scope = graph.unique_name(f'tower_{index}', mark_as_used=False) + '/'
     check_free(scope, self._scopes)
-    replaced = self._replace_inputs(batch, index=index, device=device, replicas=replicas)
-    self._adapt_nodes(index=index, device=device, scope=scope)
-    for node in self._beside_batch:
-      node.device = _tensors(batch)[0].device
+    replaced = self._replace_inputs(batch, index, device)
+    self._adapt_nodes(batch, index, device, scope)
     cloned = dict(self._import_nodes(scope, replaced), **replaced)
     graph.unique_name(f'tower_{index}')
 
-    def copy(value):
-      return _rebuild(value, lambda tensor: cloned.get(tensor.name, tensor))
+    def copy(structure):
+      return tf.nest.map_structure(
+          lambda value: cloned.get(value.name, value) if tf.is_tensor(value) else value,
+          structure, expand_composites=True)
 
     for key, items in self._collected.items():
       for item in items:
         graph.add_to_collection(key, copy(item))
-    tower = self._tower
-    return tower._replace(device=device, scope=scope, loss=copy(tower.loss),
-                          num_examples=batch.num_examples, update_ops=[], penalties=[],
-                          put_op=batch.put_op,
-                          sums={name: copy(value) for name, value in tower.sums.items()},
-                          weights={name: copy(value) for name, value in tower.weights.items()},
-                          wholes={name: whole._replace(rows=[copy(row) for row in whole.rows])
-                                  for name, whole in tower.wholes.items()},
-                          gradients=[copy(gradient) for gradient in tower.gradients])
+    return self._tower._replace(
+        device=device, scope=scope, num_examples=batch.num_examples, update_ops=[], penalties=[],
+        put_op=batch.put_op, variables=self._store.list_trainable(index), **copy(self._results))
 
-  def _replace_inputs(self, batch, *, index, device, replicas):
+  def _replace_inputs(self, batch, index, device):
     """Returns what a clone takes instead of the pattern's batch, variables and joined reads."""
     replaced = {tensor.name: value for tensor, value in zip(_tensors(self._batch), _tensors(batch))}
     if batch.place is not None and self._batch.place is not None:
       replaced[self._batch.place.first.name] = batch.place.first
+    replicas = self._store.replicas.get(index, {})
     replaced.update((name + ':0', variable.handle) for name, variable in replicas.items())
     for joined, alike in self._joined_reads:
       with tf.device(device), tf.name_scope(f'reads_{index}'):
@@ -343,24 +165,26 @@ class Pattern:
                             unpack(joined, [read.shape for read in alike])))
     return replaced
 
-  def _adapt_nodes(self, *, index, device, scope):
+  def _adapt_nodes(self, batch, index, device, scope):
     """Gives the nodes the seeds, the loop frames and the device of a clone."""
-    seed_nodes(self._random, seed=self._seed, tower=self._first_tower + index)
-    for node, frame in self._frames:
+    seed_nodes(self._random, seed=self._store.seed, tower=self._store.first_tower + index)
+    for node, frame in self._graph.frames:
       # No name scope has two slashes in a row, so no frame of another loop has this name.
       node.attr['frame_name'].s = f'{scope}/{frame}'.encode()
-    for node in self._placed:
+    for node in self._graph.placed:
       node.device = device
+    for node in self._graph.beside_batch:
+      node.device = _tensors(batch)[0].device
 
   def _import_nodes(self, scope, replaced):
     """Imports the nodes; returns the clone's tensors by the names of the pattern's roots."""
-    graph = tf.get_default_graph()
+    graph, pattern = tf.get_default_graph(), self._graph
     input_map = {inside: replaced[name] if name in replaced else graph.get_tensor_by_name(name)
-                 for inside, name in self._names.outside.items()}
+                 for inside, name in pattern.names.outside.items()}
     roots = [tensor for tensor in self._roots if tensor.op.name in self._inside]
-    found = import_placed(self._graph_def, input_map=input_map, name=scope, return_elements=[
-        *map(self._names.get_tensor, roots), *self._control_inputs])
-    for op, sources in zip(found[len(roots):], self._control_inputs.values()):
+    found = import_placed(pattern.definition, input_map=input_map, name=scope, return_elements=[
+        *map(pattern.names.get_tensor, roots), *pattern.control_inputs])
+    for op, sources in zip(found[len(roots):], pattern.control_inputs.values()):
       op._add_control_inputs([graph.get_operation_by_name(source) for source in sources])
     for tensor, clone in zip(roots, found):
       # Python knows more about shapes than TensorFlow's importer, such as those of loop results.
@@ -390,26 +214,6 @@ def _tensors(batch):
   return [tensor for tensor in batch.flatten() if isinstance(tensor, tf.Tensor)]
 
 
-def _flatten(value) -> List[Any]:
-  """Returns all tensors of a tensor, IndexedSlices, None or list of such."""
-  if value is None:
-    return []
-  if isinstance(value, tf.IndexedSlices):
-    return [part for part in (value.values, value.indices, value.dense_shape) if part is not None]
-  if isinstance(value, list):
-    return [tensor for part in value for tensor in _flatten(part)]
-  return [value]
-
-
-def _rebuild(value, copy):
-  if value is None:
-    return None
-  if isinstance(value, tf.IndexedSlices):
-    return tf.IndexedSlices(*[None if part is None else copy(part)
-                              for part in (value.values, value.indices, value.dense_shape)])
-  return copy(value)
-
-
 def _find_collected(recording, own, left_out) -> Dict[str, List[Any]]:
   """Returns the tensors of the tower's `own` ops that it has added to collections, by collection.
   """
@@ -434,35 +238,3 @@ def _reach_back(roots: Sequence[str], nodes: Dict[str, Any], own: Set[str]) -> S
       reached.add(name)
       pending.extend(source for source in map(get_op_name, nodes[name].input) if source in own)
   return reached
-
-
-def _find_placed(nodes: Sequence[Any], on_device: Set[str], replicated: Set[str]) -> Set[str]:
-  """Returns the names of the nodes, given in the graph's order, that go on a clone's device.
-
-  These are the ops that the model has not placed, ops on a variable of which the clone has a
-  replica, also through the Enter op of a loop or the Switch of a branch, and ops colocated with
-  either.
-  """
-  # A loop's Enter op comes after the ops inside that read it.
-  entrances = {node.name: get_op_name(node.input[0]) for node in nodes if node.input and
-               'T' in node.attr and node.attr['T'].type == tf.resource.as_datatype_enum}
-
-  def is_replicated(name):
-    while name in entrances:
-      name = entrances[name]
-    return name in replicated
-
-  placed = set(on_device)
-  for node in nodes:
-    partners = _get_partners(node)
-    touches_replica = any(map(is_replicated, [*map(get_op_name, node.input), *partners]))
-    if touches_replica or not placed.isdisjoint(partners):
-      placed.add(node.name)
-  return placed
-
-
-def _get_partners(node) -> List[str]:
-  """Returns the names of the ops that a node is colocated with."""
-  if '_class' not in node.attr:
-    return []
-  return [name[len(b'loc:@'):].decode() for name in node.attr['_class'].list.s]

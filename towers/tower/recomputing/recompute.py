@@ -25,7 +25,7 @@ from towers.graph.sizes import READS_SHAPES
 from towers.graph.walk import find_needed
 from towers.placement.patterns import shorten
 from towers.tower.batch_norm_layer import is_choice
-from towers.tower.cloning.pattern import Recording
+from towers.tower.cloning.recording import Recording
 from towers.tower.recomputing.activations import Passes, is_in_loop
 from towers.tower.recomputing.segments import (
   choose_best_cuts,

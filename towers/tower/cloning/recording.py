@@ -1,0 +1,45 @@
+"""A recording: the graph before a tower is built, and what its device function places."""
+
+from typing import Callable, Dict, NamedTuple, Set
+
+from tensorflow_v1 import Operation, tf
+from towers.placement.host import HOST, is_gpu
+from towers.tower.cloning.check import count_names
+
+
+class Recording(NamedTuple):
+  """The state of the graph before a tower is built, which its pattern needs.
+
+  Attributes:
+    device: of the tower.
+    place: for `tf.device`: gives the tower's device to every op without a device of its own.
+    on_device: the names of these ops.
+    num_ops: the number of ops before.
+    num_names: the number of names of ops and name scopes before.
+    sizes: the sizes of all collections before.
+  """
+  device: str
+  place: Callable[[Operation], str]
+  on_device: Set[str]
+  num_ops: int
+  num_names: int
+  sizes: Dict[str, int]
+
+
+def record_tower(device: str) -> Recording:
+  """Begins to record a tower on `device`."""
+  graph = tf.get_default_graph()
+  on_device: Set[str] = set()
+
+  def place(op):
+    if op.device:
+      return op.device
+    if is_gpu(device) and op.name.endswith('/pred_id'):
+      # Switches take a branch's predicate from the host, each with a copy of its own.
+      return HOST
+    on_device.add(op.name)
+    return device
+
+  return Recording(
+      device, place, on_device, len(graph.get_operations()), count_names(),
+      {key: len(graph.get_collection_ref(key)) for key in graph.get_all_collection_keys()})

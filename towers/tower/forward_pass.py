@@ -1,0 +1,135 @@
+"""The forward pass of a tower: its losses and metrics, summed over its examples."""
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from tensorflow_v1 import Gradient, Operation, Tensor, Variable, tf
+from towers.base.usage_error import UsageError
+from towers.graph.ordered_sum import keep_order
+from towers.input.batch import Batch
+from towers.placement.randomness import is_random
+from towers.tower.all_towers import joining
+from towers.tower.apart import check_apart, check_penalties
+from towers.tower.drawing.draws import tie_draws, warn_of_left
+from towers.tower.drawing.folds import find_folds
+from towers.tower.losses import sum_returned
+from towers.tower.model_call import ModelCall
+from towers.whole import Whole
+
+
+class Tower(NamedTuple):
+  """One copy of the model.
+
+  Attributes:
+    device: where it stands.
+    scope: its name scope, with a slash at the end.
+    loss: its share of the global batch's mean loss, a scalar: the towers' losses sum to it. With
+      weights, of the mean of weight times loss over the examples.
+    sums: scalars, each summed over the tower's examples: 'loss' and every metric.
+    num_examples: its examples, an int or a scalar int32 tensor.
+    update_ops: what its model added to UPDATE_OPS.
+    penalties: what its model added to REGULARIZATION_LOSSES.
+    num_global_examples: those of all towers, an int or a scalar int32 tensor.
+    divisor: of `sums`: the same as a float or a scalar float32 tensor, never 0.
+    put_op: as of its batch.
+    gradients: for each trainable variable the gradient of the tower's loss: a tensor,
+      `tf.IndexedSlices` or None. Empty for a tower that only validates.
+    penalty_gradients: for each trainable variable that of the penalties, a tensor or None, where
+      `gradients` do not hold it: of a first tower whose loss has weights, which do not divide
+      penalties. Else empty.
+    variables: the trainable variables of these gradients: the tower's own replicas, or the
+      variables of all towers.
+    num_micro_batches: of a full step. Gradients are divided by it as well, so that with a loss
+      scale they are no larger than those of the whole step's batch.
+    weights: for those of `sums` that have weights the sum of these, a scalar.
+    losses: the names of several losses, whose means add up to the loss; empty for one loss.
+    wholes: metrics of the whole split, by name, with the tower's rows.
+    recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
+  """
+  device: str
+  scope: str
+  loss: Tensor
+  sums: Dict[str, Tensor]
+  num_examples: Union[int, Tensor]
+  update_ops: List[Any]
+  penalties: List[Tensor]
+  num_global_examples: Union[int, Tensor]
+  divisor: Union[float, Tensor]
+  put_op: Optional[Operation] = None
+  gradients: List[Optional[Gradient]] = []
+  penalty_gradients: List[Optional[Tensor]] = []
+  variables: List[Variable] = []
+  num_micro_batches: int = 1
+  weights: Dict[str, Tensor] = {}
+  losses: Sequence[str] = ()
+  wholes: Mapping[str, Whole] = {}
+  recomputed: Any = None
+
+
+def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
+                  place: Optional[Callable[[Operation], str]] = None,
+                  instead: Optional[Dict[str, Variable]] = None) -> Tower:
+  """Builds a tower without gradients.
+
+  Args:
+    call: of the model.
+    batch: of the tower.
+    index: of the tower.
+    device: where the tower stands.
+    place: a device function that gives its ops this device, or None.
+    instead: as of `ModelCall.compute`.
+  """
+  graph, store = tf.get_default_graph(), call.store
+  num_ops = len(graph.get_operations())
+  collections = [tf.GraphKeys.UPDATE_OPS, tf.GraphKeys.REGULARIZATION_LOSSES]
+  sizes = [len(tf.get_collection(key)) for key in collections]
+
+  with tf.device(place or device), tf.name_scope(f'tower_{index}') as scope, joining(
+      batch, num_towers=call.whole.num_towers):
+    sums, weights, losses, wholes = sum_returned(
+        call.compute(batch.tensors, index=index, scope=scope, instead=instead), batch)
+    share = sums['loss'] / call.whole.divisor
+  update_ops, penalties = [tf.get_collection(key)[size:] for key, size in zip(collections, sizes)]
+  tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
+                call.whole.num_examples, call.whole.divisor, batch.put_op,
+                num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
+                wholes=wholes)
+
+  ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
+  keep_order(ops)
+  _move_switches(ops, place or (lambda op: device))
+  _check(tower, ops, index, store, batch)
+  if index == 0 and batch.place is not None:
+    call.draws.folds.update(find_folds(
+        filter(is_random, ops), batch, scope=scope,
+        call_again=lambda tensors: call.compute_beside(tensors, scope=scope)))
+  left = tie_draws(ops, call.draws, tower=store.first_tower + index, scope=scope, batch=batch)
+  if index == 0:
+    warn_of_left(left)
+  return tower
+
+
+def _check(tower, ops, index, store, batch):
+  """Refuses what other towers or micro-batches would have a part in."""
+  if tower.num_micro_batches > 1 and set(tower.losses) & set(tower.weights):
+    raise UsageError(f'accumulate={tower.num_micro_batches} takes a step in micro-batches, and the '
+                     f'losses {", ".join(tower.losses)} have weights whose sums only the whole '
+                     'step knows: return one towers.Weighted, or use accumulate=1.')
+  named = {'loss' if name == 'loss' else f'metric {name}':
+           [value] + ([tower.weights[name]] if name in tower.weights else [])
+           for name, value in tower.sums.items()}
+  named.update((f'metric {name}', list(whole.rows)) for name, whole in tower.wholes.items())
+  check_apart(named, ops, index=index, others=store.scopes, batch=batch)
+  check_penalties(tower.sums['loss'], tower.penalties, ops)
+
+
+def _move_switches(ops, place):
+  """Places the switches of variables' values on the tower's device.
+
+  A branch puts each beside the op that reads the variable, often on the host, from which the value
+  goes on to the tower. A clone gets the value itself, and would send it back to be switched.
+  """
+  for op in ops:
+    if op.type == 'Switch' and op.inputs[0].op.type == 'ReadVariableOp':
+      op._clear_attr('_class')
+      op._set_device('')
+      op._set_device(place(op))

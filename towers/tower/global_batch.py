@@ -1,0 +1,76 @@
+"""The global batch: what the towers of this worker compute on together."""
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
+
+from tensorflow_v1 import Tensor, tf
+from towers.base.usage_error import check_same_number
+from towers.graph.ordered_sum import add_all
+from towers.input.batch import Batch
+from towers.input.places import build_places
+from towers.placement.devices import check_devices
+from towers.placement.host import HOST
+from towers.placement.randomness import get_micro_batch_in_step
+from towers.placement.variables import VariableStore
+
+
+class GlobalBatch(NamedTuple):
+  """The batches of all towers of this worker.
+
+  Attributes:
+    batches: for each tower its own, with its place if there are several of any kind.
+    num_examples: of all, an int or a scalar int32 tensor on the host.
+    divisor: the same as a float or a scalar float32 tensor, but never 0, though all examples may be
+      damaged.
+    num_towers: of all workers.
+    num_micro_batches: of a full step.
+  """
+  batches: List[Batch]
+  num_examples: Union[int, Tensor]
+  divisor: Union[float, Tensor]
+  num_towers: int
+  num_micro_batches: int = 1
+
+
+def join_batches(batches: Sequence[Batch], *, read_step: Callable[[], Tensor],
+                 num_workers: int = 1, accumulate: int = 1) -> GlobalBatch:
+  """Returns the global batch of the towers' batches.
+
+  Args:
+    batches: of the towers of this worker.
+    read_step: returns the step of the training, a scalar int64 tensor.
+    num_workers: each with as many towers.
+    accumulate: micro-batches of a full step.
+  """
+  batches, num_towers = list(batches), len(batches) * num_workers
+  if num_towers * accumulate > 1:
+    micro_batch: Optional[Tensor] = None
+    if accumulate > 1:
+      with tf.device(HOST), tf.name_scope('run/'):
+        micro_batch = get_micro_batch_in_step().read_value()
+    places = build_places(batches, read_step=read_step, micro_batch=micro_batch)
+    batches = [batch._replace(place=place) for batch, place in zip(batches, places)]
+  counts = [batch.num_examples for batch in batches]
+  if all(batch.is_static for batch in batches):
+    return GlobalBatch(batches, sum(counts), float(sum(counts)), num_towers, accumulate)
+  with tf.device(HOST), tf.name_scope('count_examples'):
+    total: Any = add_all(counts)
+    divisor = tf.cast(tf.maximum(total, 1), tf.float32)
+  return GlobalBatch(batches, total, divisor, num_towers, accumulate)
+
+
+def check_numbers(batches: Sequence[Batch], devices: Sequence[str], store: VariableStore) -> None:
+  """Refuses numbers of towers that differ, devices without an index, and other structures.
+
+  Raises:
+    UsageError: both numbers, or the device.
+  """
+  check_same_number(len(batches), 'batches', len(devices), 'devices',
+                    fix='give a device for each batch.')
+  check_same_number(store.num_towers, 'devices of the variable store', len(devices),
+                    'devices of the towers', fix='build the store with the devices of the towers.')
+  check_devices(devices)
+  sizes = [len(tf.nest.flatten(batch.tensors)) for batch in batches]
+  for tower, size in enumerate(sizes):
+    check_same_number(size, f'tensors in the batch of tower {tower}', sizes[0],
+                      'in that of tower 0',
+                      fix='the model takes both; give all batches the same structure.')

@@ -1,0 +1,90 @@
+"""A call of the model in a tower: on the program's variables, in the towers' precision."""
+
+import contextlib
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from tensorflow_v1 import Tensor, Variable, tf
+from towers.data.composite import decode_batch
+from towers.placement.host import HOST
+from towers.placement.variables import (
+  VariableStore,
+  build_variable_store,
+  naming_missing,
+  stand_in,
+)
+from towers.tower.batch_norm_layer import joined_sums
+from towers.tower.drawing.draws import Draws
+from towers.tower.global_batch import GlobalBatch
+from towers.tower.losses import Weighted
+from towers.tower.precision import Precision, cast_inputs, float32_getter
+
+Values = Union[Tensor, Weighted]
+Losses = Union[Values, Tuple[Tensor, Tensor], List[Values], Dict[str, Values]]
+Model = Callable[[Any, Any], Union[Losses, Tuple[Losses, Dict[str, Values]]]]
+"""A model: (the batch's tensors, is_training) to the loss, or to the loss and metrics. The loss is
+`[batch]`, one value per example, or a scalar that is their mean. Metrics are a dict from names to
+one value per example, `[batch]`. Loss and metrics may be `Weighted`; a pair of tensors is a loss
+with weights; several losses are a list or a dict of them.
+"""
+
+
+class ModelCall(NamedTuple):
+  """How each tower calls the model.
+
+  Attributes:
+    model: to call.
+    store: makes the variables.
+    whole: the batch that all towers compute on.
+    draws: what its random ops depend on.
+    is_training: for the model: a bool, or a scalar bool tensor where towers also validate.
+    precision: for towers that compute in half precision, or None.
+    joins_sums: whether its layers of batch normalisation take values of all.
+  """
+  model: Model
+  store: VariableStore
+  whole: GlobalBatch
+  draws: Draws
+  is_training: Union[bool, Tensor] = False
+  precision: Optional[Precision] = None
+  joins_sums: bool = False
+
+  def compute(self, tensors: Any, *, index: int, scope: str,
+              instead: Optional[Dict[str, Variable]] = None) -> Any:
+    """Returns what the model returns for a batch's tensors.
+
+    Args:
+      tensors: of the batch.
+      index: of the tower.
+      scope: its name scope, which is open, with a slash at the end.
+      instead: what it reads instead of the store's variables, by name; by default its replicas.
+    """
+    store, outer = self.store, tf.get_variable_scope()
+    store.begin_tower()
+    getter, creator = stand_in(store, store.replicas.get(index, {}) if instead is None else instead)
+    half: Dict[str, Any] = {}
+    if self.precision is not None:
+      tensors = cast_inputs(tensors, self.precision.dtype)
+      half = dict(custom_getter=float32_getter(scope), dtype=self.precision.dtype)
+    with contextlib.ExitStack() as contexts:
+      if self.joins_sums:
+        contexts.enter_context(joined_sums())
+      contexts.enter_context(tf.variable_scope(outer, reuse=index > 0 or None, custom_getter=getter,
+                                               auxiliary_name_scope=False))
+      contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
+                                               **half))
+      contexts.enter_context(tf.variable_creator_scope(creator))
+      contexts.enter_context(naming_missing(tower=index))
+      return self.model(decode_batch(tensors), self.is_training)
+
+  def compute_beside(self, tensors: Any, *, scope: str) -> None:
+    """Calls the model in another graph, which must not show in what the model keeps in itself."""
+    owner = getattr(self.model, '__self__', self.model)
+    kept = dict(getattr(owner, '__dict__', {}))
+    beside = self._replace(
+        store=build_variable_store(devices=[HOST]),
+        is_training=tf.placeholder(tf.bool, []) if tf.is_tensor(self.is_training) else True)
+    try:
+      with tf.name_scope(scope):
+        beside.compute(tensors, index=0, scope=scope)
+    finally:
+      getattr(owner, '__dict__', {}).update(kept)

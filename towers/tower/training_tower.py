@@ -1,0 +1,71 @@
+"""A tower that trains: the forward pass that the model builds, and its gradients."""
+
+import contextlib
+from typing import List, Optional, Sequence, Tuple, Union
+
+from tensorflow_v1 import Gradient, tf
+from towers.base.usage_error import UsageError
+from towers.placement.frozen import freeze_variables
+from towers.placement.set_values import keep_set_values
+from towers.placement.variables import check_reads, check_shared, seed_made_before
+from towers.tower.apart import check_apart
+from towers.tower.cloning.recording import Recording
+from towers.tower.differentiate import differentiate
+from towers.tower.forward_pass import Tower, build_forward
+from towers.tower.model_call import ModelCall
+from towers.tower.recomputing.recompute import recompute
+
+
+def build_tower(call: ModelCall, index: int, recording: Recording, *, frozen: Sequence[str],
+                recomputed: Union[str, int]) -> Tuple[Tower, List[Optional[Gradient]]]:
+  """Returns a tower that the model builds, and the gradients of its loss without penalties.
+
+  Args:
+    call: of the model.
+    index: of the tower.
+    recording: of the tower, which has begun.
+    frozen, recomputed: as `frozen` and `recompute` of `build_towers`.
+  """
+  store, graph, batch = call.store, tf.get_default_graph(), call.whole.batches[index]
+  before = tf.global_variables()
+
+  # All towers start from the values that the first tower's model assigns.
+  with contextlib.nullcontext() if index else keep_set_values():
+    tower = build_forward(call, batch, index=index, device=recording.device, place=recording.place)
+  if index == 0:
+    _check_trained(call)
+    seed_made_before(store, tf.trainable_variables())
+    freeze_variables(frozen)
+  else:
+    check_shared(before, tf.global_variables(), tower=index)
+  check_reads(store, store.replicas.get(index, {}), scope=tower.scope,
+              fix='use variables=host, first or balanced, or tower_build=clone')
+
+  tower = tower._replace(variables=store.list_trainable(index))
+  num_forward = len(graph.get_operations())
+  tower, own_gradients = differentiate(
+      tower, batch, place=recording.place, is_first=index == 0,
+      loss_scale=None if call.precision is None else call.precision.loss_scale.value)
+  tower = tower._replace(recomputed=recompute(
+      recomputed, tower, own_gradients, recording=recording, first_backward=num_forward,
+      warns=index == 0))
+  check_apart(dict(gradients=own_gradients), graph.get_operations()[recording.num_ops:],
+              index=index, others=store.scopes, batch=batch)
+  return tower, own_gradients
+
+
+def _check_trained(call):
+  """Refuses a model without weights, or with weights in half precision: these lose small updates.
+  """
+  variables = tf.trainable_variables()
+  if not variables:
+    raise UsageError('The model made no trainable variable: make them with tf.get_variable in '
+                     'the model function.')
+  if call.precision is None:
+    return
+  dtype = call.precision.dtype
+  halves = [variable.op.name for variable in variables if variable.dtype.base_dtype == dtype]
+  if halves:
+    raise UsageError(f'precision=mixed, but {halves[0]} and {len(halves) - 1} more weights are of '
+                     f'{dtype.name} themselves, in which small updates are lost: make them with '
+                     'tf.get_variable, or use precision=float32.')
