@@ -89,8 +89,8 @@ def test_a_model_that_does_not_share_its_variables_is_refused():
 @pytest.mark.parametrize('break_model, message', [
     (lambda losses, metrics: (losses[:, tf.newaxis], metrics),
         r'loss has the shape \(\?, 1\)|\(None, 1\)'),
-    (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), "metric 'mean'"),
-    (lambda losses, metrics: (losses, {'loss': losses}), 'called "loss"'),
+    (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), 'metric mean has'),
+    (lambda losses, metrics: (losses, {'loss': losses}), "called 'loss'"),
 ])
 def test_losses_and_metrics_of_the_wrong_shape_are_refused(break_model, message):
   with pytest.raises(UsageError, match=message):

@@ -13,8 +13,7 @@ share of it, examples over weights of the global batch, is known in the forward 
 `all_towers`), so that one backward pass serves all.
 """
 
-import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
@@ -22,6 +21,13 @@ from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.tower.all_towers import all_sum
 from towers.whole import Whole
+
+_FIX_LOSS = 'return one value per example, [batch], or the mean over the batch, a scalar'
+_FIX_OF_SEVERAL = 'return one value per example, [batch]'
+_FIX_METRIC = _FIX_OF_SEVERAL + '; they are averaged over all towers and steps'
+_FIX_WEIGHTED = ('return a value and a weight for each example, [batch], or for each token, '
+                 '[batch, time]')
+_FIX_WHOLE = 'give towers.Whole tensors with a row for each example, [batch, ...]'
 
 
 class Weighted(NamedTuple):
@@ -63,6 +69,48 @@ class Sums(NamedTuple):
   wholes: Mapping[str, Whole] = {}
 
 
+class Returned(NamedTuple):
+  """What a model has returned, in one form: each value is a tensor, `Weighted` or `Whole`.
+
+  Attributes:
+    losses: by name; one loss is called 'loss', and those of a list 'loss_1' and so on.
+    metrics: by name.
+    is_several: whether the losses' means add up to that of 'loss'.
+  """
+  losses: Dict[str, Any]
+  metrics: Dict[str, Any]
+  is_several: bool
+
+
+def normalise(returned: Any) -> Returned:
+  """Returns in one form what a model has returned, see `Model`.
+
+  Raises:
+    UsageError: another structure, or a metric by the name of a loss.
+  """
+  loss: Any = returned
+  metrics: Dict[str, Any] = {}
+  if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
+    loss, metrics = returned
+  if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
+    loss = Weighted(*loss)
+  is_several = isinstance(loss, (list, dict))
+  losses = loss if isinstance(loss, dict) else {'loss': loss}
+  if isinstance(loss, list):
+    losses = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
+  if not losses or not all(isinstance(value, Weighted) or tf.is_tensor(value)
+                           for value in losses.values()):
+    what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
+    raise UsageError(f'The model returned {what} for its loss: return losses, or '
+                     'towers.Weighted(losses, weights), or a list or dict of these for several '
+                     'losses, or any of them and a dict of metrics.')
+  for name in metrics:
+    if name == 'loss' or name in losses:
+      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss is '
+                       'a metric already: choose another name.')
+  return Returned(losses, metrics, is_several)
+
+
 def sum_returned(returned: Any, batch: Batch) -> Sums:
   """Returns the sums over a batch's examples.
 
@@ -74,150 +122,127 @@ def sum_returned(returned: Any, batch: Batch) -> Sums:
     UsageError: other shapes, or another structure. Where only a run knows the shapes, it raises
       InvalidArgumentError, and for weights below 0.
   """
-  @functools.lru_cache(maxsize=None)
-  def count_rows():
-    return (tf.shape(tf.nest.flatten(batch.tensors)[0])[0] if batch.has_filler else
-            batch.num_examples)
-
-  loss, metrics = split_returned(returned)
-  sums = Sums({}, {})
-  wholes = {}
-  if isinstance(loss, dict):
-    sums = _sum_losses(loss, batch, count_rows)
-  elif isinstance(loss, Weighted):
-    _add_weighted(sums, 'loss', 'The loss of the model', loss, batch, count_rows)
+  losses, metrics, is_several = normalise(returned)
+  summer = _Summer(batch)
+  if not is_several:
+    summer.add('loss', 'The loss of the model', losses['loss'], _FIX_LOSS, may_be_mean=True)
   else:
-    sums.values['loss'] = _sum_loss(loss, batch, count_rows)
-  for name, values in metrics.items():
-    if name in sums.losses:
-      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each of '
-                       'several losses is a metric already: choose another name.')
-    if name == 'loss':
-      raise UsageError('A metric is called "loss", which is the name of the model\'s loss: choose '
-                       'another name.')
-    if isinstance(values, Whole):
-      wholes[name] = _take_rows(f'The metric {name}', values, batch, count_rows)
-    elif isinstance(values, Weighted):
-      _add_weighted(sums, name, f'The metric {name}', values, batch, count_rows)
+    for name, value in losses.items():
+      summer.add(name, f'The loss {name!r} of the model', value, _FIX_OF_SEVERAL)
+    summer.values = {'loss': summer.add_up(), **summer.values}
+  for name, value in metrics.items():
+    summer.add(name, f'The metric {name}', value, _FIX_METRIC)
+  return Sums(summer.values, summer.weights, list(losses) if is_several else (), summer.wholes)
+
+
+class _Summer:
+  """Sums values over the examples of a batch, without rows that only fill it up."""
+
+  def __init__(self, batch: Batch):
+    self._batch = batch
+    self._num_rows: Any = batch.num_rows
+    self.values: Dict[str, Tensor] = {}
+    self.weights: Dict[str, Tensor] = {}
+    self.wholes: Dict[str, Whole] = {}
+
+  def add(self, name: str, what: str, value: Any, fix: str, may_be_mean: bool = False) -> None:
+    """Adds a value by name; `what` it is, and the `fix` for another shape, are for messages."""
+    if isinstance(value, Whole):
+      self.wholes[name] = Whole(value.function, [
+          self._take_rows(what, tf.convert_to_tensor(row)) for row in value.rows])
+    elif isinstance(value, Weighted):
+      self._add_weighted(name, what, value)
+    elif may_be_mean and value.shape.ndims == 0:
+      self.values[name] = self._spread(value)
+    elif value.shape.ndims == 1:
+      if may_be_mean and value.shape.as_list() == [1]:
+        fix += ', as tf.reshape(loss, [])'
+      self.values[name] = self._sum(what, value, fix)
     else:
-      sums.values[name] = _sum_metric(name, values, batch, count_rows)
-  return sums._replace(wholes=wholes)
+      hint = ''
+      if may_be_mean and value.shape.ndims and value.shape.as_list()[0] == 1:
+        hint = (' Its first axis of 1 may come from a batch of one array, which is a tuple of one: '
+                'unpack it, as in `images, = batch`.')
+      raise UsageError(f'{what} has the shape {value.shape}: {fix}. For more values, such as one '
+                       f'per token, return towers.Weighted(values, weights).{hint}')
 
+  def add_up(self) -> Tensor:
+    """Returns the loss that several losses add up to.
 
-def split_returned(returned) -> Tuple[Any, Dict[str, Any]]:
-  """Returns the loss and the metrics; a pair of tensors is a loss with weights.
+    It is a sum over examples like any other: each mean is multiplied by the number of examples of
+    the global batch, by which the loss is divided later.
+    """
+    weighted = list(self.weights)
+    total = add_all([value for name, value in self.values.items() if name not in weighted] or
+                    [tf.constant(0.0)])
+    if weighted:
+      # One sum over all towers: examples and weights.
+      own = [tf.cast(self._batch.num_examples, tf.float32), *self.weights.values()]
+      examples, *weights = tf.unstack(all_sum(tf.stop_gradient(tf.stack(own))))
+      for name, weight in zip(weighted, weights):
+        share = examples / tf.where(weight > 0, weight, tf.ones_like(weight))
+        total += share * self.values[name]
+    return total
 
-  Several losses are a dict by name; of a list 'loss_1' and so on.
-  """
-  loss: Any = returned
-  metrics: Dict[str, Any] = {}
-  if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
-    loss, metrics = returned
-  if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
-    loss = Weighted(*loss)
-  losses = loss
-  if isinstance(loss, list):
-    losses = {f'loss_{number}': value for number, value in enumerate(loss, 1)}
-  if isinstance(losses, dict) and losses and all(
-      isinstance(value, Weighted) or tf.is_tensor(value) for value in losses.values()):
-    return losses, metrics
-  if not isinstance(loss, Weighted) and not tf.is_tensor(loss):
-    what = f'a tuple of {len(loss)}' if isinstance(loss, tuple) else f'a {type(loss).__name__}'
-    raise UsageError(f'The model returned {what} for its loss: return losses, or '
-                     'towers.Weighted(losses, weights), or a list or dict of these for several '
-                     'losses, or any of them and a dict of metrics.')
-  return loss, metrics
-
-
-def _sum_losses(losses, batch, count_rows):
-  """Returns the sums of several losses, and of the loss that they add up to.
-
-  The loss is a sum over examples like any other: each mean is multiplied by the number of examples
-  of the global batch, by which the loss is divided later.
-  """
-  sums = Sums({}, {}, list(losses))
-  for name, values in losses.items():
-    what = f'The loss {name!r} of the model'
-    if isinstance(values, Weighted):
-      _add_weighted(sums, name, what, values, batch, count_rows)
-    elif values.shape.ndims == 1:
-      fix = 'return one value per example, [batch], or towers.Weighted(values, weights)'
-      sums.values[name] = _sum_examples(what, values, batch, count_rows, fix)
-    else:
-      raise UsageError(f'{what} has the shape {values.shape}: of several losses, each is one value '
-                       'per example, [batch], or towers.Weighted(values, weights).')
-  weighted = list(sums.weights)
-  total = add_all([value for name, value in sums.values.items() if name not in weighted] or
-                  [tf.constant(0.0)])
-  if weighted:
-    # One sum over all towers: examples and weights.
-    own = [tf.cast(batch.num_examples, tf.float32), *(sums.weights[name] for name in weighted)]
-    examples, *weights = tf.unstack(all_sum(tf.stop_gradient(tf.stack(own))))
-    for name, weight in zip(weighted, weights):
-      share = examples / tf.where(weight > 0, weight, tf.ones_like(weight))
-      total += share * sums.values[name]
-  return sums._replace(values={'loss': total, **sums.values})
-
-
-def _sum_loss(loss, batch, count_rows):
-  if loss.shape.ndims == 1:
-    fix = 'return one value per example, [batch], or the mean over the batch, a scalar'
-    if loss.shape.as_list() == [1]:
-      fix += ', as tf.reshape(loss, [])'
-    return _sum_examples('The loss of the model', loss, batch, count_rows, fix)
-  if loss.shape.ndims == 0:
-    if batch.is_padded:
+  def _spread(self, mean):
+    """Returns the sum of a loss that is the mean over the batch."""
+    if self._batch.is_padded:
       raise UsageError('The model\'s loss is a scalar, the mean over a batch, and last_batch=pad '
                        'fills batches up with rows that must not count: return one loss per '
                        'example, [batch], or use last_batch=keep or drop.')
-    loss = tf.cast(loss, tf.float32)
-    return batch.zero_if_empty([loss * tf.cast(batch.num_examples, loss.dtype)])[0]
-  hint = ''
-  if loss.shape.ndims and loss.shape.as_list()[0] == 1:
-    hint = (' Its first axis of 1 may come from a batch of one array, which is a tuple of one: '
-            'unpack it, as in `images, = batch`.')
-  raise UsageError(f'The model\'s loss has the shape {loss.shape}: return one loss per example, '
-                   '[batch], or the scalar mean over the batch; or towers.Weighted(losses, '
-                   f'weights) for more values, such as one per token.{hint}')
+    mean = tf.cast(mean, tf.float32)
+    return self._batch.zero_if_empty([mean * tf.cast(self._batch.num_examples, mean.dtype)])[0]
 
+  def _add_weighted(self, name, what, weighted):
+    """Adds the sum of weights times values, and that of the weights."""
+    with tf.name_scope('weigh'):
+      values, weights = [tf.cast(tf.convert_to_tensor(part), tf.float32) for part in weighted]
+      weights = tf.stop_gradient(weights)
+      _check_weights(what, values, weights)
+      if None in values.shape.as_list()[1:] + weights.shape.as_list()[1:]:
+        with tf.control_dependencies([_build_shape_check(what, values, weights)]):
+          weights = tf.identity(weights)
+      self.weights[name] = self._sum(what, weights, _FIX_WEIGHTED)
+      self.values[name] = self._sum(what, weights * values, _FIX_WEIGHTED)
+      sign = _build_sign_check(what, weights)
+      for total in (self.values[name], self.weights[name]):
+        total.op._add_control_input(sign)
 
-def _take_rows(what, whole, batch, count_rows):
-  """Returns `whole` with the rows of the examples, without those that fill a batch up."""
-  fix = 'give towers.Whole tensors with a row for each example, [batch, ...]'
-  rows: List[Tensor] = []
-  for values in map(tf.convert_to_tensor, whole.rows):
+  def _take_rows(self, what, values):
+    """Returns the rows of the examples."""
     if not values.shape.ndims:
-      raise UsageError(f'{what} has the shape {values.shape}: {fix}.')
-    check = _check_size(what, values, batch, count_rows, fix)
+      raise UsageError(f'{what} has the shape {values.shape}: {_FIX_WHOLE}.')
+    check = self._check_size(what, values, _FIX_WHOLE)
     with tf.control_dependencies([check] if check else []):
-      rows.append(values[:batch.num_examples] if batch.has_filler else tf.identity(values))
-  return Whole(whole.function, rows)
+      return values[:self._batch.num_examples] if self._batch.has_filler else tf.identity(values)
 
+  def _sum(self, what, values, fix):
+    """Returns the float32 sum of the values of the examples, `[batch, ...]`."""
+    batch, numbers = self._batch, tf.cast(values, tf.float32)
+    total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
+    check = self._check_size(what, values, fix)
+    if check is not None:
+      # An update waits for the loss, and so for this check.
+      total.op._add_control_input(check)
+    return total
 
-def _sum_metric(name, values, batch, count_rows):
-  fix = 'return one value per example, [batch]; they are averaged over all towers and steps'
-  if values.shape.ndims != 1:
-    raise UsageError(f'The metric {name!r} has the shape {values.shape}: {fix}. For more values, '
-                     'such as one per token, return towers.Weighted(values, weights).')
-  return _sum_examples(f'The metric {name}', values, batch, count_rows, fix)
-
-
-def _add_weighted(sums: Sums, name: str, what: str, weighted: Weighted, batch: Batch,
-                  count_rows: Callable[[], Tensor]) -> None:
-  """Adds the sum of weights times values, and that of the weights, to `sums`."""
-  with tf.name_scope('weigh'):
-    values, weights = [tf.cast(tf.convert_to_tensor(part), tf.float32) for part in weighted]
-    weights = tf.stop_gradient(weights)
-    _check_weights(what, values, weights)
-    if None in values.shape.as_list()[1:] + weights.shape.as_list()[1:]:
-      with tf.control_dependencies([_build_shape_check(what, values, weights)]):
-        weights = tf.identity(weights)
-    fix = 'return a value and a weight for each example, [batch], or for each token, [batch, time]'
-    sums.weights[name] = _sum_examples(what, weights, batch, count_rows, fix)
-    sums.values[name] = _sum_examples(what, weights * values, batch, count_rows, fix)
-    sign = _build_sign_check(what, weights)
-    for total in (sums.values[name], sums.weights[name]):
-      total.op._add_control_input(sign)
+  def _check_size(self, what, values, fix) -> Optional[Operation]:
+    """Refuses another number of values than of rows; returns the op that does if a run knows."""
+    batch, size = self._batch, values.shape.as_list()[0]
+    if size is not None and batch.num_rows is None:
+      raise UsageError(f'{what} has {size} values for every batch, but only a run knows how many '
+                       f'examples a batch has: {fix}.')
+    if size is not None and size != batch.num_rows:
+      raise UsageError(f'{what} has {size} values for a batch of {batch.num_rows} examples: {fix}.')
+    if size is not None:
+      return None
+    if self._num_rows is None:
+      self._num_rows = (tf.shape(tf.nest.flatten(batch.tensors)[0])[0] if batch.has_filler else
+                        batch.num_examples)
+    size = tf.size(values) if values.shape.ndims == 1 else tf.shape(values)[0]
+    return tf.raw_ops.Assert(condition=tf.equal(size, self._num_rows), data=[
+        f'{what} does not have one value for each example of its batch: {fix}. The two numbers:',
+        size, self._num_rows])
 
 
 def _check_weights(what, values, weights):
@@ -247,40 +272,3 @@ def _build_shape_check(what, values, weights):
   shapes = tf.shape(values), tf.shape(weights)
   return tf.raw_ops.Assert(condition=tf.reduce_all(tf.equal(*shapes)), data=[
       f'{what} does not have one weight for each value. The two shapes:', *shapes])
-
-
-def _sum_examples(what: str, values: Tensor, batch: Batch, count_rows: Callable[[], Tensor],
-                  fix: str) -> Tensor:
-  """Returns the float32 sum of the values of the examples, `[batch, ...]`.
-
-  Rows that fill a batch up are left out.
-  """
-  numbers = tf.cast(values, tf.float32)
-  total = tf.reduce_sum(numbers[:batch.num_examples] if batch.has_filler else numbers)
-  check = _check_size(what, values, batch, count_rows, fix)
-  if check is not None:
-    # An update waits for the loss, and so for this check.
-    total.op._add_control_input(check)
-  return total
-
-
-def _check_size(what, values, batch, count_rows, fix) -> Optional[Operation]:
-  """Refuses another number of values than of examples; returns the op that does if a run knows."""
-  size = values.shape.as_list()[0]
-  rows = batch.num_rows
-  if size is not None and rows is None:
-    raise UsageError(f'{what} has {size} values for every batch, but only a run knows how many '
-                     f'examples a batch has: {fix}.')
-  if size is not None and size != rows:
-    raise UsageError(f'{what} has {size} values for a batch of {rows} examples: {fix}.')
-  if size is not None:
-    return None
-  return _build_check(what, values, count_rows() if rows is None else rows, fix)
-
-
-def _build_check(what, values, rows, fix):
-  """Returns the op that fails where there are more or fewer values than rows."""
-  size = tf.size(values) if values.shape.ndims == 1 else tf.shape(values)[0]
-  return tf.raw_ops.Assert(condition=tf.equal(size, rows), data=[
-      f'{what} does not have one value for each example of its batch: {fix}. The two numbers:',
-      size, rows])
