@@ -25,17 +25,12 @@ DROPOUT_RATE = 0.5
 
 
 def build_logits(images, is_training, num_classes, *, for_cifar=False, data_format='NHWC'):
-  """Builds the logits.
+  """Builds the logits, see `models`.
 
   Args:
-    images: `[batch, height, width, channels]`, uint8 or float32: 224x224 pixels, or 32x32 for
-      CIFAR. Smaller ones than 63x63 leave the dense layers nothing.
-    is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
-    num_classes: how many classes there are.
+    images: of 224x224 pixels, or 32x32 for CIFAR. Smaller ones than 63x63 leave the dense layers
+      nothing.
     for_cifar: the form without dense layers.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
   """
   layers = Layers(is_training, data_format)
   initializer, bias = (None, 0.0) if for_cifar else (tf.random_normal_initializer(stddev=0.01), 1.0)

@@ -13,16 +13,7 @@ DROPOUT_RATE = 0.4
 
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
-  """Builds the logits.
-
-  Args:
-    images: `[batch, height, width, channels]`, uint8 or float32.
-    is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
-    num_classes: how many classes there are.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
-  """
+  """Builds the logits, see `models`."""
   layers = Layers(is_training, data_format)
   x = layers.normalize(images)
   x = layers.max_pool(layers.conv(x, 32, 5, name='conv1'))

@@ -38,17 +38,14 @@ def glorot_uniform():
 
 
 def dense(inputs, units, *, name, activation=None, initializer=None, bias=0.0):
-  """A matrix product with biases.
+  """A matrix product with biases: `[batch, units]` of float `[batch, features]`.
 
   Args:
-    inputs: float `[batch, features]`; `features` is known.
-    units: how many features come out.
+    inputs, units: see above; `features` is known.
     name: the variable scope: makes `name/weights [features, units]` and `name/biases [units]`.
     activation: a function of a tensor, or None.
     initializer: of the weights; default: `he_normal` before a ReLU, otherwise `glorot_uniform`.
     bias: what biases start from.
-  Returns:
-    `[batch, units]`.
   """
   if initializer is None:
     initializer = he_normal() if activation is tf.nn.relu else glorot_uniform()
@@ -72,17 +69,12 @@ class Layers(NamedTuple):
   data_format: str = 'NHWC'
 
   def normalize(self, images):
-    """Turns images of either dtype into what weights are of: uint8 becomes [0, 1], others stay as
-    the reader made them.
+    """Returns images `[batch, height, width, channels]` as x, of the dtype of weights.
 
-    It stands in the model, hence on the tower's device, since uint8 crosses to the device in a
-    quarter of the bytes.
+    uint8 becomes [0, 1]; others are of this dtype already, and stay as the reader made them. It
+    stands in the model, hence on the tower's device, since uint8 crosses to the device in a quarter
+    of the bytes.
 
-    Args:
-      images: `[batch, height, width, channels]`, uint8 or the variable scope's dtype, which is
-        float32 unless somebody has opened it with another.
-    Returns:
-      x of this dtype.
     Raises:
       TypeError: any other dtype, whose range nobody can know.
     """
@@ -95,22 +87,14 @@ class Layers(NamedTuple):
 
   def conv(self, x, filters, size, *, name, stride=1, padding='SAME', activation=tf.nn.relu,
            has_biases=True, initializer=None, bias=0.0):
-    """A 2-D convolution.
+    """A 2-D convolution to `filters` channels, by a kernel of `size` height and width.
 
     Args:
-      x: its channels are known.
-      filters: how many channels come out.
-      size: height and width of the kernel.
       name: the variable scope: makes `name/weights [size, size, channels, filters]` and
         `name/biases [filters]`.
-      stride: of the kernel, both ways.
-      padding: 'SAME' or 'VALID'.
-      activation: a function of a tensor, or None.
+      x, filters, size, stride, padding: see above; the channels of x are known.
+      activation, initializer, bias: as of `dense`.
       has_biases: leave them out before batch normalisation, which has offsets of its own.
-      initializer: of the weights; default: `he_normal` before a ReLU, otherwise `glorot_uniform`.
-      bias: what biases start from.
-    Returns:
-      x of `filters` channels.
     """
     if initializer is None:
       initializer = glorot_uniform() if activation is None and has_biases else he_normal()
@@ -123,25 +107,16 @@ class Layers(NamedTuple):
         x = tf.nn.bias_add(x, biases, data_format=self.data_format)
       return x if activation is None else activation(x)
 
-  def separable_conv(self, x, filters, size, *, name, stride=1, initializer=None):
-    """A convolution of every channel by itself, and one over channels at every position; without
-    biases.
+  def separable_conv(self, x, filters, size, *, name, stride=1):
+    """A convolution of every channel by itself, and one over channels at every position.
 
-    Args:
-      x: its channels are known.
-      filters: how many channels come out.
-      size: height and width of the first kernel.
-      name: the variable scope: makes `name/depthwise [size, size, channels, 1]` and
-        `name/pointwise [1, 1, channels, filters]`.
-      stride: of the first kernel, both ways.
-      initializer: of the weights; default: variance 2 / fan_out. What goes into one output of the
-        first kernel is `size * size` values, which `he_normal` would take for `channels` times as
-        many.
-    Returns:
-      x of `filters` channels.
+    Without biases. `size` and `stride` are of the first kernel. The scope `name` has `depthwise
+    [size, size, channels, 1]` and `pointwise [1, 1, channels, filters]`.
     """
     channels = self.count_channels(x)
-    initializer = initializer or tf.variance_scaling_initializer(scale=2.0, mode='fan_out')
+    # What goes into one output of the first kernel is `size * size` values, which `he_normal` would
+    # take for `channels` times as many.
+    initializer = tf.variance_scaling_initializer(scale=2.0, mode='fan_out')
     with tf.variable_scope(name):
       depthwise = tf.get_variable('depthwise', [size, size, channels, 1], initializer=initializer)
       x = tf.nn.depthwise_conv2d_native(x, depthwise, strides=self._at_positions(stride),
@@ -204,31 +179,16 @@ class Layers(NamedTuple):
     return tf.reshape(x, [-1, features])
 
   def dropout(self, x, rate):
-    """Zeroes a share of the features while training and scales up the rest (Srivastava et al.
-    2014).
-
-    No seed is set here: an op seed would give every tower the same mask. The graph's seed alone
-    gives each op its own.
-
-    Args:
-      x: float tensor of any shape.
-      rate: the share that is dropped, in [0, 1).
-    Returns:
-      A tensor of the same shape; `x`, to the bit, when not training.
+    """Zeroes a share in [0, 1) of the features while training and scales up the rest (Srivastava et
+    al. 2014); `x` stays as it is, to the bit, when not training.
     """
     if isinstance(self.is_training, bool):
       return tf.nn.dropout(x, rate=rate) if self.is_training else x
     return tf.nn.dropout(x, rate=tf.cast(self.is_training, x.dtype) * rate)
 
   def drop_path(self, x, rate):
-    """Zeroes a share of the examples while training and scales up the rest (Larsson et al. 2017,
-    arXiv:1605.07648).
-
-    Args:
-      x: to be added to what other paths give.
-      rate: the share of examples, in [0, 1), a float or a scalar tensor.
-    Returns:
-      A tensor of the same shape; `x`, to the bit, when not training.
+    """As `dropout`, of examples, of what is added to other paths (Larsson et al. 2017,
+    arXiv:1605.07648); `rate` may be a scalar tensor.
     """
     if self.is_training is False:
       return x

@@ -13,15 +13,9 @@ DROPOUT_RATE = 0.2
 
 
 def build_logits(images, is_training, num_classes, *, data_format='NHWC'):
-  """Builds the logits: 61,706 weights on 28x28x1, as in the paper, where SAME pads to 32x32.
+  """Builds the logits, see `models`, of images of at least 9 pixels each way.
 
-  Args:
-    images: `[batch, height, width, channels]`, uint8 or float32; at least 9 pixels high and wide.
-    is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
-    num_classes: how many classes there are.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
+  On 28x28x1 they take 61,706 weights, as in the paper, where SAME pads to 32x32.
   """
   layers = Layers(is_training, data_format)
   x = layers.normalize(images)

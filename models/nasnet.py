@@ -106,118 +106,113 @@ _VARIANTS = {
 
 def build_logits(images, is_training, num_classes, *, variant='cifar', drop_path_rate=None,
                  data_format='NHWC'):
-  """Builds the logits: 5,289,978 weights (mobile) and 88,753,150 (large) with 1,000 classes.
+  """Builds the logits, see `models`: with 1,000 classes 5,289,978 weights (mobile), 88,753,150
+  (large).
 
   Args:
-    images: `[batch, height, width, channels]`, uint8 or float32; in the paper 32x32 for CIFAR,
-      224x224 for mobile and 331x331 for large; of any known size from 32x32 on.
-    is_training: a Python bool or a scalar bool tensor: moments of the batch, or moving averages.
-    num_classes: how many classes there are.
+    images: in the paper 32x32 for CIFAR, 224x224 for mobile and 331x331 for large; of any known
+      size from 32x32 on.
     variant: 'cifar', 'cifar_large' (the large one's cells on the stem for CIFAR), 'mobile' or
       'large'.
     drop_path_rate: the share of examples for which an operation of the last cell is left out while
       training, a float or, as a schedule gives it, a scalar tensor; earlier cells have
       proportionally less.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
   """
-  net = _VARIANTS[variant]
-  layers = Layers(is_training, data_format)
-  num_cells = 3 * net.num_normal + (4 if net.has_reducing_stem else 2)
+  net = _Net(_VARIANTS[variant], Layers(is_training, data_format))
+  kind, layers = net
+  num_cells = 3 * kind.num_normal + (4 if kind.has_reducing_stem else 2)
   numbers = iter(range(1, num_cells + 1))
 
-  def cell(kind, x, before, channels):
+  def build(cell, x, before, channels):
     number = next(numbers)
     drop_rate = None if drop_path_rate is None else drop_path_rate * (number / num_cells)
     with tf.variable_scope(f'cell{number}'):
-      return _build_cell(kind, net, layers, x, before, channels, drop_rate)
+      return net.build_cell(cell, x, before, channels, drop_rate)
 
   # `x` is what the last cell gave, `before` what the one before it gave; both have been through a
   # ReLU.
   x = 2 * layers.normalize(images) - 1
-  stride, padding = (2, 'VALID') if net.has_reducing_stem else (1, 'SAME')
+  stride, padding = (2, 'VALID') if kind.has_reducing_stem else (1, 'SAME')
   before = x = tf.nn.relu(
-      _conv(net, layers, x, net.stem_channels, 3, name='stem', stride=stride, padding=padding))
-  if net.has_reducing_stem:
-    x, before = cell(_REDUCTION, x, None, net.channels // 4), x
-    x, before = cell(_REDUCTION, x, before, net.channels // 2), x
+      net.conv(x, kind.stem_channels, 3, name='stem', stride=stride, padding=padding))
+  if kind.has_reducing_stem:
+    x, before = build(_REDUCTION, x, None, kind.channels // 4), x
+    x, before = build(_REDUCTION, x, before, kind.channels // 2), x
   for stage in range(3):
-    channels = net.channels * 2 ** stage
+    channels = kind.channels * 2 ** stage
     if stage:
-      x, before = cell(_REDUCTION, x, before, channels), before if net.skips_reduction else x
-    for _ in range(net.num_normal):
-      x, before = cell(_NORMAL, x, before, channels), x
+      x, before = build(_REDUCTION, x, before, channels), before if kind.skips_reduction else x
+    for _ in range(kind.num_normal):
+      x, before = build(_NORMAL, x, before, channels), x
   x = layers.mean(x)
-  if net.dropout_rate:
-    x = layers.dropout(x, net.dropout_rate)
+  if kind.dropout_rate:
+    x = layers.dropout(x, kind.dropout_rate)
   return dense(x, num_classes, name='logits')
 
 
-def _build_cell(kind, net, layers, x, before, channels, drop_rate):
-  """Returns a cell's output, through a ReLU, from those of the two before it (or one)."""
-  states = {'h': _conv(net, layers, x, channels, 1, name='h'),
-            'p': x if before is None else _fit(net, layers, before, x, channels)}
+class _Net(NamedTuple):
+  """The pieces of a member of the family."""
+  variant: _Variant
+  layers: Layers
 
-  @functools.lru_cache(maxsize=None)
-  def relu(source):
-    return tf.nn.relu(states[source])
+  def build_cell(self, cell, x, before, channels, drop_rate):
+    """Returns a cell's output, through a ReLU, from those of the two before it (or one)."""
+    layers = self.layers
+    states = {'h': self.conv(x, channels, 1, name='h'),
+              'p': x if before is None else self._fit(before, x, channels)}
 
-  @functools.lru_cache(maxsize=None)
-  def pool(operation, size, source, stride):
-    build = {'max': layers.max_pool, 'average': layers.average_pool}[operation]
-    return build(states[source], size, stride)
+    @functools.lru_cache(maxsize=None)
+    def relu(source):
+      return tf.nn.relu(states[source])
 
-  def apply(name, operation, size, source):
-    if operation == 'same':
-      return states[source]
-    stride = kind.stride if source in 'hp' else 1
-    if operation == 'separable':
-      y = _separable(net, layers, relu(source), channels, size, stride, name)
-    else:
-      y = pool(operation, size, source, stride)
-    return y if drop_rate is None else layers.drop_path(y, drop_rate)
+    @functools.lru_cache(maxsize=None)
+    def pool(operation, size, source, stride):
+      build = {'max': layers.max_pool, 'average': layers.average_pool}[operation]
+      return build(states[source], size, stride)
 
-  for block, (left, right) in kind.blocks.items():
-    states[block] = tf.add_n([apply(block + '_left', *left), apply(block + '_right', *right)])
-  return tf.nn.relu(layers.concat([states[name] for name in kind.outputs]))
+    def apply(name, operation, size, source):
+      if operation == 'same':
+        return states[source]
+      stride = cell.stride if source in 'hp' else 1
+      if operation == 'separable':
+        y = self._separable(relu(source), channels, size, stride, name)
+      else:
+        y = pool(operation, size, source, stride)
+      return y if drop_rate is None else layers.drop_path(y, drop_rate)
 
+    for block, (left, right) in cell.blocks.items():
+      states[block] = tf.add_n([apply(block + '_left', *left), apply(block + '_right', *right)])
+    return tf.nn.relu(layers.concat([states[name] for name in cell.outputs]))
 
-def _fit(net, layers, before, x, channels):
-  """Returns `before`, the output of the cell before the last, in the size of `x`, that of the last.
+  def conv(self, x, channels, size, *, name, **settings):
+    """A convolution and batch normalisation."""
+    return self._norm(self._conv(x, channels, size, name=name, **settings), name + '_norm')
 
-  If it is larger, half of the channels come from pixels of even rows and columns, and half from odd
-  ones.
-  """
-  if layers.count_pixels(before) == layers.count_pixels(x):
-    return _conv(net, layers, before, channels, 1, name='p')
-  halves = [_conv_alone(layers, pixels, channels // 2, 1, name=name, stride=2)
-            for name, pixels in (('p_even', before), ('p_odd', layers.shift(before)))]
-  return _norm(net, layers, layers.concat(halves), 'p_norm')
+  def _fit(self, before, x, channels):
+    """Returns `before`, the output of the cell before the last, in the size of `x`, of the last.
 
+    If it is larger, half of the channels come from pixels of even rows and columns, and half from
+    odd ones.
+    """
+    layers = self.layers
+    if layers.count_pixels(before) == layers.count_pixels(x):
+      return self.conv(before, channels, 1, name='p')
+    halves = [self._conv(pixels, channels // 2, 1, name=name, stride=2)
+              for name, pixels in (('p_even', before), ('p_odd', layers.shift(before)))]
+    return self._norm(layers.concat(halves), 'p_norm')
 
-def _separable(net, layers, x, channels, size, stride, name):
-  """Two separable convolutions, of which the first may have a stride; `x` has been through a ReLU.
-  """
-  with tf.variable_scope(name):
-    x = layers.separable_conv(x, channels, size, name='conv1', stride=stride)
-    x = tf.nn.relu(_norm(net, layers, x, 'norm1'))
-    return _norm(net, layers, layers.separable_conv(x, channels, size, name='conv2'), 'norm2')
+  def _separable(self, x, channels, size, stride, name):
+    """Two separable convolutions, the first with a stride; `x` has been through a ReLU."""
+    with tf.variable_scope(name):
+      x = self.layers.separable_conv(x, channels, size, name='conv1', stride=stride)
+      x = tf.nn.relu(self._norm(x, 'norm1'))
+      return self._norm(self.layers.separable_conv(x, channels, size, name='conv2'), 'norm2')
 
+  def _conv(self, x, channels, size, **settings):
+    return self.layers.conv(
+        x, channels, size, activation=None, has_biases=False,
+        initializer=tf.variance_scaling_initializer(scale=2.0, mode='fan_out'), **settings)
 
-def _conv(net, layers, x, channels, size, *, name, **settings):
-  return _norm(net, layers, _conv_alone(layers, x, channels, size, name=name, **settings),
-               name + '_norm')
-
-
-def _conv_alone(layers, x, channels, size, **settings):
-  return layers.conv(x, channels, size, activation=None, has_biases=False,
-                     initializer=_initializer(), **settings)
-
-
-def _norm(net, layers, x, name):
-  return layers.batch_norm(x, name=name, momentum=net.momentum, epsilon=net.epsilon)
-
-
-def _initializer():
-  return tf.variance_scaling_initializer(scale=2.0, mode='fan_out')
+  def _norm(self, x, name):
+    return self.layers.batch_norm(x, name=name, momentum=self.variant.momentum,
+                                  epsilon=self.variant.epsilon)

@@ -30,27 +30,18 @@ _IMAGENET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHWC'):
-  """Builds the logits.
+  """Builds the logits, see `models`, of images of any size.
 
   With 10 classes they take 269,722 weights (depth of 20) to 1,727,962 (110), with 1,000 classes
   25,557,032 (50), 44,549,160 (101) and 60,192,808 (152).
-
-  Args:
-    images: `[batch, height, width, channels]`, uint8 or float32, of any size.
-    is_training: a Python bool or a scalar bool tensor: moments of the batch, or moving averages.
-    num_classes: how many classes there are.
-    depth: 20, 32, 56, 110 for CIFAR; 50, 101, 152 for ImageNet.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
   """
   layers = Layers(is_training, data_format)
   x = 2 * layers.normalize(images) - 1
   if depth in _CIFAR_BLOCKS:
-    x = _conv(layers, x, 16, 3, name='conv')
+    x = tf.nn.relu(_conv(layers, x, 16, 3, 'conv'))
     stages, block = zip((16, 32, 64), _CIFAR_BLOCKS[depth]), _block
   else:
-    x = layers.max_pool(_conv(layers, x, 64, 7, stride=2, name='conv'), 3, 2)
+    x = layers.max_pool(tf.nn.relu(_conv(layers, x, 64, 7, 'conv', 2)), 3, 2)
     stages, block = zip((64, 128, 256, 512), _IMAGENET_BLOCKS[depth]), _bottleneck
   for stage, (channels, num_blocks) in enumerate(stages):
     for index in range(num_blocks):
@@ -64,8 +55,8 @@ def build_logits(images, is_training, num_classes, *, depth=20, data_format='NHW
 
 
 def _block(layers, x, channels, stride):
-  y = _conv(layers, x, channels, 3, stride=stride, name='conv1')
-  y = _conv(layers, y, channels, 3, name='conv2', activation=None)
+  y = tf.nn.relu(_conv(layers, x, channels, 3, 'conv1', stride))
+  y = _conv(layers, y, channels, 3, 'conv2')
   if stride > 1:
     padding = (channels - layers.count_channels(x)) // 2
     x = layers.pad(layers.average_pool(x, 1, stride), channels=(padding, padding))
@@ -73,16 +64,15 @@ def _block(layers, x, channels, stride):
 
 
 def _bottleneck(layers, x, channels, stride):
-  y = _conv(layers, x, channels, 1, name='conv1')
-  y = _conv(layers, y, channels, 3, stride=stride, name='conv2')
-  y = _conv(layers, y, 4 * channels, 1, name='conv3', activation=None)
+  y = tf.nn.relu(_conv(layers, x, channels, 1, 'conv1'))
+  y = tf.nn.relu(_conv(layers, y, channels, 3, 'conv2', stride))
+  y = _conv(layers, y, 4 * channels, 1, 'conv3')
   if layers.count_channels(x) != 4 * channels:
-    x = _conv(layers, x, 4 * channels, 1, stride=stride, name='shortcut', activation=None)
+    x = _conv(layers, x, 4 * channels, 1, 'shortcut', stride)
   return tf.nn.relu(tf.add_n([y, x]))
 
 
-def _conv(layers, x, channels, size, *, name, stride=1, activation=tf.nn.relu):
+def _conv(layers, x, channels, size, name, stride=1):
   """A convolution and batch normalisation."""
   x = layers.conv(x, channels, size, name=name, stride=stride, activation=None, has_biases=False)
-  x = layers.batch_norm(x, name=name + '_norm')
-  return x if activation is None else activation(x)
+  return layers.batch_norm(x, name=name + '_norm')

@@ -21,18 +21,9 @@ _NUM_CONVS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 def build_logits(images, is_training, num_classes, *, depth=16, data_format='NHWC'):
-  """Builds the logits.
+  """Builds the logits, see `models`, of images of any size; `depth` is 16 or 19.
 
   On 224x224x3 with 1,000 classes they take 138,357,544 weights (depth of 16) or 143,667,240 (19).
-
-  Args:
-    images: `[batch, height, width, channels]`, uint8 or float32, of any size.
-    is_training: a Python bool or a scalar bool tensor; features are dropped only while it is true.
-    num_classes: how many classes there are.
-    depth: 16 or 19.
-    data_format: of the layers inside, 'NHWC' or 'NCHW'.
-  Returns:
-    float32 `[batch, num_classes]`.
   """
   layers = Layers(is_training, data_format)
   x = layers.normalize(images)

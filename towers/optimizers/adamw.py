@@ -19,8 +19,6 @@ class AdamWOptimizer(tf.train.AdamOptimizer):
     Args:
       learning_rate: a float or a scalar tensor.
       weight_decay: of a step with a learning rate of 1.
-      beta1, beta2, epsilon: as of `tf.train.AdamOptimizer`.
-      name: of its ops.
     """
     super().__init__(learning_rate, beta1, beta2, epsilon, name=name)
     self._weight_decay = weight_decay

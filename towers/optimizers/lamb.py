@@ -25,7 +25,6 @@ class LAMBOptimizer(tf.train.AdamOptimizer):
       weight_decay: the share of the weight in its change.
       beta1, beta2: the shares of the moments that a step keeps.
       epsilon: added to the square root of the second moment.
-      name: of its ops and slots.
     """
     super().__init__(learning_rate, beta1, beta2, epsilon, name=name)
     self._weight_decay = weight_decay

@@ -25,7 +25,6 @@ class LARSOptimizer(tf.train.Optimizer):
       momentum: the share of the velocity that a step keeps.
       weight_decay: times the weight is added to the gradient.
       trust_factor: of the rate of each layer.
-      name: of its ops and slots.
     """
     super().__init__(False, name)
     self._learning_rate = learning_rate

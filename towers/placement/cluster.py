@@ -27,11 +27,10 @@ _EXAMPLE = ('{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"typ
 
 
 class Cluster(NamedTuple):
-  """The workers that train together.
+  """The workers that train together, and the rank of this one, 0 for an evaluator.
 
   Attributes:
     addresses: 'host:port' of all workers, by rank, the chief's first.
-    rank: of this worker; 0 for an evaluator.
     is_evaluator: whether this process follows checkpoints instead of training.
     is_elastic: whether the launcher may start all again as another number of workers.
   """
@@ -153,13 +152,10 @@ def _find_task(task: Any, jobs: Any, addresses: List[str]) -> Cluster:
 
 
 def check_port(cluster: Cluster) -> None:
-  """Raises if another process listens on this worker's port.
+  """Raises UsageError if another process listens on this worker's port.
 
   TensorFlow does not: its servers may share a port, and a worker that was started twice takes turns
   with itself.
-
-  Raises:
-    UsageError: names the address.
   """
   if not cluster.trains_together:
     return

@@ -61,12 +61,10 @@ _DTYPES = (tf.float32, tf.float64)  # Of rings on both targets; 1.14 has no othe
 
 
 class AllReduce(NamedTuple):
-  """What a step's all-reduce sums.
+  """What a step's all-reduce sums, by ring or nccl.
 
   Attributes:
-    kind: 'ring' or 'nccl'.
-    num_gradients: the tensors that are summed; without fusion each would be a collective.
-    num_collectives: the collectives that they are fused into.
+    num_gradients: the tensors that are summed, in `num_collectives`.
     num_bytes: the size of all of them as they are sent, for one tower or worker.
     group_size: the towers of one worker, or the workers, that a collective sums.
     num_workers: of which each has summed its towers before.
@@ -150,9 +148,7 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
 
   Args:
     shares: for each device its tensors, of the same static shapes and dtypes on every device.
-    devices: of this worker.
-    kind: 'ring' or 'nccl'.
-    pack_bytes: see `plan_packs`.
+    devices, kind, pack_bytes: of this worker, 'ring' or 'nccl', and of `plan_packs`.
     num_workers: each with as many devices and tensors.
     wires: for each tensor its dtype between several workers, of 16 bits, or None for its own; none
       if all have their own. The sums are of the tensors' dtypes.
@@ -196,13 +192,7 @@ def sum_packed(shares: Sequence[Sequence[Tensor]], *, devices: Sequence[str], ki
 
 
 def _sum_of_workers(shares, home, wire, **ring):
-  """Returns the sum over the devices of all workers, on `home`.
-
-  Args:
-    shares: of the devices of this worker.
-    home: the device that takes part for all of them.
-    wire: the dtype in which the sum of this worker is sent, or None.
-    **ring: as for `all_reduce`.
+  """Returns the sum over the devices of all workers, on `home`, which takes part for this worker's.
   """
   with tf.device(home):
     share = add_all(shares)
@@ -216,10 +206,6 @@ def meet_towers(devices: Sequence[str], kind: str) -> Operation:
 
   TensorFlow 1.14 ends a collective whose partner fails only if they have met before. Run by itself
   before the first step, where no tower can fail, this op keeps such a step from hanging.
-
-  Args:
-    devices: of the towers.
-    kind: 'ring' or 'nccl'.
   """
   with tf.name_scope('meet_towers'):
     sums, _ = sum_packed([[tf.zeros([])] for _ in devices], devices=devices, kind=kind)
@@ -251,16 +237,13 @@ def _check_dtype(share):
 
 def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
                        num_shapes: int) -> Tensor:
-  """Returns the sum of the workers' tensors, whose shape each step chooses from several.
+  """Returns the sum of all workers' tensors on the host, whose shape each step chooses of several.
 
   Args:
-    value: this worker's, on the host; not empty.
+    value: this worker's, not empty.
     num_workers: all of which call it.
     shape_index: an int32 scalar below `num_shapes`, the same in all workers and for a shape.
     num_shapes: see above.
-
-  Raises:
-    UsageError: a dtype that no all-reduce can sum.
   """
   _check_dtype(value)
   keys = _make_keys(num_shapes, 'sum of one of several', value.shape.as_list(), value.dtype,
@@ -271,12 +254,9 @@ def sum_one_of_workers(value: Tensor, *, num_workers: int, shape_index: Tensor,
 
 
 def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None) -> Tensor:
-  """Returns the sum of the workers' tensors, on the device where it is called.
+  """Returns the sum of all workers' tensors, on the device where it is called.
 
-  Args:
-    value: this worker's.
-    num_workers: all of which call it.
-    key: below 2 ** 30, for a graph that is not the program's; no other graph has the same.
+  A graph that is not the program's has a `key` below 2 ** 30 that no other graph has.
   """
   if key is None:
     [key] = _make_keys(1, 'sum of workers', value.shape, value.dtype, num_workers)
@@ -286,13 +266,7 @@ def sum_of_workers(value: Tensor, *, num_workers: int, key: Optional[int] = None
 
 
 def broadcast_value(value: Tensor, *, num_workers: int, is_source: bool) -> Tensor:
-  """Returns the source's value on each worker.
-
-  Args:
-    value: the source's; on other workers any tensor of its static shape and dtype.
-    num_workers: all of which call it.
-    is_source: on one of them.
-  """
+  """Returns the source's value on each worker; others give any tensor of its shape and dtype."""
   [key] = _make_keys(1, 'hand out', value.shape, value.dtype, num_workers)
   value = tf.identity(value)
   return broadcast(value if is_source else None, value, group_size=num_workers,

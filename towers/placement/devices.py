@@ -37,13 +37,9 @@ _INTER_THREADS, _INTRA_THREADS = 'TF_NUM_INTEROP_THREADS', 'TF_NUM_INTRAOP_THREA
 
 
 class Devices(NamedTuple):
-  """Where towers stand.
+  """Where towers stand: 'GPU' or 'CPU', for each tower its device, and the memory taken of GPUs.
 
-  Attributes:
-    kind: 'GPU' or 'CPU'.
-    names: for each tower its device.
-    notice: a sentence for the user about the choice, or ''.
-    memory: that the process takes of GPUs.
+  `notice` is a sentence for the user about the choice, or ''.
   """
   kind: str
   names: List[str]

@@ -12,12 +12,6 @@ def freeze_variables(patterns: Sequence[str]) -> None:
 
   Call it once the first tower has made them: what differentiates, all-reduces and updates after it
   asks for the trainable variables alone.
-
-  Args:
-    patterns: regular expressions, matched with the beginning of names.
-
-  Raises:
-    UsageError: a pattern that matches nothing, or nothing is left to train.
   """
   trainable = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
   names = [variable.op.name for variable in trainable]

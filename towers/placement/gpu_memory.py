@@ -39,9 +39,7 @@ class GpuMemory(NamedTuple):
 def read_gpu_memory(text: Optional[str], logical_gpus: Optional[int] = None) -> GpuMemory:
   """Returns what the settings `gpu_memory` and `logical_gpus` say.
 
-  Args:
-    text: 'growth', a fraction such as '0.4', or megabytes such as '9000'; None for all memory.
-    logical_gpus: that one GPU is divided into; None for none.
+  The text is 'growth', a fraction such as '0.4', or megabytes such as '9000'; None for all memory.
 
   Raises:
     UsageError: an unknown text, or logical GPUs without the megabytes of each.

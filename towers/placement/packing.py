@@ -22,7 +22,7 @@ def plan_packs(sizes: Sequence[Tuple[Hashable, int]], pack_bytes: int) -> List[L
 
   Args:
     sizes: (kind, bytes) of each tensor; the kind, such as a dtype, is the same in a pack.
-    pack_bytes: the largest pack, unless a single tensor is larger; 0 packs nothing.
+    pack_bytes: the largest pack, unless one tensor is larger; 0 packs nothing.
   """
   packs: List[List[int]] = []
   is_open: Dict[Any, Tuple[List[int], int]] = {}
@@ -38,14 +38,9 @@ def plan_packs(sizes: Sequence[Tuple[Hashable, int]], pack_bytes: int) -> List[L
 
 
 def plan_alike(tensors: Sequence[Optional[Gradient]], devices: Sequence[str]) -> List[List[int]]:
-  """Returns the indices of the tensors of each pack that needs no reshape, of one dtype and device.
+  """Returns the indices of each pack of small tensors, at least two, that needs no reshape.
 
-  Args:
-    tensors: dense tensors, and None or `tf.IndexedSlices`, which are in no pack.
-    devices: for each tensor its device.
-
-  Returns:
-    packs of at least two small tensors.
+  A pack is of one dtype and device; None and `tf.IndexedSlices` are in no pack.
   """
   packs: Dict[Any, List[int]] = {}
   for index, (tensor, device) in enumerate(zip(tensors, devices)):

@@ -12,11 +12,7 @@ _SHOWN = 4
 
 
 def compile_pattern(setting: str, pattern: str) -> Any:
-  """Returns the compiled pattern.
-
-  Raises:
-    UsageError: it is no regular expression; names `setting`.
-  """
+  """Returns the compiled pattern of a setting; a UsageError if it is no regular expression."""
   try:
     return re.compile(pattern)
   except re.error as error:
@@ -25,13 +21,7 @@ def compile_pattern(setting: str, pattern: str) -> Any:
 
 
 def choose(setting: str, pattern: str, names: Iterable[str], *, what: str) -> List[str]:
-  """Returns the names that a pattern matches.
-
-  Args:
-    setting: that the pattern was given in.
-    pattern: a regular expression.
-    names: to choose from.
-    what: they are, as 'variable of the model'.
+  """Returns the names that a setting's pattern matches; `what` they are is for the message.
 
   Raises:
     UsageError: it is no regular expression, or matches none.
@@ -58,11 +48,7 @@ def choose_all(setting: str, patterns: Sequence[str], names: Iterable[str], *,
 
 
 def parse_pairs(setting: str, text: Optional[str], *, like: str) -> Dict[str, str]:
-  """Returns the pairs of a flag, 'PATTERN=VALUE' with commas between them.
-
-  Raises:
-    UsageError: a part without '='.
-  """
+  """Returns the pairs of a flag, 'PATTERN=VALUE' with commas between them."""
   parts = text.split(',') if text else []
   for part in parts:
     if '=' not in part:

@@ -79,11 +79,7 @@ def seed_initial_value(value: Tensor, seed: int, name: str,
                        seeded: Collection[Operation] = ()) -> None:
   """Seeds all random ops that an initial value is computed from by (seed, name of its variable).
 
-  Args:
-    value: the initial value.
-    seed: of the run.
-    name: of the variable.
-    seeded: ops to leave as they are, since an earlier variable's initial value draws by them.
+  The ops `seeded` stay as they are, since an earlier variable's initial value draws by them.
 
   Raises:
     UsageError: a generator or a function draws; names the op and the variable.
@@ -162,9 +158,7 @@ def _find_seed_inputs(op):
 def find_unseedable(op, is_stateless_fine=False):
   """Describes a part of `op` that draws random numbers by no seed of it, or returns ''.
 
-  Args:
-    op: of a model or an initial value.
-    is_stateless_fine: whether a function may hold stateless ops.
+  In a model it is fine for a function to hold stateless ops.
   """
   if _GENERATOR.match(op.type):
     return f'the op {op.name} of type {op.type}, which takes its numbers from a generator'

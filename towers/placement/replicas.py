@@ -36,13 +36,10 @@ _BITS = tf.int16
 
 
 class Replicas(NamedTuple):
-  """The replicas of a program's variables.
+  """The replicas of a program's variables, including slots.
 
-  Attributes:
-    same: `[replicas]` bool, whether each equals the first tower's variable to the bit.
-    names: for each replica the name of the variable.
-    towers: for each replica its tower.
-    variables: the replicas, including slots.
+  `same`, `[replicas]` bool, is whether each equals the first tower's variable to the bit. For each
+  replica `names` has the name of that variable, and `towers` its tower.
   """
   same: Tensor
   names: List[str]
@@ -99,13 +96,10 @@ def _split_name(replica):
 
 
 def follow_writes(step_ops: Iterable[Operation]) -> None:
-  """Makes every write of a variable write its replicas too; call it once all replicas are made.
+  """Makes every write of a variable write its replicas too, but for those of `step_ops`.
 
-  A write inside of a branch, a loop or a function cannot be repeated for the replicas: it fails
-  when it runs.
-
-  Args:
-    step_ops: the ops of a step, which write variables and replicas alike.
+  Call it once all replicas are made. A write inside of a branch, a loop or a function cannot be
+  repeated for the replicas: it fails when it runs.
   """
   _Followed(tf.get_default_graph(), step_ops)
 

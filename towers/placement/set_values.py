@@ -29,8 +29,6 @@ _READS = (*_READS_VALUE, 'VarIsInitializedOp', 'VariableShape')
 def keep_set_values() -> Iterator[None]:
   """Makes the values that a model assigns within the context initial values of its variables.
 
-  Replicas of the variables start from them too, see `replicas`.
-
   Raises:
     UsageError: the model, or Keras while it builds the model, reads a variable that Keras has
       set before, in another session.

@@ -37,11 +37,9 @@ class Placement(NamedTuple):
 
 
 def choose_placement(variables: str, devices: Sequence[str]) -> Placement:
-  """Returns where variables live; all workers choose alike, since their towers stand alike.
+  """Returns where variables live; `variables` is one of `PLACEMENTS`.
 
-  Args:
-    variables: one of `PLACEMENTS`.
-    devices: of this worker's towers that train.
+  All workers choose alike, since their towers stand alike.
   """
   if variables != 'auto':
     return Placement(variables, 'as asked for')
@@ -89,11 +87,7 @@ def build_variable_store(*, devices: Sequence[str], placement: str = 'host', see
                          rank: int = 0) -> VariableStore:
   """Returns a store that places variables by `placement` and starts each from (seed, its name).
 
-  Args:
-    devices: of this worker's towers.
-    placement: one of `PLACEMENTS`.
-    seed: of everything random in the towers.
-    rank: of this worker.
+  The devices are of the towers of the worker of this rank.
 
   Raises:
     UsageError: an unknown placement, no device, or one without an index.
@@ -172,15 +166,7 @@ class _Creator:
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:
-  """Seeds variables that were made before the towers like those of the store.
-
-  Args:
-    store: of the towers.
-    variables: all trainable ones.
-
-  Raises:
-    UsageError: an initial value that cannot be seeded.
-  """
+  """Seeds variables that were made before the towers like those of the store."""
   for variable in variables:
     value = variable.initial_value
     # A variable of an imported graph has no known initial value.
@@ -216,18 +202,9 @@ def stand_in(
 
 def check_reads(store: VariableStore, instead: Dict[str, Variable], *, scope: str,
                 fix: str) -> None:
-  """Refuses a tower that reads a variable for which another stands in.
+  """Refuses a tower that reads a variable for which another stands in; `fix` is for the message.
 
   A layer that holds its variables reads them without asking for them by name.
-
-  Args:
-    store: made the variables.
-    instead: the stand-ins, by name.
-    scope: the tower's name scope.
-    fix: for the message, an imperative.
-
-  Raises:
-    UsageError: names the op and the variable.
   """
   for name in instead:
     for op in store.made[name].handle.consumers():
@@ -265,14 +242,6 @@ def check_shared(before: Sequence[Variable], after: Sequence[Variable], *, tower
 
   A Keras layer that is made anew makes new variables under a new name. Then the towers train apart
   while every number on the screen looks right.
-
-  Args:
-    before: all variables before the tower was built.
-    after: all variables now.
-    tower: its index.
-
-  Raises:
-    UsageError: names the variables and the fix.
   """
   # Any tower may make the step, by the first random op that reads it.
   known = {id(variable) for variable in [*before, tf.train.get_global_step()]}

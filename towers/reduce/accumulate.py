@@ -25,12 +25,9 @@ class _Sum(NamedTuple):
 
 
 def accumulate_gradients(reduced: ReducedGradients) -> ReducedGradients:
-  """Returns the mean over all micro-batches of a step.
+  """Returns the mean over all micro-batches of a step, of the mean over one, not clipped yet.
 
   Every micro-batch but the last runs `add_op`; the last one runs the train op.
-
-  Args:
-    reduced: the mean over one micro-batch, not clipped yet.
   """
   first = reduced.towers[0]
   count = tf.cast(reduced.num_examples, tf.float32)

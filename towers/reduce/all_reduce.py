@@ -43,10 +43,8 @@ _STEPS_APART = 13
 class Votes(NamedTuple):
   """What the workers agree on in a step.
 
-  Attributes:
-    counts: `[1 + votes]` float32 on the host, to fetch with the step: whether all workers are at
-      the same step, and for each of VOTES how many workers vote for it.
-    own: `[votes]` float32 variable: this worker's votes.
+  `counts`, `[1 + votes]` float32 on the host, is whether all workers are at the same step, and for
+  each of VOTES how many workers vote for it. `own`, a `[votes]` float32 variable, has this one's.
   """
   counts: Tensor
   own: Variable
@@ -56,17 +54,10 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
                          collective: str = 'auto',
                          fusion_bytes: int = FUSION_BYTES,
                          wire: str = 'float32') -> ReducedGradients:
-  """Returns the mean over the examples of all towers of all workers.
+  """Returns the mean over the examples of all towers of all workers, see `average_gradients`.
 
   One worker whose towers share variables has it already. Workers at different steps get a loss of
   NaN, so that a guarded step changes nothing.
-
-  Args:
-    reduced: of this worker, see `gradients`.
-    workers: of which this is one.
-    collective: 'ring', 'nccl' or 'auto', which is nccl where all gradients are on GPUs.
-    fusion_bytes: of gradients that one collective sums.
-    wire: in what gradients cross between workers: 'float32', as they are; 'float16' or 'bfloat16'.
 
   Raises:
     UsageError: a collective or a wire that the devices do not have, or gradients that none can sum.
@@ -79,7 +70,7 @@ def all_reduce_gradients(reduced: ReducedGradients, *, workers: Workers = ALONE,
                               kind=choose_collective(collective, devices))
   with tf.name_scope('all_reduce'):
     if workers.num_workers == 1:
-      return _sum_replicas(reduced, sum_all)
+      return _sum(reduced, workers, sum_all)[0]
     own, requests = _list_numbers(reduced)
     if wire_dtype is None:
       mean, total = _sum_and_divide(reduced, own, workers, sum_all)
@@ -94,20 +85,6 @@ def _list_devices(reduced):
     return [tower.device for tower in reduced.towers]
   devices = {variable.device for _, variable in reduced.gradients}
   return list(devices) if len(devices) == 1 else [HOST]
-
-
-def _sum_replicas(reduced, sum_all):
-  """Returns the sums over the towers of the only worker; sparse ones are on every tower already."""
-  pairs = [reduced.gradients, *reduced.replicas]
-  dense = [index for index, (gradient, _) in enumerate(reduced.gradients)
-           if not isinstance(gradient, tf.IndexedSlices)]
-  totals, all_reduce = sum_all([[of_tower[index][0] for index in dense] for of_tower in pairs])
-  summed = [list(of_tower) for of_tower in pairs]
-  for of_tower, found in zip(summed, totals):
-    for index, total in zip(dense, found):
-      of_tower[index] = (total, of_tower[index][1])
-  return reduced._replace(gradients=summed[0], replicas=summed[1:],
-                          all_reduce=all_reduce._replace(num_gathered=len(pairs[0]) - len(dense)))
 
 
 def _list_numbers(reduced):
@@ -131,7 +108,7 @@ def _sum_and_divide(reduced, own, workers, sum_all):
   is_even = isinstance(reduced.num_examples, int)
   # With equal shares the mean of the workers' means is right.
   weighed = reduced if is_even else _scale(reduced, own[1])
-  summed, total = _sum_workers(weighed, workers, sum_all, numbers=own)
+  summed, total = _sum(weighed, workers, sum_all, numbers=own)
   with tf.device(HOST):
     count = workers.num_workers if is_even else tf.maximum(total[1], 1.0)
     return _scale(summed, 1.0 / count), total
@@ -143,7 +120,7 @@ def _divide_and_sum(reduced, own, workers, sum_all, wire):
     total = sum_over_workers(own, workers)
     is_even = isinstance(reduced.num_examples, int)
     share = 1.0 / workers.num_workers if is_even else own[1] / tf.maximum(total[1], 1.0)
-  summed, _ = _sum_workers(_scale(reduced, share), workers, sum_all, wire=wire)
+  summed, _ = _sum(_scale(reduced, share), workers, sum_all, wire=wire)
   return summed, total
 
 
@@ -152,45 +129,53 @@ def _scale(reduced, scale):
       lambda gradient, _: scale_gradient(gradient, tf.cast(scale, gradient.dtype)))
 
 
-def _sum_workers(reduced, workers, sum_all, *, numbers=None, wire=None):
-  """Returns `reduced` with the sums over all workers, and the sum of `numbers`, if there are any.
+def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
+  """Returns `reduced` with the sums over all towers and workers, and the sum of `numbers`, if any.
 
-  Sparse gradients go as rows in slots: their values, which may be rounded, and their indices. Those
-  without a static shape go by themselves.
+  Between workers sparse gradients go as rows in slots: their values, which may be rounded, and
+  their indices. Those without a static shape go by themselves, and those of the only worker are on
+  every tower already.
   """
-  pairs = [reduced.gradients, *reduced.replicas]
-  slots = plan_slots(reduced.gradients, workers)
-  devices = _list_devices(reduced)
+  pairs, devices = [reduced.gradients, *reduced.replicas], _list_devices(reduced)
+  is_alone = workers.num_workers == 1
+  slots = [None] * len(pairs[0]) if is_alone else plan_slots(reduced.gradients, workers)
+  stay = [is_alone and isinstance(gradient, tf.IndexedSlices) for gradient, _ in pairs[0]]
   shares, wires = [], []
   for tower, (of_tower, device) in enumerate(zip(pairs, devices)):
     with tf.device(device):
       # The first tower sends what a worker sends once.
       sent = [] if numbers is None else [(numbers if tower == 0 else tf.zeros_like(numbers), None)]
-      for (gradient, variable), of_variable in zip(of_tower, slots):
-        if of_variable is None:
+      for (gradient, variable), of_variable, stays in zip(of_tower, slots, stay):
+        if of_variable is None and not stays:
           gradient = tf.convert_to_tensor(gradient)
           gradient.set_shape(variable.shape)
           sent.append((gradient, wire))
-        elif of_variable.is_known:
+        elif of_variable is not None and of_variable.is_known:
           values, indices = of_variable.part(of_variable.write(gradient))
           sent += [(values, wire), (indices, None)]
-    of_device, wires = map(list, zip(*sent))
-    shares.append(of_device)
+    shares.append([share for share, _ in sent])
+    wires = [wire for _, wire in sent]
   totals, all_reduce = sum_all(shares, num_workers=workers.num_workers, wires=wires)
 
   with rounding_alike(True):
     received = [iter(of_tower) for of_tower in totals]
     total = None if numbers is None else [next(of_tower) for of_tower in received][0]
     summed: List[List[Tuple[Gradient, Variable]]] = [[] for _ in pairs]
-    for index, of_variable in enumerate(slots):
-      found = [next(of_tower) for of_tower in received] if of_variable is None else (
-          [_read_rows(of_variable, reduced.gradients[index][0], received, devices[0])] * len(pairs))
-      for of_tower, gradient, before in zip(summed, found, pairs):
-        of_tower.append((gradient, before[index][1]))
+    for index, (of_variable, stays) in enumerate(zip(slots, stay)):
+      before = [of_tower[index] for of_tower in pairs]
+      if stays:
+        found = [gradient for gradient, _ in before]
+      elif of_variable is None:
+        found = [next(of_tower) for of_tower in received]
+      else:
+        found = [_read_rows(of_variable, before[0][0], received, devices[0])] * len(pairs)
+      for of_tower, gradient, (_, variable) in zip(summed, found, before):
+        of_tower.append((gradient, variable))
+  row_slots = [of_variable for of_variable in slots if of_variable is not None]
   return reduced._replace(
-      gradients=summed[0], replicas=summed[1:],
-      all_reduce=all_reduce._replace(num_gradients=len(slots)),
-      row_slots=[of_variable for of_variable in slots if of_variable is not None]), total
+      gradients=summed[0], replicas=summed[1:], row_slots=row_slots,
+      all_reduce=all_reduce._replace(num_gradients=len(slots) - sum(stay),
+                                     num_gathered=sum(stay))), total
 
 
 def _read_rows(slots, gradient, received, device):

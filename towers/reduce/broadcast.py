@@ -12,25 +12,17 @@ from towers.tower.forward_pass import Tower
 
 
 class Broadcast(NamedTuple):
-  """Ops that set variables to the chief's; all workers must run one at once.
+  """Ops that set all global variables to the chief's; all workers must run one at once.
 
-  Attributes:
-    all_op: sets all global variables.
-    moved_op: sets those that each worker moves by its own batches, such as moving averages; None
-      if there are none. Weights, slots and averages of weights move by what all workers share, and
-      are equal.
+  `moved_op` sets those that each worker moves by its own batches, such as moving averages, and is
+  None if there are none. Weights, slots and averages of weights move by what all workers share.
   """
   all_op: Operation
   moved_op: Optional[Operation] = None
 
 
 def build_broadcast(workers: Workers, towers: Sequence[Tower]) -> Broadcast:
-  """Builds the broadcast ops, once the train op is built.
-
-  Args:
-    workers: of which this is one.
-    towers: of this worker.
-  """
+  """Builds the broadcast ops of a worker, once its train op is built."""
   of_towers = [value for tower in towers for value in [tower.loss, *tower.gradients]]
   writes = find_step_writes(of_towers, towers[0].update_ops)
   written = {op.name for write in writes.early + writes.late for op in write.variables}

@@ -29,13 +29,10 @@ _INDEX_COLUMNS = 2
 
 
 class RowSlots(NamedTuple):
-  """The slots in which workers send the rows of a sparse gradient.
+  """The slots in which workers send the rows of the sparse gradient of a variable.
 
-  Attributes:
-    variable: of the gradient.
-    most: the most rows that a worker touches in a step; an int, or an int32 scalar on the host.
-    workers: of which this is one.
-    size_index: of `most` in `list_sizes`, if it is found in the step; an int32 scalar.
+  `most` is the most rows that a worker touches in a step: an int, or an int32 scalar on the host
+  that is found in the step, and `size_index` its index in `list_sizes`.
   """
   variable: Variable
   most: Union[int, Tensor]
@@ -100,11 +97,7 @@ class RowSlots(NamedTuple):
     """Returns the rows that any worker touched, each once.
 
     Rows of one index are added up in the order of the workers. On GPUs the order would change, so
-    that workers would differ: the host adds them.
-
-    Args:
-      total: the sum of what all workers sent.
-      like: the gradient of this worker.
+    that workers would differ: the host adds them. The gradient of this worker is `like` it.
     """
     with tf.device(total.device):
       slots = tf.reshape(tf.where(total[:, -1] > 0), [-1])
@@ -125,9 +118,7 @@ def plan_slots(gradients: Sequence[Tuple[Gradient, Variable]],
                workers: Workers) -> List[Optional[RowSlots]]:
   """Returns the slots of each sparse gradient of this worker, and None for each dense one.
 
-  Args:
-    gradients: (gradient, variable); all workers have as many, of the same static shapes.
-    workers: of which this is one.
+  All workers have as many, of the same static shapes.
   """
   sizes = [gradient.indices.shape.num_elements() if isinstance(gradient, tf.IndexedSlices) else 0
            for gradient, _ in gradients]

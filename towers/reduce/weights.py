@@ -23,11 +23,7 @@ def divide_by_weights(reduced: ReducedGradients, workers: Workers) -> ReducedGra
   """Returns the weighted means: loss and gradients divided by the mean weight of all workers.
 
   Penalties, which have no weight, are added whole. If all weights are 0, the loss and its gradients
-  stay 0.
-
-  Args:
-    reduced: of this worker's whole step, before `all_reduce`.
-    workers: of which this is one.
+  stay 0. `reduced` is of this worker's whole step, before `all_reduce`.
   """
   if reduced.mean_weight is None:
     return reduced

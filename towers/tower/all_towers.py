@@ -35,13 +35,10 @@ OWN_SUMS = 'towers/own_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
 
 class Part(NamedTuple):
-  """A tower among all, as its model sees it.
+  """A tower among those of all workers, as its model sees it.
 
-  Attributes:
-    batch: of the tower.
-    num_towers: of all workers.
-    slots: once rows were asked for, where in the global batch those of the tower stand.
-    order: then, which slots of all towers are filled.
+  Once rows were asked for, `slots` has where in the global batch those of the tower stand, and
+  `order` which slots of all towers are filled.
   """
   batch: Batch
   num_towers: int
@@ -54,12 +51,7 @@ _parts: List[Optional[Part]] = [None]
 
 @contextlib.contextmanager
 def joining(batch: Batch, *, num_towers: int) -> Iterator[None]:
-  """Makes sums within the context those of all towers, once `join_sums` joins them.
-
-  Args:
-    batch: of the tower.
-    num_towers: of all workers.
-  """
+  """Makes sums within the context those of all towers, once `join_sums` joins them."""
   _parts.append(Part(batch, num_towers, [], []))
   try:
     yield
@@ -68,10 +60,9 @@ def joining(batch: Batch, *, num_towers: int) -> Iterator[None]:
 
 
 def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
-  """Returns the sum of a tensor over all towers of all workers, where the model calls it.
+  """Returns the sum of a tensor over all towers of all workers that share a micro-batch.
 
-  Outside of a program of several towers it is `x`. A tower without an example has no part. With
-  micro-batches it is the sum over the towers of a micro-batch.
+  Outside of a program of several towers it is `x`. A tower without an example has no part.
 
   Args:
     x: of a real dtype and a known shape, which is no number of examples: sum over these first.
@@ -190,13 +181,8 @@ def _refuse_second(op, gradient):
 
 
 def join_sums(towers: Sequence[Any], *, workers: Workers = ALONE) -> None:
-  """Replaces each sum, and its gradient, by that over all towers, once these are built.
-
-  A tower with 0 examples has a row that only fills its batch, and takes no part.
-
-  Args:
-    towers: of this worker.
-    workers: whose towers are joined.
+  """Replaces each sum, and its gradient, by that over all towers of all workers, once these are
+  built. A tower with 0 examples has a row that only fills its batch, and takes no part.
   """
   scopes, device = [tower.scope for tower in towers], towers[0].device
   found = [(match_towers(collection, scopes), collection) for collection in (SUMS, SUM_GRADIENTS)]

@@ -87,9 +87,6 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
     epsilon: added to the variance; at least 1.001e-5.
     scale: whether there is a scale; it is of no use before a ReLU and a layer with weights.
     data_format: 'NHWC' or 'NCHW'; not every device has kernels for both.
-
-  Returns:
-    A tensor of the same shape.
   """
   # Sums, moments and variables are float32, whatever the dtype of x.
   channels = x.shape.as_list()[1 if data_format == 'NCHW' else -1]

@@ -15,14 +15,7 @@ def differentiate(tower: Any, batch: Batch, *, place: Callable[[Operation], str]
 
   Penalties belong to the variables, which exist once: the first tower differentiates them, whole.
   Their gradients are kept apart from those of the loss, which alone may be cloned, and are zero
-  where a batch is empty.
-
-  Args:
-    tower: without gradients.
-    batch: of the tower.
-    place: a device function that gives ops the tower's device.
-    is_first: whether the tower is the first.
-    loss_scale: that the loss is multiplied by, or None.
+  where a batch is empty. `place` is a device function that gives ops the tower's device.
   """
   variables = tower.variables
   graph = tf.get_default_graph()

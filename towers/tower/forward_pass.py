@@ -71,9 +71,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   """Builds a tower without gradients.
 
   Args:
-    call: of the model.
-    batch: of the tower.
-    index: of the tower.
+    call, batch, index: of the tower's model.
     device: where the tower stands.
     place: a device function that gives its ops this device, or None.
     instead: as of `ModelCall.compute`.

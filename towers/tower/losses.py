@@ -106,8 +106,8 @@ def normalise(returned: Any) -> Returned:
                      'losses, or any of them and a dict of metrics.')
   for name in metrics:
     if name == 'loss' or name in losses:
-      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss is '
-                       'a metric already: choose another name.')
+      raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
+                       'is a metric already: choose another name.')
   return Returned(losses, metrics, is_several)
 
 

@@ -26,13 +26,10 @@ _BFLOAT16_SINCE = (8, 0)  # Ampere.
 
 
 class LossScale(NamedTuple):
-  """The factor of the loss in the backward pass.
+  """The factor of the loss in the backward pass, a scalar float32 tensor on the host, and 1 by it.
 
-  Attributes:
-    value: a scalar float32 tensor on the host.
-    inverse: 1 / value.
-    variable: of the value, float32; None where it is fixed.
-    good_steps: int64, counts updates since the last change; None where it is fixed.
+  Unless it is fixed, `variable` holds the value, and `good_steps` counts updates since its last
+  change.
   """
   value: Tensor
   inverse: Tensor
@@ -41,12 +38,7 @@ class LossScale(NamedTuple):
 
 
 class Precision(NamedTuple):
-  """How towers compute.
-
-  Attributes:
-    dtype: of a model's inputs, weights and values: float16 or bfloat16.
-    loss_scale: of the backward pass.
-  """
+  """How towers compute: the dtype of a model's inputs, weights and values is a half precision."""
   dtype: DType
   loss_scale: LossScale
 
@@ -100,10 +92,8 @@ def cast_inputs(tensors: Any, dtype: DType) -> Any:
 def float32_getter(scope: str) -> Callable[..., Any]:
   """Returns a custom getter that makes float32 variables and returns them cast to the wanted dtype.
 
-  An untrained variable, such as a moving average, is returned itself, for the model to update.
-
-  Args:
-    scope: the name scope of the tower, for the casts: the variables may be outside.
+  The casts are in `scope`, the tower's. An untrained variable, such as a moving average, is
+  returned itself, for the model to update.
   """
   def getter(getter, name, *args, **settings):
     dtype = tf.as_dtype(settings.get('dtype') or tf.float32)

@@ -33,15 +33,10 @@ NOT_VARIABLES = (ORDER_TENSOR, CARRY_TENSOR, DATA_TENSOR, AVERAGES_TENSOR)
 
 
 class Averages(NamedTuple):
-  """The averages of all weights.
+  """The averages of all weights, `variables` by the names of their weights.
 
-  Attributes:
-    decay: the largest part of an average that a step keeps.
-    variables: the averages, by the names of their weights.
-    weights: the trainable variables, by name.
-    start_op: sets all averages to the weights.
-    exchange_op: exchanges weights and averages.
-    is_exchanged: a bool, whether they are; a local variable.
+  `start_op` sets all averages to the weights, and `exchange_op` exchanges both; the local bool
+  variable `is_exchanged` says whether they are.
   """
   decay: float
   variables: Dict[str, Variable]
@@ -90,10 +85,7 @@ def build_averages(decay: float) -> Averages:
   """Makes an average of each trainable variable, which starts where the variable starts.
 
   Call it once the towers are built, and give it to `build_train_op`. The method is that of Polyak
-  and Juditsky (1992), with exponential weights.
-
-  Args:
-    decay: above 0 and below 1; averages look back over some 1 / (1 - decay) steps.
+  and Juditsky (1992), with exponential weights: averages look back over some 1 / (1 - decay) steps.
 
   Raises:
     UsageError: another decay, weights of 16 bits, which small shares never move, or a model that

@@ -23,12 +23,7 @@ _FEWEST_PACKED = 16
 
 
 class Unit(NamedTuple):
-  """Tensors that are checked as one.
-
-  Attributes:
-    tensor: that holds them, on their device.
-    parts: the tensors; of a unit that is no part of another, itself.
-  """
+  """Tensors, the `parts`, that are checked as one: the tensor that holds them on their device."""
   tensor: Tensor
   parts: List[Tensor]
 
@@ -106,12 +101,9 @@ def sum_units(units: Sequence[Unit]) -> Dict[DType, Tensor]:
 
 
 def build_all_finite(values: Sequence[Any]) -> Tensor:
-  """Returns a scalar bool on the host: whether all tensors and IndexedSlices are finite.
+  """Returns a scalar bool on the host: whether all tensors and IndexedSlices but None are finite.
 
   Each device sends a single number to the host.
-
-  Args:
-    values: tensors, IndexedSlices and None.
   """
   by_device: Dict[str, List[Tensor]] = {}
   for value in values:

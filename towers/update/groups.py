@@ -38,13 +38,7 @@ Optimizers = Union[OneOptimizer, Every, Mapping[str, Union[OneOptimizer, Every]]
 
 
 class Group(NamedTuple):
-  """Variables that one optimizer updates.
-
-  Attributes:
-    optimizer: of them.
-    names: of the variables.
-    every: so many steps, it acts once.
-  """
+  """Variables, by name, that one optimizer updates, in every so many steps."""
   optimizer: Optimizer
   names: Set[str]
   every: int = 1
@@ -52,14 +46,9 @@ class Group(NamedTuple):
 
 def build_groups(optimizers: Optimizers, rate: Rate, names: Sequence[str], *,
                  rate_factors: Optional[Mapping[str, float]] = None) -> List[Group]:
-  """Returns the groups of the trainable variables.
+  """Returns the groups of the trainable variables of these names.
 
-  Args:
-    optimizers: a `tf.train.Optimizer`, a function that makes one from the rate, `Every` of these,
-      or a dict of them by pattern.
-    rate: for those that are functions.
-    names: of all trainable variables.
-    rate_factors: by pattern, what multiplies the rate.
+  The rate, times a factor by pattern, is for optimizers that are functions of it.
 
   Raises:
     UsageError: a pattern that matches nothing, a variable that several match or, of the

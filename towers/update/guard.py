@@ -21,11 +21,9 @@ from towers.update.finite import build_all_finite
 class Diagnosis(NamedTuple):
   """What to fetch with the train op to find the source of a NaN or Inf.
 
-  Attributes:
-    losses: `[towers]` float32, each tower's share of the mean loss.
-    finite: `[towers + 1, variables]` bool: whether a tower's gradient of a variable is finite; the
-      last row is for the averaged gradients.
-    names: of the variables.
+  `losses`, `[towers]` float32, are the towers' shares of the mean loss. `finite`, `[towers + 1,
+  variables]` bool, is whether a tower's gradient of a variable is; the last row is for the averaged
+  gradients. `names` are the variables'.
   """
   losses: Tensor
   finite: Tensor
@@ -60,11 +58,8 @@ def run_guarded(is_finite: Tensor, update: Callable[[], Sequence[Any]],
                 writes: StepWrites) -> Tensor:
   """Builds `update` so that it runs only if `is_finite`; returns a scalar bool, whether it did.
 
-  Args:
-    is_finite: a scalar bool.
-    update: builds the update, and returns the ops that end it.
-    writes: of the graph so far. Late ones now wait for `is_finite` and run only if it is true.
-      Early ones cannot wait: if it is false, their variables get their old values back.
+  `update` returns the ops that end it. Late writes of the graph so far now run only if `is_finite`.
+  Early ones cannot wait for it: if it is false, their variables get their old values back.
   """
   held = _hold(writes.early)
   # The side of a switch that is not taken is dead, and so are all ops that wait for it. tf.cond

@@ -13,10 +13,8 @@ def choose_rate(optimizer: Optimizers,
                 learning_rate: Union[float, Callable[[Plan], Rate], None], plan: Plan) -> Rate:
   """Returns the learning rate, NaN where only the optimizer knows it; of several, the first's.
 
-  Args:
-    optimizer: of the program.
-    learning_rate: for optimizers that are functions of it: a float, or a function from the plan.
-    plan: of the training split.
+  A `learning_rate`, or a function from the training split's plan to it, is for optimizers that are
+  functions of the rate.
 
   Raises:
     UsageError: no optimizer, or a rate that is given twice or not at all.

@@ -12,12 +12,7 @@ from tensorflow_v1 import Optimizer, Variable, import_placed, tf
 
 
 def make_slots(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-  """Makes the slots that start with zeros; `apply_gradients` makes all others.
-
-  Args:
-    optimizer: of the slots.
-    variables: that it will update.
-  """
+  """Makes the slots of variables that start with zeros; `apply_gradients` makes all others."""
   asked: List[Tuple[Variable, str, str]] = []
   optimizer._zeros_slot = lambda variable, slot, name: asked.append((variable, slot, name))
   try:

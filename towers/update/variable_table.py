@@ -9,12 +9,7 @@ from towers.update.rate import choose_rate
 
 
 def format_variables(variables: Sequence[Variable], *, rates: Mapping[str, str]) -> str:
-  """Returns a line for each variable: its name, shape, dtype and learning rate.
-
-  Args:
-    variables: of the model.
-    rates: of those that are trained, by name, as `describe_rates` returns them.
-  """
+  """Returns a line for each variable: its name, shape, dtype and rate, of `describe_rates`."""
   rows: List[Sequence[str]] = [('variable', 'shape', 'dtype', 'learning rate')]
   for variable in variables:
     # Averages of batch normalization and the like were never to be trained.
@@ -29,12 +24,7 @@ def describe_rates(names: Sequence[str], optimizer: Optimizers, rate: Rate, plan
                    factors: Optional[Mapping[str, float]] = None) -> Dict[str, str]:
   """Returns the learning rate of each trained variable, in words where it is no number.
 
-  Args:
-    names: of the variables.
-    optimizer: of the program.
-    rate: of the next step, for optimizers that are functions of it.
-    plan: of the training split.
-    factors: by pattern, what multiplies the rate.
+  The rate, times a factor by pattern, is for optimizers that are functions of it.
   """
   optimizers = by_pattern(optimizer)
   patterns = assign('optimizer', optimizers, names)

@@ -5,19 +5,8 @@
   variables that nothing starts: new, or under `reinit`
 """
 
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterable,
-  List,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
-)
+from typing import (Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
+                    Tuple, Union)
 
 import numpy as np
 
@@ -32,13 +21,7 @@ counts. A name that none matches stays as it is.
 
 
 class InitFrom(NamedTuple):
-  """Where the initial weights come from.
-
-  Attributes:
-    path: of the file or folder.
-    names: from names in the file to names in the program.
-    reinit: patterns of the program's variables that start anew.
-  """
+  """Where the initial weights come from, see `init_from`."""
   path: str
   names: Names = None
   reinit: Sequence[str] = ()
@@ -89,12 +72,9 @@ def init_from(path: str, *, names: Names = None, reinit: Sequence[str] = ()) -> 
 
 
 def match(settings: InitFrom, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> Matches:
-  """Returns which tensor starts which variable.
+  """Returns which tensor of the file starts which variable of the program.
 
-  Args:
-    settings: names and patterns.
-    tensors: of the file, by name, each with `shape` and `dtype`.
-    variables: of the program, likewise.
+  Both are by name, each with `shape` and `dtype`.
 
   Raises:
     UsageError: a pattern that matches nothing, two tensors for one variable, a shape or dtype that
@@ -147,13 +127,9 @@ def _find_sources(settings, tensors, variables) -> Dict[str, str]:
 
 def rename(names: Names, tensors: Iterable[str], *, setting: str, path: str
            ) -> Dict[str, Tuple[str, Optional[str]]]:
-  """Returns for each tensor its name in the program and the pattern that gave it, or None.
+  """Returns for each tensor of a file its name in the program and its pattern, or None.
 
-  Args:
-    names: as of `Names`; a pattern may also lead to None, to leave a tensor out.
-    tensors: names in the file.
-    setting: that `names` was given in.
-    path: of the file.
+  A pattern of `names`, which were given in `setting`, may lead to None, to leave a tensor out.
 
   Raises:
     UsageError: a pattern is no regular expression, or matches nothing.

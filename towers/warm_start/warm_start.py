@@ -18,25 +18,16 @@ from towers.warm_start.weights_file import Info, check_weights, open_weights
 
 
 class WarmStart:
-  """What starts a program's variables, beside their initializers.
-
-  Attributes:
-    settings: where the values come from.
-    variables: that may start from them, by name.
-  """
+  """What starts a program's variables, by name, beside their initializers."""
 
   def __init__(self, settings: InitFrom, variables: Iterable[Variable]):
-    """Reads nothing.
-
-    Args:
-      settings: where the values come from.
-      variables: the model's. Integers that are not trained, such as counters, start anew.
-    """
+    """Reads nothing. Integers that are not trained, such as counters, start anew."""
     self.settings = settings
     self.variables: Dict[str, Variable] = {
         variable.op.name: variable for variable in variables
         if variable.dtype.base_dtype.is_floating or variable.trainable}
     self._matches: Optional[Matches] = None
+    self._parts: Dict[str, List[Variable]] = {}
 
   def open(self) -> str:
     """Examines the file; returns a table of what it starts.
@@ -47,9 +38,17 @@ class WarmStart:
     path = self.settings.path
     check_weights(path)
     with open_weights(path) as opened:
-      self._matches = match(self.settings, opened.tensors, {
-          name: Info(tuple(variable.shape.as_list()), np.dtype(variable.dtype.as_numpy_dtype))
-          for name, variable in self.variables.items()})
+      self._parts.clear()
+      wholes: Dict[str, Info] = {}
+      for name, variable in self.variables.items():
+        part = variable._get_save_slice_info()
+        shape, dtype = variable.shape.as_list(), np.dtype(variable.dtype.as_numpy_dtype)
+        # A checkpoint has a partitioned variable as one.
+        if part is not None and name not in opened.tensors:
+          name, shape = part.full_name, part.full_shape
+        wholes[name] = Info(tuple(shape), dtype)
+        self._parts.setdefault(name, []).append(variable)
+      self._matches = match(self.settings, opened.tensors, wholes)
       return (f'initial weights: {path}, {opened.kind} of {len(opened.tensors)} tensors\n'
               f'{self._matches.format()}')
 
@@ -60,9 +59,18 @@ class WarmStart:
     """
     assert self._matches is not None, 'open comes first'
     with open_weights(self.settings.path) as opened:
-      waiting = {self.variables[name]: opened.read(source)
-                 for name, source in self._matches.source.items()}
-    load_values(session, waiting)
+      values = {name: opened.read(source) for name, source in self._matches.source.items()}
+    load_values(session, {variable: _cut(value, variable) for name, value in values.items()
+                          for variable in self._parts[name]})
+
+
+def _cut(value: np.ndarray, variable: Variable) -> np.ndarray:
+  """Returns a variable's part of a value: all, or that of a part of a partitioned variable."""
+  if list(value.shape) == variable.shape.as_list():
+    return value
+  part = variable._get_save_slice_info()
+  return value[tuple(slice(begin, begin + size)
+                     for begin, size in zip(part.var_offset, part.var_shape))]
 
 
 def load_values(session: Session, values: Dict[Variable, np.ndarray]) -> None:

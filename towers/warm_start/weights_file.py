@@ -28,13 +28,7 @@ class Info(NamedTuple):
 
 
 class WeightsFile(NamedTuple):
-  """A file of weights.
-
-  Attributes:
-    kind: of the file, in words.
-    tensors: what each tensor is, by its name in the file.
-    read: returns the value of a tensor.
-  """
+  """A file of weights: its kind in words, what each tensor is, and how to read one, by name."""
   kind: str
   tensors: Dict[str, Info]
   read: Callable[[str], np.ndarray]
@@ -42,11 +36,7 @@ class WeightsFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_weights(path: str) -> Iterator[WeightsFile]:
-  """Opens a file of weights.
-
-  Args:
-    path: a folder of checkpoints, of which the newest counts; a checkpoint's path without suffix;
-      or a Keras file, .h5.
+  """Opens a file of weights, see `init_from`.
 
   Raises:
     UsageError: it is missing, damaged, or of another kind.
@@ -61,17 +51,12 @@ def open_weights(path: str) -> Iterator[WeightsFile]:
       raise
     text = str(getattr(error, 'message', '')) or str(error) or type(error).__name__
     raise UsageError(f'init_from={path} cannot be read as weights: {text.splitlines()[0]}. Give a '
-                     'folder of '
-                     'checkpoints, a checkpoint\'s path without .index, or a Keras .h5 file that '
-                     'is whole.') from None
+                     'folder of checkpoints, a checkpoint\'s path without .index, or a Keras .h5 '
+                     'file that is whole.') from None
 
 
 def check_weights(path: str) -> None:
-  """Reads all tensors once, so that a damaged file shows before anything is built.
-
-  Raises:
-    UsageError: as `open_weights`.
-  """
+  """Reads all tensors once, so that a damaged file shows before anything is built."""
   with open_weights(path) as opened:
     for name in opened.tensors:
       opened.read(name)

@@ -25,15 +25,10 @@ class Cloner:
   """Clones towers where it can; after a failure the model builds all further ones."""
 
   def __init__(self, build: str, store: VariableStore, *, left_out: Collection[str] = ()):
-    """Knows no tower yet.
-
-    Args:
-      build: one of `TOWER_BUILDS`.
-      store: of the towers' variables.
-      left_out: collections that clones add nothing to.
+    """Knows no tower yet; clones add nothing to the collections `left_out`.
 
     Raises:
-      UsageError: an unknown build.
+      UsageError: `build` is none of `TOWER_BUILDS`.
     """
     if build not in TOWER_BUILDS:
       raise UsageError(f"tower_build={build}: choose one of {', '.join(TOWER_BUILDS)}.")
@@ -44,12 +39,10 @@ class Cloner:
 
   def build(self, batches: Sequence[Batch], index: int, device: str,
             by_model: Callable[[int, Recording], Tuple[Tower, List[Any]]]) -> Tower:
-    """Returns tower `index`, as a clone of an earlier one or built by the model.
+    """Returns tower `index` of those on `batches`, a clone of an earlier one or built by the model.
 
     Args:
-      batches: of all towers.
-      index: of the tower.
-      device: of the tower.
+      batches, index, device: see above.
       by_model: takes the index and a recording that has begun, and returns the tower and the
         gradients of its own loss.
 

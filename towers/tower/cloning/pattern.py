@@ -44,13 +44,7 @@ class Pattern:
                store: VariableStore, left_out: Iterable[str] = ()):
     """Takes a tower with its gradients, before anything joins it to others.
 
-    Args:
-      tower: to clone.
-      batch: of the tower.
-      recording: of the tower.
-      index: of the tower.
-      store: of the variables.
-      left_out: collections that clones add nothing to.
+    Clones add nothing to the collections `left_out`.
 
     Raises:
       UsageError: the tower cannot be cloned, see `check`.

@@ -26,14 +26,7 @@ class PatternGraph:
   """
 
   def __init__(self, nodes: Sequence[Any], scope: str, batch: Batch, whole: Any):
-    """Prepares an empty graph.
-
-    Args:
-      nodes: of the tower, in the graph's order.
-      scope: the tower's.
-      batch: of the tower.
-      whole: the GraphDef of the whole graph.
-    """
+    """Prepares an empty graph for nodes of a tower, in the order of the `whole` GraphDef."""
     self._nodes = nodes
     self._inside = {node.name for node in nodes}
     self._row_shapes = RowShapes(batch, nodes, whole)
@@ -52,10 +45,8 @@ class PatternGraph:
   def fill(self, on_device: Set[str], replicated: Set[str]) -> None:
     """Adds the nodes, or constants in their place.
 
-    Args:
-      on_device: the names of ops that stand on the tower's device since the model has not placed
-        them.
-      replicated: the names of the variables of which later towers have replicas.
+    The model has not placed the ops `on_device`, and of the variables `replicated` later towers
+    have replicas.
     """
     placed = _find_placed(self._nodes, on_device, replicated)
     others = []

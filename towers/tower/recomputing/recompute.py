@@ -21,12 +21,11 @@ from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, S
 
 from tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
 from towers.base.usage_error import UsageError
-from towers.graph.sizes import READS_SHAPES
 from towers.graph.walk import find_needed
 from towers.placement.patterns import shorten
-from towers.tower.batch_norm_layer import is_choice
 from towers.tower.cloning.recording import Recording
-from towers.tower.recomputing.activations import Passes, is_in_loop
+from towers.tower.recomputing.activations import Passes
+from towers.tower.recomputing.ends import find_ends
 from towers.tower.recomputing.segments import (
   choose_best_cuts,
   choose_cuts,
@@ -47,8 +46,7 @@ class Recomputed(NamedTuple):
       segment 2 are in `{scope}segment_2/`.
     num_segments: of the forward pass; all but the last have copies.
     num_ops: the number of copied ops.
-    last: the names of the ops of the last segment, whose activations are free before there is a
-      copy.
+    last: the names of the ops of the last segment.
   """
   scope: str
   num_segments: int
@@ -62,9 +60,7 @@ def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional
 
   Args:
     setting: see `parse_recompute`.
-    tower: with its loss.
-    gradients: of the tower's loss.
-    recording: of the tower.
+    tower, gradients, recording: the tower, with the gradients of its loss.
     first_backward: the number of ops in the graph before those of the gradients.
     warns: whether to say if there is nothing to gain.
 
@@ -213,22 +209,15 @@ class _Copies:
 
   def delay(self, loss: Operation, roots: Sequence[Operation], backward: Set[Operation],
             recording: Recording) -> None:
-    """Makes the copies of each segment wait for the backward pass of the one behind it.
-
-    Args:
-      loss: for which all copies wait.
-      roots: the ops of the gradients.
-      backward: the ops of the backward pass.
-      recording: of the tower.
+    """Makes the copies of each segment wait for the loss, and the backward pass of the one behind.
     """
     readers: List[List[Operation]] = [[] for _ in self._cuts]
     for op, _, tensor in self._replaced:
       readers[self._find_segment(tensor.op)].append(op)
-    ends = _find_ends(_find_levels(readers, backward), roots, backward)
-    runs_always = _DepthFinder().runs_always
+    ends = find_ends(readers, roots, backward)
     awaited = {loss}
     for segment in reversed(range(len(self._cuts))):
-      awaited.update(op for op in ends[segment + 1] if not is_in_loop(op) and runs_always(op))
+      awaited.update(ends[segment + 1])
       if not self._originals[segment]:
         continue
       with tf.device(recording.place), tf.name_scope(f'{self.scope}segment_{segment}/'):
@@ -238,87 +227,6 @@ class _Copies:
       for op in self._originals[segment]:
         if not any(map(self._is_copied, op.inputs)):
           self._copies[op]._add_control_input(begin)
-
-
-def _find_levels(readers: Sequence[Sequence[Operation]], backward: Set[Operation]
-                 ) -> Dict[Operation, int]:
-  """Returns for each op of the backward pass the first segment whose copies it depends on.
-
-  Those that depend on none are of the last segment.
-
-  Args:
-    readers: of the copies of each segment.
-    backward: the ops of the backward pass.
-  """
-  levels: Dict[Operation, int] = {}
-  for segment, ops in enumerate([*readers, backward]):
-    pending = list(ops)
-    while pending:
-      op = pending.pop()
-      if op in backward and op not in levels:
-        levels[op] = segment
-        for tensor in op.outputs:
-          pending.extend(tensor.consumers())
-        pending.extend(op._control_outputs)
-  return levels
-
-
-def _find_ends(levels, roots, backward) -> Dict[int, Set[Operation]]:
-  """Returns by segment the ops that end its part of the backward pass.
-
-  These are gradients, and what the parts of segments before it take. Once they have run, nothing
-  holds an activation of the segment.
-  """
-  ends: Dict[int, Set[Operation]] = collections.defaultdict(set)
-  for op in roots:
-    if op in backward:
-      ends[levels[op]].add(op)
-  for op, level in levels.items():
-    for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
-      if levels.get(source, level) > level and source.type not in READS_SHAPES + ('Const',):
-        ends[levels[source]].add(source)
-  return ends
-
-
-class _DepthFinder:
-  """In how many branches an op is, without which it would not run: nothing may wait for it.
-
-  A gradient's ops have no context that says so. The branch that all training takes is none.
-  """
-
-  def __init__(self) -> None:
-    self._depths: Dict[Operation, int] = {}
-
-  def runs_always(self, op: Operation) -> bool:
-    """Returns whether an op is in no branch; the switch that begins one is not in it."""
-    return self._find(op) == (op.type == 'Switch' and not is_choice(op))
-
-  def _find(self, op) -> int:
-    """Returns the number of switches, up to an op itself, that no merge has joined."""
-    pending = [op]
-    while pending:
-      op = pending[-1]
-      if op in self._depths:
-        pending.pop()
-        continue
-      # The way back to a loop's beginning.
-      is_back = op.type.endswith('NextIteration')
-      sources = [] if is_back else [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-      missing = [source for source in sources if source not in self._depths]
-      if missing:
-        pending.extend(missing)
-        continue
-      pending.pop()
-      depth = max([self._depths[tensor.op] for tensor in op.inputs] + [
-          self._depths[source] - (source.type == 'Switch') for source in op.control_inputs],
-                  default=0) if sources else 0
-      enters = any(source.type == 'Enter' for source in sources)
-      if op.type == 'Switch':
-        depth += not is_choice(op)
-      elif op.type == 'Exit' or op.type == 'Merge' and not enters and not is_choice(op):
-        depth = max(depth - 1, 0)
-      self._depths[op] = depth
-    return self._depths[op]
 
 
 def _find_ops(gradients: Iterable[Optional[Gradient]]) -> List[Operation]:
