@@ -102,19 +102,19 @@ def batch_norm(x: Tensor, is_training: Union[bool, Tensor], *, name: str, moment
     moving_variance = tf.get_variable('moving_variance', [channels], tf.float32,
                                       initializer=tf.ones_initializer(), trainable=False)
     averages = [tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)]
-    if x.shape.ndims == 4 and not _joined[-1]:
-      kernel = _Kernel(x, factor, tf.convert_to_tensor(offset), epsilon, data_format)
-      if is_training is False:
-        return kernel.by_averages(averages)[0]
-      if is_training is True:
-        y, *moments = kernel.by_batch()
-      else:
-        # A branch, since the batch's moments cost time.
-        y, *moments = kernel.by_either(averages, is_training)
-    else:
-      y, *moments = _normalize_by_sums(tf.cast(x, tf.float32), is_training, factor, offset,
-                                       averages, epsilon, data_format)
+    is_fused = x.shape.ndims == 4 and not _joined[-1]
+    kernel = _Kernel(x if is_fused else tf.cast(x, tf.float32), factor,
+                     tf.convert_to_tensor(offset), epsilon, data_format)
+    if not is_fused:
+      y, *moments = kernel.by_sums(averages, is_training)
       y = tf.cast(y, x.dtype)
+    elif is_training is False:
+      return kernel.by_averages(averages)[0]
+    elif is_training is True:
+      y, *moments = kernel.by_batch()
+    else:
+      # A branch, since the batch's moments cost time.
+      y, *moments = kernel.by_either(averages, is_training)
     if is_training is not False:
       _move_averages([moving_mean, moving_variance], averages, moments, momentum)
     return y
@@ -132,7 +132,7 @@ def _move_averages(variables, averages, moments, momentum):
 
 
 class _Kernel:
-  """TensorFlow's fused kernel; all methods return the normalised tensor, mean and variance."""
+  """What normalises x; all methods return the normalised tensor, mean and variance."""
 
   def __init__(self, x, factor, offset, epsilon, data_format):
     self._x = x
@@ -163,6 +163,52 @@ class _Kernel:
     with graph.gradient_override_map({'Merge': 'BatchNormMerge'}):
       y = tf.raw_ops.Merge(inputs=[by_averages, by_batch])[0]
     return [y, *_choose(of_batch, averages, is_training)]
+
+  def by_sums(self, averages, is_training) -> Sequence[Tensor]:
+    """Normalises by moments from sums over the batch, not by a kernel.
+
+    The sums are of differences from the moving mean, which is near the mean: of a large mean, sums
+    of squares would leave no digits of the variance. All sums are in one vector, so that towers add
+    up only one tensor.
+    """
+    x, settings = self._x, self._settings
+    is_nchw = settings['data_format'] == 'NCHW' and x.shape.ndims == 4
+
+    def per_channel(vector):
+      return tf.reshape(vector, [-1, 1, 1]) if is_nchw else vector
+
+    def normalize(mean, variance):
+      return tf.nn.batch_normalization(
+          x, *map(per_channel, (mean, variance, settings['offset'], settings['scale'])),
+          settings['epsilon'])
+
+    if is_training is False:
+      return [normalize(*averages), *averages]
+    values = x
+    if is_training is not True:
+      # Not a branch: towers join what is inside. In validation, all that follows from the batch's
+      # moments is dead, the sums over towers and workers too.
+      values = tf.raw_ops.Switch(data=x, pred=is_training)[1]
+    channels = averages[0].shape.as_list()[0]
+    axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
+    differences = values - per_channel(averages[0])
+    count = tf.cast(tf.size(values) // channels, x.dtype)
+    with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
+      sums = [tf.reduce_sum(terms, axes) for terms in (differences, tf.square(differences))]
+    sums = tf.concat([*sums, [count]], 0)
+    if _joined[-1]:
+      sums = all_sum(sums, name='sums')
+      tf.add_to_collection(BATCH_SUMS, sums)
+
+    count = sums[2 * channels]
+    mean_difference = sums[:channels] / count
+    mean = averages[0] + mean_difference
+    variance = tf.maximum(sums[channels:2 * channels] / count - tf.square(mean_difference), 0.0)
+    moments = [mean, variance * (count / tf.maximum(count - 1, 1))]
+    chosen = [mean, variance]
+    if is_training is not True:
+      chosen = _choose(chosen, averages, is_training)
+    return [normalize(*chosen), *moments]
 
 
 def _choose(of_batch, averages, is_training):
@@ -209,48 +255,3 @@ def _differentiate_either(op, gradient, *_):
   if _trains[-1]:
     return [*by_batch(), None, None]
   return [*tf.cond(is_training, by_batch, by_averages), None, None]
-
-
-def _normalize_by_sums(x, is_training, factor, offset, averages, epsilon, data_format):
-  """Normalises by moments from sums over the batch; returns the normalised tensor and the moments.
-
-  The sums are of differences from the moving mean, which is near the mean: of a large mean, sums of
-  squares would leave no digits of the variance. All sums are in one vector, so that towers add up
-  only one tensor.
-  """
-  is_nchw = data_format == 'NCHW' and x.shape.ndims == 4
-
-  def per_channel(vector):
-    return tf.reshape(vector, [-1, 1, 1]) if is_nchw else vector
-
-  def normalize(mean, variance):
-    return tf.nn.batch_normalization(x, per_channel(mean), per_channel(variance),
-                                     per_channel(offset), per_channel(factor), epsilon)
-
-  if is_training is False:
-    return [normalize(*averages), *averages]
-  values = x
-  if is_training is not True:
-    # Not a branch: towers join what is inside. In validation, all that follows from the batch's
-    # moments is dead, the sums over towers and workers too.
-    values = tf.raw_ops.Switch(data=x, pred=is_training)[1]
-  channels = averages[0].shape.as_list()[0]
-  axes = [0, 2, 3] if is_nchw else list(range(x.shape.ndims - 1))
-  differences = values - per_channel(averages[0])
-  count = tf.cast(tf.size(values) // channels, x.dtype)
-  with tf.get_default_graph().gradient_override_map({'Sum': 'BatchNormSum'}):
-    sums = [tf.reduce_sum(terms, axes) for terms in (differences, tf.square(differences))]
-  sums = tf.concat([*sums, [count]], 0)
-  if _joined[-1]:
-    sums = all_sum(sums, name='sums')
-    tf.add_to_collection(BATCH_SUMS, sums)
-
-  count = sums[2 * channels]
-  mean_difference = sums[:channels] / count
-  mean = averages[0] + mean_difference
-  variance = tf.maximum(sums[channels:2 * channels] / count - tf.square(mean_difference), 0.0)
-  moments = [mean, variance * (count / tf.maximum(count - 1, 1))]
-  chosen = [mean, variance]
-  if is_training is not True:
-    chosen = _choose(chosen, averages, is_training)
-  return [normalize(*chosen), *moments]

@@ -5,8 +5,19 @@
   variables that nothing starts: new, or under `reinit`
 """
 
-from typing import (Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
-                    Tuple, Union)
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterable,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
+)
 
 import numpy as np
 
