@@ -243,7 +243,7 @@ def test_towers_that_cannot_be_built_are_reported_with_the_reason():
   assert not report.agrees and report.rows == []
   assert report.causes == ['They cannot be built: The collection losses holds those of tower 0.']
   assert 'NOT one tower' in report.format()
-  with pytest.raises(UsageError, match='loss has the shape'):
+  with pytest.raises(UsageError, match='loss of the model has the shape'):
     check(lambda batch, is_training: small.dense(batch[0], 4, 'hidden'))
 
 

@@ -88,7 +88,7 @@ def test_a_model_that_does_not_share_its_variables_is_refused():
 
 @pytest.mark.parametrize('break_model, message', [
     (lambda losses, metrics: (losses[:, tf.newaxis], metrics),
-        r'loss has the shape \(\?, 1\)|\(None, 1\)'),
+        r'loss of the model has the shape \(\?, 1\)|\(None, 1\)'),
     (lambda losses, metrics: (losses, {'mean': tf.reduce_mean(losses)}), 'metric mean has'),
     (lambda losses, metrics: (losses, {'loss': losses}), "called 'loss'"),
 ])
