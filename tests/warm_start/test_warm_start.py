@@ -14,6 +14,7 @@ from tests import test_program
 from tests.harness import small
 from tests.harness.in_process_cluster import InProcessCluster
 from tests.harness.small import Run, assert_moved, assert_same_weights
+from tests.test_towers_equal_one import partitioned
 from towers.base.usage_error import UsageError
 from towers.tower.batch_norm_layer import batch_norm
 from towers.warm_start.weights_file import check_weights
@@ -94,6 +95,16 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
     assert re.search(r'matched +4 ', run.table) and re.search(r'new +0\n', run.table)
     others = {name: value for name, value in read_all(run).items() if 'Adam' in name}
     assert len(others) == 8 and not any(value.any() for value in others.values())
+
+
+def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_path):
+  with Run(model=partitioned, num_towers=2) as run:
+    run.train()
+    run.opened.save(str(tmp_path))
+    expected = run.weights()
+  with Run(model=partitioned, num_towers=3, placement='replicated', init_from=str(tmp_path)) as run:
+    assert_same_weights(run.weights(), expected, tolerance=0)
+    assert re.search(r'matched +5 ', run.table)
 
 
 @pytest.mark.nightly(but='2-balanced-settings1')
