@@ -50,10 +50,7 @@ def main(arguments: Sequence[str], model: Optional[Callable[..., Any]] = None,
         if config is not None:
           give_predict(config.model, predict)
       return 0 if config is None else _run(config, startup, signals, command)
-    except UsageError as error:
-      write_line(f'towers: error: {say_in_flags(str(error))}', sys.stderr)
-      return 2
-    except RunError as error:
+    except (UsageError, RunError) as error:
       write_line(f'towers: error: {say_in_flags(str(error))}', sys.stderr)
       return error.exit_code
     except Interrupted as interrupted:
@@ -106,15 +103,11 @@ def _run(config: Config, startup: Startup, signals: Signals, command: Sequence[s
     data_set = jobs.load_data(config)
     if config.check:
       return 0 if jobs.check(config, data_set) else 1
-    if config.find_batch:
-      found = jobs.find_batch(config, data_set, command)
+    if config.find_batch or config.input_only:
+      found = (jobs.find_batch(config, data_set, command) if config.find_batch else
+               jobs.measure_input(config, data_set))
       if config.result_file:
         write_result(config.result_file, found)
-      return 0
-    if config.input_only:
-      speeds = jobs.measure_input(config, data_set)
-      if config.result_file:
-        write_result(config.result_file, speeds)
-      return 0
-    jobs.train(config, cluster, data_set, startup, signals)
+    else:
+      jobs.train(config, cluster, data_set, startup, signals)
   return 0

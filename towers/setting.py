@@ -37,7 +37,7 @@ class Setting(NamedTuple):
       `Function`, `Path` or `Text`.
     default: where it is not given.
     help: one line.
-    valid: its choices; or a function from a value to what it must be instead, '' if it may.
+    valid: its choices; or a function from a value to what it must be instead, '' or None if it may.
     whose: 'all' if the workers must share it, 'own' if each may have another one, as paths on its
       machine and what changes no result; 'chief' if it is an output, which the chief alone writes.
     argument: its name in Python, where that is another one.
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
   kind: type
   default: Any
   help: str
-  valid: Union[Tuple[str, ...], Callable[[Any], str]] = ()
+  valid: Union[Tuple[str, ...], Callable[[Any], Optional[str]]] = ()
   whose: str = 'all'
   argument: str = ''
 
@@ -67,7 +67,7 @@ class Setting(NamedTuple):
     name = name or self.name
     wanted = '' if _is_of_kind(value, self.kind) else WANTED.get(self.kind, '')
     if not wanted and callable(self.valid) and value != AUTO:
-      wanted = self.valid(value)
+      wanted = self.valid(value) or ''
     if wanted:
       raise UsageError(f'{name}={value}: it must be {wanted}.')
     if self.kind is Path:

@@ -39,11 +39,6 @@ def _recomputed(value):
   return ''
 
 
-def _decay(value):
-  check_decay(value)
-  return ''
-
-
 _program = functools.partial(Setting, 'program')
 _run = functools.partial(Setting, 'run')
 _command = functools.partial(Setting, 'command')
@@ -181,7 +176,7 @@ GROUPS = {
                  'its gradient; adamw: taken off the weight', _at_least(0)),
         _program('average_weights', float, None,
                  'decay of moving averages of the weights, to validate and export; as 0.9999',
-                 _decay),
+                 check_decay),
         _command('schedule', str, 'cosine', 'learning rate over the examples seen',
                  ('constant', 'piecewise', 'exponential', 'cosine')),
         _command('warmup_epochs', float, 0.0, 'epochs in which the learning rate rises from 0',

@@ -190,7 +190,6 @@ def test_paths_drop_in_the_nasnets_alone(monkeypatch):
 @pytest.mark.parametrize('settings, message', [
     (dict(beta1=1.0), 'beta1=1.0: it must be at least 0 and below 1'),
     (dict(label_smoothing=1.5), 'label_smoothing=1.5'),
-    (dict(drop_path=0.4), 'drop_path=0.4 has no effect on model=convnet'),
     (dict(epsilon=0.0), 'epsilon=0.0: it must be above 0'),
     (dict(min_rate=0.1), 'min_rate=0.1 must be below the peak'),
     (dict(min_rate=0.1, schedule='constant'), 'no effect with schedule=constant'),

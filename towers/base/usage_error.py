@@ -20,6 +20,8 @@ class UsageError(ValueError):
 
   _render_traceback_ = show_message
 
+  exit_code = 2
+
 
 def check_same_number(first: int, of_first: str, second: int, of_second: str, *, fix: str) -> None:
   """Refuses two numbers that must be equal and differ: `zip` would silently take the smaller one.

@@ -4,7 +4,6 @@ from typing import Dict, Optional
 
 from towers.base.usage_error import UsageError
 from towers.data import DataSet
-from towers.input.plan import Plan
 from towers.placement.counters import get_examples_seen
 from towers.placement.patterns import parse_pairs
 from towers.placement.workers import Workers
@@ -14,7 +13,6 @@ from towers.tower.model_call import Model
 from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 from towers.training.settings.optimizer import DECAYING, build_optimizer
-from towers.update.groups import Rate
 from towers.warm_start.matching import InitFrom, init_from
 
 
@@ -38,18 +36,6 @@ def _parse_factors(text: Optional[str]) -> Dict[str, float]:
 def build_configured(config: Config, model: Model, data_set: DataSet,
                      workers: Optional[Workers] = None) -> Program:
   """Returns the program that a config describes; the `workers` that TF_CONFIG says if None."""
-
-  def learning_rate(plan: Plan) -> Rate:
-    total_examples = plan.examples_before(config.count_steps(plan))
-    return build_learning_rate(
-        config.peak_learning_rate(), schedule=config.schedule,
-        examples_seen=get_examples_seen(), examples_per_epoch=plan.examples_per_epoch,
-        total_examples=total_examples, warmup_epochs=config.warmup_epochs,
-        decay_epochs=config.decay_epochs, decay_rate=config.decay_rate,
-        minimum=config.min_rate, can_fall=config.on_nan == 'rollback')
-
-  update = {name: getattr(config, name) for name in (
-      'momentum', 'beta1', 'beta2', 'epsilon', 'rms_decay', 'weight_decay')}
   settings = {name: getattr(config, setting.name)
               for name, setting in arguments_of('program').items()}
   if config.optimizer in DECAYING:
@@ -57,8 +43,9 @@ def build_configured(config: Config, model: Model, data_set: DataSet,
   return Program(
       model, train=data_set.train,
       validation=None if config.validation == 'none' else data_set.validation,
-      validation_tower=config.validation == 'tower', learning_rate=learning_rate,
-      optimizer=lambda rate: build_optimizer(config.optimizer, rate, **update),
+      validation_tower=config.validation == 'tower',
+      learning_rate=lambda plan: build_learning_rate(config, plan, get_examples_seen()),
+      optimizer=lambda rate: build_optimizer(config, rate),
       frozen=config.frozen or (),
       rate_factors=_parse_factors(config.rate_factors), init_from=build_init_from(config),
       workers=workers, **settings)

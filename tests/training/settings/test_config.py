@@ -32,8 +32,6 @@ from towers.training.settings.intervals import Interval, build_interval
     (dict(learning_rate=-0.1), ['learning_rate=-0.1', 'above 0']),
     (dict(momentum=1.0), ['momentum=1', 'below 1']),
     (dict(weight_decay=-1.0), ['weight_decay=-1.0']),
-    (dict(collective='nccl', variables='replicated', device='cpu'),
-     ['nccl', 'GPUs alone', 'collective=ring']),
     (dict(fusion_megabytes=-1.0), ['fusion_megabytes=-1.0', 'at least 0']),
     (dict(loss_scale=2.0), ['loss_scale=2.0', 'precision=float32', 'precision=mixed']),
     (dict(precision='mixed', loss_scale=0.0), ['loss_scale=0.0', 'above 0']),

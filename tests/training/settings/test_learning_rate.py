@@ -5,6 +5,8 @@ import math
 import pytest
 
 from tensorflow_v1 import tf
+from towers.input.plan import build_plan
+from towers.training.settings.config import Config
 from towers.training.settings.learning_rate import build_learning_rate
 
 PER_EPOCH = 100
@@ -14,8 +16,9 @@ def rates(epochs, **settings):
   """Returns the rate at each of `epochs` of a run of 10."""
   with tf.Graph().as_default(), tf.Session() as session:
     seen = tf.Variable(tf.zeros([], tf.int64), use_resource=True)
-    rate = build_learning_rate(0.5, examples_seen=seen, examples_per_epoch=PER_EPOCH,
-                               total_examples=10 * PER_EPOCH, **settings)
+    plan = build_plan(num_examples=PER_EPOCH, batch_size=10, num_towers=1)
+    config = Config(learning_rate=0.5, epochs=10.0, **settings)
+    rate = build_learning_rate(config, plan, seen)
     if isinstance(rate, float):
       return [rate for _ in epochs]
     assert rate.dtype == tf.float32
@@ -31,11 +34,11 @@ def test_constant():
 
 
 def test_no_schedule_falls_below_the_minimum():
-  values = rates([0, 5, 10, 12], schedule='cosine', minimum=0.1)
+  values = rates([0, 5, 10, 12], schedule='cosine', min_rate=0.1)
   assert values == pytest.approx([0.5, 0.3, 0.1, 0.1])
-  values = rates([0, 3, 9], schedule='piecewise', decay_epochs=(3.0, 6.0), minimum=0.02)
+  values = rates([0, 3, 9], schedule='piecewise', decay_epochs=(3.0, 6.0), min_rate=0.02)
   assert values == pytest.approx([0.5, 0.05, 0.02])
-  values = rates([0.5, 9], schedule='exponential', decay_epochs=(1.0,), minimum=0.02,
+  values = rates([0.5, 9], schedule='exponential', decay_epochs=(1.0,), min_rate=0.02,
                  warmup_epochs=1)
   assert values == pytest.approx([0.25 * 10 ** -0.5, 0.02])
 
@@ -65,7 +68,7 @@ def test_counts_beyond_what_float32_can_hold():
   with tf.Graph().as_default(), tf.Session() as session:
     seen = tf.constant(2 ** 24 + 1, tf.int64)
     seen.read_value = lambda: seen
+    config = Config(learning_rate=1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,))
     rate = build_learning_rate(
-        1.0, schedule='piecewise', decay_epochs=(2.0 ** 24 + 1,), examples_seen=seen,
-        examples_per_epoch=1, total_examples=2 ** 25)
+        config, build_plan(num_examples=1, batch_size=1, num_towers=1), seen)
     assert session.run(rate) == pytest.approx(0.1)

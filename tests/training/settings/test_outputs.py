@@ -43,17 +43,6 @@ def test_a_folder_that_cannot_be_written_is_named_and_room_only_if_it_is_full(na
   assert os.listdir(str(tmp_path)) == (['it'] if name in FOLDERS else [])
 
 
-def test_a_folder_with_a_fifo_that_would_be_waited_for_is_refused(tmp_path):
-  os.mkfifo(str(tmp_path / 'checkpoint'))
-  with pytest.raises(UsageError, match='checkpoint in it is a FIFO'):
-    check_outputs(checkpoint_dir=str(tmp_path))
-
-
-def test_a_name_that_is_too_long_is_found_at_the_start(tmp_path):
-  with pytest.raises(UsageError, match='File name too long'):
-    check_outputs(report=str(tmp_path / ('x' * 300)))
-
-
 @pytest.mark.parametrize('name', FILES + FOLDERS + ('data_dir', 'predict'))
 def test_a_name_that_is_not_utf_8_is_refused(name):
   others = dict(checkpoint_dir='run') if name in ('export_dir', 'predict') else {}

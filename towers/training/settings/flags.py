@@ -1,5 +1,6 @@
 """Flags: the command line of `main.py`, made from the settings."""
 
+import contextlib
 import os
 import platform
 import re
@@ -17,23 +18,10 @@ from towers.setting import WANTED, Count, Function, Path, Text
 from towers.settings import GROUPS, SETTINGS, find_meant
 from towers.training.settings.config import Config
 
-
-class _CountParser(flags.ArgumentParser):
-  """Parses a whole number, or 'auto'."""
-
-  def parse(self, argument: Any) -> Any:
-    """Returns the number, or 'auto'; raises a ValueError for any other text."""
-    return argument if argument == AUTO else int(argument)
-
-
-def _define_count(name, default, text, *, flag_values):
-  flags.DEFINE(_CountParser(), name, default, text, flag_values=flag_values)
-
-
 _DEFINE: Dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
     bool: flags.DEFINE_boolean, list: flags.DEFINE_list, Path: flags.DEFINE_string,
-    Text: flags.DEFINE_string, Count: _define_count, Function: flags.DEFINE_string
+    Text: flags.DEFINE_string, Count: flags.DEFINE_string, Function: flags.DEFINE_string
 }
 # Columns of a flag's name and choices in the help; longer choices move into its text.
 _LEFT = 53
@@ -76,7 +64,8 @@ def parse_flags(arguments: Sequence[str],
   for name, text in _HELP.items():
     flags.DEFINE_boolean(name, False, text, flag_values=values, allow_hide_cpp=True)
   for setting in SETTINGS.values():
-    _DEFINE[setting.kind](setting.name, setting.default, setting.help, flag_values=values)
+    default = str(setting.default) if setting.kind is Count else setting.default
+    _DEFINE[setting.kind](setting.name, default, setting.help, flag_values=values)
   try:
     left = values(list(arguments), known_only=others is not None)[1:]
     if others is not None:
@@ -93,9 +82,8 @@ def parse_flags(arguments: Sequence[str],
   if any(values[name].value for name in _HELP):
     write_line(format_help(arguments[0], COMMON if values['helpshort'].value else None))
     return None
-  settings = {name: values[name].value for name in SETTINGS}
-  settings['decay_epochs'] = _parse_numbers('decay_epochs', settings['decay_epochs'])
-  return Config(**settings)
+  return Config(**{name: _convert(setting, values[name].value)
+                   for name, setting in SETTINGS.items()})
 
 
 def format_flags(settings: Dict[str, Any]) -> List[str]:
@@ -176,9 +164,15 @@ def _format_default(value):
   return f' ({value:g})' if isinstance(value, float) else f' ({value})'
 
 
-def _parse_numbers(name, texts):
-  try:
-    return tuple(float(text) for text in texts)
-  except ValueError:
-    raise UsageError(f"{name}={','.join(texts)}: they must be numbers with commas between them, as "
-                     "30,60.") from None
+def _convert(setting, value):
+  """Returns a flag's value as a setting takes it: absl has no numbers in lists, nor a Count."""
+  if setting.kind is Count and value != AUTO:
+    with contextlib.suppress(ValueError):  # Refused where all settings are.
+      return int(value)
+  if setting.kind is list:
+    try:
+      return tuple(map(float, value))
+    except ValueError:
+      raise UsageError(f"{setting.name}={','.join(value)}: they must be numbers with commas "
+                       "between them, as 30,60.") from None
+  return value

@@ -10,9 +10,8 @@ from typing import Any, Callable, Dict, Optional
 
 from towers.base.usage_error import UsageError
 
-# What `towers.main` was given, by the name that its setting then has.
+# What `towers.main` was given, by the name that its setting then has; `predict` by the model's.
 _GIVEN: Dict[str, Callable[..., Any]] = {}
-# What it was given as `predict`, by the name of the model.
 _PREDICT: Dict[str, Callable[..., Any]] = {}
 
 
@@ -57,13 +56,10 @@ def give_predict(model_text: str, predict: Optional[Callable[..., Any]]) -> None
 
 
 def find_predict(model_text: str) -> Callable[..., Any]:
-  """Returns what a model of one's own predicts: see `towers.export`.
+  """Returns what a model of one's own predicts, see `towers.export`; raises a UsageError.
 
   It is the function `predict` beside the model in its module, or the model's own attribute of that
   name, which a `KerasModel` has.
-
-  Raises:
-    UsageError: there is none.
   """
   if model_text in _PREDICT:
     return _PREDICT[model_text]
@@ -79,19 +75,14 @@ def find_predict(model_text: str) -> Callable[..., Any]:
   return predict
 
 
-def _find_from_here():
-  """Lets Python find modules in the current folder."""
-  if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())
-
-
 def _import(setting: str, text: str, place: str) -> ModuleType:
   """Returns the module, from a file or by its name."""
   if place.endswith('.py') and not os.path.isfile(place):
     raise UsageError(f'{setting}={text}: there is no file {place}.')
   try:
     if not place.endswith('.py'):
-      _find_from_here()
+      if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
       return importlib.import_module(place)
     return _import_file(os.path.abspath(place))
   except (ImportError, SyntaxError, ValueError) as error:

@@ -5,46 +5,41 @@
 """
 
 import math
-from typing import Any, Sequence, Union
+from typing import Any, Union
 
 from tensorflow_v1 import tf
+from towers.input.plan import Plan
 from towers.placement.host import HOST
 
 
-def build_learning_rate(peak: float, *, schedule: str, examples_seen: Any, examples_per_epoch: int,
-                        total_examples: int, warmup_epochs: float = 0.0,
-                        decay_epochs: Sequence[float] = (), decay_rate: float = 0.1,
-                        minimum: float = 0.0, can_fall: bool = False) -> Union[float, Any]:
-  """Returns the rate of the next update: a float if it never changes, else a scalar tensor.
+def build_learning_rate(config: Any, plan: Plan, examples_seen: Any) -> Union[float, Any]:
+  """Returns the rate of the next update: a float if it never changes, else a float32 scalar.
 
-  The tensor is float32, on the host.
+  The tensor is on the host. `get_rate_factor` multiplies it in runs that roll back.
 
   Args:
-    peak: the rate after warm-up and before any decay.
-    schedule: 'constant', 'piecewise', 'exponential' or 'cosine'.
+    config: of the run.
+    plan: of the training split.
     examples_seen: the int64 counter.
-    examples_per_epoch: the examples that a training epoch takes.
-    total_examples: of the whole run, at which cosine reaches `minimum`.
-    warmup_epochs: epochs in which the rate rises from 0.
-    decay_epochs: for piecewise, the epochs at which the rate falls; for exponential, one number,
-      the epochs in which it falls by `decay_rate`.
-    decay_rate: the factor of each fall.
-    minimum: at which cosine ends, and below which the other schedules do not fall.
-    can_fall: whether `get_rate_factor` multiplies the rate, for runs that roll back.
   """
+  schedule, warmup_epochs, can_fall = (
+      config.schedule, config.warmup_epochs, config.on_nan == 'rollback')
+  peak, minimum = config.peak_learning_rate(), config.min_rate
   if schedule == 'constant' and not warmup_epochs and not can_fall:
     return peak
   with tf.device(HOST), tf.name_scope('learning_rate'):
     # float64 counts examples exactly where float32 ends at 16,777,216.
     seen = tf.cast(examples_seen.read_value(), tf.float64)
-    epochs = seen / examples_per_epoch
+    epochs = seen / plan.examples_per_epoch
 
     if schedule == 'piecewise':
-      falls = tf.reduce_sum(tf.cast(epochs >= tf.constant(decay_epochs, tf.float64), tf.float64))
-      factor = tf.pow(tf.constant(decay_rate, tf.float64), falls)
+      reached = epochs >= tf.constant(config.decay_epochs, tf.float64)
+      falls = tf.reduce_sum(tf.cast(reached, tf.float64))
+      factor = tf.pow(tf.constant(config.decay_rate, tf.float64), falls)
     elif schedule == 'exponential':
-      factor = tf.pow(tf.constant(decay_rate, tf.float64), epochs / decay_epochs[0])
+      factor = tf.pow(tf.constant(config.decay_rate, tf.float64), epochs / config.decay_epochs[0])
     elif schedule == 'cosine':
+      total_examples = plan.examples_before(config.count_steps(plan))
       factor = 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(seen / total_examples, 1.0)))
     else:
       factor = tf.ones([], tf.float64)

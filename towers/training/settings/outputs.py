@@ -1,6 +1,5 @@
 """Outputs: whether a run can write what it is to write, tried before it starts."""
 
-import contextlib
 import os
 from typing import Optional
 
@@ -41,7 +40,7 @@ def _check_file(name, path):
     raise UsageError(f'{name}={path} cannot be written: it is {kind}, and a file would replace it. '
                      'Choose the path of a file, or leave the flag out to write none.')
   folder = os.path.dirname(os.path.abspath(path))
-  reason = _try_folder(folder, os.path.basename(path))
+  reason = _try_folder(folder)
   if reason:
     raise UsageError(f'{name}={path} cannot be written to the folder {folder}: {reason}. '
                      f'{_choose(reason)} a file in a folder that exists and can be written.')
@@ -50,7 +49,7 @@ def _check_file(name, path):
 def _check_folder(name, path):
   try:
     os.makedirs(path, exist_ok=True)
-    reason = _try_folder(path) or _find_no_file(path)
+    reason = _try_folder(path)
   except OSError as error:
     reason = error.strerror or str(error)
   if reason and not (name == 'checkpoint_dir' and is_about_room(reason)):
@@ -58,26 +57,10 @@ def _check_folder(name, path):
                      'folder that can be.')
 
 
-def _find_no_file(folder):
-  """Returns which entry of a folder is neither a file nor a folder, or ''."""
-  for entry in os.scandir(folder):
-    kind = '' if entry.is_file() or entry.is_dir() else name_other_kind(entry.path)
-    if kind:
-      return f'{entry.name} in it is {kind}, which a run may wait for'
-  return ''
-
-
-def _try_folder(folder: str, name: str = '') -> str:
-  """Writes a file to a folder and removes it; returns why it cannot, or ''.
-
-  Args:
-    folder: swept as well.
-    name: of the file that the run will write.
-  """
+def _try_folder(folder):
+  """Sweeps a folder, writes a file to it and removes that; returns why it cannot, or ''."""
   sweep(folder)
   try:
-    with contextlib.suppress(FileNotFoundError):
-      os.lstat(os.path.join(folder, name))  # The name may be too long.
     with file_aside(folder) as (_, file):
       file.write(bytes(_PROBE_BYTES))
       file.flush()

@@ -30,19 +30,7 @@ class Schedule(NamedTuple):
 def build_schedule(plan: Plan, *, epochs: Optional[float] = None, steps: Optional[int] = None,
                    validate_every: str = '1epoch', checkpoint_every: str = '1epoch',
                    on_nan: str = 'stop') -> Schedule:
-  """Returns the schedule of a run over the training split.
-
-  Args:
-    plan: of the training split.
-    epochs: passes over it; 5 if `steps` is None too.
-    steps: weight updates, instead of epochs.
-    validate_every: as '500steps' or '2epochs'.
-    checkpoint_every: the same, or '600seconds'.
-    on_nan: 'stop', 'skip' or 'rollback'.
-
-  Raises:
-    UsageError: an interval in other words.
-  """
+  """Returns the schedule of a run over the training split; see `towers.train` for its settings."""
   total_steps = count_steps(plan, epochs=epochs, steps=steps)
   count, unit = parse_interval('checkpoint_every', checkpoint_every)
   if unit == 'seconds':

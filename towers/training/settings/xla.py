@@ -13,7 +13,6 @@ from typing import Any, MutableMapping
 
 from towers.base.usage_error import UsageError
 
-XLA = ('auto', 'on', 'off')
 _FLAGS = 'TF_XLA_FLAGS'
 _ON, _OFF = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=-1'
 # With it 1.14 does not look for clusters either, which takes long.
@@ -21,11 +20,7 @@ _NO_SEARCH = '--tf_xla_clustering_fuel=0'
 
 
 def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
-  """Sets the flags of XLA that TensorFlow reads when it loads, unless the user has set them.
-
-  Args:
-    kind: one of `XLA`.
-    environ: the environment of the process.
+  """Sets what XLA reads of `environ` when TensorFlow loads, unless the user has; see `kind` above.
   """
   given = environ.get(_FLAGS, '')
   if kind == 'on' and 'tf_xla_auto_jit' not in given:
@@ -35,11 +30,7 @@ def set_xla(kind: str, environ: MutableMapping[str, str]) -> None:
 
 
 def check_xla(devices: Any, *, xla: str, graph_rewriter: str) -> None:
-  """Raises if XLA cannot compile towers on these `towers.Devices`.
-
-  Raises:
-    UsageError: names the settings and the fix.
-  """
+  """Raises a UsageError if XLA cannot compile towers on these `towers.Devices`."""
   num_towers = len(devices.names)
   if xla == 'on' and graph_rewriter == 'off' and devices.kind == 'CPU' and num_towers > 1:
     raise UsageError(f'xla=on and graph_rewriter=off do not go together with {num_towers} towers '
