@@ -1,22 +1,12 @@
 """Settings of TensorFlow's devices, most of them by the environment, and what devices can do."""
 
-import ctypes
 import os
 import re
-import sys
 from typing import Any, List, Optional, Sequence, Tuple
 
 from tensorflow_v1.load import CHOOSES_BATCH_NORM, IS_1, PERSISTENT_BATCH_NORM, tf
 from tensorflow_v1.types import Graph
 
-# glibc's settings by their names in the environment and in mallopt: never shrink the heap, use mmap
-# for no block below 1 GiB, and never remove one of a thread's heaps, which have 64 MiB: glibc keeps
-# an empty one if the heap before it could not hold its blocks and this much beside them.
-_MALLOC_SETTINGS = (
-    ('MALLOC_TRIM_THRESHOLD_', -1, 2**31 - 1),
-    ('MALLOC_MMAP_THRESHOLD_', -3, 2**30),
-    ('MALLOC_TOP_PAD_', -2, 2**27),
-)
 _XLA_ON_CPUS = (r'tf_xla_auto_jit=(?!-|0)', r'tf_xla_cpu_global_jit(?!=(false|0))')
 
 # Whether idle threads, which look for work before they sleep, slow the input's threads down. On
@@ -109,19 +99,13 @@ def _set_eager_fraction(fraction):
 def keep_memory() -> None:
   """Keeps the memory of freed tensors on CPUs for later ones; call it before the first session.
 
-  malloc returns large blocks to the system, which clears them and gives them back page by page: an
-  eighth of a step of a conv net on 1.14. So 1.14 gets a pool. 2.x has a pool for large tensors, and
-  malloc keeps the blocks of the others, gigabytes in a deep net.
+  On 1.14 malloc returns large blocks to the system, which clears them and gives them back page by
+  page: a seventh of a step of ResNet-20. So 1.14 gets the pool that 2.x has.
   """
   if IS_1:
     os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', '1')
     # The default is 64 GB.
     os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))
-  elif sys.platform == 'linux':
-    libc = ctypes.CDLL(None)
-    for name, parameter, value in _MALLOC_SETTINGS:
-      if name not in os.environ and hasattr(libc, 'mallopt'):
-        libc.mallopt(parameter, value)
 
 
 def give_sessions_threads() -> None:

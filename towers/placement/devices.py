@@ -8,12 +8,12 @@ import os
 from typing import List, NamedTuple, Optional, Sequence
 
 from tensorflow_v1 import (
-    SPINNING_HINDERS,
-    compiles_on_cpus,
-    give_sessions_threads,
-    keep_memory,
-    set_gpu_memory,
-    tf,
+  SPINNING_HINDERS,
+  compiles_on_cpus,
+  give_sessions_threads,
+  keep_memory,
+  set_gpu_memory,
+  tf,
 )
 from towers.base.cores import count_cores, count_cores_of_each
 from towers.base.usage_error import UsageError
@@ -56,8 +56,6 @@ def build_devices(num_towers: Optional[int] = None, kind: str = 'auto', *,
                   logical_gpus: Optional[int] = None,
                   gpu_memory: Optional[str] = None) -> Devices:
   """Chooses the towers' devices; call it before the graph is built.
-
-  Virtual CPU devices then get the threads that `build_session_config` counts.
 
   Args:
     num_towers: one device each. None for the number of GPUs, or for 2 virtual CPU devices.
@@ -135,29 +133,23 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   """Returns the config of a session, or of a worker's server, with all towers' devices.
 
   Call it when the graph is built, and before the process opens any session. Where the rewriter is
-  off, a deep graph keeps all its ops. Where tensors on CPUs are large, their memory is kept from
-  step to step.
+  off, a deep graph keeps all its ops.
 
   Args:
     devices: where towers stand.
     graph_rewriter: 'on', 'off' or 'auto': whether TensorFlow rewrites the graph before its first
       run. On GPUs it chooses layouts, which mixed precision needs. On CPUs it made no step faster
       in measurements, and the first step of a deep net several times slower: 'auto' is off there,
-      unless XLA compiles. For XLA takes constants that are not folded yet for the first device's,
-      and fails with towers on others.
+      unless XLA compiles, which takes constants that are not folded yet for the first device's.
     collective: 'ring', 'nccl' or 'auto', as for `average_gradients`.
     inter_threads: ops that run at a time. None for TF_NUM_INTEROP_THREADS, or else one for each
       core. With GPUs or a deep graph it is at least one for each tower: then all towers keep pace,
-      so that gradients meet and free their memory early (0.7 GB for 8 towers of NASNet-Large).
-      Small graphs lose more by changing threads, above all one tower on a CPU whose tensors are all
-      small: unless its input `needs_threads`, the step's caller runs it.
+      so that gradients meet and free their memory early (0.7 GB for 8 towers of NASNet-Large). One
+      tower on a CPU whose tensors are all small is run by the step's caller.
     intra_threads: threads inside of one op. None for TF_NUM_INTRAOP_THREADS, or else one for each
-      core with GPUs. On virtual CPU devices it is a tower's share of the cores, at least one, since
-      towers compute side by side.
+      core with GPUs, and for virtual CPU devices a tower's share of the cores.
     workers: of which this is one.
-    needs_threads: whether the input needs the session's threads, see `Inputs`; else it has its own
-      thread, which makes one batch after the other. If it does, on 2.x, idle threads of the session
-      sleep at once.
+    needs_threads: whether the input needs the session's threads, see `Inputs`.
     precision: of the program, see `compiles_by_default`.
 
   Raises:
@@ -175,19 +167,11 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   config.intra_op_parallelism_threads = intra_threads or _count_intra_threads(devices)
   config.inter_op_parallelism_threads = inter_threads or _count_inter_threads(
       devices, is_deep, runs_in_caller=is_small and is_alone and not needs_threads)
-  # With it on CPUs the process ends, even if no op asks for it.
-  config.experimental.collective_nccl = (
-      on_gpus and collective != 'ring' and not devices.memory.num_logical)
-  # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
-  config.allow_soft_placement = on_gpus
-
   if on_gpus:
-    devices.memory.write(config.gpu_options)
-    # Batches are copied to GPUs from memory that need not be pinned first.
-    config.gpu_options.force_gpu_compatible = True
-    if compiles_by_default(devices, precision):
-      config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
+    _set_gpus(config, devices, collective, precision)
   else:
+    # With it on CPUs the process ends, even if no op asks for it.
+    config.experimental.collective_nccl = False
     config.device_count['CPU'] = len(devices.names)
     # Before it sleeps, an idle thread spins on a core that another worker or the input could use.
     config.experimental.disable_thread_spinning = (
@@ -200,6 +184,17 @@ def build_session_config(devices: Devices, *, graph_rewriter: str = 'auto',
   if workers.num_workers > 1:
     _join_cluster(config, workers)
   return config
+
+
+def _set_gpus(config, devices, collective, precision):
+  config.experimental.collective_nccl = collective != 'ring' and not devices.memory.num_logical
+  # An op without a GPU kernel falls back to the host. Missing GPUs were an error before.
+  config.allow_soft_placement = True
+  devices.memory.write(config.gpu_options)
+  # Batches are copied to GPUs from memory that need not be pinned first.
+  config.gpu_options.force_gpu_compatible = True
+  if compiles_by_default(devices, precision):
+    config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
 
 
 def compiles_by_default(devices: Devices, precision: str) -> bool:
@@ -231,7 +226,7 @@ def _join_cluster(config, workers):
   config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
 
 
-def _count_inter_threads(devices, is_deep, *, runs_in_caller):
+def _count_inter_threads(devices, is_deep, runs_in_caller):
   """Returns how many ops run at a time by default, or 0 to leave it to TensorFlow."""
   if _INTER_THREADS in os.environ:
     return 0
@@ -252,8 +247,7 @@ def _count_intra_threads(devices):
 def _has_large_tensors():
   """Returns whether any tensor of the graph may be large: its size is, or is unknown.
 
-  Large tensors' memory is worth keeping. For small ones a pool is slower than malloc: by 5 % of a
-  step of a linear model.
+  Ops on large tensors gain from threads, and on 1.14 from a pool, which slows down small ones.
   """
   for op in tf.get_default_graph().get_operations():
     for tensor in op.outputs if op.type not in _NOT_KEPT else ():
