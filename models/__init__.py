@@ -53,7 +53,8 @@ def build_logits(name: str, *, num_classes: int, data_format: str = 'NHWC',
 
   Returns:
     `logits(images, is_training)`: float32 `[batch, num_classes]`, of images `[batch, height, width,
-    channels]` uint8 or float32.
+    channels]` uint8 or float32. `is_training`, a Python bool or a scalar bool tensor, is for
+    dropout and batch normalisation.
 
   Raises:
     UsageError: an unknown name or data format, or paths to drop of a model without them.

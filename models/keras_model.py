@@ -34,9 +34,8 @@ class KerasModel:
     """Makes nothing yet: the first tower of a graph makes the layers.
 
     Args:
-      make: returns a Keras model or layer: functional, sequential or a class of one's own. What
-        it loads or sets (weights='…', load_weights, set_weights, load_model) is what all towers
-        start from.
+      make: returns a Keras model or layer of any kind. What it loads or sets (weights='…',
+        load_weights, set_weights, load_model) is what all towers start from.
       loss: of (labels, outputs), a function or the name of Keras's: one value per example, or their
         mean. None for the loss that the model was compiled with.
       metrics: by name, of (labels, outputs), functions or names of Keras's: one value per example.
@@ -71,10 +70,8 @@ class KerasModel:
   def __call__(self, batch: Tuple[Any, Any], is_training: Any) -> Tuple[Any, Dict[str, Any]]:
     """Returns losses and metrics of a tower's batch; the graph's first tower makes the layers.
 
-    Args:
-      batch: (inputs, labels), inputs of any structure that the Keras model takes.
-      is_training: a Python bool or a scalar bool tensor, which layers get as `training` and as the
-        learning phase.
+    The inputs have any structure that the Keras model takes. Layers get `is_training`, a bool or a
+    scalar bool tensor, as `training` and as the learning phase.
 
     Raises:
       UsageError: `make` returned no Keras model, or there is no loss.
@@ -92,9 +89,7 @@ class KerasModel:
         self._loss = _find_loss(self._layers)
       self._graph = graph
     inputs = self._preprocess(inputs)
-    takes_training = 'training' in inspect.signature(self._layers.call).parameters
-    outputs = self._layers(inputs, **(dict(training=is_training) if takes_training else {}))
-    _set_learning_phase(is_training)
+    outputs = _call(self._layers, inputs, is_training)
     if is_first:
       _collect(self._layers, inputs)
     losses = self._loss(labels, outputs)
@@ -105,22 +100,11 @@ class KerasModel:
       losses += tf.add_n(penalties)
     return losses, {name: metric(labels, outputs) for name, metric in self._metrics.items()}
 
-
   def predict(self, inputs: Any) -> Any:
-    """Returns the model's outputs for inputs alone, for `towers.export(…, predict=model.predict)`.
-
-    Args:
-      inputs: of any structure that the Keras model takes.
-
-    Raises:
-      UsageError: `make` returned no Keras model.
-    """
+    """Returns the outputs for inputs alone, for `towers.export(…, predict=model.predict)`."""
     layers = self._make()
     _check_is_layer(layers)
-    takes_training = 'training' in inspect.signature(layers.call).parameters
-    outputs = layers(self._preprocess(inputs), **(dict(training=False) if takes_training else {}))
-    _set_learning_phase(False)
-    return outputs
+    return _call(layers, self._preprocess(inputs), is_training=False)
 
 
 def _bytes_to_floats(inputs):
@@ -150,8 +134,10 @@ def _find_loss(layers):
   return load_keras().losses.get(compiled)
 
 
-def _set_learning_phase(is_training):
-  """Replaces Keras's learning phase, which layers without `training` read, by `is_training`."""
+def _call(layers, inputs, is_training):
+  """Returns the outputs; layers without `training` read the learning phase, which is replaced."""
+  takes_training = 'training' in inspect.signature(layers.call).parameters
+  outputs = layers(inputs, **(dict(training=is_training) if takes_training else {}))
   phase = load_keras().backend.learning_phase()
   consumers = phase.consumers() if isinstance(phase, tf.Tensor) else []
   value = tf.convert_to_tensor(is_training) if consumers else None
@@ -159,6 +145,7 @@ def _set_learning_phase(is_training):
     for index, tensor in enumerate(consumer.inputs):
       if tensor is phase:
         consumer._update_input(index, value)
+  return outputs
 
 
 def _collect(layers, inputs):

@@ -21,12 +21,11 @@ the towers' devices.
 What crosses between workers may be rounded to 16 bits, its *wire*: then half as much is sent. The
 towers of a worker add up before that.
 
-TensorFlow matches the collectives of devices and workers by keys, so the graphs of all workers must
-have the same ones. A worker's server remembers the group and shape of each key as long as it runs.
-So keys follow from a hash of these, and a server can train one program after another. With NCCL,
-TensorFlow starts the collectives of a device by falling keys, each after the one before. So the
-keys of gradients fall in the order in which these are ready, and the all-reduce overlaps with the
-backward pass.
+TensorFlow matches the collectives of devices and workers by keys, the same in the graphs of all
+workers. A worker's server remembers the group and shape of each key, so keys follow from a hash of
+these, and a server can train one program after another. With NCCL, TensorFlow starts the
+collectives of a device by falling keys. So the keys of gradients fall in the order in which these
+are ready, and the all-reduce overlaps with the backward pass.
 """
 
 import zlib
@@ -94,11 +93,7 @@ class AllReduce(NamedTuple):
 
 
 def choose_collective(kind: str, devices: Sequence[str]) -> str:
-  """Returns 'ring' or 'nccl'; `auto` is nccl where all devices are GPUs.
-
-  Raises:
-    UsageError: an unknown kind, or nccl without GPUs.
-  """
+  """Returns 'ring' or 'nccl'; `auto` is nccl where all devices are GPUs."""
   if kind not in COLLECTIVES:
     raise UsageError(f"collective={kind}: choose one of {', '.join(COLLECTIVES)}.")
   has_gpus = all('GPU' in device for device in devices)
@@ -114,9 +109,6 @@ def choose_wire(wire: str, *, num_workers: int) -> Optional[DType]:
   """Returns the dtype in which workers send gradients, or None for that of each gradient.
 
   One worker sends nothing, whatever the wire: a run may go on with fewer workers.
-
-  Raises:
-    UsageError: an unknown wire, or one that this TensorFlow cannot sum.
   """
   if wire not in WIRES:
     raise UsageError(f"wire={wire}: choose one of {', '.join(WIRES)}.")

@@ -25,8 +25,7 @@ class ReducedGradients(NamedTuple):
   """The mean loss and gradients; where variables have replicas, only after `all_reduce`.
 
   Attributes:
-    towers: of the means.
-    num_examples: that the means are over, an int or an integer scalar.
+    towers, num_examples: that the means are over, the latter an int or an integer scalar.
     loss: the mean loss over the global batch, a scalar. A run that needs it, as the update does,
       also puts the next training batch of every tower. Until `divide_by_weights`, losses with
       weights and their gradients are means over the examples of weight times loss.
@@ -37,9 +36,9 @@ class ReducedGradients(NamedTuple):
       returns a loss alone.
     mean_weight: the mean over the examples of their weights, a float32 scalar; None where losses
       have none.
-    without_gradient: the trainable variables that it does not depend on, in any tower.
-    partly_without_gradient: those that it does not depend on in some towers, where the gradient
-      counts as zero; a model that is the same in every tower has none.
+    without_gradient: the trainable variables that the loss does not depend on, in any tower.
+    partly_without_gradient: those in some towers, where the gradient counts as zero; a model that
+      is the same in every tower has none.
     replicas: for each later tower with replicas of its own the same gradients on its device, with
       these replicas.
     all_reduce: of the gradients of all replicas and workers, or None.
@@ -204,8 +203,8 @@ def _find_dense(by_variable):
 def _find_shares(towers, known):
   """Returns each tower's shares of the gradients at the indices `known`, dense ones not yet summed.
 
-  The rows of sparse gradients are few and uneven: the first tower gathers all of them, adds up
-  those with the same index and sends them on, so that every tower gets the same bits.
+  The rows of sparse gradients are few: the first tower gathers all, adds up those with the same
+  index and sends them on, so that every tower gets the same bits.
   """
   shares: List[List[Gradient]] = [[] for _ in towers]
   for index in known:

@@ -45,16 +45,12 @@ class BatchNorms:
   """
 
   def __init__(self, kind: str, batches: Sequence[Batch], workers: Workers):
-    """Prepares for towers on these batches.
+    """Prepares for a worker's towers, each on one of these batches.
 
-    Args:
-      kind: one of `BATCH_NORMS`.
-      batches: for each tower its batch. One with 0 examples has a row that only fills it, and takes
-        no part.
-      workers: whose towers are joined; these towers are one worker's.
+    A batch with 0 examples has a row that only fills it, and takes no part.
 
     Raises:
-      UsageError: an unknown kind.
+      UsageError: `kind` is none of `BATCH_NORMS`.
     """
     check_kind(kind)
     num_towers = len(batches) * workers.num_workers

@@ -29,7 +29,7 @@ def build_train_op(reduced: ReducedGradients, *, optimizer: Union[Optimizer, Seq
     reduced: the gradients. The UPDATE_OPS of their first tower run with the step.
     optimizer: applies them; or the groups of variables, each with an optimizer.
     weight_decay: adds `weight_decay * weight` to the gradient of every variable of two or more
-      dimensions, once, whatever the number of towers: weights decay, biases and norms do not.
+      dimensions, once: weights decay, biases and norms do not.
     guard: skip a step whose loss or gradients are not all finite, so that no variable changes. Then
       the result is a scalar bool, whether the step was done; else an op.
     averages: of the weights, which the step moves too; or None.

@@ -36,7 +36,6 @@ class Passes:
   """
 
   def __init__(self, forward: Set[Operation], backward: Set[Operation]):
-    """Looks at the ops of both passes."""
     self.reads = [(op, index, tensor) for op in backward if op.type not in READS_SHAPES
                   for index, tensor in enumerate(op.inputs) if tensor.op in forward]
     needed = find_needed([tensor.op for _, _, tensor in self.reads], within=forward)

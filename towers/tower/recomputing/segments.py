@@ -30,14 +30,8 @@ _ADVICE = ('give auto, a number of segments of at least 2, or the beginnings of 
 
 
 class Activation(NamedTuple):
-  """A tensor of the forward pass.
-
-  Attributes:
-    begin: the position of the op that computes it.
-    end: the position of the last op that takes it, at least `begin`.
-    num_bytes: its size.
-    is_read: whether the backward pass reads it.
-    is_fixed: whether it cannot be computed again.
+  """A tensor of the forward pass, from the position of the op that computes it to the last that
+  takes it; whether the backward pass reads it, and whether it cannot be computed again.
   """
   begin: int
   end: int
@@ -76,14 +70,10 @@ def count_most(activations: Sequence[Activation]) -> int:
 
 
 def choose_cuts(activations: Sequence[Activation], num_segments: int) -> List[int]:
-  """Returns the positions of the last ops of all segments but the last.
+  """Returns the positions of the last ops of all segments but the last, of 2 to `count_most`.
 
   Segments have about equal activations. Near each place for a cut, the cut is where the least is
   taken behind it.
-
-  Args:
-    activations: of the forward pass.
-    num_segments: 2 to `count_most`.
   """
   return _Cutter(activations).cut(num_segments)
 
