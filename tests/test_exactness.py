@@ -44,8 +44,9 @@ def test_towers_train_as_a_program_without_towers(kind):
                                   for variable in variables})
 
 
-def open_run(mode):
-  return Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50))
+def open_run(mode, **settings):
+  return Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50),
+             **settings)
 
 
 def outcome(run):
@@ -53,11 +54,12 @@ def outcome(run):
          ], {name: value.tobytes() for name, value in run.weights().items()}
 
 
+@pytest.mark.parametrize('placement', small.nightly_but(['host'], ['host', 'replicated']))
 @pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
-def test_repeats_are_bit_identical(mode):
+def test_repeats_are_bit_identical(mode, placement):
   outcomes = []
   for _ in range(3):
-    with open_run(mode) as run:
+    with open_run(mode, placement=placement, fusion_megabytes=0.0001) as run:
       outcomes.append(outcome(run))
   assert outcomes[1:] == outcomes[:1] * 2
 

@@ -122,29 +122,6 @@ def test_batch_norm_updates_once_a_step_by_the_first_tower_and_never_in_validati
   np.testing.assert_array_equal(twice, train()[1])
 
 
-def test_dropout_masks_differ_per_tower_and_step_and_repeat():
-  def keep(x):
-    tf.add_to_collection(OUTPUTS, x)
-    return x
-
-  def draw():
-    model = KerasModel(
-        make_sequential(lambda: keras.layers.Dense(64, 'relu', kernel_initializer='ones'),
-                        lambda: keras.layers.Lambda(tf.ones_like),
-                        lambda: keras.layers.Dropout(0.5, name='dropout'),
-                        lambda: keras.layers.Lambda(keep)), loss=LOSS)
-    with Run(model=model, num_towers=3, train=small.random_examples(16)) as run:
-      masks = run.graph.get_collection(OUTPUTS)
-      assert len(masks) == 3
-      step = [masks, run.program.train_op]
-      return [mask[0] for _ in range(2) for mask in run.session.run(step)[0]]
-
-  masks = draw()
-  assert len({mask.tobytes() for mask in masks}) == 6
-  assert {0.0, 2.0} == set(np.concatenate(masks))
-  np.testing.assert_array_equal(masks, draw())
-
-
 @pytest.mark.nightly
 def test_learning_phase_follows_is_training():
   class Phases(keras.Model):
@@ -231,37 +208,6 @@ def test_an_application_trains_and_validates_on_two_towers():
     assert len(run.weights()) == len(model.layers.trainable_weights) == 83
     losses = [run.train() for _ in range(2)]
     assert np.isfinite(losses).all() and run.validate()[1] == 3
-
-
-@pytest.mark.nightly
-def test_an_application_starts_from_its_file(tmp_path):
-  def make(weights=None):
-    return keras.applications.MobileNet(
-        alpha=0.25, weights=weights, classes=4, input_shape=(32, 32, 3))
-
-  path = str(tmp_path / 'weights.h5')
-  with tf.Graph().as_default(), tf.Session() as session:
-    keras.backend.set_learning_phase(0)
-    layers = make()
-    images = np.random.RandomState(0).rand(4, 32, 32, 3).astype(np.float32)
-    expected = layers.predict(images)
-    layers.save_weights(path)
-    weights = session.run([variable.value() for variable in layers.weights])
-  with tf.Graph().as_default(), tf.Session() as session:
-    model = KerasModel(lambda: make(path), metrics={'outputs': collect_outputs}, loss=LOSS)
-    batches = [towers.Batch((tf.constant(part), tf.zeros([2], tf.int32)), 2)
-               for part in (images[:2], images[2:])]
-    devices = ['/device:CPU:0'] * 2
-    store = towers.build_variable_store(devices=devices)
-    towers.build_towers(model, batches, devices=devices, store=store, is_training=False,
-                        build='clone')
-    session.run(tf.global_variables_initializer())
-    variables = [variable.value() for variable in model.layers.weights]
-    for value, ours in zip(weights, session.run(variables)):
-      np.testing.assert_array_equal(value, ours)
-    outputs = session.run(tf.get_collection(OUTPUTS))
-    np.testing.assert_allclose(np.concatenate(outputs), expected, atol=1e-5)
-    assert session.graph.as_graph_def().ByteSize() < 10e6
 
 
 def test_mistakes_are_told():

@@ -18,7 +18,6 @@ from tests.update import test_guard
 from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.training.faults.run_error import RunError
-from towers.training.saving.checkpoints import Checkpoints
 from towers.training.stepping.not_finite import NotFinite
 
 NUM_STEPS = 3
@@ -130,61 +129,6 @@ def test_a_step_that_is_not_finite_changes_no_replica(value):
     run.steps.skip()
     run.steps.train()
     assert_same_replicas(run)
-
-
-def repeat(times, num_towers):
-  results = set()
-  for _ in range(times):
-    with Run(mode='next', num_towers=num_towers, depth=2, placement='replicated', model=embedded,
-             shuffle=True, batch_norm='sync', fusion_megabytes=0.0001,
-             train=small.random_examples(50)) as run:
-      losses = [run.steps.train() for _ in range(NUM_STEPS)]
-      results.add((tuple(losses),) +
-                  tuple(sorted((name, value.tobytes()) for name, value in run.weights().items())))
-  return results
-
-
-@pytest.mark.nightly
-def test_repeats_are_bit_identical():
-  assert len(repeat(2, 3)) == 1
-
-
-@pytest.mark.nightly
-def test_three_repeats_of_eight_towers_are_bit_identical():
-  assert len(repeat(3, 8)) == 1
-
-
-def build(placement, num_towers):
-  return Run(placement=placement, num_towers=num_towers, optimizer='adam', learning_rate=0.01,
-             train=small.random_examples(13))
-
-
-@functools.lru_cache(maxsize=None)
-def four_steps_of_one_tower():
-  """Returns the losses, and the names of all variables."""
-  with build('host', 1) as run, run.graph.as_default():
-    return ([run.steps.train() for _ in range(4)],
-            sorted(variable.op.name for variable in tf.global_variables()))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('ours, other', [
-    (('replicated', 3), ('replicated', 2)),
-    pytest.param(('host', 1), ('replicated', 3), marks=pytest.mark.nightly),
-    pytest.param(('replicated', 2), ('balanced', 2), marks=pytest.mark.nightly)])
-def test_checkpoints_fit_every_placement_and_number_of_towers(ours, other, tmp_path):
-  expected, expected_names = four_steps_of_one_tower()
-  with build(*ours) as run, run.graph.as_default():
-    losses = [run.steps.train() for _ in range(2)]
-    Checkpoints(str(tmp_path), keep=1).save(run.session)
-  assert sorted(name for name, _ in tf.train.list_variables(str(tmp_path))) == expected_names
-  with build(*other) as run, run.graph.as_default():
-    Checkpoints(str(tmp_path), keep=1).restore(run.session)
-    run.steps.start(2)
-    losses += [run.steps.train() for _ in range(2)]
-    if run.program.replicas is not None:
-      assert_same_replicas(run)
-  np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
 def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):

@@ -14,7 +14,6 @@ from tests.harness.small import Run, assert_moved, assert_same_weights
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import batch_norm
-from towers.training.saving.checkpoints import Checkpoints
 
 NUM_STEPS = 7
 def train(**settings):
@@ -81,27 +80,6 @@ def test_all_micro_batches_of_a_step_draw_the_same_noise_on_what_is_no_row():
     for last_op in [reduced.add_op, reduced.add_op, run.program.train_op] * 2:
       drawn += run.session.run([masks, last_op])[0]
   assert len({mask.tobytes() for mask in drawn}) == 2
-
-
-@pytest.mark.nightly
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
-  def model(batch, is_training):
-    losses, metrics = small.model(batch, is_training)
-    return losses * tf.reduce_mean(tf.nn.dropout(tf.ones([64]), rate=0.5)), metrics
-
-  settings = dict(model=model, batch_size=12, accumulate=4, num_towers=2, shuffle=True,
-                  train=small.random_examples(29))
-  with Run(**settings) as run, run.graph.as_default():
-    expected = [run.train() for _ in range(5)]
-  with Run(**settings) as run, run.graph.as_default():
-    losses = [run.train() for _ in range(2)]
-    Checkpoints(str(tmp_path), keep=1).save(run.session)
-  with Run(**settings) as run, run.graph.as_default():
-    Checkpoints(str(tmp_path), keep=1).restore(run.session)
-    assert not any('accumulated' in name for name, _ in tf.train.list_variables(str(tmp_path)))
-    run.steps.start(2)
-    losses += [run.train() for _ in range(3)]
-  assert losses == expected
 
 
 def test_sums_are_cleared_behind_the_update():

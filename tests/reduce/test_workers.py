@@ -83,20 +83,6 @@ def find_different(everywhere):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('placement', small.nightly_but(['replicated'], ['host', 'replicated']))
-def test_micro_batches_are_accumulated_before_the_all_reduce(placement):
-  settings = dict(train=small.random_examples(23), batch_size=12)
-  with make_cluster((2, 2), placement=placement, accumulate=3,
-                 **settings) as cluster, Run(num_towers=1, **settings) as one:
-    assert cluster.runs[0].program.gradients.all_reduce.num_collectives == 1
-    assert_one_tower(cluster, one, steps=5)
-    ops = cluster.runs[0].graph.get_operations()
-    # The towers of a worker add up first.
-    assert len([op for op in ops if op.type == 'CollectiveReduce'
-                and op.name.startswith('all_reduce')]) == 1
-
-
-@pytest.mark.nightly
 def test_programs_one_after_another_on_the_same_servers_train_as_on_their_own():
   # The all-reduce is of other tensors, devices and sizes, and then of the first again.
   programs = [dict(), dict(placement='replicated', fusion_megabytes=0.0), dict()]

@@ -133,14 +133,6 @@ def test_a_clone_is_the_tower_under_any_names(program):
   assert_same_outcome(program)
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@settings(25)
-@hypothesis.given(programs)
-def test_a_clone_is_the_tower_under_any_names_at_length(program):
-  assert_same_outcome(program)
-
-
 # Of each its outside, its layers and where variables stand.
 COLLISIONS = {
     'a placeholder outside, an op inside': (

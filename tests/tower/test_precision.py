@@ -12,7 +12,6 @@ from towers.base.usage_error import UsageError
 from towers.placement.replicas import REPLICAS
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_precision
-from towers.training.saving.checkpoints import Checkpoints
 from towers.training.stepping.not_finite import NotFinite
 
 NUM_STEPS = 4
@@ -212,25 +211,6 @@ def test_the_scale_grows_after_good_steps_up_to_a_limit(monkeypatch):
       scales.append(get_scale(run))
   assert scales == [(2**15, 1), (2**15, 2), (2**16, 0), (2**16, 1), (2**16, 2), (2**16, 0),
                     (2**16, 1)]
-
-
-@pytest.mark.nightly
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, monkeypatch):
-  monkeypatch.setattr('towers.tower.precision._GOOD_STEPS', 2)
-  settings = dict(num_towers=2, placement='replicated', **MIXED)
-
-  def go_on(run, steps):
-    return [(run.steps.train(),) + get_scale(run) for _ in range(steps)]
-
-  with Run(**settings) as run:
-    expected = go_on(run, 5)
-  with Run(**settings) as run, run.graph.as_default():
-    found = go_on(run, 3)
-    Checkpoints(str(tmp_path), keep=1).save(run.session)
-  with Run(**settings) as run, run.graph.as_default():
-    Checkpoints(str(tmp_path), keep=1).restore(run.session)
-    run.steps.start(3)
-    assert found + go_on(run, 2) == expected
 
 
 def test_the_half_follows_the_devices(monkeypatch):

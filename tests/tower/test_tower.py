@@ -1,7 +1,6 @@
 """Towers share everything, weigh every example alike, and say so when a model cannot."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -111,13 +110,6 @@ def test_a_batch_of_one_array_that_was_not_unpacked_is_named():
   with pytest.raises(UsageError, match=r'shape \(1, 4\).*tuple of one: unpack it'):
     build(model)
   assert build(lambda batch, is_training: model(batch[0], is_training)).towers
-
-
-def test_a_loss_of_another_length_than_the_batch_is_refused():
-  with pytest.raises(UsageError, match='3 values for a batch of 4'):
-    Run(model=lambda batch, is_training: tf.reduce_sum(small.dense(batch[0], 3, 'fc'), 0),
-        num_towers=2, train=small.random_examples(16),
-        validation=small.random_examples(16, 'validation'))
 
 
 def test_a_model_without_variables_is_refused():
@@ -230,31 +222,6 @@ def test_starting_and_warming_up_changes_no_variable():
     assert_same_weights(run.weights(), run.initial_weights, tolerance=0)
 
 
-@functools.lru_cache(maxsize=None)
-def train_with_penalty(scalar, **settings):
-  """Trains on 11 examples in batches of 5, which leave one."""
-  def model(batch, is_training):
-    with tf.variable_scope('',
-                           regularizer=lambda weights: 0.05 * tf.reduce_sum(tf.square(weights))):
-      losses, metrics = small.model(batch, is_training)
-    return (tf.reduce_mean(losses) if scalar else losses), metrics
-
-  return train(model=model, batch_size=5, train=small.random_examples(11), **settings)
-
-
-@pytest.mark.parametrize('scalar, mode', small.nightly_but(
-    [(False, 'split')],
-    list(itertools.product([False, True], small.MODES))))
-def test_a_row_that_only_fills_an_empty_tower_cannot_spoil_the_step(mode, scalar, monkeypatch):
-  # One example for four towers is in `shard` mode not always the first's.
-  monkeypatch.setattr(pipeline, 'fill_empty', small.fill_with_nan)
-  losses, weights, (means, count) = train_with_penalty(scalar, mode=mode, num_towers=4)
-  expected_losses, expected_weights, (expected_means, _) = train_with_penalty(scalar, num_towers=1)
-  np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
-  assert_same_weights(weights, expected_weights)
-  assert count == 11 and means == pytest.approx(expected_means, abs=1e-5)
-
-
 def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
   with tf.Graph().as_default(), tf.Session() as session:
     # The dense gradient is 0, 1, 1, 0.
@@ -268,21 +235,3 @@ def test_rows_with_the_same_index_are_added_up_before_the_norm_is_taken():
     np.testing.assert_allclose(session.run(tf.convert_to_tensor(clipped)),
                                [[0], [half], [half], [0]])
     assert session.run(towers.build_gradient_norm(reduced)) == pytest.approx(2 ** 0.5)
-
-
-@pytest.mark.parametrize('num_towers', small.nightly_but([3], [1, 2, 3]))
-def test_clipping_is_by_the_norm_of_the_averaged_gradients(num_towers):
-  settings = dict(optimizer='sgd', learning_rate=1.0)
-  with Run(num_towers=num_towers, clip_norm=0.01, **settings) as run, Run(num_towers=1,
-                                                                          **settings) as plain:
-    for current in (run, plain):
-      current.train()
-    moved = [{
-        name: value - current.initial_weights[name] for name, value in current.weights().items()
-    } for current in (run, plain)]
-    norms = [
-        np.sqrt(sum(np.square(value).sum() for value in weights.values())) for weights in moved
-    ]
-    assert norms[0] == pytest.approx(0.01, rel=1e-4) and norms[1] > 0.1
-    for name, value in moved[0].items():
-      np.testing.assert_allclose(value, moved[1][name] * 0.01 / norms[1], atol=1e-6)

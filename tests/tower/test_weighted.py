@@ -141,21 +141,6 @@ def test_towers_and_micro_batches_equal_a_batch_by_hand(num_rows, num_towers, se
     assert run.counters() == [NUM_STEPS, epochs * num_rows + min(rest * 8, num_rows)]
 
 
-@pytest.mark.nightly
-def test_a_mean_of_means_is_another_number():
-  """DistributedDataParallel and MirroredStrategy average what every replica has averaged."""
-  text, _ = texts(16)
-  with Run(num_towers=2, **settings_of(16)) as run:
-    ours = run.steps.train()
-    losses, _, _ = ByHand(run.initial_weights).score(text, slice(0, 8))
-  mask = text.mask[:8]
-  whole = (losses * mask).sum() / mask.sum()
-  replicas = [(losses[rows] * mask[rows]).sum() / mask[rows].sum()
-              for rows in (slice(0, 4), slice(4, 8))]
-  assert ours == pytest.approx(whole, abs=1e-5)
-  assert abs(np.mean(replicas) - whole) > 0.01
-
-
 @pytest.mark.nightly(but='3-1-settings1')
 @pytest.mark.parametrize('num_towers, num_workers, settings', [
     (1, 1, {}), (3, 1, dict(placement='replicated', tower_build='clone')),
@@ -290,12 +275,6 @@ def test_a_program_without_weights_has_no_op_for_them():
 
   with Run(num_towers=2, **settings_of(16, model=plain)) as run:
     assert not [op.name for op in run.graph.get_operations() if '/weigh/' in '/' + op.name]
-
-
-@pytest.mark.nightly
-def test_the_check_finds_weighted_towers_to_be_one():
-  report = towers.check(tagger, texts(17)[0].examples, num_towers=3, batch_size=8)
-  assert report.agrees, report.format()
 
 
 @pytest.mark.nightly

@@ -36,7 +36,7 @@ def test_any_number_of_towers_mode_and_placement_goes_on_from_it(tmp_path, optim
   for settings in (
       dict(num_towers=1), dict(num_towers=3, mode='shard', placement='balanced', depth=0),
       dict(num_towers=2, mode='next', placement='first', depth=2),
-      dict(num_towers=3, validation_tower=True)):
+      dict(num_towers=3, validation_tower=True), dict(num_towers=3, placement='replicated')):
     with Run(optimizer=optimizer, seed=9, **settings) as other:
       restore(other, tmp_path)
       assert other.counters() == [3, 21]
