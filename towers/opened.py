@@ -7,7 +7,7 @@ loops over it, which open it by `opened` and choose from where it goes on.
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from tensorflow_v1 import tf
 from towers.base.output import write_line
@@ -29,6 +29,9 @@ from towers.training.stepping.validation_pass import ValidationPass
 from towers.training.stepping.watchdog import Watchdog
 from towers.training_graph import TrainingGraph
 from towers.warm_start.matching import Names
+
+# Before the reason, in place of a path.
+_REFUSED = '\0'
 
 
 class Opened:
@@ -158,22 +161,31 @@ class Opened:
                        data=Data(self._digest, program.plan, may_be_new=new_data),
                        names=names, new=new)
 
-  def take_up(self, checkpoints: Any, *, may_skip: bool = False,
-              chosen: Optional[str] = None) -> Optional[str]:
-    """Gives all workers the newest checkpoint of the chief; returns its path, or None without one.
+  def take_up(self, choose: Callable[[], Tuple[Any, Optional[str]]], *,
+              may_skip: bool = False) -> Optional[str]:
+    """Gives all workers a checkpoint of the chief; returns its path, or None without one.
 
     Args:
-      checkpoints: of the chief; of others, or without any, whatever is false.
+      choose: returns the `Checkpoints` of this worker, or None, and the path to take, or None for
+        the newest. Where it, or a checkpoint, is refused by the chief, all workers raise.
       may_skip: see `check_resume`.
-      chosen: the path of the chief's checkpoint; None for the newest.
 
     Raises:
       UsageError: it is of another program, other data or another batch size.
     """
     steps, session = self.steps, self.steps.session
-    path = checkpoints.restore(session, chosen) if checkpoints else None
+    checkpoints, path = None, None
+    try:
+      checkpoints, chosen = choose()
+      path = checkpoints.restore(session, chosen) if checkpoints else None
+    except Exception as error:
+      if self._worker is not None:
+        self._worker.share(_REFUSED + str(error))
+      raise
     if self._worker is not None:
       path = self._worker.share(path or '')[0] or None
+      if path is not None and path.startswith(_REFUSED):
+        raise UsageError(f'The chief restores nothing: {path[len(_REFUSED):]}')
     if path is None:
       return None
     steps.broadcast()

@@ -221,16 +221,20 @@ class Session(Opened):
     Raises:
       UsageError: there is none, or it is of another program, other data or another batch size.
     """
-    saved, chosen = None, None
-    if self.steps.program.workers.rank == 0:
+    def choose():
+      if self.program.workers.rank != 0:
+        return None, None
+      own, chosen = folder, None
       if best:
         chosen = path_of(folder, find_best(folder, best_metric))
       elif os.path.exists(folder + INDEX):
-        folder, chosen = os.path.dirname(folder) or '.', folder
-      if os.path.isdir(folder):
-        saved = self.checkpoints_in(folder, names=map, new=new, new_data=new_data)
+        own, chosen = os.path.dirname(folder) or '.', folder
+      if not os.path.isdir(own):
+        return None, None
+      return self.checkpoints_in(own, names=map, new=new, new_data=new_data), chosen
+
     with self.explained():
-      path = self.take_up(saved, chosen=chosen)
+      path = self.take_up(choose)
       if path is None:
         raise UsageError(f'There is no checkpoint in {folder}: name the folder that was saved to.')
       self.start(self.step)

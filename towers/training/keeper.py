@@ -120,7 +120,7 @@ class Keeper:
     """Restores the newest checkpoint, and starts from it at a lower rate; returns its path."""
     session = self._session
     with self._paused(), session.watchdog.paused():
-      at, path = session.step, session.take_up(self._checkpoints, may_skip=True)
+      at, path = session.step, session.take_up(lambda: (self._checkpoints, None), may_skip=True)
       self.history.roll_back(at, session.step)
       if self._checkpoints.folder is not None:
         write_whole(os.path.join(self._checkpoints.folder, HISTORY), self.history.format().encode())

@@ -209,7 +209,7 @@ class Run:
       history.parse(standing.history, standing.step)
     else:
       may_skip = (self._config.on_bad_record == 'skip' or self.program.train_examples.marks_bad)
-      path = session.take_up(checkpoints, may_skip=may_skip)
+      path = session.take_up(lambda: (checkpoints, None), may_skip=may_skip)
       if path is None:
         session.begin_anew()
     if path is not None:

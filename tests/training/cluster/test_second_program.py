@@ -9,7 +9,8 @@ import pytest
 from tests import ROOT
 from tests.harness.processes import clean_environment
 
-# Two sessions, a whole training, and a program for which the server has too few devices.
+# Two sessions, of which one refuses a checkpoint and goes on; a whole training; and a program for
+# which the server has too few devices.
 CHILD = '''
 import numpy as np
 import towers
@@ -28,8 +29,13 @@ def build(num_towers):
                         batch_size=10, num_towers=num_towers, device='cpu')
 
 program = build(1)
-for _ in range(2):
+for index in range(2):
   with program.session() as session:
+    if index:
+      try:
+        session.restore('nowhere', best=True)
+      except towers.UsageError as error:
+        print('no checkpoint', error, flush=True)
     losses = [session.train() for _ in range(4)]
   print('loss', losses[-1].hex(), flush=True)
 result = towers.train(program, steps=4, quiet=True)
@@ -52,6 +58,7 @@ def test_programs_of_one_process_train_on_the_same_server_or_are_refused(tmp_pat
   assert done.returncode == 0, done.stdout
   losses = re.findall('loss (0x.*)', done.stdout)
   assert len(losses) == 6 and len(set(losses)) == 1, done.stdout
+  assert len(re.findall('no checkpoint .*nowhere', done.stdout)) == 2, done.stdout
   refusals = re.findall('refused (.*)', done.stdout)
   assert len(refusals) == 2 and all('give both programs the same num_towers' in refusal
                                     for refusal in refusals), done.stdout

@@ -149,6 +149,39 @@ def fill(reader):
   os.close(writer)
 
 
+# The cell of a notebook, in set-up, or in a step that does not end or that a run leaves in time.
+CELL = '''
+import io, os, sys, time
+from towers.training.faults.signals import Signals
+out, kernel = sys.stdout, type('OutStream', (io.StringIO,), {'__module__': 'ipykernel.iostream'})
+sys.stdout = kernel()
+for _ in range(2):
+  try:
+    with Signals() as signals:
+      if sys.argv[1] != 'set-up':
+        signals.leave_to_run(lambda: 0.01)
+      print('ready', file=out, flush=True)
+      until = time.monotonic() + 20
+      while time.monotonic() < until and (sys.argv[1] != 'run' or not signals.received):
+        time.sleep(0.01)
+      print('left', file=out, flush=True)
+  except KeyboardInterrupt:
+    print('interrupted', file=out, flush=True)
+'''
+
+
+@pytest.mark.parametrize('where, outcome', [('set-up', b'interrupted'), ('run', b'left'),
+                                            ('hangs', b'interrupted')])
+def test_ctrl_c_ends_a_cell_and_never_its_kernel(where, outcome):
+  process = subprocess.Popen([sys.executable, '-c', CELL, where], cwd=ROOT, stdout=subprocess.PIPE)
+  with contextlib.closing(process.stdout) as lines:
+    for _ in range(2):
+      assert lines.readline() == b'ready\n'
+      process.send_signal(signal.SIGINT)
+      assert lines.readline() == outcome + b'\n'
+  assert process.wait(timeout=GONE_SECONDS) == 0
+
+
 # Holds the interpreter's lock, like the load of a library.
 LOAD = '''
 import ctypes

@@ -8,18 +8,21 @@ Python runs a signal handler between two bytecodes of the main thread, so never 
 a step that does not end. Here the signal itself wakes a thread (`signal.set_wakeup_fd`), which ends
 the process if the main thread cannot; while TensorFlow loads, `default_signals` does. Exit codes
 are those of a shell: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP, which a terminal sends when
-it is closed.
+it is closed. In a notebook the process is the kernel, with all that the user has there: Ctrl-C ends
+its cell by a KeyboardInterrupt instead.
 """
 
+import _thread
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from typing import Any, Callable, List, Optional
 
 from towers.base.default_signals import HANDLED, wake
-from towers.base.output import write_at_once
+from towers.base.output import is_notebook, write_at_once
 from towers.base.usage_error import show_message
 
 # A run that answers later hangs, unless twice the time of a step is more.
@@ -65,6 +68,7 @@ class Signals:
     self._step_seconds: Optional[Callable[[], float]] = None
     self._deadline: Optional[float] = None
     self._late = ''
+    self._in_cell, self._ends_cell = is_notebook(sys.stdout), False
     self._leave = leave
     self._clock = clock
 
@@ -77,6 +81,8 @@ class Signals:
       self._outer_waker = signal.set_wakeup_fd(self._waker)
       # The thread does all the work, but Python writes to the pipe only for signals with a handler.
       self._outer = {number: signal.signal(number, wake) for number in find_handled()}
+      if self._in_cell:
+        signal.signal(signal.SIGINT, self._interrupt)
       self._thread = threading.Thread(target=self._watch, name='signals', daemon=True)
       self._thread.start()
     return self
@@ -135,7 +141,7 @@ class Signals:
       number = os.read(self._reader, 1)
       if number == _END:
         return
-      if number == _LOOK_AGAIN or number[0] not in HANDLED:
+      if number == _LOOK_AGAIN or number[0] not in HANDLED or self._ends_cell:
         continue
       if self.received is not None or self._step_seconds is None:
         self._end('interrupted', number[0])
@@ -148,7 +154,16 @@ class Signals:
 
   def _end(self, reason, number):
     _say(f'{signal.Signals(number).name}: {reason}')
-    self._leave(exit_code(number))
+    if self._in_cell and number == signal.SIGINT:
+      self._ends_cell = True
+      _thread.interrupt_main()
+    else:
+      self._leave(exit_code(number))
+
+  def _interrupt(self, *_):
+    """Ends the cell in the main thread, once the other thread has decided so."""
+    if self._ends_cell:
+      raise KeyboardInterrupt
 
 
 def _say(text):
