@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, List
 
 from towers.base.installed import __version__
 
-# What the documentation tells of, and where each name is at home.
+# What the documentation describes, and where each name is at home.
 _PUBLIC = {
     'Callback': 'towers.training.reporting.progress',
     'DataSet': 'towers.data.examples',

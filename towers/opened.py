@@ -215,7 +215,7 @@ class Opened:
 
   @contextlib.contextmanager
   def explained(self) -> Iterator[None]:
-    """Opens a context whose errors of TensorFlow are told in words for the user, as `RunError`."""
+    """Opens a context in which an error of TensorFlow becomes a `RunError` in plain words."""
     try:
       yield
     except tf.errors.OpError as error:

@@ -103,7 +103,7 @@ tell()
   told = subprocess.check_output([sys.executable, '-c', code], universal_newlines=True,
                                  cwd=ROOT).splitlines()
   assert told == ['0 True True True', '0', '0', '2 True',
-                  '0']  # Each look is told twice, at its start and end.
+                  '0']  # Each look is reported twice, at its start and end.
 
 
 def test_held_memory_is_measured():

@@ -153,7 +153,7 @@ def test_a_replica_that_differs_is_named_and_nothing_is_saved(tmp_path):
 
 
 @pytest.mark.skipif(tf.__version__.startswith('1.'), reason='now and then the collectives of 1.14 '
-                                                            'wait for ever for a '
+                                                            'wait forever for a '
                     'tower that has failed, which a run leaves to its watchdog')
 def test_a_failure_in_one_tower_ends_the_step_instead_of_hanging():
   def model(batch, is_training):

@@ -44,11 +44,7 @@ def write_whole(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def file_aside(folder: str) -> Iterator[Tuple[str, BinaryIO]]:
-  """Makes a file in a folder; yields its path and the open file, and removes what is left of it.
-
-  Raises:
-    OSError: it cannot be made.
-  """
+  """Makes a file in a folder; yields its path and the open file, and removes what is left of it."""
   while True:
     handle, path = tempfile.mkstemp(prefix=PREFIX, dir=folder)
     with os.fdopen(handle, 'wb') as file:
@@ -63,11 +59,7 @@ def file_aside(folder: str) -> Iterator[Tuple[str, BinaryIO]]:
 
 @contextlib.contextmanager
 def folder_aside(folder: str) -> Iterator[str]:
-  """Makes a folder in another; yields its path, and removes it and all that is left in it.
-
-  Raises:
-    OSError: it cannot be made.
-  """
+  """Makes a folder in another; yields its path, and removes it and all that is left in it."""
   while True:
     path = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
     handle = os.open(path, os.O_RDONLY)
@@ -92,10 +84,9 @@ def sweep(folder: str) -> None:
 
 
 def name_other_kind(path: str) -> str:
-  """Returns what has this path if that is no regular file, such as 'a FIFO'; '' for a file.
+  """Returns what has this path if that is no regular file, such as 'a FIFO'; else ''.
 
-  Returns '' too where nothing is, or a link that leads nowhere. A link counts as what it leads to,
-  and /dev/stdout as a stream whatever that is.
+  A link counts as what it leads to, and /dev/stdout as a stream whatever that is.
   """
   folder = os.path.realpath(os.path.dirname(os.path.abspath(path)))
   target = os.path.join(folder, os.readlink(path)) if os.path.islink(path) else ''
@@ -108,11 +99,7 @@ def name_other_kind(path: str) -> str:
 
 
 def open_regular(path: str) -> BinaryIO:
-  """Opens a file to read.
-
-  Raises:
-    OSError: it cannot be opened, or is no regular file.
-  """
+  """Opens a file to read; raises an OSError where it is no regular file, too."""
   handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   kind = _name_mode(os.fstat(handle).st_mode)
   if kind:

@@ -18,7 +18,8 @@ _TENSORFLOW_NAMES = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'nvidia-t
 # The folder of an installed distribution: tensorflow_gpu-1.14.0.dist-info, or conda's
 # tensorflow-1.14.0-py3.7.egg-info.
 _METADATA_FOLDER = re.compile(
-    r'(tensorflow(?:[-_](?:gpu|cpu))?|nvidia[-_]tensorflow|protobuf)-(\d[^-]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$')
+    r'(tensorflow(?:[-_](?:gpu|cpu))?|nvidia[-_]tensorflow|protobuf)-(\d[^-]*?)(?:-py[\d.]+)?'
+    r'\.(?:dist|egg)-info$')
 
 
 class Distribution(NamedTuple):
@@ -64,13 +65,10 @@ def check_environment(python: Tuple[int, int], distributions: Sequence[Distribut
       no metadata.
 
   Returns:
-    A warning where a TensorFlow 1.x other than 1.14 is installed, such as NVIDIA's 1.15 for Python
-    3.8; ''.
+    A warning of NVIDIA's TensorFlow 1.15, which is not tested; or ''.
 
   Raises:
-    UsageError: for Python 3.8 or 3.9 without TensorFlow 1.15, no TensorFlow or one before 1.14, two
-      that overwrote each other, or a protobuf with which this TensorFlow cannot be imported. The
-      message names what was found and the fix.
+    UsageError: names what was found and the fix.
   """
   tensorflow = find_tensorflow(distributions)
   is_1_15 = tensorflow is not None and tensorflow.numbers == (1, 15)

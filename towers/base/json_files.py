@@ -78,11 +78,7 @@ def unseal(text: str, schema: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def write_sealed(path: str, content: Mapping[str, Any], *, indent: Optional[int] = None) -> None:
-  """Writes a JSON object with its checksum, whole or not at all.
-
-  Raises:
-    OSError: and leaves an existing file as it was.
-  """
+  """Writes a JSON object with its checksum, whole or not at all; raises OSError."""
   write_whole(path, (seal(content, indent=indent) + '\n').encode())
 
 

@@ -1,10 +1,8 @@
-"""Output: every line that towers writes, through one writer that cannot fail.
+"""Output: every line that towers writes. A run ends with its results although nobody reads its log.
 
   the reader left, the disk is full, the terminal is closed    the line is lost, and nothing else
   the reader takes nothing for two seconds                     so are the next ones, until it does
   a character that the encoding lacks                          is written as `\\xe9`
-
-A run must end with its results although nobody reads its log.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ from typing import Any, Optional, Set
 _STDERR = 2
 _PATIENCE_SECONDS = 2.0
 _PATIENCE_AT_ONCE_SECONDS = 0.5
-# Descriptors whose reader takes nothing: nobody waits for it again.
+# Descriptors whose reader took nothing in that time: the next line does not wait for it again.
 _stuck: Set[int] = set()
 
 
@@ -27,31 +25,36 @@ def write_line(text: str, stream: Optional[Any] = None) -> None:
 
 
 def write(text: str, stream: Optional[Any] = None, *, waits: bool = False) -> None:
-  """Writes text to a stream, or loses it.
+  """Writes text to a stream, or to `sys.stdout`, or loses it.
 
   Args:
     text: with its line ends.
-    stream: to write to; `sys.stdout` as it is now if None.
+    stream: to write to.
     waits: for the reader, however long it takes: for results, which nobody wants to lose.
   """
   stream = sys.stdout if stream is None else stream
   if stream is None:  # Closed before Python began.
     return
-  descriptor = None
-  with contextlib.suppress(OSError, ValueError):  # It is in memory, or closed.
-    # A stream of another class may name a descriptor that its text does not go to: a notebook's
-    # names the terminal of the server.
-    if isinstance(stream, io.TextIOWrapper):
-      descriptor = stream.fileno()
-  if descriptor is None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+  descriptor = _find_descriptor(stream)
+  with contextlib.suppress(OSError, ValueError, AttributeError):
+    if descriptor is None:
       stream.write(text)
-      stream.flush()
-    return
-  with contextlib.suppress(OSError, ValueError):
-    stream.flush()  # What others wrote to it comes first.
-  content = text.encode(getattr(stream, 'encoding', None) or 'utf-8', 'backslashreplace')
-  write_bytes(descriptor, content, float('inf') if waits else _PATIENCE_SECONDS)
+    stream.flush()  # Also what others wrote to it, which comes first.
+  if descriptor is not None:
+    content = text.encode(getattr(stream, 'encoding', None) or 'utf-8', 'backslashreplace')
+    write_bytes(descriptor, content, None if waits else _PATIENCE_SECONDS)
+
+
+def _find_descriptor(stream):
+  """Returns the file that a stream's text goes to; None for memory, or a closed stream.
+
+  A stream of another class may have one that its text does not go to: in a notebook, that of the
+  server's terminal.
+  """
+  if isinstance(stream, io.TextIOWrapper):
+    with contextlib.suppress(OSError, ValueError):
+      return stream.fileno()
+  return None
 
 
 def is_notebook(stream: Any) -> bool:
@@ -64,22 +67,20 @@ def write_at_once(text: str) -> None:
   write_bytes(_STDERR, text.encode('utf-8', 'backslashreplace'), _PATIENCE_AT_ONCE_SECONDS)
 
 
-def write_bytes(descriptor: int, content: bytes, seconds: float = _PATIENCE_SECONDS) -> None:
-  """Writes bytes to a descriptor, or loses what cannot be written within `seconds` of waiting."""
+def write_bytes(descriptor: int, content: bytes,
+                seconds: Optional[float] = _PATIENCE_SECONDS) -> None:
+  """Writes bytes, or loses those that the reader does not take in `seconds`; None waits for it."""
   poll = select.poll()
   poll.register(descriptor, select.POLLOUT)
   with contextlib.suppress(OSError):
     while content:
-      if not poll.poll(_milliseconds(0.0 if descriptor in _stuck else seconds)):
+      if seconds is not None and not poll.poll(0 if descriptor in _stuck else 1000 * seconds):
         _stuck.add(descriptor)
         return
       # A pipe that is ready takes so much without blocking.
-      content = content[os.write(descriptor, content[:select.PIPE_BUF]):]
+      written = os.write(descriptor, content[:select.PIPE_BUF])
+      content = content[written:]
       _stuck.discard(descriptor)
-
-
-def _milliseconds(seconds):
-  return None if seconds == float('inf') else 1000 * seconds
 
 
 def open_closed_streams() -> None:

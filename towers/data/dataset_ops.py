@@ -1,4 +1,4 @@
-"""Data set ops: what the ops of a tf.data.Dataset tell of it before any element is read."""
+"""Data set ops: what the ops of a tf.data.Dataset show of it before any element is read."""
 
 import re
 from typing import Any, Iterator

@@ -163,7 +163,7 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
       description = describe_run(program, **(described or {}))
     write_line(description if cluster.is_chief else
                f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
-               f'{cluster.describe(0)} tells of the run')
+               f'{cluster.describe(0)} prints the rest')
     run = Run(program, config, settings, description=description, startup=startup, signals=signals,
               bad_records=bad_records, worker=worker, callbacks=callbacks)
     result = run.train(build if is_auto else None)

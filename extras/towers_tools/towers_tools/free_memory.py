@@ -16,8 +16,8 @@ def find_free_memory(meminfo: str = _MEMINFO, cgroup: str = _CGROUP) -> Optional
   """Returns the bytes that programs can still take; None where the system does not tell.
 
   Args:
-    meminfo: the file in which Linux tells of its memory.
-    cgroup: the folder in which it tells of the container's.
+    meminfo: the file in which Linux reports its memory.
+    cgroup: the folder in which it reports the container's.
   """
   free: List[int] = []
   available = re.search(r'MemAvailable: +(\d+) kB', _read(meminfo))

@@ -1,4 +1,4 @@
-"""A changed program goes on with the step and the slots of what is left, by the line it is told."""
+"""A changed program goes on with the step and slots of what is left, by the line that it prints."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A run resumes on the data that its checkpoint was written on, or is told what differs."""
+"""A run resumes on the data that its checkpoint was written on, or names what differs."""
 
 import re
 

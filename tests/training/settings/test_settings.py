@@ -1,4 +1,4 @@
-"""Every setting is said once, and whoever takes it is made from that: arguments, flags and docs."""
+"""Every setting is said once, and arguments, flags and docs are made from that."""
 
 import inspect
 import os
@@ -65,7 +65,8 @@ def test_no_setting_is_said_twice():
      'validation_tower=True takes one tower for itself, and num_towers=1 leaves none',
      '--validation=tower takes one tower for itself, and --num_gpus=1 leaves none'),
 ])
-def test_a_message_has_the_words_of_whoever_asked(settings, flags, in_python, in_flags, capsys):
+def test_a_message_names_arguments_in_python_and_flags_in_a_shell(
+    settings, flags, in_python, in_flags, capsys):
   with pytest.raises(towers.UsageError) as caught:
     build(**settings)
   assert in_python in str(caught.value) and '--' not in str(caught.value)
