@@ -26,13 +26,28 @@ note('starts', worker)
 SLEEP = 'time.sleep(3600)\n'
 
 
-class Launcher:
-  """`python -m towers.launch` with a child's program, its output and its children's notes."""
+class Notes:
+  """A child's program, and what its processes note."""
+
+  def __init__(self, folder, child):
+    self.folder = folder
+    (folder / 'child.py').write_text(PRELUDE + child)
+
+  def notes(self, name):
+    path = self.folder / name
+    return path.read_text().split('\n')[:-1] if path.exists() else []
+
+  def wait_for(self, name, count=1):
+    """Waits until children have noted so many lines."""
+    wait_until(lambda: len(self.notes(name)) >= count)
+
+
+class Launcher(Notes):
+  """`python -m towers.launch` with a child's program, and its output."""
 
   def __init__(self, folder, child, *flags, environment=None, stdout=subprocess.PIPE,
                stderr=subprocess.PIPE):
-    self.folder = folder
-    (folder / 'child.py').write_text(PRELUDE + child)
+    super().__init__(folder, child)
     self.process = subprocess.Popen(
         [sys.executable, '-m', 'towers.launch'] + list(flags) +
         ['--', sys.executable, str(folder / 'child.py')], cwd=ROOT, stdout=stdout, stderr=stderr,
@@ -44,15 +59,6 @@ class Launcher:
     self.stdout, self.stderr = ((text or b'').decode() for text in (stdout, stderr))
     assert 'Traceback' not in self.stderr, self.stderr
     return self.process.returncode
-
-  def notes(self, name):
-    path = self.folder / name
-    return path.read_text().split('\n')[:-1] if path.exists() else []
-
-  def wait_for(self, name, count=1):
-    """Waits until children have noted so many lines."""
-    wait_until(lambda: len(self.notes(name)) >= count or self.process.poll() is not None)
-    assert len(self.notes(name)) >= count, self.end() and self.stderr
 
   def said(self):
     return [line for line in self.stderr.split('\n') if line.startswith('launch: ')]

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from launcher import PRELUDE, SLEEP
+from launcher import SLEEP, Notes
 from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, wait_until
 from towers.base.usage_error import UsageError
@@ -22,14 +22,12 @@ FLAGS = [f'--workers={WORKERS}', f'--min_workers={LEAST}', '--host=127.0.0.1',
          '--lease_seconds=3', '--retry_seconds=inf']
 
 
-class Agents:
+class Agents(Notes):
   """The agents of one meeting, by place."""
 
   def __init__(self, folder, child):
-    self.folder = folder
-    (folder / 'child.py').write_text(PRELUDE + child)
-    self.running = {}
-    self.all = []
+    super().__init__(folder, child)
+    self.running, self.all = {}, []
 
   def start(self, *indices, flags=(), **environment):
     for index in indices:
@@ -46,13 +44,6 @@ class Agents:
                  for index, process in self.running.items()}
     assert not any('Traceback' in text for text in self.said.values()), self.said
     return [self.running[index].returncode for index in sorted(self.running)]
-
-  def notes(self, name):
-    path = self.folder / name
-    return path.read_text().split('\n')[:-1] if path.exists() else []
-
-  def wait_for(self, name, count):
-    wait_until(lambda: len(self.notes(name)) >= count)
 
 
 @pytest.fixture

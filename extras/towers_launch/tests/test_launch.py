@@ -20,6 +20,8 @@ from tests import ROOT
 from tests.harness.processes import clean_environment, is_alive, wait_until
 from towers.base.usage_error import UsageError
 from towers_launch import ports as launch_ports
+from towers_launch import tf_config
+from towers_launch.__main__ import main
 from towers_launch.child_process import ChildProcess, Lines, Output
 from towers_launch.members import plan_members
 from towers_launch.orphans import follow
@@ -189,17 +191,6 @@ if worker == 1:
   assert launcher.said()[-1] == 'launch: error: worker 1 ended with exit code 3; restarts: 2 of 2.'
   ports = {tuple(json.loads(line)['cluster']['worker']) for line in launcher.notes('tf_configs')}
   assert len(ports) == 3
-
-
-def test_a_start_that_goes_well_ends_with_0(start):
-  launcher = start('''
-wait_for_all(2)
-if worker == 0 and not os.path.exists(os.path.join(os.environ['NOTES'], 'aborted')):
-  note('aborted')
-  os.abort()
-''', '--workers=2')
-  assert launcher.end() == 0
-  assert launcher.said()[-1] == 'launch: restart 1 of 3 in 1 s'
 
 
 def test_a_mistake_is_not_restarted(start):
@@ -465,24 +456,23 @@ COMMAND = ['--', sys.executable, '-c', '']
     (['--workers=1', '--', './README.md'],
      'the command ./README.md is not found, or is no program'),
 ])
-def test_mistakes_are_one_line_and_exit_code_2(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'towers.launch'] + flags, cwd=ROOT,
-                        env=clean_environment(), capture_output=True, text=True, timeout=60)
-  assert done.returncode == 2 and done.stdout == ''
-  [line] = done.stderr.splitlines()
-  assert line.startswith('launch: error: ') and message in line
+def test_mistakes_are_one_line_and_exit_code_2(flags, message, monkeypatch, capfd):
+  monkeypatch.chdir(ROOT)
+  monkeypatch.delenv('TF_CONFIG', raising=False)
+  assert main(flags) == 2
+  stdout, stderr = capfd.readouterr()
+  [line] = stderr.splitlines()
+  assert stdout == '' and line.startswith('launch: error: ') and message in line
 
 
 def test_a_program_that_cannot_be_executed_is_a_mistake(tmp_path):
   program = tmp_path / 'program'
   program.write_bytes(b'\0no program')
   program.chmod(0o755)
-  done = subprocess.run(
-      [sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)], cwd=ROOT,
-      env=clean_environment(), stderr=subprocess.PIPE, text=True, timeout=60)
-  assert done.returncode == 2
-  assert done.stderr == (f'launch: error: the command {program} cannot be executed: Exec format '
-                         'error.\n')
+  done = subprocess.run([sys.executable, '-m', 'towers.launch', '--workers=2', '--', str(program)],
+                        cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+  assert (done.returncode, done.stderr) == (
+      2, f'launch: error: the command {program} cannot be executed: Exec format error.\n')
 
 
 def test_a_cluster_in_a_cluster_is_refused(start):
@@ -504,9 +494,8 @@ def test_nothing_heavy_is_imported():
     (['--index=0', '--port=2222', 'a', 'b', 'a'], 'a is twice among the hosts'),
     (['--index=0', '--port=2222'], 'HOST'),
 ])
-def test_mistakes_in_a_tf_config(flags, message):
-  done = subprocess.run([sys.executable, '-m', 'towers.launch.tf_config'] + flags, cwd=ROOT,
-                        capture_output=True, text=True, timeout=60)
-  assert done.returncode == 2 and done.stdout == ''
-  [line] = done.stderr.splitlines()
-  assert line.startswith('tf_config.py: error: ') and message in line
+def test_mistakes_in_a_tf_config(flags, message, capfd):
+  assert tf_config.main(flags) == 2
+  stdout, stderr = capfd.readouterr()
+  [line] = stderr.splitlines()
+  assert stdout == '' and line.startswith('tf_config.py: error: ') and message in line
