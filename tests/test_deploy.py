@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PLAIN, ELASTIC = 'kubernetes.yaml', 'kubernetes_elastic.yaml'
-SLURM = ROOT / 'deploy' / 'slurm.sh'
-SLURM_ELASTIC = ROOT / 'deploy' / 'slurm_elastic.sh'
+SLURM, SLURM_ELASTIC = ROOT / 'deploy' / 'slurm.sh', ROOT / 'deploy' / 'slurm_elastic.sh'
 
 # Stands in for `python` on PATH: passes tf_config on to the real one, and notes what main.py would
 # get. It writes each line at once, since all pods write to the same files.
@@ -72,13 +70,17 @@ esac
 '''
 
 
+def install(folder, **programs):
+  for name, text in programs.items():
+    (folder / 'bin' / name).write_text(text)
+    (folder / 'bin' / name).chmod(0o755)
+
+
 @pytest.fixture
 def machine(tmp_path):
   """Returns an environment in which python, srun and scontrol are stand-ins."""
   (tmp_path / 'bin').mkdir()
-  for name, text in (('python', PYTHON), ('srun', SRUN), ('scontrol', SCONTROL)):
-    (tmp_path / 'bin' / name).write_text(text)
-    (tmp_path / 'bin' / name).chmod(0o755)
+  install(tmp_path, python=PYTHON, srun=SRUN, scontrol=SCONTROL)
   kept = {name: value for name, value in os.environ.items()
           if name != 'TF_CONFIG' and not name.startswith('SLURM_')}
   return dict(kept, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", NOTES=str(tmp_path))
@@ -97,28 +99,16 @@ def tf_config(hosts, index):
   return {'cluster': {'worker': hosts}, 'task': {'type': 'worker', 'index': index}}
 
 
-@pytest.fixture(params=[PLAIN, ELASTIC])
+@pytest.fixture(params=['kubernetes', 'kubernetes_elastic'])
 def any_manifest(request):
-  """Returns each manifest's documents by kind."""
   return read_manifest(request.param)
 
 
-@pytest.fixture
-def manifest():
-  """Returns the documents by kind of the manifest that waits for all workers."""
-  return read_manifest(PLAIN)
-
-
-@pytest.fixture
-def elastic():
-  """Returns the documents by kind of the manifest that goes on with fewer workers."""
-  return read_manifest(ELASTIC)
-
-
 def read_manifest(name):
+  """Returns the documents of a manifest by kind."""
   pytest.importorskip('kubernetes_validate', reason='only the tf2 environment has it')
   import yaml
-  documents = list(yaml.safe_load_all((ROOT / 'deploy' / name).read_text()))
+  documents = list(yaml.safe_load_all((ROOT / 'deploy' / f'{name}.yaml').read_text()))
   assert len({document['kind'] for document in documents}) == len(documents)
   return {document['kind']: document for document in documents}
 
@@ -185,7 +175,8 @@ def test_only_workers_reach_the_port_of_a_worker(any_manifest):
   assert 'ports' not in policy['ingress'][0]
 
 
-def test_every_pod_gets_its_rank(manifest, machine):
+def test_every_pod_gets_its_rank(machine):
+  manifest = read_manifest('kubernetes')
   job = manifest['Job']
   [container] = job['spec']['template']['spec']['containers']
   [port] = [port['containerPort'] for port in container['ports']]
@@ -208,8 +199,8 @@ def test_every_pod_gets_its_rank(manifest, machine):
     assert f';--num_gpus={gpus};' in line and f';--checkpoint_dir={folder}/' in line
 
 
-def test_a_pod_without_a_tf_config_trains_nothing(manifest, machine):
-  [container] = manifest['Job']['spec']['template']['spec']['containers']
+def test_a_pod_without_a_tf_config_trains_nothing(machine):
+  [container] = read_manifest('kubernetes')['Job']['spec']['template']['spec']['containers']
   done = subprocess.run(container['command'], cwd=str(ROOT), timeout=60, stderr=subprocess.DEVNULL,
                         env=dict(machine, JOB_COMPLETION_INDEX='4', WORKERS='4'))
   assert done.returncode == 2 and not read_lines(machine, 'flags')
@@ -249,13 +240,12 @@ def test_restarts_have_a_limit(machine):
   assert not read_log(machine, 'scontrol')
 
 
-@pytest.mark.parametrize('environment', [dict(CODE_1='2'), dict(SLURM_JOB_NODELIST='nodes')])
-def test_a_mistake_forbids_a_restart_before_the_task_ends(machine, environment):
-  machine.update({name: value for name, value in environment.items() if name.startswith('CODE')})
-  # Without hosts there is no TF_CONFIG, and main.py does not start.
-  if 'SLURM_JOB_NODELIST' in environment:
-    (Path(machine['NOTES']) / 'bin' / 'scontrol').write_text(
-        '#!/bin/sh\necho "scontrol $*" >>"$NOTES/log"\n')
+@pytest.mark.parametrize('has_hosts', [True, False])
+def test_a_mistake_forbids_a_restart_before_the_task_ends(machine, has_hosts):
+  if has_hosts:
+    machine['CODE_1'] = '2'
+  else:  # There is no TF_CONFIG then, and main.py does not start.
+    install(Path(machine['NOTES']), scontrol='#!/bin/sh\necho "scontrol $*" >>"$NOTES/log"\n')
   assert run_slurm(machine) == 2
   log = read_log(machine)
   index = next(index for index, line in enumerate(log) if line.endswith('ended with 2'))
@@ -271,8 +261,8 @@ def test_at_the_time_limit_shells_wait_and_the_chief_reports_for_all(machine):
       'scontrol requeue 123456']
 
 
-def test_every_pod_of_the_elastic_manifest_takes_part_in_one_round(elastic, machine, tmp_path):
-  job = elastic['Job']['spec']
+def test_every_pod_of_the_elastic_manifest_takes_part_in_one_round(machine, tmp_path):
+  job = read_manifest('kubernetes_elastic')['Job']['spec']
   [container] = job['template']['spec']['containers']
   command = [word.replace('/checkpoints', str(tmp_path)) for word in container['command']]
   variables = {one['name']: one.get('value') for one in container['env']}
@@ -299,9 +289,7 @@ def test_every_pod_of_the_elastic_manifest_takes_part_in_one_round(elastic, mach
 @pytest.fixture
 def nodes(machine, tmp_path):
   """Returns a function that runs the elastic script on three nodes, and returns its exit code."""
-  for name, text in (('srun', SRUN_ON_NODE), ('sleep', '#!/bin/sh\necho sleep >>"$NOTES/log"\n')):
-    (tmp_path / 'bin' / name).write_text(text)
-    (tmp_path / 'bin' / name).chmod(0o755)
+  install(tmp_path, srun=SRUN_ON_NODE, sleep='#!/bin/sh\necho sleep >>"$NOTES/log"\n')
 
   def run(*flags, stops_when=None, **environment):
     environment = dict(machine, SLURM_JOB_ID='123456', SLURM_JOB_NODELIST='node[7-9]',

@@ -28,17 +28,11 @@ _PASSING = frozenset((
 
 
 class Copy(NamedTuple):
-  """A tensor that a step copies from one memory to another.
-
-  Attributes:
-    tensor: the tensor.
-    source, target: memories: `HOST`, or the device string of a GPU.
-    consumers: the ops that take the copy.
-  """
+  """A tensor that a step copies from one memory to another."""
   tensor: Tensor
-  source: str
+  source: str  # `HOST`, or the device string of a GPU.
   target: str
-  consumers: List[Operation]
+  consumers: List[Operation]  # That take the copy.
 
 
 class DeviceAudit:
@@ -53,7 +47,7 @@ class DeviceAudit:
   """
 
   def __init__(self, fetches: Sequence[Any], fed_true: Sequence[Tensor] = ()):
-    """Walks the graph from what a run fetches; it feeds True to some of the predicates."""
+    """Walks the graph from what a run fetches, which feeds True to some of the predicates."""
     needed = sorted(find_needed([getattr(fetch, 'op', fetch) for fetch in fetches]),
                     key=lambda op: op._id)
     dead_ops, dead_tensors = _find_dead(needed, {tensor.op for tensor in fed_true})
@@ -75,11 +69,9 @@ class DeviceAudit:
     self.copies = list(found.values())
 
   def to_host(self) -> List[Copy]:
-    """Returns the copies from GPUs to the host."""
     return [copy for copy in self.copies if copy.target == HOST]
 
   def from_host(self) -> List[Copy]:
-    """Returns the copies from the host to GPUs."""
     return [copy for copy in self.copies if copy.source == HOST]
 
 

@@ -19,10 +19,6 @@ Interval = Tuple[int, int, int]  # Start, end, bytes.
 def measure_peaks(session: Any, fetches: Any) -> Dict[str, int]:
   """Runs a step and returns the most bytes that each device holds for it, by '/device:CPU:0'.
 
-  Args:
-    session: a `tf.Session` in one process.
-    fetches: of the step.
-
   A tensor lives from the start of its op to the end of the last op that takes it, and what a kernel
   takes besides as long as its op.
   """

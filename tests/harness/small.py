@@ -121,21 +121,12 @@ class Run:
   def __init__(self, *, mode='split', num_towers=2, depth=1, placement='host', train=None,
                validation=None, model=model, shuffle=False, validation_tower=False,
                validation_kind=None, rank=0, num_workers=1, serve=None, **settings):
-    """Opens the program.
+    """Opens the program, by default on 13 random examples, and validates on 11.
 
     Args:
-      mode: of the input.
-      num_towers: of this worker.
-      depth: of the staging areas.
-      placement: of variables.
-      train: towers.Examples; None for 13 random ones.
-      validation: towers.Examples; None for 11 random ones.
-      model: towers.Model.
-      shuffle: whether training shuffles.
+      mode, depth, placement: `input_mode`, `staging_depth` and `variables` of Config.
       validation_tower: whether the last tower validates, and not the switch.
       validation_kind: as in Config, in place of `validation_tower`.
-      rank: of this worker.
-      num_workers: of the cluster.
       serve: for one of several workers, returns the target for a session's config.
       **settings: of Config.
     """
@@ -175,7 +166,6 @@ class Run:
     self._closing.__exit__(*error)
 
   def close(self):
-    """Closes the session."""
     self._closing.close()
 
   def train(self):
