@@ -11,6 +11,8 @@ from tests.harness.small import Run, assert_moved, assert_same_weights
 from towers.input import pipeline
 
 NUM_STEPS = 10
+
+
 @pytest.mark.parametrize('kind', small.nightly_but(['adam'], ['sgd', 'momentum', 'adam']))
 def test_towers_train_as_a_program_without_towers(kind):
   # Of 17 examples in batches of 8 one is left, for three towers.
@@ -44,38 +46,16 @@ def test_towers_train_as_a_program_without_towers(kind):
                                   for variable in variables})
 
 
-def open_run(mode, **settings):
-  return Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50),
-             **settings)
-
-
-def outcome(run):
-  return [run.train() for _ in range(NUM_STEPS)
-         ], {name: value.tobytes() for name, value in run.weights().items()}
-
-
 @pytest.mark.parametrize('placement', small.nightly_but(['host'], ['host', 'replicated']))
 @pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))
 def test_repeats_are_bit_identical(mode, placement):
   outcomes = []
   for _ in range(3):
-    with open_run(mode, placement=placement, fusion_megabytes=0.0001) as run:
-      outcomes.append(outcome(run))
+    with Run(mode=mode, num_towers=3, depth=2, shuffle=True, train=small.random_examples(50),
+             placement=placement, fusion_megabytes=0.0001) as run:
+      losses = [run.train() for _ in range(NUM_STEPS)]
+      outcomes.append((losses, {name: value.tobytes() for name, value in run.weights().items()}))
   assert outcomes[1:] == outcomes[:1] * 2
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('mode', small.MODES)
-def test_twenty_repeats_in_one_session_are_bit_identical(mode):
-  with open_run(mode) as run, run.graph.as_default():
-    variables = tf.global_variables() + tf.local_variables()
-    initial = run.session.run(variables)
-    first = outcome(run)
-    for _ in range(19):
-      for variable, value in zip(variables, initial):
-        variable.load(value, run.session)
-      run.steps.start(0)
-      assert outcome(run) == first
 
 
 VALIDATIONS = list(itertools.product([11, 16, 17], [False, True], small.MODES))
@@ -88,9 +68,8 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
   def model(batch, is_training):
     features, labels = batch
     losses, _ = small.model(batch, is_training)
-    is_first = tf.equal(labels, 0)
-    return 0.0 * losses + features[:, 0], {'square': tf.square(features[:, 1]), 'first': is_first,
-    'label': labels}
+    return 0.0 * losses + features[:, 0], dict(square=tf.square(features[:, 1]),
+                                               first=tf.equal(labels, 0), label=labels)
 
   validation = small.random_examples(num_examples, 'validation', seed=1)
   features, labels = validation.arrays
@@ -100,11 +79,9 @@ def test_validation_is_the_mean_over_all_examples_and_nothing_else(mode, validat
       means, count = run.validate()
       run.train()
       assert count == num_examples
-      assert means == pytest.approx(
-          {
-              'loss': features[:, 0].mean(), 'square': np.square(features[:, 1]).mean(), 'first':
-                  (labels == 0).mean(), 'label': labels.mean()
-          }, abs=1e-5)
+      assert means == pytest.approx(dict(
+          loss=features[:, 0].mean(), square=np.square(features[:, 1]).mean(),
+          first=(labels == 0).mean(), label=labels.mean()), abs=1e-5)
 
 
 @pytest.mark.parametrize('mode', small.nightly_but(['shard'], small.MODES))

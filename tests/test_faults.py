@@ -4,7 +4,6 @@ import ast
 import contextlib
 import copy
 import gzip
-import io
 import json
 import os
 import struct
@@ -58,14 +57,6 @@ def test_nothing_unpickles_or_evaluates():
           # The default of numpy 1.16.2 and earlier was True.
           allowed = keywords.get('allow_pickle')
           assert allowed is not None and getattr(allowed, 'value', None) is False, path
-
-
-def test_an_array_of_objects_is_not_loaded():
-  content = io.BytesIO()
-  np.save(content, np.array([{'a': 1}], dtype=object), allow_pickle=True)
-  content.seek(0)
-  with pytest.raises(ValueError, match='allow_pickle'):
-    np.load(content, allow_pickle=False)
 
 
 @pytest.mark.parametrize('zipped', [False, True])

@@ -103,19 +103,6 @@ def test_a_package_that_is_not_there_is_named():
 
 
 @pytest.mark.nightly
-def test_every_way_to_validate_gives_the_same_numbers(tmp_path, capfd):
-  switched = result_here(tmp_path, '--num_gpus=2', *QUICK)
-  capfd.readouterr()
-  aside = result_here(tmp_path, '--num_gpus=3', '--validation=tower', *QUICK)
-  assert aside['num_towers'] == 2 and re.search(r'CPU:2 +validation', capfd.readouterr().out)
-  none = result_here(tmp_path, '--num_gpus=2', '--validation=none', *QUICK)
-  for key in ('train_loss', 'validation_loss', 'validation_accuracy', 'validation_examples'):
-    assert aside[key] == pytest.approx(switched[key], abs=1e-5)
-  assert none['train_loss'] == pytest.approx(switched['train_loss'], abs=1e-6)
-  assert none['validation_accuracy'] is None and none['validation_examples'] == 0
-
-
-@pytest.mark.nightly
 def test_a_run_in_two_parts_ends_where_one_does(tmp_path, capfd):
   folder = f"--checkpoint_dir={tmp_path / 'checkpoints'}"
   whole = result_here(tmp_path, *QUICK)

@@ -31,40 +31,19 @@ def test_results_stand_where_their_fetches_do(order):
     assert (result.tolist() if place == 2 else result) == expected[place]
 
 
-def test_every_call_runs_once_and_making_one_runs_nothing():
+def test_every_call_runs_once_and_what_is_prepared_has_not_run():
   counter, add = count_runs()
   with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
     call = Call(session, [add])
+    call.prepare()  # It needs no variable yet.
+    session.run(tf.global_variables_initializer())
     assert session.run(counter) == 0
     for number in range(3):
       assert call() == [None]
       assert session.run(counter) == number + 1
 
 
-def test_what_is_prepared_has_not_run_and_needs_no_variable_yet():
-  counter, add = count_runs()
-  with tf.Session() as session:
-    call = Call(session, [add])
-    call.prepare()
-    session.run(tf.global_variables_initializer())
-    assert session.run(counter) == 0
-    assert call() == [None]
-    assert session.run(counter) == 1
-
-
-def test_what_preparing_returns_is_what_a_call_does():
-  counter, add = count_runs()
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for call in (Call(session, [add, tf.constant(7)]), Call(session, [tf.constant(7), add])):
-      run = call.prepare()
-      assert sorted(map(str, run())) == sorted(map(str, call())) == ['7', 'None']
-      assert call.prepare() is run
-    assert session.run(counter) == 4
-
-
-def test_it_is_prepared_once():
+def test_it_is_prepared_once_and_what_that_returns_is_what_a_call_does():
   class Counted(Call):
     times = 0
 
@@ -72,16 +51,17 @@ def test_it_is_prepared_once():
       self.times += 1
       return super()._prepare()
 
-  _, add = count_runs()
+  counter, add = count_runs()
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
-    for is_early in (True, False):
-      call = Counted(session, [add])
-      if is_early:
-        call.prepare()
-      for _ in range(3):
+    for fetches in ([add, tf.constant(7)], [tf.constant(7), add]):
+      call = Counted(session, fetches)
+      if fetches[0] is add:
         call()
-      assert call.times == 1
+      run = call.prepare()
+      assert sorted(map(str, run())) == sorted(map(str, call())) == ['7', 'None']
+      assert call.prepare() is run and call.times == 1
+    assert session.run(counter) == 5
 
 
 def test_an_error_is_the_sessions_own_and_the_next_call_runs():
