@@ -1,11 +1,10 @@
 """Whole: metrics of all examples of a split together, which are no mean over the examples."""
 
-import pickle
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from tensorflow_v1 import Tensor
+from tensorflow_v1 import Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.placement.workers import Workers
 
@@ -66,9 +65,11 @@ class WholeRows:
     """Adds the examples of the other workers, each of which calls this at once."""
     if self._parts:
       places = [positions * workers.num_workers + workers.rank for positions in self._positions]
-      of_all = list(map(pickle.loads, gather(pickle.dumps((places, self._parts)))))
-      self._positions = [positions for places, _ in of_all for positions in places]
-      self._parts = [sum(of_workers, []) for of_workers in zip(*(parts for _, parts in of_all))]
+      rows = [row for whole in self._wholes.values() for row in whole.rows]
+      packed = _pack([places, *self._parts], [tf.int64, *(row.dtype for row in rows)])
+      self._positions, *self._parts = (
+          sum(of_workers, [])
+          for of_workers in zip(*(_unpack(one, 1 + len(rows)) for one in gather(packed))))
 
   def compute(self) -> Dict[str, Any]:
     """Returns each metric of the examples so far, a float or an array.
@@ -94,6 +95,19 @@ def flatten_rows(wholes: Sequence[Mapping[str, Whole]]) -> List[Tensor]:
 def find_numbers(means: Dict[str, Any]) -> Dict[str, float]:
   """Returns the metrics that are numbers, and no arrays such as a confusion matrix."""
   return {name: mean for name, mean in means.items() if not np.ndim(mean)}
+
+
+def _pack(columns, dtypes):
+  """Returns lists of as many arrays as bytes, whose reading executes nothing."""
+  return tf.AttrValue(list=tf.AttrValue.ListValue(tensor=[
+      tf.make_tensor_proto(array, dtype) for column, dtype in zip(columns, dtypes)
+      for array in column])).SerializeToString()
+
+
+def _unpack(packed, num_columns):
+  arrays = list(map(tf.make_ndarray, tf.AttrValue.FromString(packed).list.tensor))
+  size = len(arrays) // num_columns
+  return [arrays[column * size:(column + 1) * size] for column in range(num_columns)]
 
 
 def _join(row, parts, order):
