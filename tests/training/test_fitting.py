@@ -146,7 +146,7 @@ def test_a_run_that_is_ended_while_it_is_built_again_has_saved_its_last_step(
 
   with monkeypatch.context() as patch, pytest.raises(Interrupted, match='SIGTERM: 4'):
     patch.setattr('towers.training.run.take_in_more', end)
-    train(build(short_of_memory(later(at=12))), tmp_path)
+    train(build(short_of_memory(later(at=16))), tmp_path)
   assert read_checkpoint(tmp_path)['global_step'] == 4
   with tf.Graph().as_default():
     towers.train(build(accumulate=2), checkpoint_dir=str(tmp_path), steps=NUM_STEPS, quiet=True)
