@@ -164,16 +164,10 @@ def build_nothing_model() -> Any:
 
 
 class Turn(NamedTuple):
-  """Cost of a turn of steps.
-
-  Attributes:
-    examples: in these steps.
-    seconds: by the clock.
-    core_seconds: of the process on all cores; other work on the machine changes them less.
-  """
+  """What a turn of steps has cost."""
   examples: int
   seconds: float
-  core_seconds: float
+  core_seconds: float  # On all cores; other work on the machine changes them less.
 
 
 def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, seconds: float) -> str:
@@ -188,10 +182,10 @@ def measure(what: str, kind: str, data_dir: str, mode: str, num_towers: int, sec
     else:
       config = Config(batch_size=batch_size, validation='none', input_mode=mode, learning_rate=1e-9,
                       last_batch='drop')
-      steps = opened.enter_context(open_program(config, load(kind, data_dir), num_towers=num_towers,
-                                                model=build_nothing_model()))
-      steps.start(0)
-      ours = steps.train
+      session = opened.enter_context(open_program(
+          config, load(kind, data_dir), num_towers=num_towers, model=build_nothing_model()))
+      session.start(0)
+      ours = session.steps.train
     _take_turn(ours, batch_size, seconds / 4)
     peak_bytes = read_peak_bytes()
     start_bare, bare = opened.enter_context(_open_bare(kind, data_dir))

@@ -41,14 +41,7 @@ _LATER_STEPS = 3
 
 
 def measure(model: str, num_towers: int, build: str, started: float) -> Dict[str, Any]:
-  """Builds, starts and takes a few steps in this process.
-
-  Args:
-    model: one of models.MODELS.
-    num_towers: on virtual CPU devices.
-    build: one of BUILDS.
-    started: time.time() when the process was started.
-  """
+  """Builds, starts and takes a few steps in this process, which was started at `started`."""
   from tensorflow_v1 import tf
   imported = time.time()
   run = _Run()
@@ -96,9 +89,9 @@ def _start_towers(opened, model, num_towers, build):
   config = Config(model=model, batch_size=IMAGES_PER_TOWER * num_towers, num_gpus=num_towers,
                   learning_rate=LEARNING_RATE, **settings.get(build, {}))
   data_set = data.load_synthetic(image_shape=IMAGE_SHAPE, num_classes=NUM_CLASSES)
-  steps = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
-  steps.start(0)
-  return steps.train, steps.session
+  session = opened.enter_context(open_program(config, data_set, num_towers=num_towers))
+  session.start(0)
+  return session.steps.train, session.tf_session
 
 
 def _start_mirrored(opened, model, num_towers, build):

@@ -25,10 +25,10 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from benchmarks.harness import step_table
-from benchmarks.harness.benchmark_process import Absent, BenchmarkProcess, Failed
 from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
 from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.processes import Absent, Failed, StepProcess
 from benchmarks.harness.step_process import KINDS
 from benchmarks.harness.step_table import ONE_TOWER, OURS
 from benchmarks.harness.task import NETS, Task
@@ -46,22 +46,17 @@ def measure(task: Task, kinds: Sequence[str], *, rounds: int, seconds: float,
             limit_seconds: float = 600) -> Dict[str, Any]:
   """Returns the times of each kind's steps in each round, with its set-up time, memory and losses.
 
-  Args:
-    task: that all train.
-    kinds: of step_process.KINDS.
-    rounds: in which all take turns.
-    seconds: of a turn, about.
-    limit_seconds: longest wait for any answer.
+  A turn takes about `seconds`; no answer is waited for longer than `limit_seconds`.
   """
   line: Dict[str, Any] = dict(net=task.net, num_towers=task.num_towers, batch_size=task.batch_size,
                               absent={}, failed={}, kinds={}, versions={})
   with contextlib.ExitStack() as opened:
-    processes: List[BenchmarkProcess] = []
+    processes: List[StepProcess] = []
     for kind in kinds:
       its_task = task._replace(num_towers=1) if kind == ONE_TOWER else task
       with _noted(line, kind):
         # One after another, so that set-ups do not slow each other down.
-        process = BenchmarkProcess(kind, its_task, limit_seconds=limit_seconds)
+        process = StepProcess(kind, its_task, limit_seconds=limit_seconds)
         opened.callback(process.end)
         report = process.check(CHECKED_STEPS)
         line['versions'].update(report['versions'])
@@ -93,7 +88,7 @@ def _take_turn(process, found):
   """Takes the steps of one turn, and adds their times to the figures found so far."""
   time.sleep(_SECONDS_TO_SETTLE)
   num_steps = found['steps_per_turn']
-  report = process.take(num_steps)
+  [report] = process.take(num_steps)
   found['milliseconds'].append(report['seconds'] / num_steps * 1e3)
   found['cpu_milliseconds'].append(report['cpu_seconds'] / num_steps * 1e3)
 
@@ -113,7 +108,7 @@ def _count_steps(process, seconds):
   """Returns how many steps take about `seconds`, after a warm-up."""
   count = _WARM_UP_STEPS
   for _ in range(2):
-    taken = process.take(count)['seconds']
+    taken = process.take(count)[0]['seconds']
     count = max(_LEAST_STEPS, int(count * seconds / taken))
   return count
 

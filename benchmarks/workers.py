@@ -25,7 +25,7 @@ from typing import Any, Dict, List, Sequence
 
 from benchmarks.harness.figures import write_figures
 from benchmarks.harness.flags import at_least, one_of, path_to_write, several
-from benchmarks.harness.worker_cluster import BenchmarkCluster
+from benchmarks.harness.processes import Processes, start_workers
 from benchmarks.harness.worker_steps import NETS
 from benchmarks.peers import horovod
 from benchmarks.step import in_turn
@@ -48,23 +48,16 @@ def measure(net: str, kinds: Sequence[str], *, num_workers: int, batch_size: int
             seconds: float, limit_seconds: float) -> Dict[str, Any]:
   """Returns the steps per second of each kind in each round, with set-up, CPU time and loss.
 
-  Args:
-    net: one of worker_steps.NETS.
-    kinds: of worker_steps.KINDS.
-    num_workers: of each kind.
-    batch_size: of each worker.
-    rounds: in which all take turns.
-    seconds: about how long a turn of the slowest kind takes.
-    limit_seconds: after which all processes end themselves.
+  A turn of the slowest kind takes about `seconds`; `batch_size` is that of each worker.
   """
-  clusters: Dict[str, BenchmarkCluster] = {}
+  clusters: Dict[str, Processes] = {}
   found: Dict[str, Dict[str, Any]] = {}
   with contextlib.ExitStack() as opened:
     for kind in kinds:
       # One after another, so that set-ups do not slow each other down.
-      cluster = BenchmarkCluster([kind, net, str(batch_size)], num_workers=num_workers,
-                                 limit_seconds=limit_seconds)
-      clusters[kind] = opened.enter_context(cluster)
+      cluster = clusters[kind] = start_workers(
+          [kind, net, str(batch_size)], num_workers=num_workers, limit_seconds=limit_seconds)
+      opened.callback(cluster.end)
       setup = max(report['seconds'] for report in cluster.wait())
       mean_loss = statistics.mean(
           report['mean_loss'] for report in cluster.take(FIRST_STEPS - 1))

@@ -28,26 +28,12 @@ def _open_worker(config: Any, devices: Any, cluster: Cluster) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_program(config: Any, data_set: Any, **settings: Any) -> Iterator[Any]:
-  """Yields the steps of `open_whole`, which has the same arguments."""
-  with open_whole(config, data_set, **settings) as session:
-    yield session.steps
+def open_program(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
+                 cluster: Cluster = ALONE) -> Iterator[Any]:
+  """Yields the session of a program in its own graph, whose input is not started yet.
 
-
-@contextlib.contextmanager
-def open_whole(config: Any, data_set: Any, *, num_towers: int, model: Any = None,
-               cluster: Cluster = ALONE) -> Iterator[Any]:
-  """Builds the program in its own graph, and opens it with its initial weights.
-
-  Args:
-    config: towers.training.settings.config.Config.
-    data_set: data.DataSet.
-    num_towers: on virtual CPU devices, unless the config asks for GPUs.
-    model: towers.Model, or None for the config's.
-    cluster: of which this process is a worker; all workers open it at the same time.
-
-  Yields:
-    towers.Session, whose input is not started yet, within its graph.
+  Without a `model` it is the config's, and the towers stand on virtual CPU devices unless the
+  config asks for GPUs.
   """
   import models
   import towers

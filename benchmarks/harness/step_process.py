@@ -1,9 +1,6 @@
 """A process of `benchmarks.step`: takes steps of one kind, a requested number at a time.
 
-  stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
-           ──► report               asks for weights, memory and versions
-  stdout   ◄── {"steps": 1, ...}    after the first step, and after the last of each request
-           ◄── {"absent": "..."}    instead of the first, if the package is not installed
+If the package is not installed, {"absent": "..."} is its answer in place of that to the first step.
 
   towers, one tower    the program of main.py with its progress; the second with one tower's batch
   by hand, recipe      see `hand_written`
@@ -12,57 +9,12 @@
 """
 
 import json
-import platform
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Callable, Dict, List
 
-from benchmarks.harness.machine import read_peak_bytes
-from benchmarks.harness.task import Task, measure_movement
-from benchmarks.harness.worker_steps import Turns, open_parent
+from benchmarks.harness.task import Task
+from benchmarks.harness.turns import Turns, open_parent
 from benchmarks.peers import hand_written, mirrored, ours, tensorpack_trainer
-
-
-class StepTurns:
-  """Turns of one process, which also answers requests for a report."""
-
-  def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float):
-    """Begins with a request for one step.
-
-    Args:
-      read: returns the next line of the parent, or ''.
-      write: sends it a line.
-      started: time.time() when the process was started.
-    """
-    self._read_line, self._write = read, write
-    self._turns = Turns(self._read, write, started=started)
-    self._measure_movement: Callable[[], Any] = dict
-    self.end_step = self._turns.end_step
-
-  def watch(self, session: Any, variables: Any) -> None:
-    """Sets the variables to report on: one of each, where towers have replicas."""
-    by_name = {variable.name: variable for variable in variables}
-    self._measure_movement = lambda: measure_movement(session.run(by_name))
-
-  def _read(self):
-    line = self._read_line()
-    while line.strip() == 'report':
-      peak_bytes = read_peak_bytes()
-      report = dict(weights=self._measure_movement(), peak_bytes=peak_bytes,
-                    versions=find_versions())
-      self._write(json.dumps(report))
-      line = self._read_line()
-    return line
-
-
-def find_versions() -> Dict[str, str]:
-  """Returns the versions of Python and of the packages that are imported."""
-  found = dict(Python=platform.python_version())
-  labels = {'tensorflow': 'TensorFlow', 'tensorpack': 'tensorpack', 'numpy': 'numpy'}
-  for name, label in labels.items():
-    if name in sys.modules:
-      found[label] = getattr(sys.modules[name], '__version__', '?')
-  return found
-
 
 KINDS: Dict[str, Callable[..., None]] = {
     'towers': ours.run_towers,
@@ -79,7 +31,7 @@ def main(arguments: List[str]) -> None:
   kind, fields, started = arguments[0], json.loads(arguments[1]), float(arguments[2])
   task = Task(**fields)
   with open_parent() as write:
-    turns = StepTurns(sys.stdin.readline, write, started=started)
+    turns = Turns(sys.stdin.readline, write, started=started)
     try:
       KINDS[kind](turns, task)
     except tensorpack_trainer.NotInstalled as error:

@@ -17,7 +17,7 @@ def find_disagreements(kinds: Dict[str, Dict[str, Any]]) -> List[str]:
   """Returns, in words, which losses and weights of the others differ from ours.
 
   Args:
-    kinds: 'mean_losses' and 'weights' of each, see `benchmark_process.BenchmarkProcess`.
+    kinds: 'mean_losses' and 'weights' of each, see `processes.StepProcess`.
   """
   found = []
   expected = kinds.get(OURS)

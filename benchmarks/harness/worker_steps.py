@@ -1,27 +1,22 @@
 """A worker process of `benchmarks.workers`: takes steps of one kind, a requested number at a time.
 
-  stdin    ──► 19                   steps to take; 0, or the end of the pipe, to leave
-  stdout   ◄── {"steps": 1, ...}    after the first step, and after the last of each request
-
 Every kind trains the same nets from the same weights on the same examples: a worker's batches are
 those of the plan of `towers`. Input comes from a tf.data pipeline that prefetches, and the loss of
 each step is that of all workers, except for Horovod, whose users see their own. No kind saves,
 writes summaries or shows progress.
 """
 
-import contextlib
 import faulthandler
 import functools
-import json
 import os
 import sys
 import tempfile
-import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
 from benchmarks.harness.task import draw_weights
+from benchmarks.harness.turns import Turns, open_parent
 
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
@@ -50,37 +45,6 @@ NETS: Dict[str, List[Layer]] = {
        for name, num_rows in (('embedding_40k', 40000), ('embedding', 400000),
                               ('embedding_4m', 4000000))},
 }
-
-
-class Turns:
-  """Decides after each step whether to take another, and waits until the parent requests one."""
-
-  def __init__(self, read: Callable[[], str], write: Callable[[str], Any], *, started: float):
-    """Begins with a request for one step.
-
-    Args:
-      read: returns the next line of the parent, or ''.
-      write: sends it a line.
-      started: time.time() when the process was started.
-    """
-    self._read, self._write = read, write
-    self._started, self._used = started, 0.0
-    self._losses: List[Any] = []
-    self._left = 1
-
-  def end_step(self, loss: Any) -> bool:
-    """Records the loss of a step; returns whether to take another."""
-    self._losses.append(loss)
-    self._left -= 1
-    if self._left:
-      return True
-    report = dict(steps=len(self._losses), seconds=time.time() - self._started,
-                  cpu_seconds=time.process_time() - self._used,
-                  mean_loss=sum(map(float, self._losses)) / len(self._losses))
-    self._write(json.dumps(report))
-    self._left = int(self._read() or 0)
-    self._started, self._used = time.time(), time.process_time()
-    return self._left > 0
 
 
 def load_examples(net: str) -> Any:
@@ -151,9 +115,9 @@ def run_towers(turns: Turns, net: str, batch_size: int) -> None:
                   learning_rate=LEARNING_RATE, momentum=MOMENTUM, schedule='constant',
                   validation='none', shuffle=False, last_batch='drop')
   with open_program(config, load_examples(net), num_towers=1, model=build_model(net),
-                    cluster=cluster) as steps:
-    steps.start(0)
-    while turns.end_step(steps.train()):
+                    cluster=cluster) as session:
+    session.start(0)
+    while turns.end_step(session.steps.train()):
       pass
 
 
@@ -292,19 +256,6 @@ KINDS: Dict[str, Callable[[Turns, str, int], None]] = {
     'horovod 0.1 ms': functools.partial(run_horovod, cycle_milliseconds='0.1'),
     'loop': run_loop,
 }
-
-
-@contextlib.contextmanager
-def open_parent() -> Iterator[Callable[[str], None]]:
-  """Yields a function that sends the parent a line; all other output goes to stderr."""
-  with os.fdopen(os.dup(1), 'w') as stream:
-    os.dup2(2, 1)
-
-    def write(line):
-      stream.write(line + '\n')
-      stream.flush()
-
-    yield write
 
 
 def main(arguments: List[str]) -> None:

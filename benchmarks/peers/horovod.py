@@ -23,16 +23,9 @@ def is_installed() -> bool:
 
 def run_horovod(turns: Any, model: Any, optimizer: Any, arrays: Sequence[Any], batch_size: int, *,
                 cluster: Cluster, cycle_milliseconds: str = '') -> None:
-  """Takes steps with a `DistributedOptimizer`.
+  """Takes steps with a `DistributedOptimizer`; examples, batch and losses are this worker's own.
 
-  Args:
-    turns: worker_steps.Turns. The losses are this worker's own.
-    model: towers.Model.
-    optimizer: to update with.
-    arrays: the examples of this worker.
-    batch_size: of this worker.
-    cluster: of workers on loopback.
-    cycle_milliseconds: between Horovod's looks for gradients to sum; its default is 5.
+  Horovod looks for gradients to sum every `cycle_milliseconds`, by default 5.
   """
   from tensorflow_v1 import tf
   if cycle_milliseconds:

@@ -32,15 +32,7 @@ def open_mirrored(opened: contextlib.ExitStack, model: Any, *, num_towers: int, 
                   session_config: Optional[Any] = None) -> Tuple[Callable[[], Any], Any]:
   """Returns a function that takes a step and returns its loss, and the session.
 
-  Args:
-    opened: closes the session.
-    model: towers.Model.
-    num_towers: one device each.
-    kind: of these devices, 'CPU' for virtual ones or 'GPU'.
-    optimizer: makes the optimizer.
-    load: makes the data set of a worker; its elements are batches of one tower.
-    make_batch: without `load`, makes each tower's constant batch.
-    session_config: of the session; None for one with its own threads.
+  Batches of one tower come from the data set that `load` makes, or are those of `make_batch`.
   """
   from tensorflow_v1 import tf
 
@@ -78,11 +70,7 @@ def build_update(model: Any, batch: Any, optimizer: Any, *,
                  global_batch_size: Optional[int] = None) -> Tuple[Any, Any]:
   """Returns the loss and the train op of a replica.
 
-  Args:
-    model: towers.Model.
-    batch: of this replica.
-    optimizer: to update with.
-    global_batch_size: divides the sum of losses; None for the mean over the batch.
+  The loss is the sum over its batch divided by `global_batch_size`, or the mean.
   """
   from tensorflow_v1 import tf
 

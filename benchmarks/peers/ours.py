@@ -23,7 +23,7 @@ def build_config(task: Task) -> Config:
 
 def run_towers(turns: Any, task: Task) -> None:
   """Takes steps in main.py's loop, with progress, signals and checkpoints; without validation."""
-  from benchmarks.harness.program import open_whole
+  from benchmarks.harness.program import open_program
   from tensorflow_v1 import tf
   from towers.training.faults.signals import Signals
   from towers.training.loop import Loop
@@ -32,7 +32,7 @@ def run_towers(turns: Any, task: Task) -> None:
   from towers.training.settings.schedule import build_schedule
 
   config = build_config(task)
-  with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_whole(
+  with Signals() as signals, tempfile.TemporaryDirectory() as folder, open_program(
       config, task.load(), num_towers=task.num_towers, model=task.build_model()) as session:
     steps = session.steps
     plan = steps.program.plan
