@@ -93,11 +93,6 @@ def test_what_is_no_file_is_neither_replaced_nor_read(make, kind, tmp_path, monk
       open_regular('it')
 
 
-@pytest.mark.parametrize('path', ['/dev/null', '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1'])
-def test_devices_and_streams_are_told_by_name(path):
-  assert name_other_kind(path) in ('a device', 'a stream of a process')
-
-
 def test_files_links_to_files_and_nothing_are_fine(tmp_path):
   (tmp_path / 'file').write_text('before')
   (tmp_path / 'link').symlink_to('file')

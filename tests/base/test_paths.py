@@ -5,8 +5,6 @@ import pathlib
 
 import pytest
 
-import towers_data.convert
-import towers_data.make_sample
 from towers import data
 from towers.base.paths import check_local_path
 from towers.base.usage_error import UsageError
@@ -44,16 +42,3 @@ def test_no_data_set_reads_from_another_file_system(name):
   for data_dir in ('gs://bucket/photos', pathlib.PurePosixPath('gs://bucket/photos')):
     with pytest.raises(UsageError, match='data_dir=gs:/+bucket/photos names another file system'):
       data.load(name, data_dir=data_dir)
-
-
-@pytest.mark.parametrize('data_dir, to, name', [
-    ('gs://bucket/photos', 'out', 'data_dir'), ('.', 's3://bucket/out', 'to')])
-def test_nothing_is_converted_from_or_to_another_file_system(
-    data_dir, to, name, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  assert towers_data.convert.main(['--from=images', '--data_dir=' + data_dir,
-                                   '--to=' + to]) == 2
-  assert name + '=' in capsys.readouterr().err
-  assert towers_data.make_sample.main(['--data_dir=' + data_dir, '--output_dir=' + to]) == 2
-  assert name.replace('to', 'output_dir') + '=' in capsys.readouterr().err
-  assert os.listdir(tmp_path) == []

@@ -50,11 +50,7 @@ def seal(content: Mapping[str, Any], *, indent: Optional[int] = None) -> str:
 
 
 def unseal(text: str, schema: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns the object of a text of `seal`, without the checksum.
-
-  Args:
-    text: of JSON.
-    schema: the kind of each member, as above; a missing member counts as null.
+  """Returns the object of a text of `seal`; a member that is missing counts as null.
 
   Raises:
     ValueError: the text is damaged, or not of that schema.

@@ -26,15 +26,7 @@ class UsageError(ValueError):
 def check_same_number(first: int, of_first: str, second: int, of_second: str, *, fix: str) -> None:
   """Refuses two numbers that must be equal and differ: `zip` would silently take the smaller one.
 
-  Args:
-    first: a number of things.
-    of_first: the plural noun of these things, for the message.
-    second: the number that must be the same.
-    of_second: the noun of the others.
-    fix: a sentence.
-
-  Raises:
-    UsageError: names both numbers and the fix.
+  `of_first` and `of_second` are the plural nouns of what they count, and `fix` is a sentence.
   """
   if first != second:
     raise UsageError(f'{first} {of_first}, but {second} {of_second}: {fix}')

@@ -60,13 +60,7 @@ class Callbacks(Callback):
   """Calls a user's callbacks; before an exception of theirs ends the run, it saves the step."""
 
   def __init__(self, run: Any, callbacks: Iterable[Callback], save: Callable[[], Any]):
-    """Finds the methods that are theirs.
-
-    Args:
-      run: the `Run` they get.
-      callbacks: to call.
-      save: saves what the run can go on from.
-    """
+    """Finds the methods that are theirs; `save` saves what the run can go on from."""
     self._run, self._save = run, save
     callbacks = list(callbacks)
     self._methods: Dict[str, List[Callable[..., Any]]] = {

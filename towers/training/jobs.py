@@ -97,9 +97,7 @@ def check(config: Config, data_set: DataSet) -> bool:
     write_line(f'is_training={is_training}: {reports[-1].format()}')
     if reports[-1].agrees or not reports[-1].draws:
       break
-  write_line(describe_check(tower_build=config.tower_build, variables=config.variables,
-                            accumulate=config.accumulate, precision=config.precision,
-                            last_batch=config.last_batch, recompute=config.recompute))
+  write_line(describe_check(config))
   return reports[-1].agrees and all(report.agrees or report.only_draws for report in reports)
 
 

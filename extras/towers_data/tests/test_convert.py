@@ -24,6 +24,7 @@ from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
 from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import load_index
+from towers_data import make_sample
 from towers_data.convert import convert, main
 from towers_data.make_sample import write_idx
 
@@ -233,3 +234,15 @@ def test_an_index_says_what_the_shard_is(tmp_path):
   [taken] = take(data.load_tfrecord_folder(tmp_path / 'to', bad_records=BadRecords(), image_size=4,
                                            max_image_pixels=10**6).validation, batch_size=3)
   assert sorted(taken) == [0, 1, 2]
+
+
+@pytest.mark.parametrize('data_dir, to, name', [
+    ('gs://bucket/photos', 'out', 'data_dir'), ('.', 's3://bucket/out', 'to')])
+def test_nothing_is_converted_from_or_to_another_file_system(
+    data_dir, to, name, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert main(['--from=images', '--data_dir=' + data_dir, '--to=' + to]) == 2
+  assert name + '=' in capsys.readouterr().err
+  assert make_sample.main(['--data_dir=' + data_dir, '--output_dir=' + to]) == 2
+  assert name.replace('to', 'output_dir') + '=' in capsys.readouterr().err
+  assert os.listdir(tmp_path) == []

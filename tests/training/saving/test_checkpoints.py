@@ -96,22 +96,6 @@ def test_another_model_is_listed_variable_by_variable(tmp_path):
     assert line in str(error.value)
 
 
-@pytest.mark.nightly(but='.index-None')
-@pytest.mark.parametrize('suffix, keep_bytes', [
-    ('.index', 10), pytest.param('.data-00000-of-00001', 10, marks=pytest.mark.nightly),
-    ('.index', None)])
-def test_a_damaged_checkpoint_is_named(tmp_path, suffix, keep_bytes):
-  with Run() as run:
-    path = save(run, tmp_path) + suffix
-  if keep_bytes is None:
-    os.remove(path)
-  else:
-    with open(path, 'r+b') as file:
-      file.truncate(keep_bytes)
-  with Run() as run, pytest.raises(UsageError, match='model.ckpt-0'):
-    restore(run, tmp_path)
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
   expected = pytest.raises(UsageError, match='checkpoint_dir .*file/folder')

@@ -54,24 +54,6 @@ def test_what_is_read_is_what_was_known_at_that_step(tmp_path):
     assert other.has_validated(best[0]) and not other.has_validated(5)
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', '{"validations": 3, "rollbacks": []}', '\x00\xff',
-                                  '{"validations": [[1]], "rollbacks": []}', '[' * 100000,
-                                  '{"validations": [{"step": "1", "loss": 2}], "rollbacks": []}',
-                                  '{"validations": [{"step": 1.5, "loss": 2}], "rollbacks": []}',
-                                  '{"validations": [{"loss": 2}], "rollbacks": []}',
-                                  '{"validations": [], "rollbacks": [{"step": 1}]}',
-                                  # One digit, which would choose another best checkpoint.
-                                  history_of([3, 2])[0].format().replace('loss": 3', 'loss": 0'),
-                                  '{"validations": [{"step": 1, "loss": {"run": "os.system"}}], '
-                                  '"rollbacks": []}'])
-def test_rubbish_is_a_warning_and_a_new_history(tmp_path, text):
-  (tmp_path / HISTORY).write_bytes(text.encode('latin-1'))
-  warnings = []
-  history = History()
-  history.read(str(tmp_path), 5, warnings.append)
-  assert history.best_first() == [] and len(warnings) == 1 and 'start anew' in warnings[0]
-
-
 def test_no_file_is_no_warning(tmp_path):
   History().read(str(tmp_path), 5, pytest.fail)
 

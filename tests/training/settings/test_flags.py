@@ -46,5 +46,12 @@ def test_the_version_is_told(capsys):
                   r'Python [\d.]+\n$', line)
 
 
+def test_words_that_are_no_flags_and_lists_that_are_no_numbers_are_named():
+  with pytest.raises(UsageError, match='split: not a flag. Flags begin with --, as --split'):
+    parse_flags(['main.py', 'split'])
+  with pytest.raises(UsageError, match='decay_epochs=1,two: they must be numbers'):
+    parse_flags(['main.py', '--decay_epochs=1,two', '--schedule=piecewise'])
+
+
 def test_flags_of_a_program_itself_are_meant_too():
   assert find_meant('widht', ['width', 'batch_size']) == ['width']

@@ -42,13 +42,7 @@ class RollCall:
 
   def __init__(self, cluster: Cluster, *, limit_seconds: float,
                limit_name: str = 'start_seconds', tell: Callable[[str], Any] = write_line):
-    """Connects to nobody yet.
-
-    Args:
-      cluster: the workers, this one included.
-      limit_seconds: how long to wait for all, as the settings `limit_name` say.
-      tell: called with a sentence if this worker must wait, and when that changes.
-    """
+    """Connects to nobody yet; `tell` gets a sentence about those that this worker waits for."""
     self.missing: List[int] = list(range(1, len(cluster.addresses))) if cluster.is_chief else [0]
     self._cluster = cluster
     self._limit_seconds = limit_seconds
@@ -281,16 +275,9 @@ def name_ranks(cluster: Cluster, ranks: Sequence[int]) -> str:
 
 
 def check_alike(cluster: Cluster, what: str, facts: Sequence[Mapping[str, Any]], fix: str) -> None:
-  """Makes sure that all workers have the same facts.
+  """Refuses workers whose facts differ; names the one, its facts and those of the others.
 
-  Args:
-    cluster: the workers.
-    what: what the facts are of, in words: 'flags'.
-    facts: of each worker, by rank.
-    fix: what to do if they differ.
-
-  Raises:
-    UsageError: names the worker that differs, its facts, and those of the others.
+  `what` says what the facts are of, as 'flags', and `fix` what to do.
   """
   differences = []
   for name in sorted({name for other in facts for name in other}):

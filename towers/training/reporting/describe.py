@@ -1,6 +1,6 @@
 """What a run says about itself before its first step: devices, data, batches, model, variables."""
 
-from typing import Union
+from typing import Any
 
 from tensorflow_v1 import tf
 from towers.graph.sizes import format_bytes
@@ -13,16 +13,18 @@ from towers.tower.precision import Precision
 from towers.tower.recomputing.recompute import Recomputed
 from towers.training_graph import TrainingGraph
 
+# Where 'auto' asks for nothing that differs.
+_FREE = ('tower_build', 'variables')
+
 
 def describe_run(program: TrainingGraph, *, data: str = '', source: str = '', model: str = '',
                  update: str = '') -> str:
-  """Returns some lines about a program that has been built, and the table of its devices.
+  """Returns some lines about a program in the default graph, and the table of its devices.
 
   Args:
-    program: in the default graph.
-    data: the name of the data set, if it has one.
+    program: that has been built.
+    data, model: their names, if they have some of their own.
     source: where the examples come from and how they are read, if there is more to say.
-    model: its name, if not that of the program's function.
     update: optimizer and learning rate, in a few words.
   """
   reduced, devices = program.gradients, program.devices
@@ -155,18 +157,14 @@ def describe_ops(graph: tf.Graph, num_towers: int) -> str:
   return f"{_count(num_towers, 'tower')} of {in_towers // num_towers:,} ops, {len(ops):,} in all"
 
 
-def describe_check(*, tower_build: str, variables: str, accumulate: Union[int, str],
-                   precision: str, last_batch: str, recompute: str) -> str:
-  """Returns a line on what `--check` compares, and which of these settings it leaves out."""
+def describe_check(config: Any) -> str:
+  """Returns a line on what `--check` compares, and which settings of a `Config` it leaves out."""
   compared = dict(tower_build='reuse', variables='host', accumulate=1, precision='float32',
                   last_batch='keep', recompute='none')
-  given = dict(tower_build=tower_build, variables=variables, accumulate=accumulate,
-               precision=precision, last_batch=last_batch, recompute=recompute)
   line = f'compared: {_assignments(compared)}, plain gradient descent without clipping or decay'
-  for name in ('tower_build', 'variables'):
-    if given[name] == 'auto':
-      del given[name]  # It asks for nothing that differs.
-  others = {name: value for name, value in given.items() if value != compared[name]}
+  given = {name: getattr(config, name) for name in compared}
+  others = {name: value for name, value in given.items()
+            if value != compared[name] and not (value == 'auto' and name in _FREE)}
   return f'{line}; NOT compared: {_assignments(others)}' if others else line
 
 

@@ -10,14 +10,9 @@ _ADVISE_FROM = 0.1
 
 def advise(waited: float, *, input_threads: Optional[int] = None, staging_depth: int = 1,
            is_image_folder: bool = False, needs_threads: bool = True) -> str:
-  """Returns what may help towers that waited for input, or '' if they hardly did.
+  """Returns what may help towers that waited for a share of their time, or '' if they hardly did.
 
-  Args:
-    waited: the share of the training time, 0 to 1.
-    input_threads: examples parsed at a time; None for one on each core.
-    staging_depth: batches that wait in each staging area.
-    is_image_folder: whether each example is a file.
-    needs_threads: whether the input does, see `towers.Inputs`.
+  `needs_threads` says whether the input does, see `towers.Inputs`; the rest are settings.
   """
   if waited < _ADVISE_FROM:
     return ''

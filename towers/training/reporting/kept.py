@@ -24,13 +24,7 @@ def build_callbacks(config: Config, about: About, *, steps: Steps, progress: Pro
                     startup: Startup, history: History) -> Tuple[List[Callback], Optional[Any]]:
   """Returns the callbacks that keep what config asks for, and its `Summaries` or None.
 
-  Args:
-    config: of the run.
-    about: the run.
-    steps: of the session, behind those that an earlier run did.
-    progress: shows warnings, and counts seconds.
-    startup: of the run.
-    history: of validations that earlier runs have written.
+  `steps` stand behind those that earlier runs did, whose validations `history` has.
   """
   callbacks: List[Callback] = []
   summaries = None

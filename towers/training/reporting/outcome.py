@@ -14,9 +14,7 @@ def build_result(steps: Steps, progress: Progress, end: Any, *, trained: Dict[st
   """Returns what `--result_file` holds, by name.
 
   Args:
-    steps: of the session.
-    progress: of the run.
-    end: of the loop, a `LoopEnd`.
+    steps, progress, end: of the run.
     trained: means of the training steps since the validation before the last, by name.
     examples_seen: in all steps, those before a resume included.
     started: time.monotonic() when the process began.

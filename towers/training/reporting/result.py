@@ -26,12 +26,7 @@ def write_result(path: str, result: Dict[str, Any]) -> None:
 
 
 def format_result(result: Dict[str, Any], seconds: float) -> str:
-  """Returns the last line of a run.
-
-  Args:
-    result: of the run.
-    seconds: of the whole run.
-  """
+  """Returns the last line of a run that took so long."""
   parts = [f"done: {result['global_step']:,} steps, {result['examples_seen']:,} examples, "
            f"{seconds:.1f} s"]
   if result['validation_examples']:

@@ -37,14 +37,13 @@ class Summaries(MetricWriter):
 
   def __init__(self, folder: str, *, first_step: int, texts: Dict[str, str], graph: tf.Graph,
                warn: Callable[[str], None] = write_line, clock: Callable[[], float] = time.time):
-    """Creates a file, and writes texts and graph.
+    """Creates a file in a folder, and writes texts in Markdown by their tags, and the graph.
 
     Args:
-      folder: of the file; it exists.
+      folder: exists.
       first_step: steps that an earlier run did.
-      texts: in Markdown, by tag.
-      graph: of the run.
-      warn: called with a warning when an event cannot be written, once until one can.
+      texts, graph: of the run.
+      warn: called when an event cannot be written, once until one can.
       clock: seconds since 1970.
     """
     self._warn = warn

@@ -18,12 +18,9 @@ from towers.warm_start.warm_start import load_values
 
 
 class Data(NamedTuple):
-  """The training examples of a run.
+  """The training examples of a run: their digest, and their plan.
 
-  Attributes:
-    digest: of them.
-    plan: of them.
-    may_be_new: whether a checkpoint of others is taken.
+  `may_be_new` is whether a checkpoint of others is taken.
   """
   digest: Digest
   plan: Plan

@@ -22,9 +22,7 @@ _SECONDS_BETWEEN = 0.2
 def lock_folder(folder: Optional[str], *, wait_seconds: float = 0.0) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it; does nothing for None.
 
-  Args:
-    folder: of checkpoints.
-    wait_seconds: for another process to leave it, such as the chief of a round before.
+  It waits so long for another process to leave it, such as the chief of a round before.
 
   Raises:
     UsageError: the folder cannot be made or written to, or another process has it.

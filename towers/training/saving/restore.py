@@ -77,10 +77,7 @@ def restore(session: Session, path: str, *, averages: Optional[Averages] = None,
     session: in which the variables have their initial values.
     path: of the checkpoint, without file suffixes.
     averages: of the program's weights, or None.
-    names: from names in the checkpoint to names in the program, as in `init_from`; to None for what
-      is left behind.
-    new: patterns of variables, slots among them, that the checkpoint lacks or has in another shape;
-      they keep their values.
+    names, new: how the checkpoint may differ, as `map` and `new` of `towers.Session.restore`.
     data: that the run trains on; None if it may be any.
 
   Returns:

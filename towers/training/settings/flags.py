@@ -102,13 +102,7 @@ def format_flags(settings: Dict[str, Any]) -> List[str]:
 
 
 def format_help(program: str, names: Optional[Sequence[str]] = None, width: int = 120) -> str:
-  """Returns the help: flags in groups, in the order of the data path.
-
-  Args:
-    program: `sys.argv[0]`.
-    names: the flags to show; None for all.
-    width: columns of a line.
-  """
+  """Returns the help: flags in groups, in the order of the data path; `names` are those to show."""
   lines: List[str] = ['Trains a model on towers: one copy of its graph per GPU.',
                       f'usage: python {os.path.basename(program)} [--flag=value ...]']
   for group, settings in GROUPS.items():

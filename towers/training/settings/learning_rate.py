@@ -16,11 +16,6 @@ def build_learning_rate(config: Any, plan: Plan, examples_seen: Any) -> Union[fl
   """Returns the rate of the next update: a float if it never changes, else a float32 scalar.
 
   The tensor is on the host. `get_rate_factor` multiplies it in runs that roll back.
-
-  Args:
-    config: of the run.
-    plan: of the training split.
-    examples_seen: the int64 counter.
   """
   schedule, warmup_epochs, can_fall = (
       config.schedule, config.warmup_epochs, config.on_nan == 'rollback')

@@ -9,29 +9,23 @@ from towers.base.reason import is_about_room
 from towers.base.usage_error import UsageError
 
 _PROBE_BYTES = 4096
+_FILES = ('result_file', 'report', 'trace_file')
+_ANNEXES = dict(report='--report', trace_file='--trace_steps', export_dir='--export_dir')
 
 
-def check_outputs(*, result_file: Optional[str] = None, report: Optional[str] = None,
-                  trace_file: Optional[str] = None, summary_dir: Optional[str] = None,
-                  export_dir: Optional[str] = None, checkpoint_dir: Optional[str] = None) -> None:
+def check_outputs(**paths: Optional[str]) -> None:
   """Makes the folders that a run writes to, writes to each, and sweeps what a killed run left.
 
   A full disk under checkpoints is no error here: `--on_full_disk` says what happens.
 
   Raises:
-    UsageError: a file or folder cannot be written; names the flag, the path and the reason. Or
-      the annex is missing that writes it.
+    UsageError: a path cannot be written, or the annex that writes it is missing; names the flag.
   """
-  for flag, path in (('--report', report), ('--trace_steps', trace_file)):
+  for name, path in paths.items():
+    if path is not None and name in _ANNEXES:
+      load_annex(_ANNEXES[name])  # Refused at once, rather than after the graph is built.
     if path is not None:
-      load_annex(flag)  # Refused at once, rather than after the graph is built.
-  for name, path in (('result_file', result_file), ('report', report), ('trace_file', trace_file)):
-    if path is not None:
-      _check_file(name, path)
-  for name, path in (('summary_dir', summary_dir), ('export_dir', export_dir),
-                     ('checkpoint_dir', checkpoint_dir)):
-    if path is not None:
-      _check_folder(name, path)
+      (_check_file if name in _FILES else _check_folder)(name, path)
 
 
 def _check_file(name, path):
