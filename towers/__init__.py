@@ -45,7 +45,7 @@ _PUBLIC = {
 }
 # Names that programs were written with when they were public; each is used in its own module now.
 _OLD = {
-    'towers.checks.inputs': 'check_inputs',
+    'towers.checks': 'check_inputs',
     'towers.checks.towers': 'CheckReport',
     'towers.data': 'from_tfds',
     'towers.input.batch': 'Batch',

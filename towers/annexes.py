@@ -2,7 +2,7 @@
 
   towers_data      readers of named data sets, and converters
   towers_launch    starts and ends workers: a launcher on one machine, an agent on each host
-  towers_tools     looks at a machine, at a run and for faster settings; exports models
+  towers_tools     looks at a machine, a graph, a run and for faster settings; exports models
 
 A clone has them in extras/. Nothing here imports one before it is asked for: training needs none.
 """
@@ -31,6 +31,7 @@ ANNEXES = {
     'data=npy': 'towers_data.npy_folder:load_npy',
     'data=tfds': 'towers_data.tfds_folder:load_tfds_folder',
     'data=tfrecord': 'towers_data.tfrecord_folder:load_tfrecord_folder',
+    'towers.check_inputs': 'towers_tools.inputs:check_inputs',
     'towers.data.from_tfds': 'towers_data.tfds_folder:from_tfds',
     'towers.data.load_cifar': 'towers_data.cifar:load_cifar',
     'towers.data.load_image_folder': 'towers_data.image_folder:load_image_folder',

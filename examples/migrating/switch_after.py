@@ -1,7 +1,6 @@
 """The same switch, but it takes every example once.  python -m examples.migrating.switch_after"""
 import towers
 from tensorflow_v1 import tf
-from towers.checks.inputs import check_inputs
 from towers.input.feed import build_feed, build_switched_batches
 from towers.input.pipeline import build_inputs
 from towers.input.plan import build_plan
@@ -33,4 +32,5 @@ with tf.Session(config=build_session_config(devices)) as session:
     print('{}: {}'.format(
         what, ', '.join('tower %d takes %s' % (tower, list(map(int, numbers[tower])))
                         for tower in range(NUM_GPUS))))
-print('\n'.join(check_inputs(taken, train.put_ops)) or 'no batch is lost, and none is taken twice')
+print('\n'.join(towers.check_inputs(taken, train.put_ops))
+      or 'no batch is lost, and none is taken twice')

@@ -212,22 +212,6 @@ def test_no_update_comes_before_the_forward_pass_is_over(name, guard, monkeypatc
   assert first_loss() == first_loss(update=lambda *_: tf.no_op())
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize('name', [
-    'moving average', 'moving average, debiased', 'assign', 'tf.layers'])
-def test_fifty_runs_have_one_first_loss(name):
-  with Run(model=MODELS[name], num_towers=1, train=TRAIN) as run:
-    with run.graph.as_default():
-      variables = tf.global_variables() + tf.local_variables()
-    values, found = run.session.run(variables), set()
-    for _ in range(50):
-      for variable, value in zip(variables, values):
-        variable.load(value, run.session)
-      run.steps.start(0)
-      found.add((run.steps.train(), run.steps.train()))
-  assert len(found) == 1
-
-
 def in_place(update):
   """Returns a model whose loss waits for an update."""
   def model(batch, is_training):

@@ -59,90 +59,12 @@ def scalar_sum(batch, is_training):
   return tf.reduce_sum(losses)
 
 
-def sum_by_a_loop(batch, is_training):
-  """Returns the same sum, of values that no rule follows."""
-  losses, _ = small.model(batch, is_training)
-  return tf.reduce_sum(tf.map_fn(tf.identity, losses))
-
-
 def token_mean(batch, is_training):
   """Takes the mean over the tokens of the batch; examples have one to three."""
   features, labels = batch
   mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES, tf.float32)
   losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden')) * mask
   return tf.reduce_sum(losses) / tf.reduce_sum(mask)  # THE LINE OF THE MEAN
-
-
-def masked_mean(batch, is_training):
-  """Does the same with a boolean mask."""
-  features, labels = batch
-  mask = tf.sequence_mask(labels + 1, small.NUM_FEATURES)
-  losses = tf.square(small.dense(features, small.NUM_FEATURES, 'hidden'))
-  return tf.reduce_mean(tf.boolean_mask(losses, mask))  # THE LINE OF THE MASKED MEAN
-
-
-def weighted_loss(batch, is_training):
-  """Uses TensorFlow's own weighted loss, which is the mean over nonzero weights."""
-  features, labels = batch
-  hidden = small.dense(features, small.NUM_CLASSES, 'hidden')
-  weights = tf.cast(labels, tf.float32)
-  return tf.losses.sparse_softmax_cross_entropy(labels, hidden, weights)  # THE LINE OF THE WEIGHTS
-
-
-def recurrent(batch, is_training):
-  """A loop with states [time, batch, units], flattened to [time * batch, units]."""
-  features, labels = batch
-  steps = tf.transpose(tf.expand_dims(features, 2), [1, 0, 2])
-  with tf.variable_scope('cell'):
-    weights = tf.convert_to_tensor(tf.get_variable('weights', [5, 4]))
-  outputs = tf.TensorArray(tf.float32, small.NUM_FEATURES)
-
-  def step(time, state, outputs):
-    state = tf.tanh(tf.matmul(tf.concat([steps[time], state], 1), weights))
-    return time + 1, state, outputs.write(time, state)
-
-  first = tf.zeros([tf.shape(features)[0], 4])
-  _, _, outputs = tf.while_loop(
-      lambda time, *_: time < small.NUM_FEATURES, step, [0, first, outputs])
-  states = outputs.stack()  # [time, batch, units]
-  flat = small.dense(tf.reshape(states, [-1, 4]), 4, 'flat')
-  return cross_entropy(labels, tf.reduce_sum(tf.reshape(flat, tf.shape(states)), 0))
-
-
-def dynamic_rnn(batch, is_training):
-  """The same by TensorFlow 1's own function."""
-  features, labels = batch
-  cell = tf.nn.rnn_cell.LSTMCell(4, name='cell')
-  steps = tf.transpose(tf.expand_dims(features, 2), [1, 0, 2])
-  outputs, _ = tf.nn.dynamic_rnn(cell, steps, dtype=tf.float32, time_major=True)
-  return cross_entropy(labels, outputs[-1])
-
-
-def attention(batch, is_training):
-  """Stacks two heads along the batch dimension: [heads * batch, time, units]."""
-  features, labels = batch
-  x = tf.reshape(small.dense(features, 3 * 8, 'embedding'), [-1, 3, 8])
-  heads = tf.concat(tf.split(x, 2, axis=2), 0)
-  weights = tf.nn.softmax(tf.matmul(heads, heads, transpose_b=True))
-  joined = tf.concat(tf.split(tf.matmul(weights, heads), 2, axis=0), 2)
-  return cross_entropy(labels, tf.reduce_mean(joined, 1))
-
-
-def batch_attention(batch, is_training):
-  """Lets each example attend to all of its batch."""
-  features, labels = batch
-  x = small.dense(features, 4, 'hidden')
-  weights = tf.nn.softmax(tf.matmul(x, x, transpose_b=True))  # THE LINE OF THE PRODUCT
-  return cross_entropy(labels, tf.matmul(weights, x))
-
-
-def in_batch_negatives(batch, is_training):
-  """Discriminates each example from the others of its batch."""
-  features, _ = batch
-  left, right = small.dense(features, 4, 'left'), small.dense(features, 4, 'right')
-  scores = tf.matmul(left, right, transpose_b=True)  # THE LINE OF THE NEGATIVES
-  positions = tf.range(tf.shape(scores)[0])
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=scores)
 
 
 def table(batch, is_training):

@@ -10,16 +10,16 @@ The batch is fed, and so is all that does not follow from a row alone by a law o
 No op is added to the graph, and nothing in it is written.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from tensorflow_v1 import Operation, tf
-from towers.checks.draws import find_draws, find_numbers, find_unfed
+from tensorflow_v1 import tf
 from towers.graph.source import format_op
-from towers.graph.walk import find_dependents, find_needed
-from towers.graph.writes import Write, find_step_writes, find_writes
+from towers.graph.walk import find_dead, find_dependents, find_needed
+from towers.graph.writes import find_writes
 from towers.input.batch import Batch
+from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
 from towers.tower.all_towers import OWN_SUMS, SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
@@ -46,7 +46,11 @@ class Forward:
   Attributes:
     size: the number of rows.
     index: of all rows, in their order.
+    ops: that it runs, in order.
     is_half: whether it computes in 16 bits.
+    of_batch: the ops that depend on the batch.
+    writes: of update ops, loss and metrics, those that depend on the batch.
+    by_row: the values that go with their rows, beside the batch.
   """
 
   def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
@@ -74,30 +78,21 @@ class Forward:
     # normalisation, which has a setting.
     totals = {total.op for total in self._graph.get_collection(SUMS)}
     moments = {total.op for total in self._graph.get_collection(BATCH_SUMS)}
-    self.of_batch = find_dependents([tensor.op for tensor in self.tensors], by_control=False,
-                                    without=totals - moments)
-    ends = {tensor.op for tensor in self.tensors} | totals
-    self._needed = find_needed([value.op for value in self._sums.values()], without=ends)
-    self._ops = sorted(self._needed, key=lambda op: op._id)
+    fed = {tensor.op for tensor in self.tensors}
+    self.of_batch = find_dependents(fed, by_control=False, without=totals - moments)
+    self._needed = find_needed([value.op for value in self._sums.values()], without=fed | totals)
+    self.ops = sorted(self._needed, key=lambda op: op._id)
+    self._draws = find_draws(self.ops)
     self.is_half = any(tensor.dtype in (tf.float16, tf.bfloat16)
-                       for op in self._ops for tensor in op.outputs)
-    self._writes: Optional[List[Write]] = None
+                       for op in self.ops for tensor in op.outputs)
+    updating = find_needed([getattr(op, 'op', op) for op in tower.update_ops])
+    writes = [write for write in find_writes(self._graph)
+              if write.variables and write.op in updating | self._needed]
+    self._writes_early = any(write.op in self._needed for write in writes)
+    self.writes = [write for write in writes if write.op in self.of_batch]
     self._fetches: Dict[Tuple[str, str], Any] = {}
     self._fixed: Dict[Any, Any] = {}
-    self._by_row: Dict[Any, Any] = {}
-
-  @property
-  def has_rows(self) -> bool:
-    """Whether more than the batch goes with its rows."""
-    return bool(self._by_row)
-
-  def find_writes(self) -> List[Write]:
-    """Returns the writes of update ops, loss and metrics that depend on the batch."""
-    if self._writes is None:
-      updating = find_needed([getattr(op, 'op', op) for op in self.tower.update_ops])
-      self._writes = [write for write in find_writes(self._graph) if write.op in self.of_batch
-                      and (write.op in updating or write.op in self._needed) and write.variables]
-    return self._writes
+    self.by_row: Dict[Any, Any] = {}
 
   def prepare(self, feeds_moments: bool = True) -> None:
     """Finds what is fed beside the batch, and what is fetched.
@@ -108,81 +103,73 @@ class Forward:
     Raises:
       LeftOut: a run would change the program's state, or draw what cannot be fed.
     """
-    unfed = find_unfed(self._ops, self._moves_state)
-    if not unfed and find_step_writes(self._sums.values()).early:
-      unfed = 'the loss or a metric changes a variable'
-    if unfed:
-      raise LeftOut(unfed)
+    self._check_alone()
     self._fetches = {('sum', name): value for name, value in self._sums.items()}
     self._fetches.update((('values', name), value.op.inputs[0])
                          for name, value in self.tower.sums.items() if value.op.type == 'Sum')
-    self._by_row, self._fixed = {}, {}
+    self.by_row, self._fixed = {}, {}
     for sums in self._graph.get_collection(BATCH_SUMS, self.tower.scope):
       channels = sums.shape.as_list()[0] // 2
       self._fixed[sums] = np.float32([0.0] * channels + [1.0] * (channels + 1))
-    self._read_draws()
-    own = self._graph.get_collection(SUMS, self.tower.scope)
-    for total, value in zip(own, self._graph.get_collection(OWN_SUMS)):
+    self.by_row.update(self._read([tensor for op in self._draws for tensor in find_numbers(op)]))
+    for total, own in zip(*(self._graph.get_collection(key, self.tower.scope)
+                            for key in (SUMS, OWN_SUMS))):
       if total not in self._fixed:
-        self._fixed[total] = self._fetch(value, self._feed(self.index, AS_IS))
+        self._fixed[total] = self._read([own])[own]
         if not feeds_moments:
-          self._fetches['sum', total.op.name] = value
-    kernels = [op for op in self._ops
+          self._fetches['sum', total.op.name] = own
+    kernels = [op for op in self.ops
                if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
     moments = self._find_moments()
     if feeds_moments and (kernels or moments):
-      self._read_moments(kernels, moments)
+      values = self._read([*(op.outputs[0] for op in kernels), *moments])
+      self._fixed.update((tensor, values[tensor]) for tensor, size in moments.items()
+                         if values[tensor].size == size)
+      self.by_row.update((op.outputs[0], values[op.outputs[0]]) for op in kernels)
+      self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
     elif not self._fixed and any(
         op.type == 'IdentityN' and b'CustomGradient' in op.node_def.attr['_gradient_op_type'].s
-        for op in self._ops):
+        for op in self.ops):
       self._fetches.update(
           (('gradient', variable.op.name), tf.convert_to_tensor(gradient)) for variable, gradient
           in zip(self.tower.variables, self.tower.gradients) if gradient is not None)
 
-  def _read_draws(self):
-    """Feeds what random ops draw for the rows."""
-    numbers = [tensor for op in find_draws(self._ops) for tensor in find_numbers(op)]
-    groups = [numbers] if numbers else []
-    while groups:
-      group = groups.pop()
-      try:
-        self._by_row.update(zip(group, self._fetch(group, self._feed(self.index, AS_IS))))
-      except tf.errors.InvalidArgumentError:  # In a branch that is not taken.
-        groups += [[tensor] for tensor in group] if len(group) > 1 else []
+  def _check_alone(self):
+    """Raises LeftOut if a run would write, or draw in a way that cannot be fed."""
+    if self._writes_early:
+      raise LeftOut('the loss or a metric changes a variable')
+    for op in self._draws:
+      context = op._get_control_flow_context()
+      in_loop = context is not None and context.GetWhileContext() is not None
+      if in_loop or is_random(op) and not self._moves_state:
+        raise LeftOut(f'{op.name} draws {"in a loop" if in_loop else "by a state of its own"}')
+    for op in filter(find_unseedable, self.ops):
+      raise LeftOut(f'{op.name} draws in a function')
+
+  def _read(self, tensors) -> Dict[Any, np.ndarray]:
+    """Returns the values of tensors for all rows, but for those of a branch that is not taken."""
+    try:
+      return dict(zip(tensors, self._fetch(tensors, self.index, AS_IS) if tensors else []))
+    except tf.errors.InvalidArgumentError:
+      alone = [self._read([tensor]) for tensor in tensors] if len(tensors) > 1 else []
+      return {tensor: value for values in alone for tensor, value in values.items()}
 
   def _find_moments(self) -> Dict[Any, int]:
     """Returns what both the loss and updates of moving averages take from the batch: tensors, each
     with the size that a moment has."""
     found: Dict[Any, int] = {}
-    for write in self.find_writes():
+    for write in self.writes:
       [variable, *_] = write.variables
-      updating = find_needed([write.op], within=self.of_batch)
+      if not is_moving_average(variable):
+        continue
       shape = (variable.get_attr('shape') if variable.type == 'VarHandleOp'
                else variable.outputs[0].shape)
-      for op in updating & self._needed if is_moving_average(variable) else ():
-        for tensor in op.outputs:
-          inside = [reader in self._needed for reader in tensor.consumers()]
-          if any(inside) and any(reader in updating and not is_inside for reader, is_inside
-                                 in zip(tensor.consumers(), inside)):
-            found[tensor] = tf.TensorShape(shape).num_elements()
+      updating = find_needed([write.op], within=self.of_batch)
+      for tensor in [tensor for op in updating & self._needed for tensor in op.outputs]:
+        readers = set(tensor.consumers())
+        if readers & self._needed and readers & updating - self._needed:
+          found[tensor] = tf.TensorShape(shape).num_elements()
     return found
-
-  def _read_moments(self, kernels, moments):
-    """Feeds what kernels return with its rows, and moments as they are for all rows."""
-    returned, values = self._fetch([[op.outputs[0] for op in kernels], list(moments)],
-                                   self._feed(self.index, AS_IS))
-    self._by_row.update((op.outputs[0], value) for op, value in zip(kernels, returned))
-    self._fixed.update((tensor, value) for tensor, value in zip(moments, values)
-                       if value.size == moments[tensor])
-    self._fetches.update((('input', op.name), op.inputs[0]) for op in kernels)
-
-  def name_draws(self) -> Dict[str, np.ndarray]:
-    """Returns what goes with its rows, by name without the tower's scope."""
-    return {tensor.name[len(self.tower.scope):]: value for tensor, value in self._by_row.items()}
-
-  def take_draws(self, draws: Dict[str, np.ndarray]) -> None:
-    """Feeds what another tower with the same names has drawn."""
-    self._by_row = {tensor: draws[tensor.name[len(self.tower.scope):]] for tensor in self._by_row}
 
   def run(self, index: Any, layout: str, count: Optional[int] = None) -> Values:
     """Returns what the tower computes for these rows.
@@ -192,38 +179,34 @@ class Forward:
       layout: of what goes with its rows, one of `LAYOUTS`.
       count: of the rows that are real; None for all.
     """
-    keys = list(self._fetches)
-    values = self._fetch([self._fetches[key] for key in keys], self._feed(index, layout, count))
-    return {key: np.asarray(value, np.float64) for key, value in zip(keys, values)}
+    values = self._fetch(list(self._fetches.values()), index, layout, count)
+    return {key: np.asarray(value, np.float64) for key, value in zip(self._fetches, values)}
 
-  def locate(self, orders: Sequence[Any], is_right: Callable[..., bool]) -> str:
+  def locate(self, orders: Sequence[Any], is_right: Callable[[List[np.ndarray]], bool]) -> str:
     """Describes the first op for whose values in all orders `is_right` is false, or returns ''."""
-    left_out = find_dead(self._ops) | {tensor.op for tensor in self._by_row}
-    tensors = [tensor for op in self._ops if op in self.of_batch and op not in left_out
+    left_out = find_dead(self.ops) | {tensor.op for tensor in self.by_row}
+    tensors = [tensor for op in self.ops if op in self.of_batch and op not in left_out
                for tensor in op.outputs
                if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype]
     for begin in range(0, len(tensors), _CHUNK):
       chunk = tensors[begin:begin + _CHUNK]
       try:
-        values = [self._fetch(chunk, self._feed(order, BESIDE)) for order in orders]
+        values = [self._fetch(chunk, order, BESIDE) for order in orders]
       except tf.errors.OpError:
         break
       for tensor, *of_orders in zip(chunk, *values):
-        if not is_right(*(np.asarray(value, np.float64) for value in of_orders)):
+        if not is_right([np.asarray(value, np.float64) for value in of_orders]):
           return f'; its rows are first mixed by {format_op(tensor.op)}'
     return ''
 
-  def _feed(self, index, layout, count=None):
+  def _fetch(self, fetches, index, layout, count=None):
+    """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
     feed = {tensor: value[index] for tensor, value in zip(self.tensors, self.rows)}
     feed.update({number: len(index) if count is None else count for number in (
         self.batch.num_examples, self.tower.num_global_examples) if tf.is_tensor(number)})
     feed.update(self._fixed)
     feed.update({tensor: take_rows(value, index, self.size, layout)
-                 for tensor, value in self._by_row.items()})
-    return feed
-
-  def _fetch(self, fetches, feed):
-    """Runs, though TensorFlow lets nobody feed or fetch what is inside of a branch."""
+                 for tensor, value in self.by_row.items()})
     graph = self._graph
     kept = graph._unfeedable_tensors, graph._unfetchable_ops
     graph._unfeedable_tensors, graph._unfetchable_ops = type(kept[0])(), type(kept[1])()
@@ -242,14 +225,3 @@ def take_rows(value: np.ndarray, index: Any, size: int, layout: str) -> np.ndarr
                 else np.asarray(index)[:, None] * outer + np.arange(outer))
       return np.take(value, chosen.ravel(), axis)
   return value
-
-
-def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
-  """Returns the ops of branches and loops, which may not run, or run often; `ops` are in order."""
-  dead: Set[Operation] = set()
-  for op in ops:
-    is_inside = op._get_control_flow_context() is not None
-    if op.type != 'Exit' and (is_inside or op.type == 'Switch' or op.type != 'Merge' and any(
-        tensor.op in dead for tensor in op.inputs)):
-      dead.add(op)
-  return dead

@@ -4,7 +4,7 @@ A program that does not repeat cannot be compared with anything. The check names
 that differs, in the order of the data flow.
 """
 
-from typing import NamedTuple, Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 from towers.checks.comparison import same_bits
 from towers.checks.trial import END, GRADIENT, INPUT, LOSS, OP, START, Step, Trial
@@ -26,20 +26,10 @@ _ADVICE = {
 }
 
 
-class Change(NamedTuple):
-  """The first value that differs between two runs.
-
-  Attributes:
-    what: a noun phrase for the value.
-    advice: a sentence with the fix.
-  """
-  what: str
-  advice: str
-
-
 def find_change(first: Trial, second: Trial, left: Sequence[Step], right: Sequence[Step]
-                ) -> Optional[Change]:
-  """Returns the first value that differs between two runs of one tower, or None.
+                ) -> Optional[Tuple[str, str]]:
+  """Returns the first value that differs between two runs of one tower, and a sentence with the
+  fix; or None.
 
   Args:
     first: one build of the program.
@@ -56,18 +46,18 @@ def find_change(first: Trial, second: Trial, left: Sequence[Step], right: Sequen
   key = _find_first(ours, theirs) or _find_first(left[index], right[index])
   kind, name = key
   if kind == START and (key not in ours or key not in theirs):
-    return Change(f'the variable {name}, which one of two builds alone has',
-                  'A model must give its variables the same names in each call.')
+    return (f'the variable {name}, which one of two builds alone has',
+            'A model must give its variables the same names in each call.')
   if kind == INPUT:
     [value, *_] = ours[key]
     what = (f'the input batch: tensor {name} ({value.dtype}, {list(value.shape)}) of step '
             f'{index + 1}')
   elif kind == OP:
     op = first.find_op(name)
-    what = f'the op {first.shorten(op)} ({op.type}{find_line(op)}) in step {index + 1}'
+    what = f'the op {name.split(":")[0]} ({op.type}{find_line(op)}) in step {index + 1}'
   else:
     what = _NAMES[kind].format(index + 1, name)
-  return Change(what, _ADVICE[kind])
+  return what, _ADVICE[kind]
 
 
 def _find_first(ours, theirs):

@@ -15,11 +15,12 @@ from typing import List, NamedTuple
 import numpy as np
 
 from tensorflow_v1 import tf
+from towers.base.reason import find_reason
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import INCONCLUSIVE, Difference, compare, find_norm
-from towers.checks.draws import has_state
+from towers.checks.law import find_coupling
 from towers.checks.repeats import find_change
-from towers.checks.trial import END, GRADIENT, LOSS, START, Trial
+from towers.checks.trial import END, GRADIENT, INPUT, LOSS, START, Trial
 from towers.data.examples import Examples
 from towers.graph.source import format_op
 from towers.placement.devices import build_devices
@@ -106,11 +107,23 @@ def check(model: Model, examples: Examples, *, num_towers: int = 2, batch_size: 
   kind = build_devices(max(num_towers, 1), device).kind
 
   def build(count):
-    return Trial(model, examples, is_training=is_training, num_towers=count, seed=seed,
-                 batch_size=batch_size, device=kind.lower(),
+    return Trial(model if is_training else _without_updates(model), examples, num_towers=count,
+                 seed=seed, batch_size=batch_size, device=kind.lower(),
                  batch_norm=batch_norm if is_training else 'first')
 
   return _compare_programs(build, num_towers, num_steps, kind)._replace(device=kind)
+
+
+def _without_updates(model):
+  """Returns the model for validation, with an update that does nothing, so that no check misses
+  one."""
+  def changed(batch, is_training):
+    del is_training
+    returned = model(batch, False)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.no_op())
+    return returned
+
+  return changed
 
 
 def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
@@ -129,8 +142,8 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
 
   again = second.run(num_steps)
   change = find_change(first, second, one, again)
-  changed = change and CheckReport(num_towers, _compare(one, one, again), [change.advice],
-                                   not_repeated=change.what)
+  changed = change and CheckReport(num_towers, _compare(one, one, again), [change[1]],
+                                   not_repeated=change[0])
   if changed and kind != 'GPU':
     return changed
   noisy = second.run(num_steps, starts=_shake(one, first.program.towers[0].variables),
@@ -147,7 +160,7 @@ def _compare_programs(build, num_towers, num_steps, kind) -> CheckReport:
   rows = _compare(one, noisy, several)
   if not np.isfinite([step[LOSS, 'loss'] for step in one]).all():
     return CheckReport(num_towers, rows, ['Even the losses of one tower are not finite.'])
-  draws = ', '.join(first.shorten(op) for op in first.draws if has_state(op))
+  draws = ', '.join(first.stateful_draws)
   causes = _judge(first, one, num_towers)
   if not causes and num_towers > 1 and not all(row.agrees for row in rows):
     causes = _find_normalised(first) or ([] if draws else [_find_reason(rows)])
@@ -188,11 +201,19 @@ def _compare(one, noisy, several) -> List[Difference]:
 
 
 def _judge(first, one, num_towers) -> List[str]:
-  """Returns what the law says of one tower's batches, though it refuses them."""
-  try:
-    return first.judge(one, num_towers) if num_towers > 1 else []
-  except UsageError as error:
-    return [str(error)]
+  """Returns what the law says of one tower's batches, of the first for which it says anything."""
+  with first.open() as session:
+    for step in one if num_towers > 1 else ():
+      first.start_from(session, step)
+      rows = [np.asarray(values[0]) for (kind, _), values in step.items() if kind == INPUT]
+      try:
+        found = find_coupling(first.program.towers[0], first.program.batches[0], session, rows,
+                              num_parts=num_towers, moves_state=True)
+      except UsageError as error:
+        found = [str(error)]
+      if found:
+        return found
+  return []
 
 
 def _find_normalised(trial) -> List[str]:
@@ -219,7 +240,4 @@ def _find_reason(rows) -> str:
 
 def _summarize(error):
   """Returns the op that failed and the reason, without the stacks that TensorFlow adds."""
-  lines = error.message.split('Node: ')[-1].splitlines()
-  line = next((line for line in lines
-               if line.strip() and not line.startswith(("'", 'Graph execution error'))), '')
-  return line if error.op is None else f'{format_op(error.op)}: {line}'
+  return ('' if error.op is None else f'{format_op(error.op)}: ') + find_reason(error)

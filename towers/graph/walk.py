@@ -1,6 +1,8 @@
-"""Walks over a graph: the ops that an op needs, and those that need it."""
+"""Walks over a graph: the ops that an op needs, those that need it, those that may not run, and
+the functions that it calls.
+"""
 
-from typing import Container, Iterable, Optional, Set
+from typing import Any, Container, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from tensorflow_v1 import Operation
 
@@ -47,3 +49,34 @@ def find_dependents(ops: Iterable[Operation], by_control: bool = True,
       if by_control:
         pending.extend(op._control_outputs)
   return dependents
+
+
+def find_dead(ops: Sequence[Operation]) -> Set[Operation]:
+  """Returns the ops of branches and loops, which may not run, or run often; `ops` are in order."""
+  dead: Set[Operation] = set()
+  for op in ops:
+    is_inside = op._get_control_flow_context() is not None
+    if op.type != 'Exit' and (is_inside or op.type == 'Switch' or op.type != 'Merge' and any(
+        tensor.op in dead for tensor in op.inputs)):
+      dead.add(op)
+  return dead
+
+
+def find_called(graph: Any, node: Any) -> List[str]:
+  """Returns the names of the graph's functions that a node calls."""
+  functions = [function for value in node.attr.values()
+               for function in [value.func, *value.list.func]]
+  return [name for name in [node.op, *(function.name for function in functions)]
+          if name and graph._is_function(name)]
+
+
+def walk_called(graph: Any, node: Any) -> Iterator[Tuple[str, Any]]:
+  """Yields the nodes of all functions that a node calls, each after its function's name."""
+  pending, seen = find_called(graph, node), set()
+  while pending:
+    name = pending.pop()
+    if name not in seen:
+      seen.add(name)
+      for inner in graph._get_function(name).definition.node_def:
+        yield name, inner
+        pending += find_called(graph, inner)

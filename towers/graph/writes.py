@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from tensorflow_v1 import Gradient, Graph, Operation, Tensor, tf
 from towers.base.usage_error import UsageError
-from towers.graph.walk import find_dependents, find_needed
+from towers.graph.walk import find_called, find_dependents, find_needed
 
 _VARIABLES = ('VarHandleOp', 'VariableV2', 'Variable')
 _READERS = frozenset((
@@ -225,16 +225,10 @@ def _changes(op, tensor):
   indices = [index for index, value in enumerate(op.inputs) if value is tensor]
   if tensor.dtype._is_ref_dtype:
     return any(op._input_types[index]._is_ref_dtype for index in indices)
-  functions = _find_functions(op.node_def)
+  functions = find_called(op.graph, op.node_def)
   num_inputs = len(op.inputs)
   return not functions or any(_function_changes(op.graph, name, num_inputs - index)
                               for name in functions for index in indices)
-
-
-def _find_functions(node):
-  """Returns the names of the functions that a node calls."""
-  return [function.name for value in node.attr.values()
-          for function in ([value.func] if value.HasField('func') else value.list.func)]
 
 
 def _function_changes(graph, name, from_end):
@@ -242,10 +236,9 @@ def _function_changes(graph, name, from_end):
 
   From the end, since the arguments that a call, a branch or a loop passes on are its last inputs.
   """
-  function = graph._get_function(name)
-  if function is None or from_end > len(function.definition.signature.input_arg):
+  definition = graph._get_function(name).definition
+  if from_end > len(definition.signature.input_arg):
     return True
-  definition = function.definition
   names = {definition.signature.input_arg[-from_end].name}
   # The nodes of a function's body are in no particular order.
   num_names = 0
@@ -258,7 +251,7 @@ def _function_changes(graph, name, from_end):
     uses = [len(inputs) - index for index, value in enumerate(inputs) if value in names]
     if not uses or node.op in _READERS or node.op in _PASSES:
       continue
-    functions = _find_functions(node)
+    functions = find_called(graph, node)
     if not functions or any(_function_changes(graph, inner, use)
                             for inner in functions for use in uses):
       return True

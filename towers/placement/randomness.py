@@ -20,10 +20,14 @@ import numpy as np
 
 from tensorflow_v1 import Operation, Tensor, Variable, tf
 from towers.base.usage_error import UsageError
+from towers.graph.walk import walk_called
 from towers.placement.host import HOST
 
 # The inputs that decide what a stateless op draws.
 _SEED_INPUTS = ('seed', 'key', 'counter')
+# Ops that draw by a seed that they take.
+_STATELESS = re.compile('Stateless(Random(?!Get)|Truncated|Parameterized|Multinomial|Shuffle)')
+_CUTS = ('Slice', 'StridedSlice', 'Reshape')
 # Ops of tf.random.Generator.
 _GENERATOR = re.compile('Stateful(?!PartitionedCall)|Rng(Read|Skip)|NonDeterministicInts')
 # Ops that call functions of the graph, besides ops whose type is the function's name.
@@ -147,6 +151,25 @@ def set_seeds(op: Operation, seed: int, seed2: int) -> None:
   op._set_attr('seed2', tf.AttrValue(i=seed2))
 
 
+def find_draws(ops: Iterable[Operation]) -> List[Operation]:
+  """Returns the ops that draw random numbers which other ops use.
+
+  No op uses those of an op whose stateless twin has taken its place.
+  """
+  return [op for op in ops if (_STATELESS.match(op.type) or is_random(op))
+          and any(output.consumers() for output in op.outputs)]
+
+
+def find_numbers(op: Operation) -> List[Tensor]:
+  """Returns what an op draws; of a stateless one, cut to the rows of its tower."""
+  if is_random(op):
+    return list(op.outputs)
+  [tensor] = op.outputs
+  while [reader.type for reader in tensor.consumers()] in [[cut] for cut in _CUTS]:
+    tensor = tensor.consumers()[0].outputs[0]
+  return [tensor]
+
+
 def _find_seed_inputs(op):
   """Returns the indices of the inputs that decide what a stateless op draws, else []."""
   if not op.type.startswith('Stateless') and op.type != 'RandomIndexShuffle':
@@ -165,24 +188,9 @@ def find_unseedable(op, is_stateless_fine=False):
   graph = op.graph
   if op.type not in _CALLS and not graph._is_function(op.type):
     return ''
-  pending, seen = _find_called(graph, op.node_def), set()
-  while pending:
-    name = pending.pop()
-    if name in seen:
-      continue
-    seen.add(name)
-    for node in graph._get_function(name).definition.node_def:
-      is_stateless = node.op.startswith('Stateless') and node.op not in _CALLS
-      if (_is_random_node(node) or _GENERATOR.match(node.op)
-          or (is_stateless and not is_stateless_fine)):
-        return f'{node.op} in the function {name}, which the op {op.name} calls'
-      pending += _find_called(graph, node)
+  for name, node in walk_called(graph, op.node_def):
+    is_stateless = node.op.startswith('Stateless') and node.op not in _CALLS
+    if (_is_random_node(node) or _GENERATOR.match(node.op)
+        or (is_stateless and not is_stateless_fine)):
+      return f'{node.op} in the function {name}, which the op {op.name} calls'
   return ''
-
-
-def _find_called(graph, node):
-  """Returns the names of the graph's functions that a node calls."""
-  names = [node.op]
-  for value in node.attr.values():
-    names += [value.func.name] + [function.name for function in value.list.func]
-  return [name for name in names if name and graph._is_function(name)]

@@ -57,29 +57,19 @@ def check_penalties(loss: Tensor, penalties: Sequence[Tensor], ops: Sequence[Ope
   Raises:
     UsageError: names the penalty and the fix.
   """
-  if not penalties:
-    return
-  own = {penalty.op for penalty in penalties}
   # TensorFlow 2.x computes a regularizer's penalty anew wherever it is used, in the same scope.
-  variables = {_split_regularizer(op)[0] for op in own}
-  for op in ops:
-    variable, rest = _split_regularizer(op)
-    if rest and variable in variables:
-      own.add(op)
+  marks = [penalty.op.name.partition('/Regularizer/')[:2] for penalty in penalties]
+  scopes = tuple(''.join(mark) for mark in marks if mark[1])
+  own = {penalty.op for penalty in penalties}.union(
+      op for op in ops if scopes and op.name.startswith(scopes))
   dependents = find_dependents(own, by_control=False)
   if loss.op in dependents:
-    found = min(map(_split_regularizer, own & find_needed([loss.op], within=dependents)))
-    name = f'that of {found[0]}' if all(found) else found[0]
-    raise UsageError("The model's loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, "
-                     f'{name}, whose gradient is added once for all towers: it would count twice. '
-                     'Return the loss without penalties, as '
+    found = min(op.name for op in own & find_needed([loss.op], within=dependents))
+    name, mark, _ = found.partition('/Regularizer/')
+    raise UsageError('The model\'s loss holds a penalty of tf.GraphKeys.REGULARIZATION_LOSSES, '
+                     f'{"that of " if mark else ""}{name}, whose gradient is added once for all '
+                     'towers: it would count twice. Return the loss without penalties, as '
                      'tf.losses.get_total_loss(add_regularization_losses=False) does.')
-
-
-def _split_regularizer(op):
-  """Returns (variable, rest) by the name of an op of the variable's penalty, or else (name, '')."""
-  variable, _, rest = op.name.partition('/Regularizer/')
-  return variable, rest
 
 
 def _is_same_everywhere(op):

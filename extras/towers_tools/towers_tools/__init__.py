@@ -1,1 +1,1 @@
-"""Towers tools: what looks at a machine, at a run, and for faster settings."""
+"""Towers tools: what looks at a machine, at a graph, at a run, and for faster settings."""

@@ -7,10 +7,11 @@
 """
 
 import itertools
-from typing import Any, Collection, Dict, Iterable, Iterator, Set
+from typing import Any, Collection, Dict, Iterable, Set
 
 from tensorflow_v1 import tf
 from towers.base.usage_error import UsageError
+from towers.graph.walk import walk_called
 from towers.tower.cloning.names import get_op_name
 
 _FIX = 'Build with tower_build=reuse.'
@@ -49,20 +50,17 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
       pending.append(source)
 
 
-def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> None:
+def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
   """Refuses an op whose state other ops of its tower set, or that calls a Python function.
 
   Args:
     inside: the ops that are cloned.
     nodes: all of the graph's, by name.
-    library: the graph's functions, a FunctionDefLibrary.
 
   Raises:
     UsageError: names the op and its type.
   """
   graph = tf.get_default_graph()
-  bodies = {function.signature.name: function.node_def for function in library.function}
-  calls_python: Dict[str, str] = {}
   holds_state = dict.fromkeys(_WITHIN_A_STEP, False)
   for name in sorted(inside):
     kind = nodes[name].op
@@ -71,8 +69,8 @@ def check_state(inside: Iterable[str], nodes: Dict[str, Any], library: Any) -> N
     if holds_state[kind]:
       raise UsageError(f'The op {name} ({kind}) of the model holds what other ops have set, as a '
                        f'lookup table does, and clones of the tower leave these ops out. {_FIX}')
-    found = _find_python(nodes[name], bodies, calls_python)
-    if found:
+    called = itertools.chain([kind], (inner.op for _, inner in walk_called(graph, nodes[name])))
+    for found in filter(_CALLS_PYTHON.__contains__, called):
       raise UsageError(f'The op {name} ({found}) of the model calls a Python function, which '
                        f'clones of the tower would share, with all that it remembers. {_FIX} Or, '
                        'if it remembers nothing: tf.py_func(…, stateful=False).')
@@ -84,30 +82,6 @@ def _makes_handle(op_def):
     return argument.is_ref or argument.type == tf.resource.as_datatype_enum
 
   return any(map(is_handle, op_def.output_arg)) and not any(map(is_handle, op_def.input_arg))
-
-
-def _find_python(node, bodies, known) -> str:
-  """Returns the type of an op in a node or its functions that calls Python, or ''."""
-  if node.op in _CALLS_PYTHON:
-    return node.op
-  for name in _find_functions(node):
-    if name in bodies and name not in known:
-      known[name] = ''  # A function may call itself.
-      found = (_find_python(inner, bodies, known) for inner in bodies[name])
-      known[name] = next(filter(None, found), '')
-    if known.get(name):
-      return known[name]
-  return ''
-
-
-def _find_functions(node) -> Iterator[str]:
-  yield node.op
-  for value in node.attr.values():
-    kind = value.WhichOneof('value')
-    if kind == 'func':
-      yield value.func.name
-    elif kind == 'list':
-      yield from (function.name for function in value.list.func)
 
 
 def count_names() -> int:

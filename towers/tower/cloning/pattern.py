@@ -66,7 +66,7 @@ class Pattern:
     self._inside = _reach_back(roots, nodes, own)
     check_scope(roots, self._inside, nodes=nodes, made=made,
                 batch={tensor.op.name for tensor in _tensors(batch)})
-    check_state(self._inside, nodes, graph_def.library)
+    check_state(self._inside, nodes)
     replicated = {name for replicas in store.replicas.values() for name in replicas}
     self._inside -= {name for name in self._inside
                      if self._is_shared_read(nodes[name], recording, replicated)}

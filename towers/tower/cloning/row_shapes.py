@@ -1,13 +1,13 @@
 """Row shapes: shapes of which only the number of rows is open, found without a run.
 
 Gradients ask for the shape of nearly every activation, in an op each. Most of them are `[n, ...]`
-with the batch's n, and there are few different ones. TensorFlow's own inference tells which: in a
-copy of the graph whose batch has a number of rows that nothing else has, an axis of as many is n.
+with the batch's n, and there are few different ones.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from tensorflow_v1 import Tensor, tf
+from towers.graph.resized import infer_shapes
 from towers.input.batch import Batch
 from towers.tower.batch_norm_layer import is_choice
 from towers.tower.cloning.names import get_op_name
@@ -23,22 +23,29 @@ class RowShapes:
     batch: a tensor `[n, ...]`, or None where nothing depends on n.
   """
 
-  def __init__(self, batch: Batch, nodes: Sequence[Any], graph_def: Any):
+  def __init__(self, batch: Batch, nodes: Sequence[Any], whole: Any):
     """Finds the shapes that the tower asks for.
 
     Args:
       batch: of the tower.
       nodes: of the tower, in the graph's order.
-      graph_def: of the whole graph.
+      whole: the GraphDef of the whole graph.
     """
+    given = tf.nest.flatten(batch.tensors)
     # GPUs have no kernel for the shape of strings.
-    tensors = [tensor for tensor in tf.nest.flatten(batch.tensors) if tensor.dtype != tf.string]
+    tensors = [tensor for tensor in given if tensor.dtype != tf.string]
     self.batch: Any = tensors[0] if tensors and batch.num_rows is None else None
     asked = _find_asked(nodes) if self.batch is not None else []
+    try:
+      shapes = asked and infer_shapes(
+          asked, {tensor.name: [_ROWS, *tensor.shape.as_list()[1:]] for tensor in given},
+          {node.name: node for node in whole.node})
+    except ValueError:  # Sizes that are no product of as many rows.
+      shapes = []
     self._axes: Dict[str, List[int]] = {}
-    for tensor, sizes in zip(asked, _infer(asked, batch, graph_def) if asked else []):
-      axes = [axis for axis, size in enumerate(tensor.shape.as_list() or []) if size is None]
-      if sizes is not None and [sizes[axis] for axis in axes] == [_ROWS]:
+    for tensor, shape in zip(asked, shapes):
+      axes = [axis for axis, size in enumerate(tensor.shape.as_list()) if size is None]
+      if shape.ndims is not None and [shape.as_list()[axis] for axis in axes] == [_ROWS]:
         self._axes[tensor.name] = axes
 
   def find(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
@@ -57,41 +64,6 @@ def _find_asked(nodes) -> List[Tensor]:
           for tensor in graph.get_operation_by_name(node.name).inputs
           if tensor.op.name not in branched and tensor.shape.ndims is not None
           and not tensor.shape.is_fully_defined()]
-
-
-def _infer(asked, batch, graph_def) -> List[Optional[List[Optional[int]]]]:
-  """Returns the shapes of tensors where the batch has `_ROWS` rows."""
-  given = {tensor.name: tensor for tensor in tf.nest.flatten(batch.tensors)}
-  nodes = {node.name: node for node in graph_def.node}
-  needed = tf.GraphDef(versions=graph_def.versions, library=graph_def.library)
-  seen: Set[str] = set()
-  taken: Set[str] = set()
-  pending = [tensor.op.name for tensor in asked if tensor.name not in given]
-  while pending:
-    name = pending.pop()
-    if name not in seen:
-      seen.add(name)
-      node = needed.node.add()
-      node.CopyFrom(nodes[name])
-      node.device = ''
-      node.attr.pop('_class', None)
-      sources = [source for source in node.input if not source.startswith('^')]
-      del node.input[:]
-      node.input.extend(sources)
-      sources = [source if ':' in source else source + ':0' for source in sources]
-      taken.update(given.keys() & sources)
-      pending += [get_op_name(source) for source in sources if source not in given]
-  with tf.Graph().as_default() as graph:
-    inputs = {name: tf.placeholder(tensor.dtype, [_ROWS, *tensor.shape.as_list()[1:]], 'batch_')
-              for name, tensor in given.items()}
-    try:
-      tf.import_graph_def(needed, input_map={name: inputs[name] for name in taken}, name='')
-    except ValueError:  # Sizes that are no product of as many rows.
-      return []
-    found = [inputs.get(tensor.name) for tensor in asked]
-    shapes = [(graph.get_tensor_by_name(tensor.name) if stand_in is None else stand_in).shape
-              for tensor, stand_in in zip(asked, found)]
-  return [None if shape.ndims is None else shape.as_list() for shape in shapes]
 
 
 def _find_branched(nodes) -> Set[str]:

@@ -46,28 +46,20 @@ _HAS_COUNTER = hasattr(tf.raw_ops, 'StatelessRandomUniformV2')
 _PHILOX = 1
 
 
-class _Kind(NamedTuple):
-  """A distribution.
-
-  Attributes:
-    make: the stateless op.
-    blocks: that the generator counts for as many numbers as one block holds.
-  """
-  make: Callable[..., Tensor]
-  blocks: int = 1
-
-
 def _get_stateless(name):
   return getattr(tf.raw_ops, f'Stateless{name}' + ('V2' if _HAS_COUNTER else ''))
 
 
+# The stateless ops that make a distribution.
 _KINDS = {
-    'RandomUniform': _Kind(_get_stateless('RandomUniform')),
-    'RandomStandardNormal': _Kind(_get_stateless('RandomNormal')),
-    'RandomUniformInt': _Kind(_get_stateless('RandomUniformInt')),
-    # It reserves numbers to draw again.
-    'TruncatedNormal': _Kind(_get_stateless('TruncatedNormal'), blocks=256),
+    'RandomUniform': _get_stateless('RandomUniform'),
+    'RandomStandardNormal': _get_stateless('RandomNormal'),
+    'RandomUniformInt': _get_stateless('RandomUniformInt'),
+    'TruncatedNormal': _get_stateless('TruncatedNormal'),
 }
+# Blocks that the generator counts for as many numbers as one block holds: this distribution
+# reserves numbers to draw again.
+_BLOCKS = {'TruncatedNormal': 256}
 # Numbers that 1.14 may draw for a global batch: 256 MB.
 _MOST_NUMBERS = 2 ** 26
 # A counter of 64 bits holds the step below the turn, and the turn of a loop below that of an outer
@@ -187,7 +179,7 @@ class _Drawer:
       **limits: of integers.
     """
     def make(shape, block):
-      return self._make(op, _KINDS[type_], shape, block, **limits or dict(dtype=dtype))
+      return self._make(op, type_, shape, block, **limits or dict(dtype=dtype))
 
     fold = self._draws.folds.get(self._names[op], guess_fold(static, self._batch))
     if self._place is None or fold == 0:
@@ -198,7 +190,7 @@ class _Drawer:
       row_size = fold * static[1:].num_elements() if is_known else self._find_row_size(size)
     if is_known and not _HAS_COUNTER and row_size * (self._place.batch_size or 1) > _MOST_NUMBERS:
       return None
-    block, skipped = self._find_begin(row_size, dtype, _KINDS[type_])
+    block, skipped = self._find_begin(row_size, dtype, _BLOCKS.get(type_, 1))
     stride = self._place.stride
     if stride == 1 and skipped is None:
       return make(shape, block)
@@ -220,7 +212,7 @@ class _Drawer:
           numbers = tf.slice(tf.reshape(numbers, [-1]), first, own)
       return tf.reshape(numbers, shape)
 
-  def _make(self, op, kind, shape, block, **settings):
+  def _make(self, op, type_, shape, block, **settings):
     """Returns numbers from the block on."""
     key, _ = name_seeds(self._draws.seed, f'draw {self._names[op]}')
     with tf.device(HOST):
@@ -231,7 +223,7 @@ class _Drawer:
                            alg=tf.constant(_PHILOX)) if _HAS_COUNTER else dict(seed=counter))
       # XLA would draw other numbers by the same seeds.
       with tf.xla.experimental.jit_scope(compile_ops=False):
-        return kind.make(shape=shape, **settings)
+        return _KINDS[type_](shape=shape, **settings)
 
   def _find_row_size(self, size):
     """Returns how many of `size` numbers an example has, at least 1."""
@@ -240,11 +232,11 @@ class _Drawer:
         self._begins['rows'] = leading_size(self._batch.tensors, tf.int64)
     return tf.maximum(size // self._begins['rows'], 1)
 
-  def _find_begin(self, row_size, dtype, kind):
+  def _find_begin(self, row_size, dtype, blocks):
     """Returns the block of the first row's numbers, and how many to leave out; None for none."""
     in_block = 2 if dtype.size == 8 else 4
     is_static = isinstance(row_size, int)
-    key = row_size, in_block, kind.blocks
+    key = row_size, in_block, blocks
     if is_static and key in self._begins:
       return self._begins[key]
     graph = tf.get_default_graph()
@@ -254,11 +246,11 @@ class _Drawer:
       if not _HAS_COUNTER:
         begin = tf.constant(0, tf.int64), number
       elif is_static and row_size % in_block == 0:
-        begin = self._place.first * (row_size // in_block * kind.blocks), None
+        begin = self._place.first * (row_size // in_block * blocks), None
       elif is_static and row_size * self._place.multiple % in_block == 0:
-        begin = number // in_block * kind.blocks, None
+        begin = number // in_block * blocks, None
       else:
-        begin = number // in_block * kind.blocks, number % in_block
+        begin = number // in_block * blocks, number % in_block
     if is_static:
       self._begins[key] = begin
     return begin

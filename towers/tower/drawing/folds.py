@@ -7,9 +7,10 @@ number of rows, in a graph beside: from the ops themselves where the number of r
 by another call of the model, which has made constants of it.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 
 from tensorflow_v1 import Operation, tf
+from towers.graph.resized import infer_shapes
 from towers.input.batch import Batch
 
 # Primes that no model has: of rows, and of other axes of any size.
@@ -44,20 +45,18 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
     call_again: calls the model in the default graph, for names in the same scope.
   """
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
+  fed, is_open = tf.nest.flatten(batch.tensors), batch.num_rows is None
   if not draws:
     return {}
-  fed = tf.nest.flatten(batch.tensors)
-  is_open = batch.num_rows is None
   try:
-    with tf.Graph().as_default() as graph:
-      stand_ins = [tf.placeholder(tensor.dtype, _resize(tensor.shape), 'folds/batch')
-                   for tensor in fed]
-      if is_open:
-        found = _copy(draws, dict(zip([tensor.name for tensor in fed], stand_ins)))
-      else:
-        call_again(stand_ins)
-        found = [graph.get_operation_by_name(op.name) for op in draws]
-      shapes = [op.outputs[0].shape for op in found]
+    if is_open:
+      shapes = infer_shapes([op.outputs[0] for op in draws],
+                            {tensor.name: _resize(tensor.shape) for tensor in fed})
+    else:
+      with tf.Graph().as_default() as graph:
+        call_again([tf.placeholder(tensor.dtype, _resize(tensor.shape), 'folds/batch')
+                    for tensor in fed])
+        shapes = [graph.get_operation_by_name(op.name).outputs[0].shape for op in draws]
   except Exception:  # A model that takes no other number of rows, or layers of another graph.
     return {}
   folds: Dict[str, Optional[int]] = {}
@@ -74,26 +73,3 @@ def _resize(shape):
   if shape.ndims is None:
     return shape
   return [_ROWS] + [_ANY if size is None else size for size in shape.as_list()[1:]]
-
-
-def _copy(draws: List[Operation], stand_ins: Dict[str, Any]) -> List[Operation]:
-  """Returns copies of the draws, of stand-ins by the name of a tensor, in the default graph."""
-  graph = draws[0].graph
-  definition = tf.GraphDef(versions=graph.graph_def_versions)
-  definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
-  pending, seen, used = list(draws), set(draws), {}
-  while pending:
-    op = pending.pop()
-    node = definition.node.add()
-    node.CopyFrom(op.node_def)
-    node.device = ''
-    node.attr.pop('_class', None)
-    node.input[:] = [tensor.name for tensor in op.inputs]
-    for tensor in op.inputs:
-      if tensor.name in stand_ins:
-        used[tensor.name] = stand_ins[tensor.name]
-      elif tensor.op not in seen:
-        seen.add(tensor.op)
-        pending.append(tensor.op)
-  return tf.import_graph_def(definition, input_map=used, name='',
-                             return_elements=[op.name for op in draws])

@@ -212,31 +212,25 @@ def _find_shared(ops, towers, made_of):
 def _number(ops):
   """Returns a number for each op, equal for two that compute the same function of the input.
 
-  In the graph's order an op may precede its inputs, above all in loops. Two ops with such inputs
-  count as the same if their other inputs are, until the late inputs turn out to differ.
+  In the graph's order an op may precede its inputs, in loops. Such inputs count as the same, until
+  another round finds that they differ.
   """
-  apart: Dict[Operation, int] = {}
+  described = {op: _describe(op) for op in ops}
+  before: Dict[Operation, int] = {}
   while True:
     known: Dict[Any, int] = {}
     numbers: Dict[Operation, int] = {}
-    early = []
     for op in ops:
       # Such an op is like no other, even if both look the same.
       is_itself = op.type in _TAKES or (not op.inputs and op.type not in ('Const',) + _VARIABLES)
-      inputs = tuple(
-          (numbers[tensor.op], tensor.value_index) for tensor in op.inputs if tensor.op in numbers)
-      key: Any = op if is_itself else (op.type, _describe(op), inputs, apart.get(op))
+      inputs = tuple((numbers.get(tensor.op, ('late', before.get(tensor.op))), tensor.value_index)
+                     for tensor in op.inputs)
+      # What a round has told apart stays apart.
+      key: Any = op if is_itself else (op.type, described[op], inputs, before.get(op))
       numbers[op] = known.setdefault(key, len(known))
-      if len(inputs) < len(op.inputs):
-        early.append(op)
-
-    seen: Dict[Any, int] = {}
-    before = len(set(apart.values()))
-    for op in early:
-      key = (numbers[op], tuple((numbers[tensor.op], tensor.value_index) for tensor in op.inputs))
-      apart[op] = seen.setdefault(key, len(seen))
-    if len(seen) == before:
+    if len(known) == len(set(before.values())):
       return numbers
+    before = numbers
 
 
 def _describe(op):

@@ -1,0 +1,48 @@
+"""Resized: the shapes that tensors would have, if inputs of the graph had others.
+
+TensorFlow's own inference tells, in a copy of what they are computed from. An input whose first
+axis has a size that nothing else has shows which other axes have as many.
+"""
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from tensorflow_v1 import Tensor, tf
+
+
+def infer_shapes(tensors: Sequence[Tensor], shapes: Mapping[str, Any],
+                 nodes: Optional[Mapping[str, Any]] = None) -> List[Any]:
+  """Returns the static shapes of tensors of the default graph; no op is added to it, nothing runs.
+
+  Args:
+    tensors: any.
+    shapes: of the inputs, by name; what these are computed from is left out.
+    nodes: the graph's by name, if they are at hand.
+
+  Raises:
+    ValueError: an op cannot have such inputs.
+  """
+  graph = tf.get_default_graph()
+  definition = tf.GraphDef(versions=graph.graph_def_versions)
+  definition.library.CopyFrom(graph.as_graph_def(from_version=graph.version).library)
+  pending = list({tensor.op: None for tensor in tensors if tensor.name not in shapes})
+  seen = set(pending)
+  used: Dict[str, Tensor] = {}
+  while pending:
+    op = pending.pop()
+    node = definition.node.add()
+    node.CopyFrom(nodes[op.name] if nodes else op.node_def)
+    node.device = ''
+    node.attr.pop('_class', None)
+    node.input[:] = [tensor.name for tensor in op.inputs]
+    for tensor in op.inputs:
+      if tensor.name in shapes:
+        used[tensor.name] = tensor
+      elif tensor.op not in seen:
+        seen.add(tensor.op)
+        pending.append(tensor.op)
+  with tf.Graph().as_default() as copy:
+    stand_ins = {name: tf.placeholder(tensor.dtype, shapes[name], 'resized/input')
+                 for name, tensor in used.items()}
+    tf.import_graph_def(definition, input_map=stand_ins, name='')
+    return [tf.TensorShape(shapes[tensor.name]) if tensor.name in shapes
+            else copy.get_tensor_by_name(tensor.name).shape for tensor in tensors]
