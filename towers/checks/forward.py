@@ -55,14 +55,9 @@ class Forward:
 
   def __init__(self, tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
                moves_state: bool = False):
-    """Finds what a run takes.
+    """Finds what a run takes, of a session with variables and the values of `Batch.flatten`.
 
-    Args:
-      tower: the first.
-      batch: of the tower.
-      session: with its variables.
-      rows: the values of `Batch.flatten`.
-      moves_state: whether the state of a random op may move.
+    The state of a random op may move only if `moves_state`.
     """
     self.tower, self.batch, self.session = tower, batch, session
     *values, count = rows

@@ -16,7 +16,7 @@ loop does on other data than these, no single batch tells.
 import functools
 import logging
 import time
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from towers.base.output import write_line
 from towers.base.usage_error import UsageError
 from towers.checks.comparison import find_norm
 from towers.checks.forward import AS_IS, BESIDE, LAYOUTS, Forward, LeftOut, Values, take_rows
-from towers.data.composite import decode_batch
 from towers.graph.source import format_op
 from towers.input.batch import Batch
 from towers.tower.batch_norm import is_moving_average
@@ -57,7 +56,6 @@ _PAD_FIX = 'use last_batch=drop, whose batches have one shape too, or keep'
 
 def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any,
                  rows: Optional[Sequence[Any]], *, num_parts: Optional[int] = None,
-                 model: Optional[Callable[[Any], Any]] = None,
                  runs_per_epoch: Optional[int] = None) -> None:
   """Warns of a model whose loss, metrics, penalties or updates are no sums over examples.
 
@@ -73,8 +71,6 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
     session: with the program's variables.
     rows: the first tower's examples, as `Feed.start` returns them; without any nothing is done.
     num_parts: into which a step's global batch is divided: towers, workers, micro-batches.
-    model: from a batch's tensors to what the model returns, to be called once more on any number of
-      rows where batches have one static size, to find a sum in place of a mean. Or None.
     runs_per_epoch: forward runs of all towers in an epoch; where the measurement takes longer than
       a share of them and some seconds, a line says that it was left out. None for no limit.
 
@@ -85,7 +81,7 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
   num_parts = num_parts or len(towers)
   if rows is None:
     return
-  found = find_coupling(towers[0], batches[0], session, rows, num_parts=num_parts, model=model,
+  found = find_coupling(towers[0], batches[0], session, rows, num_parts=num_parts,
                         runs_per_epoch=runs_per_epoch)
   if found:
     logging.getLogger('towers').warning(
@@ -96,14 +92,8 @@ def check_towers(towers: Sequence[Tower], batches: Sequence[Batch], session: Any
 
 def judge(program: Any, session: Any, rows: Optional[Sequence[Any]]) -> None:
   """Does what `check_towers` does for a program, from the rows that its feed has let see."""
-  plan, switch = program.plan, program.validation and program.validation.is_validating
-
-  def call(tensors):
-    is_training = True if switch is None else tf.placeholder_with_default(True, [])
-    return program.model(tensors, is_training)
-
+  plan = program.plan
   check_towers(program.towers, program.batches, session, rows, num_parts=_count_parts(program),
-               model=call,
                runs_per_epoch=plan.steps_per_epoch * plan.accumulate * len(program.towers))
 
 
@@ -117,7 +107,6 @@ def _count_parts(program):
 
 
 def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any], *, num_parts: int,
-                  model: Optional[Callable[[Any], Any]] = None,
                   runs_per_epoch: Optional[int] = None, moves_state: bool = False) -> List[str]:
   """Returns a sentence for each part of a tower that depends on other examples of its batch.
 
@@ -133,7 +122,7 @@ def find_coupling(tower: Tower, batch: Batch, session: Any, rows: Sequence[Any],
       if batch.is_padded:
         _check_filler(forward)
       if num_parts > 1 and forward.size > 1:
-        found += _find_mixed(forward, num_parts, model, runs_per_epoch)
+        found += _find_mixed(forward, num_parts, runs_per_epoch)
     except LeftOut as reason:
       write_line(f'Whether {num_parts} parts of a step equal one was not measured, since {reason}; '
                  '--check, or towers.check, tries them out.')
@@ -176,7 +165,7 @@ def _check_filler(forward) -> None:
                      f'{_locate(law, forward, fillers)}: {_PAD_FIX}.')
 
 
-def _find_mixed(forward, num_parts, model, runs_per_epoch) -> List[str]:
+def _find_mixed(forward, num_parts, runs_per_epoch) -> List[str]:
   """Returns a sentence on the sum that differs most, if any does.
 
   Raises:
@@ -201,7 +190,7 @@ def _find_mixed(forward, num_parts, model, runs_per_epoch) -> List[str]:
     law = functools.partial(_sum_over_rows, orders=orders)
     gaps.append(_find_gap(functools.partial(law, layouts=[layout]), runs, forward.is_half))
     if gaps[-1][0] <= 1:
-      _check_scale(forward, once, layout, num_parts, model, limit)
+      _check_scale(forward, once, layout, num_parts, limit)
       return []
   _, name, share = min(gaps)
   return [f'{name[0].upper()}{name[1:]} depends on other examples of the batch, by {share:.2g} of '
@@ -258,19 +247,17 @@ def _locate(law, forward, orders) -> str:
       orders, lambda values: _find_share(law, values, _LEAST) <= _ROUNDING[forward.is_half][1])
 
 
-def _check_scale(forward, once, layout, num_parts, model, limit) -> None:
+def _check_scale(forward, once, layout, num_parts, limit) -> None:
   """Refuses sums that do not double with the examples."""
   is_open = all(tensor.shape.ndims and tensor.shape.as_list()[0] is None
                 for tensor in forward.tensors)
   if not is_open:
-    if model is None:
-      return
     _check_price('calling the model once more', len(forward.ops) * _OP_SECONDS, limit)
   try:
     if is_open:
       twice = forward.run(np.concatenate([forward.index] * 2), layout)
     else:
-      once, twice = _call_again(model, forward)
+      once, twice = _call_again(forward)
   except Exception:  # A model may hold a row for each example, and do anything in another graph.
     return
   times, name, share = _find_gap(lambda values: [[(values[1], 2 * values[0])]], [
@@ -284,20 +271,18 @@ def _check_scale(forward, once, layout, num_parts, model, limit) -> None:
         f'of one. {_SCALE_FIX}')
 
 
-def _call_again(model, forward) -> List[Values]:
+def _call_again(forward) -> List[Values]:
   """Returns the sums of the model on the rows, and on the rows twice, in a graph of its own."""
   with tf.Graph().as_default(), tf.Session(
       config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     batch = Batch(tf.nest.pack_sequence_as(forward.batch.tensors, [
         tf.placeholder(tensor.dtype, [None, *tensor.shape.as_list()[1:]])
         for tensor in forward.tensors]), tf.placeholder(tf.int32, []))
-    with tf.name_scope('again') as scope, tf.variable_scope(
-        tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False):
-      sums = sum_returned(model(decode_batch(batch.tensors)), batch)
+    sums = sum_returned(forward.tower.compute_beside(batch.tensors, scope='again/'), batch)
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     session.run(tf.tables_initializer())
     tower = forward.tower._replace(
-        scope=scope, loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
+        scope='again/', loss=sums.values['loss'], sums=sums.values, weights=sums.weights,
         gradients=[], update_ops=[], penalties=[])
     again = Forward(tower, batch, session, [*forward.rows, forward.size], moves_state=True)
     again.prepare(feeds_moments=False)

@@ -29,13 +29,7 @@ _ADVICE = {
 def find_change(first: Trial, second: Trial, left: Sequence[Step], right: Sequence[Step]
                 ) -> Optional[Tuple[str, str]]:
   """Returns the first value that differs between two runs of one tower, and a sentence with the
-  fix; or None.
-
-  Args:
-    first: one build of the program.
-    second: another build.
-    left: the steps of the first.
-    right: as many of the second.
+  fix; or None. Left and right are the steps of two builds.
   """
   differing = (index for index, pair in enumerate(zip(left, right)) if _find_first(*pair))
   index = next(differing, None)

@@ -44,16 +44,7 @@ class Trial:
   """
 
   def __init__(self, model: Model, examples: Examples, **settings: Any):
-    """Builds the program.
-
-    Args:
-      model: of each tower.
-      examples: of the plan.
-      **settings: of the program.
-
-    Raises:
-      ValueError: what building it raises, UsageErrors among them.
-    """
+    """Builds the program, of its settings by name; raises what that raises."""
     with tf.Graph().as_default() as graph:
       self.program = Program(
           model, train=examples, optimizer=tf.train.GradientDescentOptimizer(_LEARNING_RATE),
@@ -139,6 +130,6 @@ class Trial:
 
 
 def _find_inputs(batches) -> Step:
-  """Returns each tower's tensors by their position, their number last."""
+  """Returns each tower's tensors by their position, the number of examples last."""
   towers = zip(*(map(tf.convert_to_tensor, batch.flatten()) for batch in batches))
   return {(INPUT, str(index)): list(values) for index, values in enumerate(towers)}

@@ -94,11 +94,7 @@ def find_step_writes(of_towers: Iterable[Optional[Gradient]], update_ops: Iterab
 
 
 def check_updates(update_ops: Iterable[Any]) -> None:
-  """Refuses update ops inside of loops, for which nothing outside can wait.
-
-  Raises:
-    UsageError: names the op and the fix.
-  """
+  """Raises UsageError for update ops inside of loops, for which nothing outside can wait."""
   for op in _find_ops(update_ops):
     context = op._get_control_flow_context()
     if context is not None and op.type in ('Exit', 'RefExit'):
@@ -111,11 +107,7 @@ def check_updates(update_ops: Iterable[Any]) -> None:
 
 
 def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> None:
-  """Refuses early writes that would run more than once in a step.
-
-  Raises:
-    UsageError: names the op, the variable and the fix.
-  """
+  """Raises UsageError for early writes that would run more than once in a step."""
   for write in writes.early:
     for variable in write.variables:
       fault = (f'The op {write.op.name} changes the variable {variable.name} while the loss is '
@@ -130,11 +122,7 @@ def check_once(writes: StepWrites, *, num_towers: int, accumulates: bool) -> Non
 
 
 def check_replicated(writes: StepWrites) -> None:
-  """Refuses writes to trainable variables, of which every tower or worker has a replica.
-
-  Raises:
-    UsageError: names the op, the variable and the fix.
-  """
+  """Raises UsageError for writes to trainable variables, if each tower or worker has a replica."""
   trained = {variable.op.name for variable in tf.trainable_variables()}
   for write in writes.early + writes.late:
     for variable in write.variables:
@@ -146,15 +134,12 @@ def check_replicated(writes: StepWrites) -> None:
 
 
 def check_measuring(measured: Iterable[Tensor], is_validating: Optional[Tensor]) -> None:
-  """Refuses early writes that would run in validation too.
+  """Raises UsageError for early writes that would run in validation too.
 
   Args:
     measured: sums of the losses and metrics of towers that train and validate in turn.
     is_validating: the placeholder that switches between the two; None for a tower that only
       validates.
-
-  Raises:
-    UsageError: names the op, the variable and the fix.
   """
   for write in find_step_writes(measured).early:
     if is_validating is None or not _is_switched(write.op, is_validating):

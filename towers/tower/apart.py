@@ -16,7 +16,7 @@ from towers.input.batch import Batch
 
 def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequence[Operation], *,
                 index: int, others: Sequence[str], batch: Batch) -> None:
-  """Refuses results of a tower that are computed from another tower's ops.
+  """Raises UsageError for results of a tower that are computed from another tower's ops.
 
   An op that depends on nothing fed, read or drawn may be shared: it is the same in every tower.
 
@@ -26,9 +26,6 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
     index: of the tower.
     others: the name scopes of the towers before it, each with a slash at its end.
     batch: of the tower; it may come from anywhere.
-
-  Raises:
-    UsageError: names the result, the other tower's op, the collection that holds it, and the fix.
   """
   # A layer may name its ops after the tower that first called it.
   own = set(ops).union(tensor.op for tensor in batch.flatten() if tf.is_tensor(tensor))
@@ -47,15 +44,12 @@ def check_apart(results: Mapping[str, Sequence[Optional[Gradient]]], ops: Sequen
 
 
 def check_penalties(loss: Tensor, penalties: Sequence[Tensor], ops: Sequence[Operation]) -> None:
-  """Refuses a loss that includes a penalty of its tower in REGULARIZATION_LOSSES.
+  """Raises UsageError for a tower's loss that includes one of its REGULARIZATION_LOSSES.
 
   Args:
-    loss: the tower's, a tensor.
-    penalties: that were added.
+    loss: the tower's.
+    penalties: that were added to the collection.
     ops: all that were made for the tower.
-
-  Raises:
-    UsageError: names the penalty and the fix.
   """
   # TensorFlow 2.x computes a regularizer's penalty anew wherever it is used, in the same scope.
   marks = [penalty.op.name.partition('/Regularizer/')[:2] for penalty in penalties]

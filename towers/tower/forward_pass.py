@@ -44,6 +44,7 @@ class Tower(NamedTuple):
     losses: the names of several losses, whose means add up to the loss; empty for one loss.
     wholes: metrics of the whole split, by name, with the tower's rows.
     recomputed: the activations that the backward pass computes again, `Recomputed`, or None.
+    compute_beside: calls its model in another graph, see `ModelCall`.
   """
   device: str
   scope: str
@@ -63,6 +64,7 @@ class Tower(NamedTuple):
   losses: Sequence[str] = ()
   wholes: Mapping[str, Whole] = {}
   recomputed: Any = None
+  compute_beside: Optional[Callable[..., Any]] = None
 
 
 def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
@@ -90,7 +92,7 @@ def build_forward(call: ModelCall, batch: Batch, *, index: int, device: str,
   tower = Tower(device, scope, share, sums, batch.num_examples, update_ops, penalties,
                 call.whole.num_examples, call.whole.divisor, batch.put_op,
                 num_micro_batches=call.whole.num_micro_batches, weights=weights, losses=losses,
-                wholes=wholes)
+                wholes=wholes, compute_beside=call.compute_beside)
 
   ops = [op for op in graph.get_operations()[num_ops:] if op not in store.initial_ops]
   keep_order(ops)

@@ -76,15 +76,16 @@ class ModelCall(NamedTuple):
       contexts.enter_context(naming_missing(tower=index))
       return self.model(decode_batch(tensors), self.is_training)
 
-  def compute_beside(self, tensors: Any, *, scope: str) -> None:
+  def compute_beside(self, tensors: Any, *, scope: str) -> Any:
     """Calls the model in another graph, which must not show in what the model keeps in itself."""
     owner = getattr(self.model, '__self__', self.model)
     kept = dict(getattr(owner, '__dict__', {}))
     beside = self._replace(
         store=build_variable_store(devices=[HOST]),
-        is_training=tf.placeholder(tf.bool, []) if tf.is_tensor(self.is_training) else True)
+        is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(self.is_training) else
+        True)
     try:
       with tf.name_scope(scope):
-        beside.compute(tensors, index=0, scope=scope)
+        return beside.compute(tensors, index=0, scope=scope)
     finally:
       getattr(owner, '__dict__', {}).update(kept)

@@ -22,7 +22,7 @@ _CALLS_PYTHON = {'PyFunc', 'EagerPyFunc'}
 
 def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any], made: Set[str],
                 batch: Collection[str]) -> None:
-  """Refuses an op that clones would share, but that is made from the tower or its batch.
+  """Raises UsageError for an op that clones would share, but that the tower's batch makes.
 
   Args:
     roots: the ops of a tower's results.
@@ -30,9 +30,6 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
     nodes: all of the graph's, by name.
     made: the ops that the tower has added to the graph.
     batch: the ops of the tower's batch.
-
-  Raises:
-    UsageError: names the op.
   """
   pending = [*roots, *(source for name in inside for source in map(get_op_name, nodes[name].input))]
   seen: Set[str] = set()
@@ -51,14 +48,11 @@ def check_scope(roots: Iterable[str], inside: Set[str], *, nodes: Dict[str, Any]
 
 
 def check_state(inside: Iterable[str], nodes: Dict[str, Any]) -> None:
-  """Refuses an op whose state other ops of its tower set, or that calls a Python function.
+  """Raises UsageError for an op whose state others of its tower set, or that calls Python.
 
   Args:
     inside: the ops that are cloned.
     nodes: all of the graph's, by name.
-
-  Raises:
-    UsageError: names the op and its type.
   """
   graph = tf.get_default_graph()
   holds_state = dict.fromkeys(_WITHIN_A_STEP, False)

@@ -18,12 +18,7 @@ _ROWS, _ANY = 1013, 23
 
 
 def guess_fold(shape: Any, batch: Batch) -> Optional[int]:
-  """Returns how many rows an example seems to have, 0 for none, None for any number.
-
-  Args:
-    shape: of a draw.
-    batch: of the tower.
-  """
+  """Returns how many rows of a draw an example seems to have, 0 for none, None for any number."""
   if shape.ndims is None:
     return None
   size = shape.as_list()[0] if shape.ndims else 1
@@ -40,8 +35,8 @@ def find_folds(ops: Iterable[Operation], batch: Batch, *, scope: str,
 
   Args:
     ops: that draw.
-    batch: of the tower.
-    scope: the tower's.
+    batch: of their tower.
+    scope: of it.
     call_again: calls the model in the default graph, for names in the same scope.
   """
   draws = [op for op in ops if guess_fold(op.outputs[0].shape, batch) != 0]
