@@ -23,6 +23,8 @@ ROOMS = [
     'towers.training.stepping', 'towers.training.cluster',
     'towers.training.reporting', 'towers.serving', 'towers.forward', 'towers.opened',
     'towers.session', 'towers.program',
+    # What the law measures in a session; these open sessions of programs.
+    'towers.checks.trial', 'towers.checks.repeats', 'towers.checks.towers',
     'towers.training', 'towers.launch', 'towers.command_line', 'towers.script', 'towers.__main__',
     'main', 'towers_data', 'towers_launch', 'towers_tools', 'examples', 'benchmarks',
 ]
