@@ -58,10 +58,11 @@ def compare(name: str, ours: Any, expected: Any, noisy: Any, *, largest: float =
     largest: the largest value of the same kind, such as of all gradients.
     share: the least noise, as a share of the value.
   """
-  if not (_is_number(ours) and _is_number(expected)):
+  try:
+    difference, scale = find_norm(ours, expected), find_norm(expected)
+  except (TypeError, ValueError):
     is_same = same_bits(ours, expected)
     return Difference(name, 0.0 if is_same else math.inf, 0.0, 0.0, AGREES if is_same else DIFFERS)
-  difference, scale = find_norm(ours, expected), find_norm(expected)
   noise = max(find_norm(noisy, expected), share * scale)
   explained = _NOISE_TOLERANCE * noise
   allowed = min(explained, _LARGEST_SHARE * scale)
@@ -104,8 +105,3 @@ def find_norm(values: Any, others: Any = None) -> float:
 
 def _arrays(values):
   return [np.asarray(value) for value in (values if isinstance(values, list) else [values])]
-
-
-def _is_number(values):
-  return all(array.dtype.kind in 'fiub' or array.dtype.name == 'bfloat16'
-             for array in _arrays(values))
