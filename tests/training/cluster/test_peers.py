@@ -11,7 +11,7 @@ import pytest
 from tensorflow_v1 import tf
 from tests.harness.in_process_cluster import find_ports
 from towers.placement.cluster import Cluster
-from towers.training.cluster.peers import REFUSED, Connections, Peers, find_fault, find_faults
+from towers.training.cluster.peers import REFUSED, Connections, Peers, greet
 
 FOUR = Cluster(['a:1', 'b:1', 'c:1', 'd:1'], 1)
 
@@ -66,9 +66,8 @@ def test_a_server_of_tensorflow_greets():
   address = f'localhost:{find_ports(1)[0]}'
   config = tf.ConfigProto()
   server = tf.train.Server({'worker': [address]}, job_name='worker', task_index=0, config=config)
-  assert find_fault(address) == ''
+  assert greet(address)[0] == ''
   cluster = Cluster([address, address], 1)
-  assert find_faults(cluster, [0]) == {0: ''}
   # It keeps connections that say nothing, for longer than from one check to the next.
   connections = Connections()
   for seconds in (0, 1, 0):
@@ -81,12 +80,12 @@ def test_a_server_of_tensorflow_greets():
     (None, 'does not answer'), (b'', REFUSED),
     (b'HTTP/1.1 400 Bad Request\r\n', 'is no TensorFlow server')])
 def test_others_do_not(greeting, fault):
-  assert find_fault(listen(greeting), seconds=0.5) == fault
+  assert greet(listen(greeting), seconds=0.5)[0] == fault
 
 
 def test_nobody_and_nowhere():
-  assert find_fault(f'127.0.0.1:{find_ports(1)[0]}') == REFUSED
-  assert find_fault('no.such.host.invalid:1').startswith('cannot be reached: ')
+  assert greet(f'127.0.0.1:{find_ports(1)[0]}')[0] == REFUSED
+  assert greet('no.such.host.invalid:1')[0].startswith('cannot be reached: ')
 
 
 @pytest.mark.parametrize('resets', [False, True])
@@ -97,7 +96,7 @@ def test_a_process_that_another_has_replaced_between_two_checks_has_ended(resets
   assert peers.find_gone() == peers.find_gone() == []
   first.end(resets)
   second = Server(first.port)
-  assert find_fault(cluster.addresses[0]) == ''
+  assert greet(cluster.addresses[0])[0] == ''
   assert peers.find_gone() == [f'worker 0 (127.0.0.1:{first.port}) has ended']
   for server in (second, other):
     server.end()

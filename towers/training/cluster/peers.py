@@ -37,16 +37,9 @@ _SECONDS_TO_SEE = 5.0
 _MOST_AT_A_TIME = 16
 
 
-def find_fault(address: str, seconds: float = _SECONDS_TO_GREET) -> str:
-  """Returns '' if a TensorFlow server greets at 'host:port', else what happens, in words."""
-  fault, connection = _connect(address, seconds)
-  if connection:
-    connection.close()
-  return fault
-
-
-def _connect(address, seconds=_SECONDS_TO_GREET) -> Tuple[str, Optional[socket.socket]]:
-  """Returns the fault, and the connection with a server that greets."""
+def greet(address: str, seconds: float = _SECONDS_TO_GREET
+          ) -> Tuple[str, Optional[socket.socket]]:
+  """Returns the connection with a TensorFlow server at 'host:port', else the fault, in words."""
   host, _, port = address.rpartition(':')
   try:
     with contextlib.ExitStack() as stack:
@@ -66,28 +59,19 @@ def _connect(address, seconds=_SECONDS_TO_GREET) -> Tuple[str, Optional[socket.s
   return 'is no TensorFlow server' if greeting else REFUSED, None
 
 
-def find_faults(cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
-  """Returns what `find_fault` finds of some workers, by rank."""
-  return _ask_all(find_fault, cluster, ranks)
-
-
-def _ask_all(ask, cluster, ranks):
-  """Asks many at a time."""
-  addresses = [cluster.addresses[rank] for rank in ranks]
-  with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
-    return dict(zip(ranks, threads.map(ask, addresses)))
-
-
 class Connections:
-  """What `find_faults` finds, and whose process has ended since the last time it was asked."""
+  """Those with other workers, each open until the next time that its worker is asked."""
 
   def __init__(self):
     self._open: Dict[int, socket.socket] = {}
 
   def find_faults(self, cluster: Cluster, ranks: Sequence[int]) -> Dict[int, str]:
-    """Returns the faults of some workers, and of those of the last time that have ended."""
+    """Returns what `greet` finds of some workers, by rank, or that they have ended since."""
     older, self._open, faults = self._open, {}, {}
-    for rank, (fault, connection) in _ask_all(_connect, cluster, ranks).items():
+    addresses = [cluster.addresses[rank] for rank in ranks]
+    with concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(ranks))) as threads:
+      greetings = list(threads.map(greet, addresses))
+    for rank, (fault, connection) in zip(ranks, greetings):
       faults[rank] = fault
       if connection:
         self._open[rank] = connection

@@ -28,7 +28,7 @@ from towers.placement.cluster import Cluster
 from towers.placement.collectives import sum_of_workers
 from towers.placement.devices import build_session_config
 from towers.placement.workers import Workers
-from towers.training.cluster.peers import REFUSED, Peers, find_faults
+from towers.training.cluster.peers import REFUSED, Connections, Peers
 from towers.training.cluster.roll_call import RollCall, check_alike, name_ranks
 from towers.training.faults.run_error import RunError, WorkerGone
 from towers.training.stepping.startup import Startup
@@ -77,10 +77,11 @@ class Worker:
     Raises:
       WorkerGone: one does not within `limit_seconds`; names it.
     """
-    until = time.monotonic() + limit_seconds
+    until, connections = time.monotonic() + limit_seconds, Connections()
     missing = [rank for rank in range(len(self.cluster.addresses)) if rank != self.cluster.rank]
     while True:
-      faults = {rank: fault for rank, fault in find_faults(self.cluster, missing).items() if fault}
+      found = connections.find_faults(self.cluster, missing)
+      faults = {rank: fault for rank, fault in found.items() if fault}
       missing = sorted(faults)
       if not faults:
         return

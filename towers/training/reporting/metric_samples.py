@@ -9,9 +9,10 @@ an uninterrupted one. Only these steps compute the gradient norm, and nothing is
 two steps.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 from towers.input.plan import Plan
+from towers.training.reporting.pace import Pace
 from towers.training.reporting.progress import Callback
 from towers.training.settings.intervals import Interval
 from towers.training.stepping.steps import Steps
@@ -72,7 +73,7 @@ class MetricSamples(Callback):
     self._metric_writers = metric_writers
     self._has_validated = has_validated
     self._last_step = first_step
-    self._mark: Optional[Tuple[int, float, float]] = None
+    self._mark: Optional[Pace] = None  # Of the last sample.
     self._metrics_mark = steps.metrics.mark()
     self._begin(first_step)
 
@@ -81,17 +82,17 @@ class MetricSamples(Callback):
     if step <= self._last_step:  # It updated nothing.
       return
     self._last_step = step
-    if self._mark is None:
-      self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
+    pace = Pace(step, train_seconds, self._steps.metrics.input_wait_seconds)
+    self._mark = self._mark or pace
     if self._every.is_due(step):
-      sample = self._build_sample(step, loss, train_seconds)
+      sample = self._build_sample(pace, loss)
       metrics = self._steps.metrics.since(self._metrics_mark)
       metrics.pop('loss', None)  # The sample has that of its own step.
       self._metrics_mark = self._steps.metrics.mark()
       update = self._steps.update
       for metric_writer in self._metric_writers:
         metric_writer.sample(sample, metrics, update.summaries if update else ())
-      self._mark = (step, train_seconds, self._steps.metrics.input_wait_seconds)
+      self._mark = pace
       self._steps.measure(self._every.is_due(step + 1))
     elif self._every.is_due(step + 1):
       self._steps.measure(True)
@@ -129,21 +130,10 @@ class MetricSamples(Callback):
     self._metrics_mark = self._steps.metrics.mark()
     self._steps.measure(self._every.is_due(step + 1))
 
-  def _build_sample(self, step, loss, train_seconds):
-    speed, wait = self._measure_speed(step, train_seconds)
+  def _build_sample(self, pace, loss):
     update, nan = self._steps.update, float('nan')
     return Sample(
-        step=step, loss=float(loss), learning_rate=update.learning_rate if update else nan,
-        gradient_norm=update.gradient_norm if update else nan, examples_per_second=speed,
-        input_wait=wait)
-
-  def _measure_speed(self, step, train_seconds):
-    """Returns examples per second and the share of time waited, since the last sample."""
-    assert self._mark is not None
-    before, seconds_before, waited_before = self._mark
-    seconds = train_seconds - seconds_before
-    if step == before or seconds <= 0:
-      return None, None
-    examples = self._plan.examples_before(step) - self._plan.examples_before(before)
-    waited = float(self._steps.metrics.input_wait_seconds - waited_before)
-    return examples / seconds, min(waited / seconds, 1.0)
+        step=pace.step, loss=float(loss), learning_rate=update.learning_rate if update else nan,
+        gradient_norm=update.gradient_norm if update else nan,
+        examples_per_second=pace.speed_since(self._mark, self._plan),
+        input_wait=pace.wait_since(self._mark))

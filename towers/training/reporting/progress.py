@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, TextIO
 
 from towers.base.output import is_notebook, write
 from towers.input.plan import Plan
+from towers.training.reporting.pace import Pace
 from towers.training.stepping.training_metrics import TrainingMetrics
 from towers.training.stepping.validation_pass import format_means
 
@@ -97,7 +98,6 @@ class Progress:
     """
     self._total_steps = total_steps
     self._total_epochs = plan.position(total_steps - 1)[0] + 1
-    self._first_step = self._step = first_step
     self._plan = plan
     self._learning_rate = learning_rate
     self._on_first_step = on_first_step
@@ -120,11 +120,9 @@ class Progress:
     self._next_show = float('-inf')
 
     self.first_step_at: Optional[float] = None
-    self._first_timed_step = first_step
+    # Of the last step, the last one that is not timed, and the last line.
+    self._pace = self._began = self._shown = Pace(first_step, 0.0, 0.0)
     self._mark = 0.0  # The end of the last step or pause, from which training time counts.
-    self._train_seconds = 0.0
-    self._shown_step, self._shown_train_seconds = first_step, 0.0
-    self._untimed_wait_seconds = self._shown_wait_seconds = 0.0
     self._paused_seconds = self.longest_pause = 0.0
 
   def step(self, *, step: int, loss: float) -> None:
@@ -134,21 +132,19 @@ class Progress:
       # The first step includes set-up, so the speed counts from the second one.
       self.first_step_at = now
       self._on_first_step()
-      self._first_timed_step = self._shown_step = step
-      self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+      self._begin(step)
     else:
-      self._train_seconds += now - self._mark
-    self._step, self._mark = step, now
+      self._pace = Pace(step, self._pace.seconds + now - self._mark, self._input_wait_seconds())
+    self._mark = now
     for callback in self.callbacks:
-      callback.step(step=step, loss=loss, train_seconds=self._train_seconds)
+      callback.step(step=step, loss=loss, train_seconds=self._pace.seconds)
 
     if (now >= self._next_show or step == self._total_steps) and not self._is_quiet:
       self._next_show = now + (
           _SECONDS_BETWEEN_DRAWINGS_IN_A_CELL if self._is_cell else
           _SECONDS_BETWEEN_DRAWINGS if self._draws else _SECONDS_BETWEEN_LINES)
       self._show(now, loss)
-      self._shown_step, self._shown_train_seconds = step, self._train_seconds
-      self._shown_wait_seconds = self._input_wait_seconds()
+      self._shown = self._pace
 
   def validation(self, *, step: int, metrics: Dict[str, float], examples: int) -> None:
     """Writes the means over the validation split, for the weights after `step` updates."""
@@ -176,11 +172,13 @@ class Progress:
   def rewind(self, step: int) -> None:
     """Continues from an earlier step, and measures speed and metrics anew."""
     self._metrics_mark = self._metrics and self._metrics.mark()
-    self._step = self._shown_step = self._first_timed_step = step
-    self._train_seconds = self._shown_train_seconds = 0.0
-    self._untimed_wait_seconds = self._shown_wait_seconds = self._input_wait_seconds()
+    self._begin(step)
     for callback in self.callbacks:
       callback.rewind(step)
+
+  def _begin(self, step):
+    """Lets the speed count from a step on."""
+    self._pace = self._began = self._shown = Pace(step, 0.0, self._input_wait_seconds())
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -202,31 +200,23 @@ class Progress:
   @property
   def examples_per_second(self) -> Optional[float]:
     """The speed of training, without first step and pauses; None with fewer than two steps."""
-    return self._speed(self._first_timed_step, self._train_seconds)
+    return self._pace.speed_since(self._began, self._plan)
 
   def seconds_per_step(self) -> float:
     """Returns the seconds of a mean step, or 0 before any was timed."""
-    return self._train_seconds / max(1, self._step - self._first_timed_step)
+    return self._pace.seconds / max(1, self._pace.step - self._began.step)
 
   @property
   def input_wait(self) -> Optional[float]:
     """The share of training time that towers waited for input, 0 to 1; None as for the speed."""
-    return self._share_waited(self._untimed_wait_seconds, self._train_seconds)
-
-  def _share_waited(self, since_seconds, seconds):
-    waited = float(self._input_wait_seconds() - since_seconds)
-    return min(waited / seconds, 1.0) if seconds else None
-
-  def _speed(self, since_step, seconds):
-    examples = self._plan.examples_before(self._step) - self._plan.examples_before(since_step)
-    return examples / seconds if examples and seconds else None
+    return self._pace.wait_since(self._began)
 
   def _show(self, now, loss):
     facts = self._list_facts(now, loss)
     if self._draws:
       line = self._draw(facts, (self._columns or shutil.get_terminal_size().columns) - 1)
       with self._lock:
-        clear, is_last = self._erase(), self._step == self._total_steps
+        clear, is_last = self._erase(), self._pace.step == self._total_steps
         self._drawn = '' if is_last else line
         self._put(clear + line + ('\n' if is_last else ''))
     else:
@@ -238,8 +228,9 @@ class Progress:
     return f"\r{' ' * len(self._drawn)}\r" if self._is_cell else '\r\x1b[K'
 
   def _list_facts(self, now, loss):
-    facts = {'epoch': f'epoch {self._plan.position(self._step - 1)[0] + 1}/{self._total_epochs}',
-             'step': f'step {self._step:,}/{self._total_steps:,}',
+    step = self._pace.step
+    facts = {'epoch': f'epoch {self._plan.position(step - 1)[0] + 1}/{self._total_epochs}',
+             'step': f'step {step:,}/{self._total_steps:,}',
              'loss': f'loss {loss:.4f}'}
     if self._metrics is not None:
       means = self._metrics.since(self._metrics_mark)
@@ -250,17 +241,16 @@ class Progress:
     rate = self._learning_rate()
     if not math.isnan(rate):  # Some optimizers hide theirs.
       facts['rate'] = f'rate {rate:.3g}'
-    seconds = self._train_seconds - self._shown_train_seconds
-    speed = self._speed(self._shown_step, seconds)
+    speed = self._pace.speed_since(self._shown, self._plan)
     if speed:
       facts['speed'] = f'{speed:,.0f} examples/s'
-    waited = self._share_waited(self._shown_wait_seconds, seconds)
+    waited = self._pace.wait_since(self._shown)
     if waited and waited >= _SHOWN_WAIT:
       facts['wait'] = f'waits {waited:.0%}'
-    if self._first_timed_step < self._step < self._total_steps:
+    if self._began.step < step < self._total_steps:
       # The steps to come will pause for validation and checkpoints as those before did.
-      seconds_per_step = (now - self.first_step_at) / (self._step - self._first_timed_step)
-      facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - self._step))} left'
+      seconds_per_step = (now - self.first_step_at) / (step - self._began.step)
+      facts['left'] = f'{format_seconds(seconds_per_step * (self._total_steps - step))} left'
     return facts
 
   def _draw(self, facts, columns):
@@ -271,7 +261,7 @@ class Progress:
       tail = '  '.join(fact for name, fact in facts.items() if name != 'epoch')
       room = min(_LONGEST_BAR, columns - len(head) - len(tail) - (2 if head else 1))
       if room >= _SHORTEST_BAR:
-        done = round(room * self._step / self._total_steps)
+        done = round(room * self._pace.step / self._total_steps)
         full, empty = self._bar_characters
         return ' '.join(([head] if head else []) + [full * done + empty * (room - done), tail])
       line = head + ' ' * bool(head) + tail

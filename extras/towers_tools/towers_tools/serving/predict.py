@@ -46,12 +46,9 @@ def predict(config: Config, **of_run: Any) -> None:
   """
   source = config.predict
   kind = name_other_kind(source)
-  if kind not in ('', 'a folder'):
-    raise UsageError(f'predict={source} is {kind}: give a .npy or .npz file, or a folder of '
-                     'JPEGs and PNGs.')
-  if not os.path.exists(source):
-    raise UsageError(f'predict={source} does not exist: give a .npy or .npz file, or a folder of '
-                     'JPEGs and PNGs.')
+  if kind not in ('', 'a folder') or not os.path.exists(source):
+    raise UsageError(f"predict={source} {'is ' + kind if kind else 'does not exist'}: give a .npy "
+                     'or .npz file, or a folder of JPEGs and PNGs.')
   opened = open_export(config.export_dir) if config.export_dir else open_checkpoint(
       config.checkpoint_dir, best_metric=config.best_metric, **of_run)
   read = _read_folder if os.path.isdir(source) else _read_arrays
