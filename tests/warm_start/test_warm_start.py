@@ -98,7 +98,7 @@ def test_any_file_starts_the_weights_to_the_bit(files, kind):
 
 
 def test_the_parts_of_a_variable_start_from_a_checkpoint_that_has_it_whole(tmp_path):
-  with Run(model=partitioned, num_towers=2) as run:
+  with Run(model=partitioned, num_towers=2) as run, run.graph.as_default():
     run.train()
     run.opened.save(str(tmp_path))
     expected = run.weights()

@@ -5,13 +5,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from tensorflow_v1 import Tensor, Variable, tf
 from towers.data.composite import decode_batch
+from towers.placement import variables
 from towers.placement.host import HOST
-from towers.placement.variables import (
-  VariableStore,
-  build_variable_store,
-  naming_missing,
-  stand_in,
-)
 from towers.tower.batch_norm_layer import joined_sums
 from towers.tower.drawing.draws import Draws
 from towers.tower.global_batch import GlobalBatch
@@ -41,7 +36,7 @@ class ModelCall(NamedTuple):
     joins_sums: whether its layers of batch normalisation take values of all.
   """
   model: Model
-  store: VariableStore
+  store: variables.VariableStore
   whole: GlobalBatch
   draws: Draws
   is_training: Union[bool, Tensor] = False
@@ -60,7 +55,8 @@ class ModelCall(NamedTuple):
     """
     store, outer = self.store, tf.get_variable_scope()
     store.begin_tower()
-    getter, creator = stand_in(store, store.replicas.get(index, {}) if instead is None else instead)
+    getter, creator = variables.stand_in(
+        store, store.replicas.get(index, {}) if instead is None else instead)
     half: Dict[str, Any] = {}
     if self.precision is not None:
       tensors = cast_inputs(tensors, self.precision.dtype)
@@ -73,7 +69,7 @@ class ModelCall(NamedTuple):
       contexts.enter_context(tf.variable_scope(tf.get_variable_scope(), auxiliary_name_scope=False,
                                                **half))
       contexts.enter_context(tf.variable_creator_scope(creator))
-      contexts.enter_context(naming_missing(tower=index))
+      contexts.enter_context(variables.naming_missing(tower=index))
       return self.model(decode_batch(tensors), self.is_training)
 
   def compute_beside(self, tensors: Any, *, scope: str) -> Any:
@@ -81,7 +77,7 @@ class ModelCall(NamedTuple):
     owner = getattr(self.model, '__self__', self.model)
     kept = dict(getattr(owner, '__dict__', {}))
     beside = self._replace(
-        store=build_variable_store(devices=[HOST]),
+        store=variables.build_variable_store(devices=[HOST]),
         is_training=tf.placeholder_with_default(True, []) if tf.is_tensor(self.is_training) else
         True)
     try:

@@ -17,23 +17,16 @@ whose key both passes share. What cannot be copied is kept (see `activations`).
 
 import collections
 import logging
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
 
 from tensorflow_v1 import Gradient, Operation, Tensor, import_placed, tf
 from towers.base.usage_error import UsageError
 from towers.graph.walk import find_needed
 from towers.placement.patterns import shorten
 from towers.tower.cloning.recording import Recording
+from towers.tower.recomputing import segments
 from towers.tower.recomputing.activations import Passes
 from towers.tower.recomputing.ends import find_ends
-from towers.tower.recomputing.segments import (
-  choose_best_cuts,
-  choose_cuts,
-  count_most,
-  find_segment,
-  is_kept,
-  parse_recompute,
-)
 
 _KEPT = 'kept/'
 
@@ -46,12 +39,10 @@ class Recomputed(NamedTuple):
       segment 2 are in `{scope}segment_2/`.
     num_segments: of the forward pass; all but the last have copies.
     num_ops: the number of copied ops.
-    last: the names of the ops of the last segment.
   """
   scope: str
   num_segments: int
   num_ops: int
-  last: FrozenSet[str]
 
 
 def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional[Gradient]], *,
@@ -67,7 +58,7 @@ def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional
   Raises:
     UsageError: more segments than activations, or a name of no op.
   """
-  parsed = parse_recompute(setting)
+  parsed = segments.parse_recompute(setting)
   if parsed == 'none':
     return None
   ops = tf.get_default_graph().get_operations()
@@ -81,23 +72,21 @@ def recompute(setting: Union[str, int], tower: Any, gradients: Sequence[Optional
   copies = _Copies(passes, cuts, tower.scope, recording)
   copies.replace_reads()
   copies.delay(tower.sums['loss'].op, roots, backward, recording)
-  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, copies.count_ops(),
-                    frozenset(op.name for op, position in passes.positions.items()
-                              if find_segment(position, cuts) == len(cuts)))
+  return Recomputed(copies.scope[len(tower.scope):], len(cuts) + 1, copies.count_ops())
 
 
 def _choose(parsed, passes, scope, warns) -> List[int]:
   """Returns the positions of the cuts, or [] with a line that says why there are none."""
   activations = list(passes.activations.values())
-  most = count_most(activations)
+  most = segments.count_most(activations)
   if isinstance(parsed, int):
     if parsed > most:
       raise UsageError(f'recompute={parsed}: the model has only {most} activations that the '
                        f'backward pass reads and that can be computed again: give at most {most} '
                        'segments, or auto.')
-    return choose_cuts(activations, parsed)
+    return segments.choose_cuts(activations, parsed)
   if parsed == 'auto':
-    cuts = choose_best_cuts(activations)
+    cuts = segments.choose_best_cuts(activations)
     if not cuts and warns:
       logging.getLogger('towers').warning(
           'recompute=auto changes nothing: the backward pass reads %d activations that can be '
@@ -142,7 +131,7 @@ class _Copies:
     return sum(map(len, self._originals))
 
   def _find_segment(self, op):
-    return find_segment(self._passes.positions[op], self._cuts)
+    return segments.find_segment(self._passes.positions[op], self._cuts)
 
   def _is_copied(self, tensor) -> bool:
     """Returns whether the backward pass takes a copy of a tensor, and not the tensor itself."""
@@ -157,7 +146,7 @@ class _Copies:
       return False
     # What shares the memory of a kept tensor is there as long as that is.
     source = passes.activations.get(passes.find_source(tensor))
-    if source is None or source.is_fixed or is_kept(source, self._cuts):
+    if source is None or source.is_fixed or segments.is_kept(source, self._cuts):
       return False
     return passes.can_copy(tensor)
 
