@@ -45,7 +45,7 @@ from towers.update.rate import choose_rate
 from towers.update.variable_table import describe_rates, format_variables
 from towers.validation import build_validation, build_validation_tower
 from towers.warm_start.matching import InitFrom
-from towers.warm_start.warm_start import build_warm_start
+from towers.warm_start.warm_start import WarmStart
 
 _COLLECTION = 'towers/program'
 # What `towers.Program` takes as objects, and the command line as names and text.
@@ -163,7 +163,7 @@ class TrainingGraph:
         recompute=settings.recompute)
     self._variables = _find_model_variables()
     self._check_gradients()
-    self.warm_start = settings.init_from and build_warm_start(settings.init_from, self._variables)
+    self.warm_start = settings.init_from and WarmStart(settings.init_from, self._variables)
 
     mean = average_gradients(
         self.towers, accumulate=accumulate, workers=workers,

@@ -50,13 +50,10 @@ def choose_placement(variables: str, devices: Sequence[str]) -> Placement:
   return Placement('replicated', 'so that each GPU has its own')
 
 
-class VariableStore(NamedTuple):
-  """Makes a program's variables.
+class VariableStore:
+  """Makes a program's variables: decides the name and device of each, and seeds its initial value.
 
   Attributes:
-    creator: for `tf.variable_creator_scope`: makes a variable, or returns the first tower's to a
-      later tower.
-    begin_tower: to call before each tower is built.
     made: every variable that was made, by name, in order.
     initial_ops: the random ops that initial values are computed from.
     seed: of everything random in the towers.
@@ -67,61 +64,31 @@ class VariableStore(NamedTuple):
     first_tower: the index of this worker's first tower among those of all workers, so that no two
       towers draw the same.
   """
-  creator: Callable[..., Variable]
-  begin_tower: Callable[[], None]
-  made: Dict[str, Variable]
-  initial_ops: Set[Operation]
-  seed: int
-  replicas: Dict[int, Dict[str, Variable]]
-  scopes: List[str]
-  num_towers: int
-  first_tower: int = 0
+
+  def __init__(self, devices: Sequence[str], placement: str, seed: int, first_tower: int):
+    """Makes no variable yet; `placement` is any of `PLACEMENTS` but auto."""
+    self.made: Dict[str, Variable] = {}
+    self.initial_ops: Set[Operation] = set()
+    self.seed = seed
+    self.replicas: Dict[int, Dict[str, Variable]] = {
+        tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
+    self.scopes: List[str] = []
+    self.num_towers, self.first_tower = len(devices), first_tower
+    self._devices = devices
+    candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
+    self._bytes_on = dict.fromkeys(candidates, 0)
+    self._asked: Dict[str, int] = {}
 
   def list_trainable(self, index: int) -> List[Variable]:
     """Returns the trainable variables that a tower reads: all towers', or its own replicas."""
     replicas = self.replicas.get(index, {})
     return [replicas.get(variable.op.name, variable) for variable in tf.trainable_variables()]
 
-
-def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
-                         rank: int = 0) -> VariableStore:
-  """Returns a store that places variables by `placement` and starts each from (seed, its name).
-
-  The devices are of the towers of the worker of this rank.
-
-  Raises:
-    UsageError: an unknown placement, no device, or one without an index.
-  """
-  if not devices:
-    raise UsageError('devices is empty: give a device for each tower.')
-  check_devices(devices)
-  if placement not in PLACEMENTS:
-    raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
-  creator = _Creator(devices, choose_placement(placement, devices).kind, seed)
-  return VariableStore(creator.make, creator.begin_tower, creator.made, creator.initial_ops, seed,
-                       creator.replicas, scopes=[], num_towers=len(devices),
-                       first_tower=rank * len(devices))
-
-
-class _Creator:
-  """Decides each variable's name and device, and seeds its initial value."""
-
-  def __init__(self, devices, placement, seed):
-    self.made: Dict[str, Variable] = {}
-    self.initial_ops: Set[Operation] = set()
-    self.replicas: Dict[int, Dict[str, Variable]] = {
-        tower: {} for tower in range(1, len(devices)) if placement == 'replicated'}
-    self._devices = devices
-    self._seed = seed
-    candidates = {'host': [HOST], 'balanced': list(devices)}.get(placement, [devices[0]])
-    self._bytes_on = dict.fromkeys(candidates, 0)
-    self._asked: Dict[str, int] = {}
-
-  def begin_tower(self):
+  def begin_tower(self) -> None:
     """Starts to count names anew, so that each tower asks for the same ones."""
     self._asked.clear()
 
-  def make(self, next_creator, **settings):
+  def creator(self, next_creator: Callable[..., Variable], **settings: Any) -> Variable:
     """Makes a variable and its replicas, unless an earlier tower has; a variable creator."""
     scope = tf.get_default_graph().get_name_scope()
     full_name = '/'.join(filter(None, [scope, settings.get('name') or 'Variable']))
@@ -141,7 +108,7 @@ class _Creator:
       name = variable.op.name
     self.made[name] = variable
     self._bytes_on[device] += variable_bytes(variable)
-    seed_initial_value(variable.initial_value, self._seed, name, self.initial_ops)
+    seed_initial_value(variable.initial_value, self.seed, name, self.initial_ops)
     self._keep_random_ops(variable.initial_value)
 
     # An untrained variable, such as a moving average, has no replicas: one tower changes it for
@@ -163,6 +130,24 @@ class _Creator:
   def _keep_random_ops(self, initial_value):
     if isinstance(initial_value, tf.Tensor):
       self.initial_ops.update(find_random_ops(initial_value))
+
+
+def build_variable_store(*, devices: Sequence[str], placement: str = 'host', seed: int = 0,
+                         rank: int = 0) -> VariableStore:
+  """Returns a store that places variables by `placement` and starts each from (seed, its name).
+
+  The devices are of the towers of the worker of this rank.
+
+  Raises:
+    UsageError: an unknown placement, no device, or one without an index.
+  """
+  if not devices:
+    raise UsageError('devices is empty: give a device for each tower.')
+  check_devices(devices)
+  if placement not in PLACEMENTS:
+    raise UsageError(f"variables is {placement!r}: choose one of {', '.join(PLACEMENTS)}.")
+  return VariableStore(devices, choose_placement(placement, devices).kind, seed,
+                       first_tower=rank * len(devices))
 
 
 def seed_made_before(store: VariableStore, variables: Sequence[Variable]) -> None:

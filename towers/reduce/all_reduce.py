@@ -31,7 +31,7 @@ from towers.placement.counters import get_global_step
 from towers.placement.host import HOST
 from towers.placement.replicas import rounding_alike
 from towers.placement.workers import ALONE, Workers, sum_over_workers
-from towers.reduce.gradients import ReducedGradients, scale_gradient
+from towers.reduce.gradients import ReducedGradients, make_dense, scale_gradient
 from towers.reduce.rows import plan_slots
 
 # What a worker can vote for between two steps.
@@ -147,9 +147,7 @@ def _sum(reduced, workers, sum_all, *, numbers=None, wire=None):
       sent = [] if numbers is None else [(numbers if tower == 0 else tf.zeros_like(numbers), None)]
       for (gradient, variable), of_variable, stays in zip(of_tower, slots, stay):
         if of_variable is None and not stays:
-          gradient = tf.convert_to_tensor(gradient)
-          gradient.set_shape(variable.shape)
-          sent.append((gradient, wire))
+          sent.append((make_dense(gradient, variable), wire))
         elif of_variable is not None and of_variable.is_known:
           values, indices = of_variable.part(of_variable.write(gradient))
           sent += [(values, wire), (indices, None)]

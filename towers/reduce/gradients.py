@@ -217,11 +217,12 @@ def _find_shares(towers, known):
     else:
       for tower, of_tower in zip(towers, shares):
         with tf.device(tower.device):
-          of_tower.append(_make_dense(tower.gradients[index], tower.variables[index]))
+          of_tower.append(make_dense(tower.gradients[index], tower.variables[index]))
   return shares
 
 
-def _make_dense(gradient, variable):
+def make_dense(gradient: Optional[Gradient], variable: Variable) -> Tensor:
+  """Returns a gradient as a tensor of the variable's shape, zeros for None."""
   if gradient is None:
     return tf.zeros(variable.shape, variable.dtype.base_dtype)
   gradient = tf.convert_to_tensor(gradient)

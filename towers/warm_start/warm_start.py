@@ -20,9 +20,12 @@ from towers.warm_start.weights_file import Info, check_weights, open_weights
 class WarmStart:
   """What starts a program's variables, by name, beside their initializers."""
 
-  def __init__(self, settings: InitFrom, variables: Iterable[Variable]):
-    """Reads nothing. Integers that are not trained, such as counters, start anew."""
-    self.settings = settings
+  def __init__(self, source: Union[str, InitFrom], variables: Iterable[Variable]):
+    """Reads nothing. Integers that are not trained, such as counters, start anew.
+
+    `source` is a path or of `init_from`.
+    """
+    self.settings = source if isinstance(source, InitFrom) else init_from(source)
     self.variables: Dict[str, Variable] = {
         variable.op.name: variable for variable in variables
         if variable.dtype.base_dtype.is_floating or variable.trainable}
@@ -95,9 +98,3 @@ def _find_followers(session: Session, values: Set[Tensor], started: Set[Variable
   with session.graph.as_default():
     return [variable for variable in tf.global_variables()
             if variable not in started and ops & find_needed([variable.initializer.inputs[1].op])]
-
-
-def build_warm_start(source: Union[str, InitFrom], variables: Iterable[Variable]) -> WarmStart:
-  """Returns the warm start of a program's variables from `source`, a path or `init_from(…)`."""
-  settings = source if isinstance(source, InitFrom) else init_from(source)
-  return WarmStart(settings, variables)
