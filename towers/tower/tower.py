@@ -72,10 +72,12 @@ def build_towers(model: Model, batches: Sequence[Batch], *, devices: Sequence[st
                                     num_workers=workers.num_workers)
   call = ModelCall(model, store, whole, draws, is_training, precision, norms.joins_sums)
 
+  def by_model(index, recording):
+    return build_tower(call, index, recording, frozen=frozen, recomputed=recompute)
+
   towers: List[Tower] = []
   for index, device in enumerate(devices):
-    towers.append(cloner.build(whole.batches, index, device, lambda index, recording: build_tower(
-        call, index, recording, frozen=frozen, recomputed=recompute)))
+    towers.append(cloner.build(whole.batches, index, device, by_model))
     store.scopes.append(towers[-1].scope)
 
   norms.join(towers)
