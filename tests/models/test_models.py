@@ -230,5 +230,7 @@ def test_unknown_models_formats_and_image_types_are_refused():
     models.build_classifier('vgg', num_classes=10)
   with pytest.raises(UsageError, match='NHCW.*NHWC, NCHW'):
     models.build_classifier('lenet', num_classes=10, data_format='NHCW')
+  with pytest.raises(UsageError, match='drop_path=0.4 has no effect on linear'):
+    models.build_logits('linear', num_classes=3, drop_path=0.4)
   with tf.Graph().as_default(), pytest.raises(TypeError, match='int64'):
     build('linear', False, dtype=np.int64)

@@ -7,7 +7,6 @@ import pytest
 
 import models
 import towers
-from models import nasnet
 from tensorflow_v1 import tf
 from tests.harness.small import Run, diagonal, nightly_but
 from towers.base.usage_error import UsageError
@@ -169,22 +168,6 @@ def test_labels_are_smoothed_in_training_alone():
   expected = -log_probabilities[np.arange(4), labels]
   np.testing.assert_allclose(validated, expected, atol=1e-5)
   np.testing.assert_allclose(plain, expected, atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_paths_drop_in_the_nasnets_alone(monkeypatch):
-  small = nasnet._VARIANTS['cifar']._replace(num_normal=1)
-  monkeypatch.setitem(nasnet._VARIANTS, 'cifar', small)
-
-  def draws(**settings):
-    with tf.Graph().as_default() as graph:
-      models.build_logits('nasnet_cifar', num_classes=3, **settings)(tf.zeros([2, 32, 32, 3]), True)
-      return sum(op.type == 'RandomUniform' and op.name.startswith('cell') and
-                 'Initializer' not in op.name for op in graph.get_operations())
-
-  assert draws() == 0 and draws(drop_path=0.4) > 30
-  with pytest.raises(UsageError, match='drop_path=0.4 has no effect on linear'):
-    models.build_logits('linear', num_classes=3, drop_path=0.4)
 
 
 @pytest.mark.parametrize('settings, message', [

@@ -50,23 +50,6 @@ def test_no_bit_changes(num_towers, placement, build, monkeypatch):
   assert saved == (0 if num_towers == 1 else 3) or placement == 'balanced'
 
 
-def two_kernels(batch, is_training):
-  """A model with two kernels whose shapes differ in the longest axis alone."""
-  del is_training
-  features, labels = batch
-  hidden = [tf.matmul(features, tf.get_variable(f'{name}/kernel', [small.NUM_FEATURES, units]))
-            for name, units in (('first', 6), ('second', 9))]
-  kernel = tf.get_variable('logits/kernel', [15, small.NUM_CLASSES])
-  logits = tf.matmul(tf.concat(hidden, 1), kernel)
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-
-@pytest.mark.nightly(but='clone')
-@pytest.mark.parametrize('build', ['reuse', 'clone'])
-def test_no_bit_changes_of_kernels_that_are_alike(build, monkeypatch):
-  assert count_sums_saved(monkeypatch, num_towers=3, tower_build=build, model=two_kernels) == 1
-
-
 def test_large_sparse_missing_and_other_tensors_are_not_packed():
   with tf.Graph().as_default():
     vectors = [

@@ -232,15 +232,6 @@ def test_an_ops_threads_are_as_many_as_the_session_says():
   assert _count_threads(9) - _count_threads(3) == (6 if tf.__version__.startswith('1.') else 2 * 6)
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(not os.path.isdir('/proc/self/task'),
-                    reason='this system does not list threads')
-def test_an_ops_threads_are_as_many_as_the_environment_says_if_the_session_does_not():
-  few, many = [_count_threads(0, TF_NUM_INTRAOP_THREADS=count) for count in ('3', '9')]
-  # On 2.x eager mode has a device too.
-  assert many - few == (6 if tf.__version__.startswith('1.') else 3 * 6)
-
-
 @pytest.mark.parametrize('rewriter, num_ops, is_simplified', [
     ('auto', 20, True), ('auto', 30, False), ('off', 30, False), ('on', 30, True)])
 def test_without_a_rewriter_a_deep_graph_keeps_its_ops(rewriter, num_ops, is_simplified,

@@ -16,6 +16,8 @@ from towers.graph.walk import find_needed
 from towers.tower.batch_norm_layer import batch_norm
 
 NUM_STEPS = 7
+
+
 def train(**settings):
   settings = dict(dict(batch_size=12, shuffle=False), **settings)
   with Run(**settings) as run:

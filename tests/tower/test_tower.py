@@ -1,6 +1,5 @@
 """Towers share everything, weigh every example alike, and say so when a model cannot."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -35,40 +34,6 @@ def test_a_penalty_that_every_tower_adds_counts_once(num_towers):
     moved = run.weights()['hidden/weights'] - plain.weights()['hidden/weights']
     np.testing.assert_allclose(moved, -0.1 * 0.1 * plain.initial_weights['hidden/weights'],
                                atol=1e-6)
-
-
-def test_initial_values_depend_on_seed_and_name_alone():
-  def model(batch, is_training):
-    tf.random.uniform([3])  # One more op before the model.
-    with tf.variable_scope('extra'):
-      tf.get_variable('unused', [2])
-    return small.model(batch, is_training)
-
-  with Run(seed=3) as plain, Run(seed=3, model=model, num_towers=3,
-                                 mode='shard') as more, Run(seed=4) as other:
-    for name, value in plain.initial_weights.items():
-      np.testing.assert_array_equal(value, more.initial_weights[name])
-      assert 'biases' in name or (value != other.initial_weights[name]).all()
-    assert (plain.initial_weights['hidden/weights'][:4, :3] != plain.initial_weights[
-        'logits/weights']).all()
-
-
-def test_an_initial_value_that_a_model_draws_itself_depends_on_seed_and_name_alone():
-  def model(batch, is_training, num_before=0):
-    # The op that draws is another one's neighbour, under another name.
-    for _ in range(num_before):
-      tf.random.normal([3])
-    gains = tf.get_variable('gains', initializer=tf.random.normal([small.NUM_CLASSES]))
-    losses, metrics = small.model(batch, is_training)
-    return losses + tf.gather(gains, batch[1]), metrics
-
-  more = functools.partial(model, num_before=2)
-  with Run(model=model) as run, Run(model=more, num_towers=3) as other, \
-      Run(model=model, seed=4) as third:
-    run.train()
-    gains = [one.initial_weights['gains'] for one in (run, other, third)]
-  np.testing.assert_array_equal(gains[0], gains[1])
-  assert (gains[0] != gains[2]).all()
 
 
 def test_a_model_that_does_not_share_its_variables_is_refused():
@@ -143,30 +108,6 @@ def test_a_gradient_that_some_towers_lack_counts_as_zero_there_and_is_listed():
     assert run.program.gradients.without_gradient == []
     run.train()
     assert run.weights()['gain'] == pytest.approx(-0.5)  # 4 of 8 examples have a gradient of 1.
-
-
-@pytest.mark.parametrize('num_towers', small.nightly_but([3], [1, 2, 3]))
-def test_sparse_gradients_stay_sparse_and_equal_dense_ones(num_towers):
-  def embed(batch, lookup):
-    features, labels = batch
-    table = tf.get_variable('table', [small.NUM_CLASSES, 4])
-    rows = lookup(table, labels)
-    return tf.reduce_sum(tf.square(rows - features[:, :4]), 1)
-
-  def sparse(batch, is_training):
-    return embed(batch, tf.gather)
-
-  def dense(batch, is_training):
-    return embed(batch,
-                 lambda table, labels: tf.matmul(tf.one_hot(labels, small.NUM_CLASSES), table))
-
-  settings = dict(optimizer='sgd', learning_rate=0.05)
-  with Run(model=sparse, num_towers=num_towers, **settings) as run, \
-      Run(model=dense, num_towers=1, **settings) as expected:
-    assert isinstance(run.program.gradients.gradients[0][0], tf.IndexedSlices)
-    for _ in range(4):
-      assert run.train() == pytest.approx(expected.train(), abs=1e-4)
-    assert_same_weights(run.weights(), expected.weights())
 
 
 @pytest.mark.nightly(but='clone')
