@@ -39,13 +39,11 @@ print(read_peak_bytes())
 """
 
 
-def _build(examples, *, batch_size, shuffle=False):
+def _build(examples, *, batch_size):
   """Builds one epoch; returns the iterator and the feed that starts it."""
   fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-  elements = tf.data.Dataset.range(examples.num_examples)
-  if shuffle:
-    elements = elements.shuffle(examples.num_examples, seed=1)
-  batches = elements.batch(batch_size).map(lambda indices: examples.parse_batch(indices, *fed))
+  batches = tf.data.Dataset.range(examples.num_examples).batch(batch_size)
+  batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))
   return tf.data.make_initializable_iterator(batches), dict(zip(fed, examples.arrays))
 
 
@@ -61,33 +59,6 @@ def _run_epoch(examples, **kwargs):
         batches.append(session.run(batch))
     except tf.errors.OutOfRangeError:
       return tuple(np.concatenate(arrays) for arrays in zip(*batches))
-
-
-@pytest.mark.parametrize('num_examples', [1, 7, 8, 9, 1000])
-def test_an_epoch_has_every_example_once_in_order(num_examples):
-  images = np.random.RandomState(0).randint(256, size=(num_examples, 3, 2, 1)).astype(np.uint8)
-  labels = np.arange(num_examples, dtype=np.int32)
-  examples = from_arrays(images, labels)
-  assert examples.num_examples == num_examples
-  got_images, got_labels = _run_epoch(examples, batch_size=8)
-  np.testing.assert_array_equal(got_labels, labels)
-  np.testing.assert_array_equal(got_images, images)
-  assert (got_images.dtype, got_labels.dtype) == (np.uint8, np.int32)
-
-
-def test_shuffled_elements_keep_images_and_labels_paired():
-  labels = np.arange(500, dtype=np.int64)
-  images = np.stack([labels * 3, labels * 5], axis=1)
-  got_images, got_labels = _run_epoch(from_arrays(images, labels), batch_size=32, shuffle=True)
-  assert list(got_labels) != list(labels)
-  np.testing.assert_array_equal(np.sort(got_labels), labels)
-  np.testing.assert_array_equal(got_images, np.stack([got_labels * 3, got_labels * 5], axis=1))
-
-
-def test_one_array_gives_a_tuple_of_one():
-  got = _run_epoch(from_arrays(np.arange(5)), batch_size=2)
-  assert len(got) == 1
-  np.testing.assert_array_equal(got[0], np.arange(5))
 
 
 def test_strings_are_what_they_were_to_the_byte():

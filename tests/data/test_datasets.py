@@ -4,9 +4,7 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
-from tests.data.test_records import assert_epochs_are_whole, take
-from tests.harness import small
-from tests.input.test_pipeline import SIZES
+from tests.data.test_records import take
 from towers.base.usage_error import UsageError
 
 
@@ -18,19 +16,6 @@ def of_unknown_size(num):
   """A data set whose size only a pass tells."""
   return lambda: tf.data.Dataset.range(2 * num).filter(lambda id: tf.equal(id % 2, 0)).map(
       lambda id: id // 2)
-
-
-GRID = small.diagonal(small.MODES, SIZES, (True, False), (False, True, True))
-
-
-@pytest.mark.nightly(but='split-(17, 8, 3)-False-False')
-@pytest.mark.parametrize('mode, size, is_known, shuffle', GRID, ids=str)
-def test_an_epoch_has_every_element_once_and_resumes_at_any_step(
-    mode, size, is_known, shuffle):
-  num_examples = size[0]
-  examples = towers.from_dataset((ids if is_known else of_unknown_size)(num_examples))
-  assert examples.num_examples == num_examples
-  assert_epochs_are_whole(examples, mode, size, shuffle)
 
 
 def test_a_data_set_belongs_to_its_graph_and_a_function_to_any():

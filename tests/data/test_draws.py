@@ -41,12 +41,6 @@ def test_draws_are_splitmix64():
     assert values.dtype == np.float32 and values.min() >= 0 and values.max() < 1
 
 
-def test_an_examples_draws_do_not_depend_on_its_batch():
-  whole, some, alone = by_tensorflow([(range(100), 3, 1), ([50, 7, 99], 3, 1), ([7], 3, 1)], 5)
-  np.testing.assert_array_equal(some, whole[[50, 7, 99]])
-  np.testing.assert_array_equal(alone, whole[[7]])
-
-
 def test_draws_are_uniform_and_differ_between_epochs_seeds_and_neighbours():
   first, *others = by_tensorflow([(range(20000), 0, 0), (range(20000), 1, 0), (range(20000), 0, 1)],
                                  4)

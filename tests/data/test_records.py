@@ -11,8 +11,6 @@ import towers
 from tensorflow_v1 import tf
 from tests import ROOT
 from tests.data.pictures import damage
-from tests.harness import small
-from tests.input.test_pipeline import SIZES
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import Records, load_index
 
@@ -60,34 +58,6 @@ def take(examples, mode='split', num_towers=2, batch_size=8, *, num_steps, first
       session.run(inputs.initializer, inputs.feed_dict(first_step))
       return [[int(id) for ids, count in session.run(batches) for id in ids[:count]]
               for _ in range(num_steps)]
-
-
-GRID = small.diagonal(small.MODES, SIZES, (False, True))
-
-
-def assert_epochs_are_whole(examples, mode, size, shuffle):
-  """Two epochs have every example once, and a run that begins at a step takes what is due there."""
-  num_examples, batch_size, num_towers = size
-  steps_per_epoch = -(-num_examples // batch_size)
-  steps = take(examples, mode, num_towers, batch_size, num_steps=2 * steps_per_epoch + 1,
-               shuffle=shuffle)
-  for epoch in (steps[:steps_per_epoch], steps[steps_per_epoch:-1]):
-    assert sorted(sum(epoch, [])) == list(range(num_examples))
-  if not shuffle:
-    assert sorted(steps[0]) == list(range(min(batch_size, num_examples)))
-  assert take(examples, mode, num_towers, batch_size, num_steps=2, first_step=1,
-              shuffle=shuffle) == steps[1:3]
-
-
-@pytest.mark.nightly(but='split-(17, 8, 3)-True')
-@pytest.mark.parametrize('mode, size, shuffle', GRID, ids=str)
-def test_an_epoch_has_every_record_of_all_files_once_and_resumes_at_any_step(
-    tmp_path, mode, size, shuffle):
-  num_examples = size[0]
-  cut = num_examples // 3
-  paths = [write(tmp_path / 'b', range(cut)), write(tmp_path / 'a', range(cut, num_examples))]
-  examples = towers.from_tfrecords(paths, parse)
-  assert_epochs_are_whole(examples, mode, size, shuffle)
 
 
 def test_a_resumed_run_reads_hardly_a_byte_of_what_lies_before(tmp_path, monkeypatch):

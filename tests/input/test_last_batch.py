@@ -1,113 +1,15 @@
-"""The last, smaller batch of an epoch: filled up it equals one that is kept, in one shape."""
+"""The last, smaller batch of an epoch: what cannot be filled up, and what is left out."""
 
 import numpy as np
 import pytest
 
-import towers
 from tensorflow_v1 import tf
 from tests.harness import small
-from tests.harness.small import Run, assert_moved, assert_same_weights
-from tests.input.test_shapes import BATCH, KINDS, NUM, POINTS, SEED, STEPS
+from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.input.plan import build_plan
 from towers.tower.batch_norm_layer import batch_norm
 from towers.training.reporting.describe import describe_batch
-
-EPOCHS = 2
-
-
-def take(kind, mode, num_towers, num_workers, first_step, last_batch):
-  """Returns what each tower of each worker takes, step by step, to the end of two epochs."""
-  taken = []
-  for rank in range(num_workers):
-    with tf.Graph().as_default():
-      plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=num_towers, rank=rank,
-                        num_workers=num_workers, last_batch=last_batch)
-      inputs = towers.build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=True, seed=SEED)
-      batches = inputs.next_batches()
-      if last_batch == 'pad':
-        assert {batch.num_rows for batch in batches} == {plan.num_rows}
-      with tf.Session() as session:
-        session.run(inputs.initializer, inputs.feed_dict(first_step))
-        for _ in range(first_step, EPOCHS * STEPS):
-          for rows, count in session.run([(batch.tensors, batch.num_examples)
-                                          for batch in batches]):
-            # What fills a batch up repeats its last example.
-            assert count == 0 or set(rows[count:]) <= {rows[count - 1]}
-            taken.append(rows[:count].tolist())
-  return taken
-
-
-PLACES = [(list(KINDS)[number % 4],) + point + (number % 5,)
-          for number, point in enumerate(POINTS[::5])]
-
-
-@pytest.mark.parametrize('kind, mode, num_towers, num_workers, first_step',
-                         small.nightly_but(PLACES[2:3], PLACES))
-def test_a_batch_that_is_filled_up_has_the_same_examples(kind, mode, num_towers, num_workers,
-                                                         first_step):
-  place = kind, mode, num_towers, num_workers, first_step
-  assert take(*place, last_batch='pad') == take(*place, last_batch='keep')
-
-
-class Recorder:
-  """A model with dropout, an embedding and weights, that records each tower's shapes."""
-
-  def __init__(self):
-    self.shapes = {}
-
-  def __call__(self, batch, is_training):
-    features, labels = batch
-    seen = self.shapes.setdefault(tf.get_default_graph().get_name_scope(), set())
-    recorded = tf.py_func(lambda rows: [seen.add(rows.shape), rows][1], [features], tf.float32)
-    recorded.set_shape(features.shape)
-    features = recorded
-    hidden = tf.tanh(small.dense(features, 6, 'hidden'))
-    keep = tf.cast(tf.random_uniform(tf.shape(hidden)) < 0.7, tf.float32)
-    hidden *= tf.where(is_training, keep, tf.ones_like(keep))
-    rows = tf.nn.embedding_lookup(tf.get_variable('rows', [small.NUM_CLASSES, 6]), labels)
-    logits = small.dense(hidden + rows, small.NUM_CLASSES, 'logits')
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    right = tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)
-    return towers.Weighted(losses, 1 + features[:, 0] ** 2), {'accuracy': right}
-
-
-def train(last_batch, **settings):
-  """Returns losses, validations, weights and shapes of two epochs of 13 examples."""
-  model = Recorder()
-  settings = dict(dict(optimizer='adam', learning_rate=0.01), **settings)
-  with Run(model=model, last_batch=last_batch, shuffle=True, **settings) as run:
-    losses, means = [], []
-    for _ in range(EPOCHS):
-      losses += [run.train(), run.train()]
-      means.append(run.validate())
-    assert_moved(run.initial_weights, run.weights())
-    return losses, means, run.weights(), list(filter(None, model.shapes.values()))
-
-
-# Modes, towers, depths, micro-batches and kinds of validation.
-RUNS = [(mode, num_towers, depth, 1 + (num_towers < 4 and number % 2),
-         ('switch', 'tower')[number % 3 == 1 and num_towers > 1])
-        for number, (mode, num_towers, depth) in enumerate(
-            small.covering_grid(small.MODES, small.TOWERS, small.DEPTHS))]
-FAST = [RUNS[1], RUNS[12]]
-
-
-@pytest.mark.nightly(but='split-2-2-2-tower')
-@pytest.mark.parametrize('mode, num_towers, depth, accumulate, validation',
-                         [run for run in RUNS if run in FAST or run[1] in (1, 3, 8)])
-def test_filled_up_is_as_kept_to_rounding_in_one_shape(mode, num_towers, depth, accumulate,
-                                                       validation):
-  settings = dict(mode=mode, num_towers=num_towers, depth=depth, accumulate=accumulate,
-                  validation_kind=validation)
-  losses, means, weights, shapes = train('keep', **settings)
-  found = train('pad', **settings)
-  assert found[0] == pytest.approx(losses, abs=1e-5)
-  for (mean, count), (other, other_count) in zip(found[1], means):
-    assert mean == pytest.approx(other, abs=1e-5) and count == other_count == 11
-  assert_same_weights(found[2], weights)
-  assert num_towers == 8 or max(map(len, shapes)) > 1
-  assert set(map(len, found[3])) == {1}
 
 
 def mean_loss(batch, is_training):

@@ -58,15 +58,6 @@ def test_each_number_is_at_each_position_equally_often(orders):
   assert_uniform(np.bincount(cells.ravel(), minlength=size ** 2), (size - 1) ** 2)
 
 
-@pytest.mark.nightly(but="('seeds', 100)")
-def test_each_pair_of_numbers_are_neighbours_equally_often(orders):
-  size = orders.shape[1]
-  pairs = np.bincount((orders[:, :-1] * size + orders[:, 1:]).ravel(), minlength=size ** 2)
-  different = ~np.eye(size, dtype=bool).ravel()
-  assert not pairs[~different].any()
-  assert_uniform(pairs[different], size * (size - 1) - 1)
-
-
 @pytest.mark.parametrize('apart', [1, 2, 10, 11])
 def test_neighbours_differ_by_all_numbers_equally_often(orders, apart):
   # The network takes positions apart into two halves of 10 numbers each.

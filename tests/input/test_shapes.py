@@ -1,9 +1,10 @@
 """Any shape: a run takes the same examples in the same steps in every mode, on any number of towers
-and workers, in any micro-batches, and whatever shape it had before it resumed.
+and workers, in any micro-batches, and from any step on: whatever shape it had before it resumed.
 """
 
 import functools
-import itertools
+import os
+import tempfile
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,9 +13,11 @@ import pytest
 
 import towers
 from tensorflow_v1 import tf
+from tests.data.test_records import parse, write
 from tests.harness import small
+from tests.harness.covering import cover
 from towers.data.examples import Buckets
-from towers.input.plan import build_plan
+from towers.input.plan import LAST_BATCHES, build_plan
 
 WORKERS = (1, 2, 3, 5)
 SEED = 4
@@ -89,41 +92,87 @@ def bucketed_examples(num_examples):
   return small.id_examples(num_examples)._replace(buckets=Buckets(lengths, 2))
 
 
+# Of files; it is removed with this process.
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def record_examples(num_examples):
+  """Records in two files of unequal length."""
+  folder = tempfile.mkdtemp(dir=FOLDER.name)
+  paths = [write(os.path.join(folder, str(file)), part)
+           for file, part in enumerate(np.split(np.arange(num_examples), [3]))]
+  return towers.from_tfrecords(paths, lambda record: parse(record)['id'])
+
+
+def counted_examples(num_examples):
+  """A data set whose size only a pass tells."""
+  return towers.from_dataset(lambda: tf.data.Dataset.range(2 * num_examples).filter(
+      lambda id: id < num_examples))
+
+
 KINDS = {
     'indices': small.id_examples,
     'bucketed': bucketed_examples,
     'rows': gathered_examples,
+    'records': record_examples,
     'elements': small.element_examples,
+    'data set': counted_examples,
     'buffered': functools.partial(small.element_examples, shuffle_buffer=5),
 }
+BY_INDEX = ('indices', 'bucketed', 'rows', 'records')
 # 53 examples in batches of 16: four steps, the last of 5 examples, fewer than most have towers.
 NUM, BATCH, STEPS = 53, 16, 4
-POINTS = [(mode, num_towers, num_workers)
-          for mode, num_towers, num_workers in itertools.product(small.MODES, small.TOWERS, WORKERS)
-          if num_towers * num_workers <= BATCH]
+AXES = dict(kind=list(KINDS), mode=list(small.MODES), num_towers=[3, 1, 2, 8],
+            num_workers=[1, 2, 3], last_batch=list(LAST_BATCHES), first_step=[0, 3, 1, 5],
+            shuffle=[True, False], accumulate=[1, 2])
 
 
-def take(kind, mode, num_towers, num_workers, first_step, num_steps, accumulate=1):
-  """Returns the examples that all workers take in each step, sorted."""
+def is_valid(point):
+  if point.get('kind') == 'bucketed' and point.get('last_batch') == 'carry':
+    return False
+  return point.get('num_towers', 1) * point.get('num_workers', 1) * point.get(
+      'accumulate', 1) <= BATCH
+
+
+def take(kind, mode, num_towers, num_workers, last_batch, first_step, shuffle, accumulate, *,
+         num_steps=STEPS, seed=SEED):
+  """Returns for each step what each tower of each worker takes, all its micro-batches together."""
   steps = [[] for _ in range(num_steps)]
   for rank in range(num_workers):
     with tf.Graph().as_default():
       plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=num_towers,
-                        accumulate=accumulate, num_workers=num_workers, rank=rank)
-      inputs = towers.build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=True, seed=SEED)
-      batches = [batch.tensors[:batch.num_examples] for batch in inputs.next_batches()]
+                        accumulate=accumulate, num_workers=num_workers, rank=rank,
+                        last_batch=last_batch)
+      inputs = towers.build_inputs(KINDS[kind](NUM), plan=plan, mode=mode, shuffle=shuffle,
+                                   seed=seed)
+      batches = inputs.next_batches()
+      if last_batch == 'pad':
+        assert {batch.num_rows for batch in batches} == {plan.num_rows}
+      fetches = [(batch.tensors, tf.convert_to_tensor(batch.num_examples)) for batch in batches]
       with tf.Session() as session:
         session.run(inputs.initializer, inputs.feed_dict(first_step))
         for offset, step in enumerate(steps):
+          by_tower = [[] for _ in batches]
           for _ in range(plan.num_micro_batches(first_step + offset)):
-            step += np.concatenate(session.run(batches)).tolist()
-  return [sorted(step) for step in steps]
+            for taken, (rows, count) in zip(by_tower, session.run(fetches)):
+              # One row is the least, and what fills a batch up repeats its last example.
+              assert len(rows) >= max(count, 1) and (not count or set(rows[count:]) <= {
+                  rows[count - 1]})
+              taken += rows[:count].tolist()
+          step.append(by_tower)
+  return steps
+
+
+def sort(steps):
+  """Returns the examples of all towers in each step, sorted."""
+  return [sorted(sum(sum(step, []), [])) for step in steps]
 
 
 @functools.lru_cache(None)
-def of_one_tower(kind):
+def of_one_tower(kind, last_batch='keep', shuffle=True, seed=SEED):
   """Returns the examples of two epochs and a step."""
-  return take(kind, 'split', 1, 1, 0, 2 * STEPS + 1)
+  return sort(take(kind, 'split', 1, 1, last_batch, 0, shuffle, 1, num_steps=2 * STEPS + 1,
+                   seed=seed))
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -133,24 +182,29 @@ def test_one_tower_takes_each_example_once_an_epoch_in_a_new_order(kind):
     assert sorted(sum(epoch, [])) == list(range(NUM))
     assert epoch[0] != list(range(BATCH))
   assert steps[:STEPS] != steps[STEPS:2 * STEPS]
-  if kind in ('indices', 'rows', 'bucketed'):
-    plan = build_plan(num_examples=NUM, batch_size=BATCH, num_towers=1)
-    buckets = KINDS[kind](NUM).buckets
-    assert steps == [sorted(plan.indices_at(step, seed=SEED, buckets=buckets))
-                     for step in range(2 * STEPS + 1)]
+  assert of_one_tower(kind, seed=SEED + 1) != steps == sort(take(
+      kind, 'split', 1, 1, 'keep', 0, True, 1, num_steps=2 * STEPS + 1))
 
 
-# The kinds, the first steps and the micro-batches in turn.
-SHAPES = [(list(KINDS)[(number + number // 5) % 5],) + point + (number % 5,
-          1 + (point[1] * point[2] <= BATCH // 2 and number % 3 == 0))
-          for number, point in enumerate(POINTS)]
+FEW = cover(AXES, strength=1, is_valid=is_valid)
+MANY = [point for point in cover(AXES, strength=2, is_valid=is_valid) if point not in FEW]
 
 
-@pytest.mark.nightly(but='elements-split-8-1-0-2')
-@pytest.mark.parametrize('kind, mode, num_towers, num_workers, first_step, accumulate',
-                         SHAPES[1::2])
-def test_every_shape_takes_the_same_examples_in_the_same_steps(
-    kind, mode, num_towers, num_workers, first_step, accumulate):
-  num_steps = STEPS
-  assert take(kind, mode, num_towers, num_workers, first_step, num_steps, accumulate
-             ) == of_one_tower(kind)[first_step:first_step + num_steps]
+@pytest.mark.parametrize('point', small.nightly_but(FEW, FEW + MANY),
+                         ids=lambda point: '-'.join(map(str, point.values())))
+def test_every_shape_takes_the_same_examples_in_the_same_steps(point):
+  kind, mode, first_step, shuffle = (point[name] for name in (
+      'kind', 'mode', 'first_step', 'shuffle'))
+  steps = take(**point)
+  plans = [build_plan(num_examples=NUM, batch_size=BATCH, rank=rank, **{
+      name: point[name] for name in ('num_towers', 'num_workers', 'last_batch', 'accumulate')})
+      for rank in range(point['num_workers'])]
+  expected = of_one_tower(kind, point['last_batch'], shuffle)
+  assert sort(steps) == expected[first_step:first_step + STEPS]
+  if kind in BY_INDEX:
+    settings = dict(seed=SEED if shuffle else None, buckets=KINDS[kind](NUM).buckets)
+    assert sort(steps) == [sorted(plans[0].indices_at(step, **settings))
+                           for step in range(first_step, first_step + STEPS)]
+  if not shuffle and kind != 'bucketed' and point['last_batch'] != 'carry':
+    for step, by_worker in enumerate(steps, first_step):
+      assert by_worker == [deal(plan, mode, step) for plan in plans]

@@ -22,7 +22,6 @@ from tests.data.test_encoded_images import take
 from towers import data
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.formats.png import encode_png
 from towers.data.formats.tfrecord import load_index
 from towers_data import make_sample
 from towers_data.convert import convert, main
@@ -211,17 +210,6 @@ def test_the_command_line(tmp_path, capsys):
   for shards in ('0', '-1'):
     assert main(['--from=images', f"--data_dir={tmp_path / 'photos'}", '--shards=' + shards] +
                 to) == 2
-
-
-def test_pngs_are_what_tensorflow_decodes():
-  random = np.random.RandomState(0)
-  images = [
-      random.randint(256, size=shape).astype(np.uint8)
-      for shape in ((1, 1, 3), (5, 9, 1), (40, 30, 3))
-  ]
-  with tf.Graph().as_default(), tf.Session() as session:
-    for image in images:
-      np.testing.assert_array_equal(session.run(tf.image.decode_png(encode_png(image))), image)
 
 
 def test_an_index_says_what_the_shard_is(tmp_path):
