@@ -19,7 +19,8 @@ import towers.data.formats.idx
 from tests import ROOT
 from towers.base.usage_error import UsageError
 from towers.data.bad_records import BadRecords
-from towers.data.formats.tfrecord import check_damage, load_index, write_record
+from towers.data.formats.tfrecord import load_index, write_record
+from towers.data.records import check_damage
 from towers.placement.cluster import read_cluster
 from towers.training.settings.intervals import build_interval, parse_trace_steps
 from towers_data.image_folder import find_image_files

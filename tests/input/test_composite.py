@@ -48,28 +48,6 @@ def make(numbers):
   return flat.map(assemble)
 
 
-def from_parse(numbers, name):
-  """The same of examples by index."""
-  rows = [sentences_of(number) for number in numbers]
-  counts = [counts_of(number) for number in numbers]
-
-  def parse(index):
-    def look_up(index):
-      number = int(index)
-      return (np.array(sum(rows[number], []), np.int64),
-              np.array([len(row) for row in rows[number]], np.int64), *counts[number])
-
-    values, lengths, words, many = tf.numpy_function(
-        look_up, [index], (tf.int64, tf.int64, tf.int64, tf.float32))
-    for tensor in (values, lengths, words, many):
-      tensor.set_shape([None])
-    return {'id': tf.gather(tf.constant(list(numbers), tf.int64), index), 'more': (
-        tf.RaggedTensor.from_row_lengths(values, lengths),
-        tf.SparseTensor(words[:, None], many, [WORDS]))}
-
-  return towers.Examples(len(numbers), parse_example=parse, name=name)
-
-
 def from_dataset(numbers, name):
   return towers.from_dataset(lambda: make(numbers), name=name)
 
@@ -78,7 +56,7 @@ def from_elements(numbers, name):
   return towers.Examples(len(numbers), lambda: make(numbers), name=name)
 
 
-SOURCES = {'dataset': from_dataset, 'elements': from_elements, 'parse_example': from_parse}
+SOURCES = {'dataset': from_dataset, 'elements': from_elements}
 
 
 @functools.lru_cache(maxsize=None)
@@ -90,9 +68,9 @@ def words_of(number):
   return sentences_of(number), dense.tolist()
 
 
-GRID = [('dataset', 'split', 3, 17, 'keep'), ('parse_example', 'next', 8, 19, 'keep'),
+GRID = [('dataset', 'split', 3, 17, 'keep'), ('elements', 'next', 8, 19, 'keep'),
         ('elements', 'shard', 3, 13, 'keep'), ('dataset', 'next', 2, 16, 'keep'),
-        ('elements', 'split', 1, 13, 'keep'), ('parse_example', 'shard', 4, 17, 'pad')]
+        ('elements', 'split', 1, 13, 'keep'), ('dataset', 'shard', 4, 17, 'pad')]
 
 
 @pytest.mark.parametrize('source, mode, num_towers, num_examples, last_batch', small.nightly_but(
@@ -175,13 +153,12 @@ def test_what_cannot_stand_beside_them_is_refused():
   def of_any_size(example):
     return tf.fill(example['id'][None], 1.0)
 
-  with pytest.raises(UsageError, match="component 'row' of an example has the shape .*padded"):
+  with pytest.raises(UsageError, match="the component row has the shape .*padded"):
     build(beside(row=of_any_size))
   build(towers.padded(beside(row=of_any_size), values=dict(words=None, row=7)))
-  with pytest.raises(UsageError, match="component 'words' of an example is sparse or ragged and is "
-                                       'not padded'):
+  with pytest.raises(UsageError, match='the component words is sparse or ragged and is not padded'):
     build(towers.padded(beside(row=of_any_size), values=dict(words=0, row=7)))
-  with pytest.raises(UsageError, match="'words' of an example is a Sparse.*to_dense"):
+  with pytest.raises(UsageError, match="component words is a Sparse.*to_dense"):
     build(beside()._replace(parse_batch=lambda batch: batch))
   with pytest.raises(UsageError, match='examples: an example has a sparse or ragged component, and '
                                        'inputs of predict are dense'):

@@ -8,27 +8,41 @@ from tensorflow_v1 import tf
 from tests.data.pictures import damage
 from tests.data.test_records import parse_any_rows, write
 from tests.harness import small
-from tests.tower import test_weighted as weighted
 from towers.base.usage_error import UsageError
 from towers.data.formats.tfrecord import load_index
 
-
-def ragged_examples(text, *, name='train', **padding):
-  """The rows of a `weighted.Text` without their padding."""
-  def elements(tokens, tags, lengths):
-    rows = tf.data.Dataset.from_tensor_slices((tokens, tags, lengths))
-    return rows.map(lambda tokens, tags, length: (tokens[:length], tags[:length], length))
-
-  examples = towers.Examples(num_examples=len(text.lengths), elements=elements, name=name,
-                             arrays=(text.tokens, text.tags, text.lengths))
-  return towers.padded(examples, **padding)
+NUM = 17
+LENGTHS = [number % 5 for number in range(NUM)]
 
 
-def unequal_arrays(text, *, name='train', **padding):
-  """The same as lists, which `from_arrays` takes."""
-  tokens, tags = ([row[:length] for row, length in zip(rows, text.lengths)]
-                  for rows in (text.tokens, text.tags))
-  return towers.padded(towers.from_arrays(tokens, tags, text.lengths, name=name), **padding)
+def rows_of(number):
+  return np.full(LENGTHS[number], number, np.float32)
+
+
+def of_elements(folder):
+  return towers.Examples(NUM, lambda: tf.data.Dataset.range(NUM).map(
+      lambda number: (number, tf.fill([number % 5], tf.cast(number, tf.float32)))))
+
+
+def of_arrays(folder):
+  return towers.from_arrays(np.arange(NUM), [rows_of(number).tolist() for number in range(NUM)])
+
+
+def of_data_set(folder):
+  return towers.from_dataset(of_elements(folder).elements)
+
+
+def of_records(folder, policy='fail'):
+  path = write(folder / 'file', range(NUM), rows=lambda number: number % 5)
+  if policy == 'skip':
+    for number in BAD:
+      damage(path, int(load_index(path).offsets[number]) + 20)
+  return towers.from_tfrecords(path, parse_any_rows, on_bad_record=policy)
+
+
+BAD = [8, 16]
+MAKERS = {'elements': of_elements, 'arrays': of_arrays, 'data set': of_data_set,
+          'records': of_records, 'bad records': lambda folder: of_records(folder, 'skip')}
 
 
 def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
@@ -44,37 +58,29 @@ def take(examples, *, mode, num_towers, num_steps, first_step=0, batch_size=8):
       return [session.run(batches) for _ in range(num_steps)]
 
 
-@pytest.mark.nightly(but='unequal_arrays-next-2-16-batch')
-@pytest.mark.parametrize('make, mode, num_towers, num_rows, pad_to', [
-    (ragged_examples, 'split', 3, 17, 'batch'), (ragged_examples, 'next', 3, 17, 9),
-    (unequal_arrays, 'next', 2, 16, 'batch'), (unequal_arrays, 'shard', 3, 17, 'batch'),
-    pytest.param(ragged_examples, 'shard', 2, 16, 9, marks=pytest.mark.nightly),
-    pytest.param(unequal_arrays, 'split', 2, 17, 6, marks=pytest.mark.nightly)])
-def test_rows_keep_their_values_and_end_with_the_padding(make, mode, num_towers, num_rows, pad_to):
-  text = weighted.Text(num_rows)
-  examples = make(text, pad_to=pad_to, values=(-1, -2, None))
+POINTS = [(kind, small.MODES[number % 3], 2 + number % 3, ('batch', 5)[number % 2])
+          for number, kind in enumerate(list(MAKERS) * 2)]
+
+
+@pytest.mark.parametrize('kind, mode, num_towers, pad_to', small.nightly_but(POINTS[1:5:3], POINTS))
+def test_rows_keep_their_values_and_end_with_the_padding(tmp_path, kind, mode, num_towers, pad_to):
+  examples = towers.padded(MAKERS[kind](tmp_path), pad_to, values=(None, -1))
   steps = take(examples, mode=mode, num_towers=num_towers, num_steps=3)
   assert str(take(examples, mode=mode, num_towers=num_towers, num_steps=1, first_step=2)) == str(
       steps[2:])
   for step, by_tower in enumerate(steps):
-    rows = weighted.rows_of_step(num_rows, step)
-    seen = []
-    for (tokens, tags, lengths), count in by_tower:
-      seen += list(lengths[:count])
-      assert tokens.shape == tags.shape and len(tokens) == max(count, 1)
-      assert tokens.shape[1] == pad_to or pad_to == 'batch'
-      for row, marks, length in zip(tokens[:count], tags[:count], lengths):
-        assert (row[length:] == -1).all() and (marks[length:] == -2).all()
-        number, = [other for other in range(rows.start, rows.stop)
-                   if text.lengths[other] == length
-                   and (text.tokens[other][:length] == row[:length]).all()
-                   and (text.tags[other][:length] == marks[:length]).all()][:1]
-        assert rows.start <= number < rows.stop
-    assert sorted(seen) == sorted(text.lengths[rows])
-    if pad_to == 'batch' and mode != 'shard':
+    numbers = [number for number in range(NUM)[8 * step:8 * step + 8]
+               if kind != 'bad records' or number not in BAD]
+    assert sorted(id for (ids, _), count in by_tower for id in ids[:count]) == numbers
+    for (ids, rows), count in by_tower:
+      assert len(ids) == len(rows) == max(count, 1)
+      assert rows.shape[1] == pad_to or pad_to == 'batch'
+      for id, row in zip(ids[:count], rows):
+        assert row.tolist() == [id] * LENGTHS[id] + [-1] * (rows.shape[1] - LENGTHS[id])
+    if pad_to == 'batch' and mode != 'shard' and numbers:
       # All towers of a step have the size of the longest row of the global batch.
-      assert {tokens.shape[1] for (tokens, _, _), count in by_tower if count} == {
-          text.lengths[rows].max()}
+      assert {rows.shape[1] for (_, rows), count in by_tower if count} == {
+          max(LENGTHS[number] for number in numbers)}
 
 
 def test_dicts_are_padded_by_name():
@@ -92,12 +98,12 @@ def test_dicts_are_padded_by_name():
 @pytest.mark.parametrize('settings, message', [
     (dict(pad_to='longest'), "pad_to is 'longest': choose 'batch', or a number"),
     (dict(pad_to=0), 'pad_to is 0'),
-    (dict(values=(0, 0)), 'do not have the structure of an example'),
-    (dict(values=(0, 0.5, None)), 'padding value 0.5 does not fit int32, the dtype of component 1'),
+    (dict(values=(0, 0, 0)), 'do not have the structure of an example'),
+    (dict(values=(0.5, None)), 'value 0.5 does not fit int64, the dtype of the component 0'),
 ])
 def test_padding_that_does_not_fit_is_refused(settings, message):
   with pytest.raises(UsageError, match=message):
-    take(ragged_examples(weighted.Text(8), **settings), mode='split', num_towers=2, num_steps=1)
+    take(towers.padded(of_elements(None), **settings), mode='split', num_towers=2, num_steps=1)
 
 
 def of_length(make, **component):
@@ -115,14 +121,13 @@ def test_a_component_of_unknown_rank_is_named():
   def make(number):
     return number, tf.py_func(lambda size: np.ones(size, np.int64), [number], tf.int64)
 
-  with pytest.raises(UsageError, match='component 1 of an example is unknown.*set_shape'):
+  with pytest.raises(UsageError, match='the component 1 is unknown.*set_shape'):
     take(towers.padded(of_length(make)), mode='split', num_towers=1, num_steps=1)
 
 
 def test_an_example_that_is_too_large_is_named():
-  examples = ragged_examples(weighted.Text(16), pad_to=2)
-  with pytest.raises(tf.errors.InvalidArgumentError, match='component 0 of an example is larger '
-                                                           'than pad_to=2'):
+  examples = towers.padded(of_elements(None), pad_to=2)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='component 1 is larger than pad_to=2'):
     take(examples, mode='next', num_towers=2, num_steps=2)
 
 
@@ -137,41 +142,6 @@ def test_sizes_that_differ_without_padding_name_the_fix():
     with pytest.raises(towers.RunError, match=r'towers\.padded\(examples'), \
         program.session() as session:
       session.train()
-
-
-@pytest.mark.nightly(but='8')
-@pytest.mark.parametrize('num_examples', [None, 8])
-def test_a_data_set_of_examples_of_unequal_sizes_is_padded(num_examples):
-  rows = [[7] * size for size in (1, 4, 2, 0, 3, 1, 5, 2)]
-  examples = towers.padded(towers.from_dataset(
-      lambda: tf.data.Dataset.from_generator(lambda: iter(rows), tf.int64, [None]), num_examples))
-  [[[batch, _]]] = take(examples, mode='split', num_towers=1, num_steps=1)
-  assert batch.tolist() == [row + [0] * (5 - len(row)) for row in rows]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize('mode, num_towers, pad_to, policy', small.nightly_but(
-    [('next', 2, 5, 'skip')],
-    [(*point, policy) for policy in ('fail', 'skip')
-     for point in (('split', 3, 'batch'), ('next', 2, 5), ('shard', 4, 'batch'))]))
-def test_records_of_unequal_sizes_are_padded(tmp_path, mode, num_towers, pad_to, policy):
-  path = write(tmp_path / 'file', range(1, 18), rows=lambda number: number % 5)
-  if policy == 'skip':
-    damage(path, int(load_index(path).offsets[8]) + 20)
-    damage(path, int(load_index(path).offsets[16]) + 20)
-  examples = towers.padded(towers.from_tfrecords(path, parse_any_rows, on_bad_record=policy),
-                           pad_to, values=(None, -1))
-  steps = take(examples, mode=mode, num_towers=num_towers, num_steps=3)
-  assert str(take(examples, mode=mode, num_towers=num_towers, num_steps=1, first_step=2)) == str(
-      steps[2:])
-  for step, by_tower in enumerate(steps):
-    ids = [number for number in range(1, 18)[8 * step:8 * step + 8]
-           if policy == 'fail' or number not in (9, 17)]
-    assert sorted(id for (taken, _), count in by_tower for id in taken[:count]) == ids
-    for (taken, rows), count in by_tower:
-      assert rows.shape[1] == pad_to or pad_to == 'batch'
-      for id, row in zip(taken[:count], rows):
-        assert row.tolist() == [id] * (id % 5) + [-1] * (rows.shape[1] - id % 5)
 
 
 def test_a_record_of_another_rank_is_named(tmp_path):

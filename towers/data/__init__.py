@@ -3,7 +3,6 @@
   from towers import data
   data_set = data.load('sample')              # or any name in data.DATA_SETS
   data_set.train, data_set.validation         # Examples: elements to shard, and how to parse them
-  examples = data.from_arrays(images, labels, name='mine')
 
 Nothing here imports TensorFlow before a graph is built, so a wrong flag or a damaged file fails at
 once.
@@ -72,7 +71,7 @@ def load(name: str, **settings: Any) -> DataSet:
 
   Args:
     name: one of `DATA_SETS`.
-    **settings: fields of `LoadSettings`.
+    **settings: of `LoadSettings`.
 
   Returns:
     DataSet with batches of images `[batch, height, width, channels]` and labels `[batch]` int32.
@@ -100,24 +99,17 @@ def _load_sample(settings: LoadSettings) -> DataSet:
   return _augmented(load_idx_folder(_SAMPLE_DIR, name='sample'), settings)
 
 
-def _load_fashion_mnist(settings: LoadSettings) -> DataSet:
-  data_dir = settings.data_dir
-  if data_dir is None and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
-    data_dir = DEBIAN_FASHION_MNIST_DIR
+def _load_idx(name: str, settings: LoadSettings) -> DataSet:
+  data_dir, otherwise = settings.data_dir, 'sample and synthetic need none'
+  if name == 'fashion_mnist':
+    otherwise = (f'{DEBIAN_FASHION_MNIST_DIR} does not exist, where "apt-get install '
+                 'dataset-fashion-mnist" puts them on Debian')
+    if data_dir is None and os.path.isdir(DEBIAN_FASHION_MNIST_DIR):
+      data_dir = DEBIAN_FASHION_MNIST_DIR
   if data_dir is None:
-    raise UsageError(
-        "Data set 'fashion_mnist' needs a data_dir, the folder of its four idx files, since "
-        f"{DEBIAN_FASHION_MNIST_DIR} does not exist. On Debian, \"apt-get install "
-        "dataset-fashion-mnist\" puts them there, and data_dir can then be left out.")
-  return _augmented(load_idx_folder(data_dir, name='fashion_mnist'), settings)
-
-
-def _load_mnist(settings: LoadSettings) -> DataSet:
-  if settings.data_dir is None:
-    raise UsageError("Data set 'mnist' needs a data_dir: the folder of its four idx files, "
-                     'train-images-idx3-ubyte.gz and so on. Data sets that need none: sample, '
-                     'synthetic.')
-  return _augmented(load_idx_folder(settings.data_dir, name='mnist'), settings)
+    raise UsageError(f"Data set '{name}' needs a data_dir, the folder of its four idx files, "
+                     f'train-images-idx3-ubyte.gz and so on; {otherwise}.')
+  return _augmented(load_idx_folder(data_dir, name=name), settings)
 
 
 def _load_synthetic(settings: LoadSettings) -> DataSet:
@@ -137,8 +129,8 @@ def _augmented(data_set: DataSet, settings: LoadSettings) -> DataSet:
 
 DATA_SETS: Dict[str, Callable[[LoadSettings], DataSet]] = {
     'sample': _load_sample,
-    'fashion_mnist': _load_fashion_mnist,
-    'mnist': _load_mnist,
+    'fashion_mnist': functools.partial(_load_idx, 'fashion_mnist'),
+    'mnist': functools.partial(_load_idx, 'mnist'),
     'synthetic': _load_synthetic,
     **{name: functools.partial(_load_annexed, name) for name in _ANNEXED_DATA},
 }

@@ -3,17 +3,7 @@
 The elements are the indices 0 … n-1, so that any position of a shuffled epoch is known at once. One
 `tf.gather` for each array turns a batch of indices into images and labels, on the CPU: it copies an
 example once, into its batch, where `Dataset.from_tensor_slices` copies it twice. The arrays
-themselves are fed when iterators are initialised. As graph constants they would stand in the
-GraphDef once for every dataset made of them, and fail beyond its 2 GB. A pipeline of your own needs
-`tensorflow_v1.plain_data_options` for such arrays: by default tf.data rewrites it when it starts,
-with a copy of the fed arrays in its GraphDef.
-
-  # images [n, height, width, channels], labels [n]
-  examples = from_arrays(images, labels, name='train')
-  fed = [tf.placeholder(array.dtype, array.shape) for array in examples.arrays]
-  batches = tf.data.Dataset.range(examples.num_examples).batch(64)
-  # ([64, height, width, channels], [64])
-  batches = batches.map(lambda indices: examples.parse_batch(indices, *fed))
+themselves are fed when iterators are initialised, since a GraphDef holds 2 GB at most.
 
 Rows of unequal length, such as sentences, are fed one after another, with where each begins. An
 example is a slice of them, which `padded` pads.
@@ -38,7 +28,6 @@ class _Column(NamedTuple):
   """One component of all examples.
 
   Attributes:
-    label: in messages.
     fed: the array, `[num_examples, ...]`; or of rows of unequal length all values, one row after
       another, and where each row begins and the last one ends, `[num_examples + 1]`.
   """
@@ -81,10 +70,10 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
     padded(from_arrays(sentences, labels))             # sentences of unequal length
 
   Args:
-    *arrays: each `[num_examples, ...]`, e.g. images and labels; or instead a single dict or tuple
-      of arrays, nested in any way. A list is an array. The rows of a list, or of an array of
-      objects, may differ in their length; then give the split to `padded`.
-    name: what messages and name scopes call the split: letters, digits and underscores.
+    *arrays: each `[num_examples, ...]`, or a single dict or tuple of arrays, nested in any way. A
+      list is an array. The rows of a list, or of an array of objects, may differ in their length;
+      then give the split to `padded`.
+    name: of the split in messages and name scopes: letters, digits and underscores.
 
   Returns:
     Examples. Its batches are tuples of as many tensors as there are arrays, each `[batch, ...]`, in
@@ -104,8 +93,7 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
   fed = tuple(array for column in columns for array in column.fed)
 
   def take(index: Any, *tensors: Any) -> Any:
-    # TensorFlow is imported only where a graph is built, so that a wrong path or array fails within
-    # a moment, and not after the seconds that importing TensorFlow takes.
+    # Imported only where a graph is built, so that a wrong array fails within a moment.
     from tensorflow_v1 import tf
     given = iter(tensors)
     # Beside the arrays: a tower's device scope around this call must not send them to its GPU.
@@ -127,8 +115,9 @@ def from_arrays(*arrays: Any, name: str = 'examples') -> Examples:
                      f'{lengths.max():,} values, and a batch needs one shape: give the split to '
                      'towers.padded.')
 
-  return Examples(num_examples=num_examples, arrays=fed, name=name, read=refuse, read_unequal=read,
-                  num_bytes=sum(column.num_bytes for column in unequal))
+  examples = Examples(num_examples=num_examples, arrays=fed, name=name, read=read,
+                      num_bytes=sum(column.num_bytes for column in unequal))
+  return examples._replace(read=refuse, unequal=examples)
 
 
 def check_name(name: str) -> None:

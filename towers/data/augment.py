@@ -31,11 +31,6 @@ NUM_DRAWS = {'none': 0, 'cifar': 3, 'imagenet': 4 * _TRIES + 1}
 def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
   """Returns a split of arrays (images, labels), augmented.
 
-  Args:
-    examples: of `from_arrays`, so that elements are the indices of examples.
-    kind: 'none' or 'cifar'.
-    seed: of the draws.
-
   Raises:
     UsageError: a kind that needs encoded images.
   """
@@ -56,12 +51,8 @@ def augment_arrays(examples: Examples, *, kind: str, seed: int) -> Examples:
 def choose_central_windows(sizes: Any, image_size: int) -> Any:
   """Returns the squares in the middle, each as `[y, x, height, width]`: int32 `[images, 4]`.
 
-  They are 0.875 of the shorter side, but no smaller than `image_size` if the image has so many
-  pixels: an image of exactly that size is not cropped.
-
-  Args:
-    sizes: heights and widths, int32 `[images, 2]`.
-    image_size: what squares are resized to, in pixels.
+  They are 0.875 of the shorter side, but no smaller than `image_size`, what they are resized to,
+  if the image has so many pixels. Sizes are heights and widths, int32 `[images, 2]`.
   """
   from tensorflow_v1 import tf
   shorter = tf.reduce_min(sizes, 1, keepdims=True)

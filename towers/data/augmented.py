@@ -40,55 +40,55 @@ def augmented(examples: Examples, function: Callable[[Any, Draws], Any], *, seed
   Raises:
     UsageError: `of_batches` of other examples.
   """
-  # Each of several functions over one split draws other numbers.
-  depth = 1 + getattr(examples.parse_batch or examples.read, 'augmentations', -1)
-  seed += depth * _SEEDS_APART
-  if of_batches:
-    if not examples.parse_batch or examples.elements or examples.read or examples.parse_example:
-      raise UsageError(f'{examples.name}: of_batches=True is for examples of towers.from_arrays, '
-                       'whose rows have one shape: leave it out, and the function gets single '
-                       'examples.')
-    gather, knows_epoch = examples.parse_batch, examples.takes_epoch
+  if of_batches and (not examples.parse_batch or examples.elements or examples.read or
+                     examples.parse_example):
+    raise UsageError(f'{examples.name}: of_batches=True is for examples of towers.from_arrays, '
+                     'whose rows have one shape: leave it out, and the function gets single '
+                     'examples.')
 
-    def parse_batch(indices, *tensors, epoch):
-      batch = gather(indices, *tensors, **(dict(epoch=epoch) if knows_epoch else {}))
-      return _call_checked(function, batch, Draws(indices, epoch=epoch, seed=seed), examples.name)
+  def change(example, numbers, epoch):
+    own_seed = seed + examples.augmentations * _SEEDS_APART
+    draws = Draws(numbers, epoch=epoch, seed=own_seed)
+    return _call_checked(function, example, draws, examples.name)
 
-    parse_batch.augmentations = depth  # type: ignore[attr-defined]
-    return examples._replace(parse_batch=parse_batch, takes_epoch=True)
+  changed = _change_batches(examples, change) if of_batches else _change_singly(examples, change)
+  unequal = examples.unequal and augmented(examples.unequal, function, seed=seed)
+  return changed._replace(augmentations=examples.augmentations + 1, unequal=unequal)
 
-  if examples.elements is not None:
+
+def _change_batches(examples, change):
+  """Returns a split of arrays whose batches are changed by `change(batch, numbers, epoch)`."""
+  gather, knows_epoch = examples.parse_batch, examples.takes_epoch
+
+  def parse_batch(indices, *arrays, epoch):
+    batch = gather(indices, *arrays, **(dict(epoch=epoch) if knows_epoch else {}))
+    return change(batch, indices, epoch)
+
+  return examples._replace(parse_batch=parse_batch, takes_epoch=True)
+
+
+def _change_singly(examples, change):
+  """Returns a split whose examples are changed by `change(example, number, epoch)`."""
+  has_number = examples.elements is not None
+  if has_number and not examples.augmentations:
     examples = _numbered(examples)
 
-  def reader(read, has_number):
-    if read is None:
-      return None
+  def read(elements, *arrays, epoch, parallel_calls):
+    from tensorflow_v1 import as_written, tf
 
-    def read_augmented(elements, *arrays, epoch, parallel_calls):
-      from tensorflow_v1 import as_written, tf
+    def change_one(example, number):
+      if not examples.marks_bad:
+        return change(example, number, epoch)
+      example, is_good = example
+      return change(example, number, epoch), is_good
 
-      def change(example, *element):
-        index = element[0]
-        is_good = ()
-        if examples.marks_bad:
-          example, *is_good = example
-        changed = _call_checked(function, example, Draws(index, epoch=epoch, seed=seed),
-                                examples.name)
-        return (changed, *is_good) if examples.marks_bad else changed
+    made = _make_singly(examples, elements, arrays, epoch, parallel_calls)
+    numbers = elements.map(as_written(lambda number, *_: number)) if has_number else elements
+    return tf.data.Dataset.zip((made, numbers)).map(as_written(change_one),
+                                                    num_parallel_calls=parallel_calls)
 
-      made = read(elements, *arrays, epoch=epoch, parallel_calls=parallel_calls)
-      numbers = elements.map(as_written(lambda number, *_: number)) if has_number else elements
-      return tf.data.Dataset.zip((made, numbers)).map(as_written(change),
-                                                      num_parallel_calls=parallel_calls)
-
-    read_augmented.augmentations = depth  # type: ignore[attr-defined]
-    return read_augmented
-
-  has_number = examples.elements is not None
-  read = examples.read or _read_one_by_one(examples)
-  return examples._replace(
-      parse_example=None, parse_batch=None, takes_epoch=False, is_gathered=False,
-      read=reader(read, has_number), read_unequal=reader(examples.read_unequal, has_number))
+  return examples._replace(read=read, parse_example=None, parse_batch=None, takes_epoch=False,
+                           is_gathered=False)
 
 
 def _call_checked(function, example, draws, name):
@@ -108,48 +108,30 @@ def _call_checked(function, example, draws, name):
 
 def _numbered(examples):
   """Returns examples whose elements begin with their number, which `read` leaves out again."""
-  if getattr(examples.read, 'augmentations', None) is not None:
-    return examples  # They do already.
-  make, hold, read = examples.elements, examples.hold, examples.read or _read_one_by_one(examples)
-
   def elements(*arrays):
     from tensorflow_v1 import tf
-    made = make(*arrays)
-    return tf.data.Dataset.zip((tf.data.Dataset.range(examples.num_examples), made))
+    numbers = tf.data.Dataset.range(examples.num_examples)
+    return tf.data.Dataset.zip((numbers, examples.elements(*arrays)))
 
-  def read_numbered(numbered, *arrays, **settings):
+  def read(numbered, *arrays, epoch, parallel_calls):
     from tensorflow_v1 import as_written
-    return read(numbered.map(as_written(lambda _, element: element)), *arrays, **settings)
+    plain = numbered.map(as_written(lambda _, element: element))
+    return _make_singly(examples, plain, arrays, epoch, parallel_calls)
 
-  return examples._replace(
-      elements=elements, read=read_numbered, parse_example=None,
-      hold=hold and (lambda number, element: (number, _call(hold, element))))
-
-
-def _read_one_by_one(examples):
-  """Returns the `read` of examples that have none."""
-  parse, gather = examples.parse_example, examples.parse_batch
-  knows_epoch = examples.takes_epoch
-
-  def read(elements, *arrays, epoch, parallel_calls):
-    from tensorflow_v1 import as_written
-    if parse is not None:
-      return elements.map(parse, num_parallel_calls=parallel_calls)
-    if gather is None:
-      return elements
-    settings = dict(epoch=epoch) if knows_epoch else {}
-    return elements.map(as_written(lambda *element: _first_of(
-        gather(*(part[None] for part in element), *arrays, **settings))),
-        num_parallel_calls=parallel_calls)
-
-  return read
+  return examples._replace(elements=elements, read=read, parse_example=None, parse_batch=None)
 
 
-def _first_of(batch):
-  from tensorflow_v1 import tf
-  return tf.nest.map_structure(lambda tensor: tensor[0], batch)
+def _make_singly(examples, elements, arrays, epoch, parallel_calls):
+  """Returns all that a split makes of its elements, one by one."""
+  from tensorflow_v1 import as_written, tf
+  made = examples.parse_singly(elements, arrays, epoch=epoch, parallel_calls=parallel_calls)
+  if examples.parse_batch is None:
+    return made
+  settings = dict(epoch=epoch) if examples.takes_epoch else {}
 
+  def gather(*element):
+    batch = tf.nest.map_structure(lambda part: part[None], element)
+    made = examples.parse_batch(*batch, *arrays, **settings)
+    return tf.nest.map_structure(lambda tensor: tensor[0], made)
 
-def _call(function, element):
-  """Calls a function of what a data set gives its functions: a tuple is taken apart."""
-  return function(*element) if isinstance(element, tuple) else function(element)
+  return made.map(as_written(gather), num_parallel_calls=parallel_calls)

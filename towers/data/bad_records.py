@@ -28,11 +28,7 @@ class BadRecords:
   """The policy for damaged records, and a log of them."""
 
   def __init__(self, policy: str = 'fail', stream: Any = None):
-    """Starts an empty log.
-
-    Args:
-      policy: 'fail' or 'skip'.
-      stream: to log to, `sys.stderr` if None.
+    """Starts an empty log, to `sys.stderr` if there is no stream.
 
     Raises:
       UsageError: an unknown policy.
@@ -50,9 +46,9 @@ class BadRecords:
 
     Args:
       path: the file.
-      offset: of the damaged record in it, in bytes.
+      offset: of the damage in it, in bytes.
       reason: what is wrong.
-      record: its index in the file; None for what follows the last record.
+      record: the index in the file; None for what follows the last record.
 
     Raises:
       UsageError: the policy is 'fail'; names all of this, and the setting.
@@ -73,8 +69,7 @@ class BadRecords:
                    self._stream or sys.stderr)
 
   def summary(self) -> str:
-    """Returns a sentence with the number of damaged places in each file, or '' if there was none.
-    """
+    """Returns a sentence with the number of damaged places in each file, or ''."""
     with self._lock:
       by_file: Dict[str, int] = {}
       for path, _ in self._places:

@@ -1,8 +1,7 @@
 """Components: the tensors of an example, by name, and the one shape that each must have.
 
-A batch stacks examples, so a component has the same shape in all of them. Where TensorFlow does not
-know it beforehand, the first example decides, and all others are held to it: TensorFlow's own
-message would name neither the split nor the component.
+Where TensorFlow does not know it beforehand, the first example decides, and all others are held to
+it: TensorFlow's own message would name neither the split nor the component.
 """
 
 from typing import Any, NamedTuple, Tuple
@@ -87,13 +86,9 @@ class Components(NamedTuple):
     return tf.nest.pack_sequence_as(self.structure, tensors)
 
   def hold(self, example: Any, *, fix: str) -> Any:
-    """Returns an example as it is, with the shapes of the components.
+    """Returns an example with the shapes of the components; a run fails where they are others.
 
-    Where TensorFlow does not know the shape of a tensor, it fails if the shape is another.
-
-    Args:
-      example: tensors.
-      fix: what to do about another shape, the end of the error's message.
+    The error's message ends with `fix`, what to do about it.
     """
     from tensorflow_v1 import tf
     tensors = [self._hold(part, tensor, fix)
@@ -124,25 +119,24 @@ def describe_shapes(part: Component, shape: Any, fix: str) -> str:
           f'batch needs one shape: {fix}')
 
 
-def find_components(dataset: Any, name: str) -> Components:
-  """Returns the components of a data set's elements.
-
-  Args:
-    dataset: a tf.data.Dataset.
-    name: of the split.
+def find_components(dataset: Any, name: str, *, marks_bad: bool = False) -> Components:
+  """Returns the components of a data set's elements, `(example, is_good)` if it marks bad ones.
 
   Raises:
     UsageError: one is no dense tensor, or there is none.
   """
   from tensorflow_v1 import tf
   types = tf.data.get_output_types(dataset)
+  paths = find_paths(types[0]) + ['is_good'] if marks_bad else find_paths(types)
   shapes = tf.nest.flatten(tf.data.get_output_shapes(dataset))
   parts = tuple(Component(*facts) for facts in zip(
-      find_paths(types), tf.nest.flatten(types), shapes, find_rows(types)))
+      paths, tf.nest.flatten(types), shapes, find_rows(types)))
   for part, kind in zip(parts, tf.nest.flatten(tf.data.get_output_classes(dataset))):
-    if not issubclass(kind, tf.Tensor):
-      raise UsageError(f'{name}: {part} is a {kind.__name__}, and towers take dense tensors of one '
-                       'shape: make it dense and pad it, as with tf.sparse.to_dense and tf.pad.')
+    if kind is not tf.Tensor:
+      what = getattr(kind, '__name__', type(kind).__name__)
+      raise UsageError(f'{name}: {part} is a {what}, which cannot be cut over towers: return a '
+                       'dense tensor, as tf.sparse.to_dense(value) or value.to_tensor() do; for '
+                       "sizes that differ, towers.padded(examples, pad_to='batch').")
   if not parts:
     raise UsageError(f'{name}: an example has no tensor, so there is nothing to train on.')
   return Components(name, types, parts)

@@ -4,8 +4,7 @@
             SparseTensor ──► indices and values, and how many ─┴─► padded in a batch, which is cut,
   tower     RaggedTensor, SparseTensor of its part of the batch ◄── staged and switched
 
-Staging areas, splits and switches take dense tensors alone. Rows of a batch are rows here as well,
-so that an uneven or empty tower is nothing special. The padding between is never seen by a model.
+Staging areas, splits and switches take dense tensors alone. A model never sees the padding.
 """
 
 from typing import Any, Callable, List, NamedTuple, Tuple
@@ -84,11 +83,7 @@ def find_rows(structure: Any) -> List[bool]:
 
 
 def encode_dataset(dataset: Any, name: str) -> Any:
-  """Returns a data set with `ROWS` in place of sparse and ragged components.
-
-  Args:
-    dataset: of single examples.
-    name: of the split.
+  """Returns a data set of examples with `ROWS` in place of sparse and ragged components.
 
   Raises:
     UsageError: a component whose shape is not known as far as it must be.
@@ -110,10 +105,7 @@ def encode_dataset(dataset: Any, name: str) -> Any:
 def encode_example(example: Any, name: str, shapes: Any = None) -> Any:
   """Returns an example with `ROWS` in place of sparse and ragged components.
 
-  Args:
-    example: tensors.
-    name: of the split.
-    shapes: of the components, a flat list, where tensors have lost theirs.
+  `shapes` are those of the components, a flat list, where tensors have lost theirs.
 
   Raises:
     UsageError: a component whose shape is not known as far as it must be.

@@ -1,9 +1,8 @@
 """Data sets of your own: any tf.data.Dataset of single examples as a split.
 
 A data set has no index, so every shard reads all of it, a resumed run reads what it skips, and
-shuffling holds examples in memory, of all shards in each. What its ops tell is checked at once:
-whether it is batched, endless or shuffled anew at each pass, and how many examples it has. The rest
-is checked while it is read: that shapes are equal, and that it ends where it should.
+shuffling holds examples in memory. What its ops tell is checked at once; that shapes are equal, and
+that it ends where it should, is checked while it is read.
 """
 
 import contextlib
@@ -41,22 +40,21 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     examples = towers.from_dataset(lambda: tf.data.TextLineDataset('train.csv').map(parse))
 
   Args:
-    dataset: a function that makes the data set, and is called in every graph that reads it; or a
-      data set, which belongs to the graph in which it was made.
-    num_examples: of one pass. None for what TensorFlow knows, or else a count by a first pass. A
-      data set that has less or more fails while it is read.
+    dataset: a function that makes the data set in every graph that reads it; or a data set, which
+      belongs to the graph in which it was made.
+    num_examples: of one pass. None for what TensorFlow knows, or else a count by a first pass.
     shuffle_buffer: examples that each iterator holds in memory where a program shuffles.
     count_file: keeps the count of a first pass for later runs.
     name: of the split in messages and name scopes: letters, digits and underscores.
 
   Returns:
-    Examples. Its batches have the structure of an element, each tensor `[batch, ...]`, sparse and
-    ragged ones too.
+    Examples. Its batches have the structure of an element, each tensor `[batch, ...]`.
 
   Raises:
-    UsageError: a data set that is batched, endless, shuffled anew at each pass, empty, of another
-      graph, or of tensors that cannot be batched; a number that it contradicts.
+    UsageError: a data set that is batched, endless, shuffled anew at each pass, empty or of another
+      graph; a number that it contradicts.
   """
+  from tensorflow_v1 import as_written
   check_name(name)
   for setting, value in (('num_examples', num_examples), ('shuffle_buffer', shuffle_buffer)):
     if value is not None and value < 1:
@@ -68,7 +66,12 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     known = _find_size(copy, name)
     is_static = components.need_no_example
     if not is_static:
-      components = _learn_shapes(copy, components)
+      with _explained(name):
+        first = next(_take(copy, 1), None)
+      if first is None:
+        known, num_examples = 0, None
+      else:
+        components = components.with_shapes_of(first)
     if known == _UNKNOWN:
       count = num_examples or _read_count(count_file, name) or _count(copy, count_file, name)
     elif num_examples in (None, known):
@@ -83,11 +86,12 @@ def from_dataset(dataset: Any, num_examples: Optional[int] = None, *, shuffle_bu
     made = encode_dataset(_make(dataset, name), name)
     return made if known == count else _end_after(made, count, components)
 
-  def hold(*example: Any) -> Any:
-    return components.hold(example, fix=_FIX)
+  def held() -> Any:
+    return elements().map(as_written(lambda *example: components.hold(example, fix=_FIX)))
 
-  return Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer, name=name,
-                  hold=None if is_static else hold)
+  examples = Examples(num_examples=count, elements=elements, shuffle_buffer=shuffle_buffer,
+                      name=name)
+  return examples if is_static else examples._replace(elements=held, unequal=examples)
 
 
 @contextlib.contextmanager
@@ -153,14 +157,6 @@ def _find_size(dataset: Any, name: str) -> int:
     raise UsageError(f'{name}: the data set is endless, and the program repeats it by itself: '
                      'leave .repeat() out, or cut it with .take(n).')
   return int(size)
-
-
-def _learn_shapes(dataset: Any, components: Components) -> Components:
-  """Returns the components with the shapes of the first example."""
-  with _explained(components.name):
-    for example in _take(dataset, 1):
-      return components.with_shapes_of(example)
-  raise UsageError(f'{components.name}: the data set is empty, so there is nothing to train on.')
 
 
 def _take(dataset: Any, at_most: Optional[int] = None) -> Iterator[Any]:

@@ -1,9 +1,8 @@
 """Digest: tells two splits apart, for workers that must have the same data, and for resumed runs.
 
 It covers all bytes of small arrays, which labels are, and up to 1,024 rows of others, evenly
-spaced, with the first and the last among them. Of records it covers all lengths. Of encoded images
-it covers the names of 1,024 files without their folders, since these and the times of files differ
-between machines, and the bytes of 16.
+spaced. Of records it covers all lengths. Of encoded images it covers the names of 1,024 files
+without their folders, since these differ between machines, and the bytes of 16.
 """
 
 import hashlib
@@ -27,13 +26,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Digest(NamedTuple):
-  """What stands for a split.
-
-  Attributes:
-    num_examples: in it.
-    parts: an int64 for each of its arrays, or for the files; () of other examples, whose number is
-      all that is known.
-  """
+  """What stands for a split: an int64 for each of its arrays, or for its files, if it has any."""
   num_examples: int
   parts: Tuple[int, ...] = ()
 

@@ -1,10 +1,8 @@
 """Draws: random numbers that belong to an example, whatever the order of the examples.
 
 Each is a function of (seed, epoch, example index, position) alone, so that augmentation is the
-same in every input mode, for any number of towers and threads, and after a resume. A stateful
-random op in a pipeline that runs in parallel draws in the order in which threads happen to ask.
-
-The function is SplitMix64's, on int64 tensors: a whole batch takes a dozen ops.
+same in every input mode, for any number of towers and threads, and after a resume. The function is
+SplitMix64's, on int64 tensors: a whole batch takes a dozen ops.
 """
 
 import math
@@ -18,14 +16,9 @@ _FRACTION_BITS = 24  # What a float32 holds exactly.
 
 
 def draw(indices: Any, *, epoch: Any, seed: int, count: int, first: int = 0) -> Any:
-  """Returns float32 `[examples, count]`, each uniform in [0, 1).
+  """Returns float32 `[examples, count]`, each uniform in [0, 1), from the position `first` on.
 
-  Args:
-    indices: of the examples, int64 `[examples]`.
-    epoch: int64, of all examples, or `[examples]`.
-    seed: any int.
-    count: how many to draw for each example.
-    first: position of the first of these.
+  Indices of the examples are int64 `[examples]`; the epoch is that of all, or of each.
   """
   from tensorflow_v1 import tf
   state = mix(mix(as_int64(seed) + epoch * GOLDEN, tf.bitwise) + indices, tf.bitwise)

@@ -4,12 +4,10 @@
           ──► one by one: crop and decode                         (a chunk of 32 on each core)
           ──► (image, label)
 
-Windows are chosen from the sizes in the headers before anything is decoded, so that a JPEG is
-decoded only where it is needed, and a header that declares more pixels than allowed is refused
-before they are allocated.
-
-A record that cannot be read or decoded becomes a row that is marked, in its place. A blank image
-replaces what cannot be read before anything is decoded; see `stand_ins` for what a decoder refuses.
+Windows are chosen from the sizes in the headers, so that a JPEG is decoded only where it is needed,
+and a header that declares more pixels than allowed is refused before they are allocated. What
+cannot be read becomes a blank image that is marked, in its place; see `stand_ins` for what a
+decoder refuses.
 """
 
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
@@ -28,10 +26,8 @@ from towers.data.draws import draw
 from towers.data.examples import Examples
 from towers.data.formats.image_header import check_is_whole, read_image_header
 from towers.data.formats.png import encode_png
-from towers.data.stand_ins import map_with_stand_ins
+from towers.data.stand_ins import build_report, map_chunks
 
-_CHUNK = 32
-_PARALLEL_CHUNKS = 2
 # Decoded in place of what could not be read.
 _BLANK = encode_png(np.zeros([1, 1, 1], np.uint8))
 
@@ -65,7 +61,7 @@ class ImageFormat(NamedTuple):
 
 def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, seed: int,
                      bad_records: BadRecords, name: str) -> Examples:
-  """Makes a split of encoded images.
+  """Returns a split of images `[batch, size, size, channels]` uint8 and labels `[batch]` int32.
 
   Args:
     source: where they are.
@@ -74,9 +70,6 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
     seed: of augmentation.
     bad_records: what to do with those that cannot be read.
     name: of the split.
-
-  Returns:
-    Examples of images `[batch, size, size, channels]` uint8 and labels `[batch]` int32.
   """
   reader = _Reader(source, format, augment, seed, bad_records, name)
   return Examples(num_examples=source.num_examples, read=reader.read, marks_bad=reader.marks_bad,
@@ -84,10 +77,7 @@ def encoded_examples(source: ImageSource, *, format: ImageFormat, augment: str, 
 
 
 class _Reader(NamedTuple):
-  """Reads a split: from indices to `(image, label)`, or `((image, label), is_good)` if it marks.
-
-  Attributes: those of `encoded_examples`.
-  """
+  """Reads a split: from indices to `(image, label)`, or `((image, label), is_good)` if it marks."""
   source: ImageSource
   format: ImageFormat
   augment: str
@@ -101,16 +91,8 @@ class _Reader(NamedTuple):
 
   def read(self, indices, *, epoch, parallel_calls):
     """Returns the examples of a data set of indices, in its order."""
-    def read_chunk(indices):
-      return self._read_chunk(indices, epoch)
-
-    def decode_chunk(*chunk):
-      return map_with_stand_ins(chunk, self._decode, self._stand_in, name=self.name)
-
-    chunks = indices.batch(_CHUNK)
-    chunks = chunks.map(read_chunk, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls))
-    return chunks.prefetch(1).interleave(decode_chunk, cycle_length=parallel_calls,
-                                         block_length=_CHUNK, num_parallel_calls=parallel_calls)
+    return map_chunks(indices, lambda chunk: self._read_chunk(chunk, epoch), self._decode,
+                      self._stand_in, name=self.name, parallel_calls=parallel_calls)
 
   def _read_chunk(self, indices, epoch):
     """Reads images and chooses their windows; returns columns of what `_decode` takes."""
@@ -131,8 +113,7 @@ class _Reader(NamedTuple):
     return indices, images, labels, is_read, windows, draws
 
   def _read_and_check(self, indices):
-    """Returns images, labels, sizes and whether each was read, as arrays; decoding may still fail.
-    """
+    """Returns images, labels, sizes and whether each was read, as arrays."""
     images, labels = [], np.zeros(len(indices), np.int32)
     sizes, is_read = np.ones([len(indices), 2], np.int32), np.zeros(len(indices), bool)
     for row, result in enumerate(self.source.read(indices.tolist())):
@@ -157,13 +138,7 @@ class _Reader(NamedTuple):
   def _stand_in(self, index, image, *_):
     """Reports an image that was read and cannot be decoded; returns a blank example."""
     from tensorflow_v1 import tf
-
-    def report(index, image):
-      self._report(int(index), diagnose(bytes(image)))
-      return np.False_
-
-    is_good = tf.numpy_function(report, [index, image], tf.bool)
-    is_good.set_shape([])
+    is_good = build_report(lambda index, image: self._report(index, diagnose(image)), index, image)
     size, channels = self.format.size, self.format.channels
     blank = tf.zeros([size, size, channels], tf.uint8)
     return self._example(blank, tf.zeros([], tf.int32), is_good)

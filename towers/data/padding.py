@@ -15,18 +15,18 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
            bucket_by: Any = None, bucket_window: Optional[int] = None) -> Examples:
   """Returns the split with batches that are padded at the end of each dimension of unknown size.
 
-  With a number all batches have one size, so that any model on N towers equals one tower. With
-  'batch' a batch is as large as its largest example, whose size differs between micro-batches and
-  workers, and in the mode `shard` between towers. Then the model's result must not depend on the
-  padding: return `towers.Weighted` with weights of 0 there.
+  With 'batch' a batch is as large as its largest example, whose size differs between micro-batches,
+  workers and, in the mode `shard`, towers. Then the model's result must not depend on the padding:
+  return `towers.Weighted` with weights of 0 there.
 
   Args:
-    examples: whose `elements`, `parse_example` or `read` give tensors of unknown sizes.
+    examples: whose tensors have unknown sizes.
     pad_to: 'batch', or a number from 1 on; an example that is larger is an error.
-    values: of the padding, see `Padding`.
+    values: of the padding, in the structure of an example, each may be None; None for 0, False or
+      '' in all.
     bucket_by: the length of each example, `[num_examples]`, in any unit, or 'bytes' for the sizes
-      of records and of the unequal rows of arrays: examples of similar lengths share a batch, see
-      `input.buckets`. None for the epoch's own order.
+      of records and of the unequal rows of arrays: examples of similar lengths share a batch. None
+      for the epoch's own order.
     bucket_window: global batches among which examples are sorted, by default 100. More save more
       padding, and mix less.
 
@@ -36,8 +36,8 @@ def padded(examples: Examples, pad_to: Union[int, str] = 'batch', values: Any = 
   """
   if pad_to != 'batch' and (not isinstance(pad_to, int) or isinstance(pad_to, bool) or pad_to < 1):
     raise UsageError(f"pad_to is {pad_to!r}: choose 'batch', or a number from 1 on.")
-  return examples._replace(padding=Padding(pad_to, values), hold=None,
-                           read=examples.read_unequal or examples.read,
+  examples = examples.unequal or examples
+  return examples._replace(padding=Padding(pad_to, values),
                            buckets=_build_buckets(examples, pad_to, bucket_by, bucket_window))
 
 

@@ -3,9 +3,9 @@
   indices ──► 32 at a time: read by the files' index, checksums checked
           ──► one by one: parse, your function from a record to an example
 
-A resumed run reads only what it needs, every shard exactly its records, and nothing but the index
-stays in memory. The first record is parsed at once, so that a function that does not fit the files
-fails before a graph is built, and unknown shapes become those of the first example.
+Nothing but the index stays in memory. The first record is parsed at once, so that a function that
+does not fit the files fails before a graph is built, and unknown shapes become those of the first
+example.
 """
 
 import glob
@@ -24,11 +24,9 @@ from towers.data.components import Components, describe_shapes, find_components
 from towers.data.composite import encode_example
 from towers.data.dataset_ops import check_draws
 from towers.data.examples import Examples
-from towers.data.formats.tfrecord import Records, check_damage, load_index
-from towers.data.stand_ins import map_with_stand_ins
+from towers.data.formats.tfrecord import FileIndex, Records, load_index
+from towers.data.stand_ins import build_report, map_chunks
 
-_CHUNK = 32
-_PARALLEL_CHUNKS = 2
 _THREADS = 16
 # Records in a row that cannot be parsed, at the start of a split.
 _MOST_TRIED = 20
@@ -48,18 +46,15 @@ def from_tfrecords(paths: Union[str, 'os.PathLike[str]', Sequence[Any]],
     examples = towers.from_tfrecords('data/train-*.tfrecord', parse, name='train')
 
   Args:
-    paths: a file, a pattern as 'data/train-*', or a list of these. Records are numbered in the
-      order of the list, and of the names that a pattern finds.
+    paths: a file, a pattern as 'data/train-*', or a list of these, whose order counts.
     parse: a function from a record, a scalar string tensor, to an example: a tensor, or tensors in
-      a tuple or dict, nested in any way, of the same shapes for all records unless the split is
-      `padded`. It runs in parallel.
+      a tuple or dict, of the same shapes for all records unless the split is `padded`.
     name: of the split in messages and name scopes: letters, digits and underscores.
     on_bad_record: 'fail' ends a run at a record that is damaged or that `parse` fails on, with
       file, offset and index; 'skip' leaves it out and logs these.
 
   Returns:
-    Examples. Its batches have the structure of what `parse` returns, each tensor `[batch, ...]`,
-    sparse and ragged ones too.
+    Examples. Its batches have the structure of what `parse` returns, each tensor `[batch, ...]`.
 
   Raises:
     UsageError: no such files, compressed files, damage by the policy, or a function that fails on
@@ -101,11 +96,7 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
                  counted_by: str = '') -> Records:
   """Returns the records of files, read by index.
 
-  Args:
-    paths: the files.
-    bad_records: the policy for what their headers show to be damaged.
-    counts: how many records a file should have, by its name without folders.
-    counted_by: the file that says so.
+  `counts` are how many records a file should have, by its name, as the file `counted_by` says.
 
   Raises:
     UsageError: damage by the policy, compressed files, or no record at all.
@@ -125,6 +116,22 @@ def open_records(paths: Sequence[str], bad_records: BadRecords, *, counts: Mappi
   return records
 
 
+def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
+  """Reports a damaged length, which loses the rest of its file, or an empty file.
+
+  Raises:
+    UsageError: under the policy 'fail'.
+  """
+  damage = index.damage
+  if damage is not None:
+    bad_records.report(
+        index.path, damage.offset,
+        f'{damage.reason}; the rest of the file, {damage.num_bytes:,} bytes, is lost',
+        record=damage.record)
+  elif not len(index.lengths):
+    bad_records.report(index.path, 0, 'the file is empty')
+
+
 def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
                     bad_records: BadRecords) -> Examples:
   """Makes a split of records; see `from_tfrecords`."""
@@ -134,9 +141,10 @@ def record_examples(records: Records, parse: Callable[[Any], Any], *, name: str,
   trial = _Trial(parse_to_dense, name)
   payload, first = _parse_first(records, trial, name, bad_records)
   reader = _Reader(records, parse_to_dense, first.one_shape, trial, payload, bad_records, name)
-  return Examples(num_examples=len(records), read=reader.read,
-                  read_unequal=reader._replace(components=first.any_sizes).read,
-                  marks_bad=bad_records.policy == 'skip', num_bytes=records.lengths, name=name)
+  unequal = Examples(num_examples=len(records), num_bytes=records.lengths, name=name,
+                     read=reader._replace(components=first.any_sizes).read,
+                     marks_bad=bad_records.policy == 'skip')
+  return unequal._replace(read=reader.read, unequal=unequal)
 
 
 class _Parsed(NamedTuple):
@@ -153,11 +161,10 @@ class _Trial:
     self._parse, self._name = parse, name
 
   def run(self, payload: bytes) -> _Parsed:
-    """Returns the components of a record's example.
+    """Returns the components of a record's example; raises a BadRecordError if `parse` fails on it.
 
     Raises:
-      BadRecordError: `parse` fails on this record.
-      UsageError: it fails on any, or returns what cannot be batched.
+      UsageError: it fails on any record, or returns what cannot be batched.
     """
     from tensorflow_v1 import as_written, private_session, tf
     with tf.Graph().as_default() as graph:
@@ -198,13 +205,9 @@ class _Reader(NamedTuple):
   """Reads a split: from indices to examples, or `(example, is_good)` under the policy 'skip'.
 
   Attributes:
-    records: of all files.
-    parse: from a record to an example.
     components: of every example, with the shapes to which it is held.
     trial: finds out why a record cannot be parsed.
     substitute: a record that can be parsed, in place of those that cannot be read.
-    bad_records: the policy, and the log.
-    name: of the split.
   """
   records: Records
   parse: Callable[[Any], Any]
@@ -224,13 +227,11 @@ class _Reader(NamedTuple):
 
     def stand_in(index, record, is_read):
       del is_read
-      return self._mark(self.components.zeros(), self._report(index, record))
+      is_good = build_report(self._report, index, record)
+      return self._mark(self.components.zeros(), is_good)
 
-    chunks = indices.batch(_CHUNK)
-    chunks = chunks.map(self._read_chunk, num_parallel_calls=min(_PARALLEL_CHUNKS, parallel_calls))
-    return chunks.prefetch(1).interleave(
-        lambda *chunk: map_with_stand_ins(chunk, parse_row, stand_in, name=self.name),
-        cycle_length=parallel_calls, block_length=_CHUNK, num_parallel_calls=parallel_calls)
+    return map_chunks(indices, self._read_chunk, parse_row, stand_in, name=self.name,
+                      parallel_calls=parallel_calls)
 
   def _mark(self, example, is_good):
     return (example, is_good) if self.bad_records.policy == 'skip' else example
@@ -253,17 +254,9 @@ class _Reader(NamedTuple):
     column[:] = payloads
     return column, is_read
 
-  def _report(self, index, record):
-    """Reports a record that was read and cannot be parsed; returns False, a scalar tensor."""
-    from tensorflow_v1 import tf
-
-    def report(index, record):
-      self._report_place(int(index), self._find_reason(bytes(record)))
-      return np.False_
-
-    is_good = tf.numpy_function(report, [index, record], tf.bool)
-    is_good.set_shape([])
-    return is_good
+  def _report(self, index: int, record: bytes) -> None:
+    """Reports a record that was read and cannot be parsed."""
+    self._report_place(index, self._find_reason(record))
 
   def _find_reason(self, record: bytes) -> str:
     try:

@@ -1,8 +1,7 @@
 """A tower's batch: the tensors of its examples, and how many of them count.
 
-The number of examples is a Python int where every batch has the same size, so that the graph spends
-no op on it; otherwise it is a scalar tensor that goes through switch and staging area with the
-batch.
+The number of examples is a Python int where every batch has the same size; otherwise it is a scalar
+tensor that goes through switch and staging area with the batch.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union

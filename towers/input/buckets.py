@@ -4,11 +4,8 @@
                                                                   ──► these in a shuffled order
 
 A window is positions of the permuted epoch, so the examples of any step still follow from (seed,
-epoch, step): nothing is buffered, and no mode, number of towers or workers changes them. Sorting
-only moves examples within their window, so that an epoch has each of them once.
-
-A last batch that is smaller stays last. Its examples are those at a random place of the sorted
-window, since at its end they would always be the longest.
+epoch, step), and nothing is buffered. A last batch that is smaller stays last. Its examples are
+those at a random place of the sorted window, since at its end they would always be the longest.
 """
 
 import functools
@@ -32,8 +29,7 @@ def order_by_length(buckets: Buckets, *, num_examples: int, examples_per_epoch: 
     num_examples: of the split.
     examples_per_epoch: positions from there on are not taken.
     batch_size: the global batch.
-    seed: of the shuffling; None for windows in the order of the examples, and batches in that of
-      their lengths.
+    seed: of the shuffling; None without any.
   """
   window_size = buckets.window * batch_size
 

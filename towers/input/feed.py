@@ -80,7 +80,7 @@ def build_feed(inputs: Inputs, *, devices: Sequence[str], staging_depth: int = 1
     staging_depth: batches that wait for each tower; with 0 there are no staging areas.
 
   Raises:
-    UsageError: there are more or fewer devices than the plan has towers, or one has no index.
+    UsageError: devices that do not fit the plan's towers.
   """
   check_same_number(inputs.plan.num_towers, f'towers in the plan of {inputs.name}',
                     len(devices), 'devices',
@@ -104,10 +104,7 @@ def build_batches(train: Feed) -> List[Batch]:
 def build_switched_batches(train: Feed, validation: Feed, *, is_validating: Any) -> List[Batch]:
   """Returns for each tower its batch: of validation where `is_validating`, else of training.
 
-  Args:
-    train: the feed of the training split.
-    validation: the feed of the validation split, over the same towers with the same staging depth.
-    is_validating: a scalar bool tensor.
+  Both feeds are over the same towers with the same staging depth.
 
   Raises:
     UsageError: the feeds differ in the number of towers or in structure.

@@ -16,11 +16,7 @@ AUTO = 'auto'
 
 
 def read_accumulate(accumulate: Union[int, str]) -> int:
-  """Returns the micro-batches to begin with.
-
-  Raises:
-    UsageError: it is neither a number nor 'auto'.
-  """
+  """Returns the micro-batches to begin with; raises a UsageError if it is no number, nor 'auto'."""
   if accumulate == AUTO:
     return 1
   if isinstance(accumulate, bool) or not isinstance(accumulate, int):
@@ -42,12 +38,8 @@ def share(plan: Plan, accumulate: int) -> int:
 def find_fitting(most: int, *, batch_size: int, num_towers: int) -> int:
   """Returns the fewest micro-batches of which no tower gets more than `most` examples.
 
-  If a tower gets more in any number of them, it is the largest number.
-
-  Args:
-    most: examples that a tower has room for.
-    batch_size: the global batch.
-    num_towers: of all workers.
+  If a tower gets more in any number of them, it is the largest number. Towers are those of all
+  workers.
   """
   number = 1
   for number in _find_numbers(batch_size, num_towers):

@@ -65,15 +65,10 @@ class Order(NamedTuple):
 
 
 def explain_order(path: str, *, step: int, plan: Plan, order: Order, saved: Optional[Order]) -> str:
-  """Returns why a resumed epoch would miss examples, or '' where it takes each once.
+  """Returns why an epoch resumed at `step` would miss examples, or '' where it takes each once.
 
-  Args:
-    path: of the checkpoint.
-    step: that the run resumes at.
-    plan: of the training split.
-    order: of this run.
-    saved: of the run that wrote the checkpoint; None if it records none, as from versions that
-      shuffled every shard on its own.
+  `order` is of this run, `saved` of the checkpoint: None if it records none, as from versions that
+  shuffled every shard on its own.
   """
   _, done = plan.position(step)
   is_same = (saved or Order(None)).is_same(order)

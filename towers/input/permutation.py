@@ -1,7 +1,7 @@
 """Permutation: in which order an epoch takes its examples, computed and not stored.
 
 A number is enciphered under a key that follows from (seed, epoch), so the example at any position
-of any epoch is known at once, and takes neither a buffer nor the positions before it.
+of any epoch is known at once.
 
   position ──► left = position mod a, right = position // a            a = ⌈√n⌉, b = ⌈n / a⌉
            ──► eight times:  left, right = right, (left + hash(key, right)) mod a or b, in turn
@@ -28,12 +28,6 @@ def permute(positions: Any, *, size: int, seed: int, epoch: Any) -> np.ndarray:
   """Returns which examples an epoch takes at `positions`, int64 of the same shape `[positions]`.
 
   Over all positions 0 … size-1, each number below `size` comes once.
-
-  Args:
-    positions: ints in [0, size), `[positions]`.
-    size: examples of an epoch.
-    seed: any int.
-    epoch: from 0.
   """
   keys = _build_keys(seed, int(epoch))
   numbers = _encipher(np.asarray(positions, np.int64), size, keys)

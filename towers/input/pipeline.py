@@ -8,9 +8,8 @@ Each of several workers builds the inputs of its own towers over the worker's sh
 positions; `shard` divides that further.
 
 In every mode step s of an epoch takes the same global batch (see `plan`), shuffled or not, so the
-modes differ in speed alone. Epochs repeat without end, each shuffled by (seed, epoch): a get_next
-never meets the end of the data, and a resumed run enters at any step, in any mode, on any number of
-towers and workers.
+modes differ in speed alone. Epochs repeat without end, each shuffled by (seed, epoch), and a run
+enters at any step.
 
   examples = data.from_arrays(images, labels)
   inputs = build_inputs(examples, mode='split', plan=plan, shuffle=True, seed=0)
@@ -18,7 +17,6 @@ towers and workers.
   session.run(inputs.initializer, inputs.feed_dict(step=0))
 """
 
-import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tensorflow_v1 import tf
@@ -26,12 +24,13 @@ from towers.base.cores import count_cores
 from towers.base.usage_error import UsageError
 from towers.data.examples import Examples
 from towers.input.batch import Batch
-from towers.input.epoch import Shard, Start, build_epochs, leading_size, share_sizes
+from towers.input.cut import leading_size, share_sizes
+from towers.input.epoch import Fed, build_epochs
 from towers.input.fill import fill_empty
 from towers.input.order import Order
 from towers.input.parse import is_gathered, parse_batches
 from towers.input.places import build_deal
-from towers.input.plan import Plan
+from towers.input.plan import Plan, Shard
 from towers.placement.host import HOST
 
 INPUT_MODES = ('split', 'next', 'shard')
@@ -45,16 +44,12 @@ class Inputs(NamedTuple):
   """The iterators of one split.
 
   Attributes:
-    name: of the split.
-    plan: which examples each step takes.
     next_batches: builds the get_next ops where it is called (inside a branch of tf.cond, for
       instance) and returns one `Batch` per tower.
     initializer: the op that starts all iterators of the split, run with `feed_dict`.
     feed_dict: `feed_dict(step, offset=0)` is the feed of `initializer` that makes `step` the next
       one; `offset` as in `Plan`.
-    order: in which it takes its examples.
     needs_threads: whether a batch is so much work that several threads should share it.
-    mode: 'split', 'next' or 'shard'.
   """
   name: str
   plan: Plan
@@ -71,32 +66,23 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   """Builds the pipeline of one split.
 
   Args:
-    examples: the split; its arrays are fed once when the iterators start, never part of the graph.
+    examples: the split.
     plan: how examples are dealt out to steps and towers.
     mode: 'split', 'next' or 'shard'.
     shuffle: shuffle every epoch anew, by (seed, epoch).
     seed: of the shuffling.
-    parallel_calls: examples that are parsed at a time, by all iterators together; None for one on
-      each core.
+    parallel_calls: examples that are parsed at a time, by all iterators; None for one on each core.
 
   Raises:
     UsageError: an unknown mode, or examples that cannot fill the batches of `last_batch=carry`.
   """
-  if plan.carries and examples.buckets is not None:
-    raise UsageError(f'last_batch=carry cuts batches across the ends of epochs, and {examples.name}'
-                     ' sorts those of an epoch by length: use last_batch=keep, or no buckets.')
-  if plan.carries and examples.marks_bad:
-    raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
-                     'records out of them: use last_batch=keep, or on_bad_record=fail.')
-  if mode not in INPUT_MODES:
-    raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
-
+  _check(examples, plan, mode)
   with tf.device(HOST), tf.name_scope(f'inputs_{examples.name}'):
-    arrays = [tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays]
-    start = Start(tf.placeholder(tf.int64, [], 'start_epoch'),
-                  tf.placeholder(tf.int64, [], 'start_position'))
+    fed = Fed([tf.placeholder(array.dtype, array.shape, 'array') for array in examples.arrays],
+              tf.placeholder(tf.int64, [], 'start_epoch'),
+              tf.placeholder(tf.int64, [], 'start_position'))
     shards = _choose_shards(plan, mode)
-    deals = [build_deal(plan, *shard, is_shared=mode != 'shard') for shard in shards]
+    deals = [build_deal(plan, shard, is_shared=mode != 'shard') for shard in shards]
     if mode != 'shard':
       deals *= plan.num_towers
     calls = -(-(parallel_calls or count_cores()) // len(shards))
@@ -105,18 +91,18 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
     get_nexts: List[Callable[[], Any]] = []
     initializers: List[Any] = []
     for shard in shards:
-      epochs = build_epochs(examples, arrays, plan=plan, mode=mode, shard=shard, start=start,
-                            seed=seed if shuffle else None, parallel_calls=calls)
-      batches = parse_batches(epochs, examples, arrays, num_rows=plan.micro_batch_size,
-                              num_ahead=num_ahead, parallel_calls=calls)
-      iterator = tf.data.Iterator.from_structure(tf.data.get_output_types(batches.dataset),
-                                                 tf.data.get_output_shapes(batches.dataset))
-      get_nexts.append(functools.partial(batches.get_next, iterator))
+      epochs = build_epochs(examples, fed, plan=plan, shard=shard, seed=seed if shuffle else None,
+                            parallel_calls=calls)
+      batches = parse_batches(epochs, examples, fed.arrays, num_ahead=num_ahead,
+                              parallel_calls=calls)
+      iterator = tf.data.Iterator.from_structure(tf.data.get_output_types(batches),
+                                                 tf.data.get_output_shapes(batches))
+      get_nexts.append(iterator.get_next)
       # One after another: starting an iterator anew blocks a thread until its prefetching has
       # stopped, which needs threads itself. Two at once hang on two cores (seen on TensorFlow
       # 1.14).
       with tf.control_dependencies(initializers[-1:]):
-        initializers.append(iterator.make_initializer(batches.dataset))
+        initializers.append(iterator.make_initializer(batches))
 
   def next_batches():
     with tf.device(HOST), tf.name_scope(f'next_{examples.name}'):
@@ -126,12 +112,23 @@ def build_inputs(examples: Examples, *, plan: Plan, mode: str = 'split', shuffle
   def feed_dict(step, offset=0):
     first = plan._replace(offset=offset).examples_before(step)
     epoch, position = divmod(first, plan.examples_per_epoch)
-    return {**dict(zip(arrays, examples.arrays)), start.epoch: epoch, start.position: position}
+    return {**dict(zip(fed.arrays, examples.arrays)), fed.epoch: epoch, fed.position: position}
 
   return Inputs(name=examples.name, plan=plan, next_batches=next_batches,
                 initializer=initializers[-1], feed_dict=feed_dict,
                 order=_choose_order(examples, plan, seed if shuffle else None),
                 needs_threads=not is_gathered(examples), mode=mode)
+
+
+def _check(examples, plan, mode):
+  if plan.carries and examples.buckets is not None:
+    raise UsageError(f'last_batch=carry cuts batches across the ends of epochs, and {examples.name}'
+                     ' sorts those of an epoch by length: use last_batch=keep, or no buckets.')
+  if plan.carries and examples.marks_bad:
+    raise UsageError('last_batch=carry takes full batches, and on_bad_record=skip leaves damaged '
+                     'records out of them: use last_batch=keep, or on_bad_record=fail.')
+  if mode not in INPUT_MODES:
+    raise UsageError(f"input_mode is {mode!r}: choose one of {', '.join(INPUT_MODES)}.")
 
 
 def _choose_order(examples, plan, seed):
@@ -148,7 +145,7 @@ def _choose_shards(plan, mode):
   """Returns the shard of each of this worker's iterators: by worker, then by tower."""
   num_iterators = plan.num_towers if mode == 'shard' else 1
   num_shards = plan.num_workers * num_iterators
-  return [Shard(position, num_shards)
+  return [Shard(position, num_shards, takes_turns=mode == 'next')
           for position in range(plan.rank, num_shards, plan.num_workers)]
 
 

@@ -13,7 +13,7 @@ import math
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from tensorflow_v1 import Tensor, tf
-from towers.input.plan import Plan
+from towers.input.plan import Plan, Shard
 from towers.placement.host import HOST
 
 
@@ -38,8 +38,7 @@ class Place(NamedTuple):
   """Where a tower's rows stand in the global batch.
 
   Attributes:
-    first: the place of the first row, a scalar int64 tensor on the host.
-    stride: from one row to the next.
+    first: the place of the first row, a scalar int64 tensor on the host; `stride` to the next.
     multiple: divides `first`, whatever its value.
     batch_size: rows of a full global batch, None if no plan has dealt them.
     begin: the place at which the micro-batch begins, a scalar int64 tensor on the host.
@@ -54,13 +53,14 @@ class Place(NamedTuple):
   num_slots: Union[int, Tensor]
 
 
-def build_deal(plan: Plan, position: int, num_shards: int, *, is_shared: bool) -> Deal:
+def build_deal(plan: Plan, shard: Shard, *, is_shared: bool) -> Deal:
   """Returns how a tower's rows are taken out of a shard."""
   size, last = plan.micro_batch_size, plan.examples_per_epoch % plan.micro_batch_size
   places = [size]
   for shares in (plan.shares(size), plan.shares(last)):
     places += itertools.accumulate(shares[:-1])
-  return Deal(plan, position, num_shards, is_shared, _gcd(places) if num_shards == 1 else 1)
+  multiple = _gcd(places) if shard.num_shards == 1 else 1
+  return Deal(plan, shard.position, shard.num_shards, is_shared, multiple)
 
 
 def join_deals(deals: Sequence[Deal]) -> Deal:

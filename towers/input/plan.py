@@ -152,9 +152,7 @@ class Plan(NamedTuple):
            ) -> Callable[[Any, int], np.ndarray]:
     """Returns a function from positions, int64 `[n]`, and an epoch to the examples there, int64.
 
-    Args:
-      seed: of the shuffling; None for the order of the examples.
-      buckets: of the split, or None.
+    `seed` is that of the shuffling, None for the order of the examples.
     """
     if buckets is not None:
       return order_by_length(buckets, num_examples=self.num_examples, seed=seed,
@@ -173,10 +171,7 @@ class Plan(NamedTuple):
 
     It is the same for any input mode and number of towers, workers and micro-batches.
 
-    Args:
-      step: from 0, all epochs together.
-      seed: of the shuffling; None for the order of the examples.
-      buckets: of the split, or None.
+    Steps count from 0, all epochs together; for the rest see `order`.
     """
     positions = self.examples_before(step) + np.arange(self.size_at(step), dtype=np.int64)
     epochs, positions = np.divmod(positions, self.examples_per_epoch)
@@ -201,15 +196,30 @@ def dealt(count, shard: int, num_shards: int):
   return (count - shard + num_shards - 1) // num_shards
 
 
+class Shard(NamedTuple):
+  """What one iterator reads: every `num_shards`-th position of an epoch, from `position` on.
+
+  Attributes:
+    position: of the shard, from 0.
+    num_shards: of all workers together.
+    takes_turns: whether the towers of a worker take their batches from it in turn.
+  """
+  position: int
+  num_shards: int
+  takes_turns: bool = False
+
+  def dealt(self, count: Any) -> Any:
+    """Returns how many of the first `count` examples are in the shard, an int or a tensor."""
+    return dealt(count, self.position, self.num_shards)
+
+
 def build_plan(*, num_examples: int, batch_size: int, num_towers: int, last_batch: str = 'keep',
                accumulate: int = 1, num_workers: int = 1, rank: int = 0,
                name: str = 'examples') -> Plan:
   """Returns the plan of a split.
 
   Raises:
-    UsageError: fewer examples than towers, a global batch that the towers cannot share or that
-      cannot be cut into micro-batches, or nothing left when the last one is dropped, or an
-      unknown `last_batch`.
+    UsageError: examples or a global batch that the towers cannot share, or nothing is left of.
   """
   if last_batch not in LAST_BATCHES:
     raise UsageError(f"last_batch is {last_batch!r}: choose one of {', '.join(LAST_BATCHES)}.")

@@ -6,8 +6,7 @@
 
 With staging, a batch is made while the towers compute, and the wait is the time that it takes
 longer than they do; without, it is all of its time. Two clock readings in the graph measure it,
-each ordered behind what it waits for. Input and towers that share cores and slow each other down
-do not count as wait.
+each ordered behind what it waits for.
 """
 
 from typing import Any, Sequence

@@ -15,11 +15,11 @@ from towers.data.bad_records import BadRecordError, BadRecords
 from towers.data.formats.crc32c import crc32c_of, mask
 from towers.data.formats.tfrecord import (
   Records,
-  check_damage,
   load_index,
   scan_tfrecord,
   write_record,
 )
+from towers.data.records import check_damage
 
 PAYLOADS = [b'first', b'', b'x' * 1000, b'fourth', bytes(range(256)) * 300]
 OFFSETS = [0, 21, 37, 1053, 1075]

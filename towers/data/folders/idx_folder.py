@@ -2,10 +2,6 @@
 
 Loading checks the folder as a whole: a label file of another set, or a half-finished download,
 fails before the graph is built, instead of showing as a strange accuracy after an hour.
-
-  data_set = load_idx_folder('/usr/share/datasets/fashion-mnist')
-  data_set.train.num_examples     # 60000
-  data_set.image_shape            # (28, 28, 1)
 """
 
 import os
@@ -33,20 +29,14 @@ def load_idx_folder(data_dir: Any, *, num_classes: int = 10, name: str = 'idx') 
   """Loads images and labels of both splits from a folder.
 
   The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`; a dot may replace the second hyphen,
-  and .gz may follow.
-
-  Args:
-    data_dir: the folder.
-    num_classes: labels must lie in 0 … num_classes - 1.
-    name: what messages and name scopes call the data set: letters, digits and underscores.
+  and .gz may follow. Labels must lie in 0 … num_classes - 1.
 
   Returns:
-    DataSet with batches of images `[batch, height, width, 1]` uint8 and labels `[batch]` int32.
-    `train` comes from the train files and `validation` from the t10k files, each in file order.
+    DataSet with batches of images `[batch, height, width, 1]` uint8 and labels `[batch]` int32;
+    `validation` comes from the t10k files. Splits are called `{name}_train` and so on.
 
   Raises:
-    UsageError: a missing folder or file, a file that `read_idx` refuses, or files that do not
-      belong together.
+    UsageError: files that are missing, damaged or do not belong together.
   """
   data_dir = os.fspath(data_dir)
   paths = _find_files(data_dir)

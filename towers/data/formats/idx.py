@@ -4,11 +4,8 @@
   00 00        dtype    dimensions  one uint32 for each       the elements in C order
                                     (all numbers are big-endian)
 
-The first bytes tell whether a file is gzipped, since downloads and mirrors rename files. The header
-states how long a file must be, so everything is checked before the elements are read: what a
+The first bytes tell whether a file is gzipped, since downloads and mirrors rename files. What a
 damaged header claims is never allocated, and a small archive cannot unpack without end.
-
-  images = read_idx('train-images-idx3-ubyte.gz')     # [60000, 28, 28] uint8
 
 Format: the section "file formats for the MNIST database" of LeCun, Cortes and Burges, "The MNIST
 database of handwritten digits".
@@ -42,18 +39,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_idx(path: Any) -> np.ndarray:
-  """Reads one idx file.
-
-  Args:
-    path: a plain or gzipped idx file, under any name.
-
-  Returns:
-    A writable array of the file's shape and dtype, in native byte order.
+  """Returns a plain or gzipped idx file, under any name, as a writable array.
 
   Raises:
-    UsageError: the file is missing, empty, truncated or too long; its gzip stream is damaged; or
-      its header is not that of idx, has an unknown dtype, dimensions of 0, or more elements than
-      the file can hold.
+    UsageError: the file is missing, damaged or not idx.
   """
   path = os.fspath(path)
   if not os.path.exists(path):

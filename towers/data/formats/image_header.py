@@ -18,14 +18,7 @@ _OTHERS = ((b'GIF8', 'a GIF'), (b'BM', 'a BMP'), (b'RIFF', 'a WebP'), (b'II*\0',
 
 
 class ImageHeader(NamedTuple):
-  """What the first bytes of an image declare.
-
-  Attributes:
-    kind: 'jpeg' or 'png'.
-    height: in pixels.
-    width: in pixels.
-    channels: as stored.
-  """
+  """What the first bytes of a 'jpeg' or 'png' declare; sizes are in pixels."""
   kind: str
   height: int
   width: int

@@ -6,10 +6,8 @@
   crc of it     4 bytes                ─┘
 
 With an index of where each record begins, a pipeline shards, shuffles and skips integers, and reads
-only the records it needs: every tower gets exactly its share whatever the files' sizes, epochs are
-shuffled across and within files, and a resumed run enters in the middle without reading what lies
-before. The index of FILE is kept as `.index/FILE`, or in the user's cache where that cannot be
-written, and is made anew when the file's size or time of change differs.
+only the records it needs. The index of FILE is kept as `.index/FILE`, or in the user's cache where
+that cannot be written, and is made anew when the file's size or time of change differs.
 
   index = load_index('train-00000-of-00016')
   records = Records([index])
@@ -34,7 +32,7 @@ from towers.base.json_files import seal, unseal
 from towers.base.output import write_line
 from towers.base.paths import find_in_cache
 from towers.base.usage_error import UsageError
-from towers.data.bad_records import BadRecordError, BadRecords
+from towers.data.bad_records import BadRecordError
 from towers.data.formats.crc32c import crc32c_of, mask
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -51,9 +49,7 @@ class Damage(NamedTuple):
 
   Attributes:
     record: the index of the first record that cannot be found.
-    offset: where it begins, in bytes.
-    num_bytes: from there to the end of the file.
-    reason: what is wrong.
+    offset: where it begins, in bytes; `num_bytes` are left from there on.
   """
   record: int
   offset: int
@@ -65,7 +61,6 @@ class FileIndex(NamedTuple):
   """Where each record of a file is.
 
   Attributes:
-    path: the file.
     lengths: of the payloads in bytes, `[records]` int64.
     damage: where the scan had to stop, or None.
     facts: what a writer noted of the file, such as its checksum.
@@ -198,11 +193,8 @@ def _read_index(kept: str, path: str, status: os.stat_result) -> Optional[FileIn
       raise ValueError('its lengths are damaged')
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= status.st_size:
       raise ValueError('its lengths do not fit into the file')
-    damage = None
-    if header['damage'] is not None:
-      record, offset, num_bytes, reason = header['damage']
-      damage = Damage(int(record), int(offset), int(num_bytes), str(reason))
-    return FileIndex(path, lengths, damage, dict(header['facts']))
+    damage = header['damage'] and Damage(*header['damage'])
+    return FileIndex(path, lengths, damage, header['facts'])
   except FileNotFoundError:
     return None
   except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -214,24 +206,22 @@ class Records:
   """The records of several files, by index: those of the first file, then of the second, and so on.
 
   Any number of threads may read. Files stay open, up to a limit; threads share no file position.
+
+  Attributes:
+    lengths: of all payloads in bytes, `[records]` int64.
   """
 
   def __init__(self, indexes: Sequence[FileIndex]):
     """Opens nothing yet."""
     self._paths = [index.path for index in indexes]
-    self._lengths = np.concatenate([index.lengths for index in indexes] or [np.zeros(0, np.int64)])
+    self.lengths = np.concatenate([index.lengths for index in indexes] or [np.zeros(0, np.int64)])
     self._offsets = np.concatenate([index.offsets for index in indexes] or [np.zeros(0, np.int64)])
     self._ends = np.cumsum([len(index.lengths) for index in indexes]).tolist()
     self._descriptors: Dict[int, int] = {}
     self._lock = threading.Lock()
 
   def __len__(self) -> int:
-    return len(self._lengths)
-
-  @property
-  def lengths(self) -> np.ndarray:
-    """Of all payloads in bytes, `[records]` int64."""
-    return self._lengths
+    return len(self.lengths)
 
   def __del__(self) -> None:
     for descriptor in self._descriptors.values():
@@ -263,7 +253,7 @@ class Records:
 
   def _read_unchecked(self, file, index):
     """Returns a payload and its stated checksum; raises a BadRecordError."""
-    length = int(self._lengths[index])
+    length = int(self.lengths[index])
     size = _HEADER_BYTES + length + _FOOTER_BYTES
     try:
       content = self._pread(file, size, int(self._offsets[index]))
@@ -281,7 +271,7 @@ class Records:
     for file, index in zip(files, indices):
       descriptor = self._descriptors.get(file)
       if descriptor is not None:
-        size = int(self._lengths[index]) + _HEADER_BYTES + _FOOTER_BYTES
+        size = int(self.lengths[index]) + _HEADER_BYTES + _FOOTER_BYTES
         os.posix_fadvise(descriptor, int(self._offsets[index]), size, os.POSIX_FADV_WILLNEED)
 
   def _pread(self, file, size, offset):
@@ -298,22 +288,6 @@ class Records:
     finally:
       if not keeps:
         os.close(descriptor)
-
-
-def check_damage(index: FileIndex, bad_records: BadRecords) -> None:
-  """Reports a damaged length, which loses the rest of its file, or an empty file.
-
-  Raises:
-    UsageError: under the policy 'fail'.
-  """
-  if index.damage is not None:
-    damage = index.damage
-    bad_records.report(
-        index.path, damage.offset,
-        f'{damage.reason}; the rest of the file, {damage.num_bytes:,} bytes, is lost',
-        record=damage.record)
-  elif not len(index.lengths):
-    bad_records.report(index.path, 0, 'the file is empty')
 
 
 def write_record(file: Any, payload: bytes) -> None:

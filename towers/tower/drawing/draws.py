@@ -30,7 +30,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.input.batch import Batch
-from towers.input.epoch import leading_size
+from towers.input.cut import leading_size
 from towers.placement.host import HOST
 from towers.placement.randomness import (
   find_unseedable,
