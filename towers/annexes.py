@@ -53,11 +53,7 @@ EXTRAS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 
 def load(asked: str) -> Any:
-  """Returns the function for what is asked, one of `ANNEXES`.
-
-  Raises:
-    UsageError: its package is not installed.
-  """
+  """Returns the function for what is asked; raises a UsageError if its package is not installed."""
   module, function = ANNEXES[asked].split(':')
   package = module.split('.')[0]
   find_in_clone()

@@ -67,8 +67,7 @@ def call_predict(predict: Predict, batch: Any) -> Any:
 def choose_parts(predict: Predict, batch: Any) -> Iterator[Tuple[str, Any, bool]]:
   """Yields (name, part, whether it is passed by name) of what a function takes of a batch.
 
-  Raises:
-    UsageError: the parameters do not fit the structure of the batch.
+  Raises a UsageError where the parameters do not fit the structure of the batch.
   """
   parameters = list(inspect.signature(predict).parameters.values())
   if isinstance(batch, dict):
@@ -104,11 +103,7 @@ def _choose_keys(predict, parameters, batch) -> Iterator[Tuple[str, Any]]:
 
 
 def classify(build_logits: Callable[[Tensor, bool], Tensor]) -> Predict:
-  """Returns the function of a classifier: of images, logits, probabilities and the class.
-
-  Args:
-    build_logits: `build_logits(images, is_training)`.
-  """
+  """Returns what a classifier predicts, of its `build_logits(images, is_training)`."""
   def predict(images):
     logits = build_logits(images, False)
     return {'logits': logits, 'probabilities': tf.nn.softmax(logits),

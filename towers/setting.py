@@ -57,11 +57,7 @@ class Setting(NamedTuple):
     return () if callable(self.valid) else tuple(self.valid)
 
   def check(self, value: Any, name: Optional[str] = None) -> None:
-    """Refuses a value that it cannot have; `name` is what the caller knows it by.
-
-    Raises:
-      UsageError: names the setting, the value and what it must be.
-    """
+    """Refuses by a UsageError a value that it cannot have; `name` is what the caller calls it."""
     if value is None:
       return
     name = name or self.name

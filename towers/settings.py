@@ -255,11 +255,7 @@ SETTINGS = {setting.name: setting for group in GROUPS.values() for setting in gr
 
 
 def arguments_of(of: str) -> Dict[str, Setting]:
-  """Returns the settings that `towers.Program` or `towers.train` takes, by their names there.
-
-  Args:
-    of: 'program' or 'run'.
-  """
+  """Returns the settings that `towers.Program` ('program') or `towers.train` ('run') take."""
   return {setting.argument or setting.name: setting for setting in SETTINGS.values()
           if setting.of == of}
 

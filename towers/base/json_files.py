@@ -28,11 +28,7 @@ _LONGEST = 60
 
 
 def parse_json(text: Union[str, bytes]) -> Any:
-  """Returns the value of a JSON text, of which bytes are UTF-8.
-
-  Raises:
-    ValueError: the text is no JSON, has NaN or Infinity, or is nested too deeply to read.
-  """
+  """Returns the value of a JSON text; raises a ValueError, also for NaN and for deep nesting."""
   try:
     return json.loads(text if isinstance(text, str) else text.decode(),
                       parse_constant=_refuse_constant)
@@ -79,12 +75,7 @@ def write_sealed(path: str, content: Mapping[str, Any], *, indent: Optional[int]
 
 
 def read_sealed(path: str, schema: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns the object of a file of `write_sealed`; `schema` as in `unseal`.
-
-  Raises:
-    OSError: the file cannot be read, or is no regular file.
-    ValueError: it is damaged, not of that schema, or above 64 MiB.
-  """
+  """Returns what `unseal` does of a file of `write_sealed`; raises OSError or ValueError too."""
   return unseal(read_text(path), schema)
 
 

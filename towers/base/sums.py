@@ -25,12 +25,7 @@ def write_sums(path: str) -> None:
 
 
 def check_sums(path: str) -> None:
-  """Compares a checkpoint with its sums, if it has any.
-
-  Raises:
-    ValueError: its files are not those that were written, or the sums are damaged.
-    OSError: a file cannot be read.
-  """
+  """Compares a checkpoint with its sums, if it has any; raises ValueError or OSError."""
   if os.path.exists(path + SUMS):
     stated = read_sealed(path + SUMS, _SCHEMA)
     for name, found in _measure(path).items():

@@ -27,11 +27,7 @@ class Function(Callback):
 
 
 def read_callbacks(given: Iterable[Union[Callback, Callable[[int, float], Any]]]) -> List[Callback]:
-  """Returns the callbacks, functions among them as callbacks.
-
-  Raises:
-    UsageError: one can never be called.
-  """
+  """Returns the callbacks, functions as such too; refuses by a UsageError what is never called."""
   callbacks: List[Callback] = []
   if isinstance(given, Callback) or callable(given):
     name = getattr(given, '__name__', type(given).__name__)

@@ -149,10 +149,7 @@ class Peers:
         return
 
   def explain(self, error: Exception) -> Optional[WorkerGone]:
-    """Returns the error of a step in other words if it shows that a worker is gone, or None.
-
-    TensorFlow 2.x fails some collectives of a worker that is gone.
-    """
+    """Returns a step's error in other words if it shows, as on 2.x, that a worker is gone."""
     if 'ollective' not in str(error):
       return None
     until = self._clock() + _SECONDS_TO_SEE

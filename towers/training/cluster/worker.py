@@ -72,11 +72,7 @@ class Worker:
                  'workers by python -m towers.launch --network=loopback.')
 
   def meet(self, limit_seconds: float) -> None:
-    """Waits until the servers of all workers answer.
-
-    Raises:
-      WorkerGone: one does not within `limit_seconds`; names it.
-    """
+    """Waits until the servers of all workers answer; raises a WorkerGone that names the missing."""
     until, connections = time.monotonic() + limit_seconds, Connections()
     missing = [rank for rank in range(len(self.cluster.addresses)) if rank != self.cluster.rank]
     while True:
@@ -172,11 +168,7 @@ def _name(cluster):
 
 
 def _find_started(cluster: Cluster, session_config: Any) -> Optional[Worker]:
-  """Returns the worker of an earlier program in this process, or None.
-
-  Raises:
-    UsageError: its server has other devices or threads.
-  """
+  """Returns the worker of an earlier program here, or None; refuses one on other devices."""
   worker = _started.get(_name(cluster))
   if worker is not None and worker.session_config != session_config:
     raise UsageError('This process has trained another program as a worker, on other devices or '

@@ -98,11 +98,7 @@ class Signals:
       os.close(self._waker)
 
   def leave_to_run(self, step_seconds: Callable[[], float]) -> None:
-    """Leaves the first signal to the run, which checks `received` between two steps.
-
-    Args:
-      step_seconds: returns how long a step takes.
-    """
+    """Leaves the first signal to the run, whose steps take so long, and which checks `received`."""
     self._step_seconds = step_seconds
 
   def answer(self) -> None:

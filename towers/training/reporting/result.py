@@ -9,11 +9,7 @@ from towers.training.faults.run_error import RunError
 
 
 def write_result(path: str, result: Dict[str, Any]) -> None:
-  """Writes one JSON object, atomically.
-
-  Raises:
-    RunError: the file cannot be written; the message holds the result.
-  """
+  """Writes one JSON object, atomically; a RunError holds the result where that cannot be."""
   text = json.dumps(result, indent=2)
   try:
     write_whole(path, f'{text}\n'.encode())

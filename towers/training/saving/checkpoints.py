@@ -166,11 +166,7 @@ class Checkpoints:
     self._thread.start()
 
   def save(self, session: Any, history: Optional[History] = None) -> str:
-    """Saves all variables now, under the number of their updates; returns the path.
-
-    Raises:
-      RunError: the checkpoint could not be written.
-    """
+    """Saves all variables now, under the number of their updates; returns the path, or raises."""
     snapshot = self.take(session)
     self.write(snapshot, history)
     self.wait()

@@ -36,11 +36,7 @@ class Data(NamedTuple):
           'go on with its weights, slots and step on the new data, give new_data=True.')
 
   def take_up(self, session: Session, reader: Any, path: str, step: int) -> str:
-    """Counts the steps of a checkpoint, just restored, as steps on these examples.
-
-    Returns:
-      What the user should know of it, or ''.
-    """
+    """Counts a restored checkpoint's steps as steps on these examples; returns a notice or ''."""
     difference = self._compare(reader)
     if not difference:
       return '' if reader.has_tensor(DATA_TENSOR) else (

@@ -31,8 +31,7 @@ def list_steps(folder: str) -> List[int]:
 def find_checkpoints(folder: str) -> List[str]:
   """Returns the paths of all checkpoints, the newest first, those of other tools included.
 
-  Raises:
-    UsageError: the state file points outside of the folder.
+  A state file that points outside of the folder is a UsageError.
   """
   if not os.path.isdir(folder):
     return []

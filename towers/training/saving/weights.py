@@ -21,11 +21,7 @@ from towers.update.averages import AVERAGES_TENSOR, name_average
 
 
 def find_best(folder: str, metric: str) -> int:
-  """Returns the step of the best checkpoint in a folder, or the newest without validations.
-
-  Raises:
-    UsageError: there is no folder or no checkpoint.
-  """
+  """Returns the step of the best checkpoint in a folder, or the newest without validations."""
   is_folder = os.path.isdir(folder)
   steps = list_steps(folder) if is_folder else []
   if not steps:
@@ -39,8 +35,7 @@ def find_best(folder: str, metric: str) -> int:
 def restore_weights(session: Session, path: str) -> None:
   """Gives the default graph's variables a checkpoint's weights, or their averages, and no more.
 
-  Raises:
-    UsageError: it is of another model, or damaged.
+  A checkpoint of another model, or a damaged one, is a UsageError.
   """
   variables = tf.global_variables()
   try:

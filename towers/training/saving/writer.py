@@ -33,11 +33,7 @@ class Writer:
     self._save = self.session.make_callable(op, feed_list=[prefix] + values)
 
   def write(self, path: str, values: Sequence[np.ndarray]) -> None:
-    """Writes data, index and their sums, down to the disk.
-
-    Raises:
-      OSError: not all bytes were written.
-    """
+    """Writes data, index and their sums, down to the disk; raises OSError."""
     self._save(path, *values)
     expected = sum(map(_count_bytes, [*values, *self._constants.values()]))
     written = os.path.getsize(path + DATA)

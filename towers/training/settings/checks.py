@@ -20,11 +20,7 @@ _OF_MODEL = ('label_smoothing', 'drop_path', 'data_format')
 
 
 def check_config(config: Any) -> None:
-  """Checks each setting of a `Config`, and all of them together.
-
-  Raises:
-    UsageError: names the flag, the value and the fix.
-  """
+  """Checks each setting of a `Config`, and all together; a UsageError names what to change."""
   for name, setting in SETTINGS.items():
     setting.check(getattr(config, name))
   # NumPy, which draws synthetic data, takes no other seed.

@@ -20,16 +20,13 @@ _Values: Any = dataclasses.make_dataclass('_Values', [
 class Config(_Values):
   """A value for each of `towers.settings.SETTINGS`, by its name; those not given have defaults.
 
-  Raises:
-    UsageError: a value is invalid, or two contradict each other; names the setting, the value and
-      the fix.
+  A value that is invalid, or contradicts another, is a UsageError.
   """
 
   def for_worker(self, cluster: Cluster) -> 'Config':
     """Returns the settings of one process of a cluster; only the chief writes and reports.
 
-    Raises:
-      UsageError: several workers are given a job for one.
+    A job for one worker is a UsageError where there are several.
     """
     for name in ('check', 'find_batch', 'input_only'):
       if cluster.trains_together and getattr(self, name):

@@ -24,12 +24,9 @@ def give_function(function: Callable[..., Any]) -> str:
 
 
 def load_function(setting: str, text: str) -> Callable[..., Any]:
-  """Returns the function that the value `text` of a setting names.
+  """Returns the function that the value `text` of a setting names, found from the current folder.
 
-  Modules are found as Python finds them from the current folder.
-
-  Raises:
-    UsageError: there is no such module or function, or it cannot be imported.
+  A module or function that is not there, or cannot be imported, is a UsageError.
   """
   if text in _GIVEN:
     return _GIVEN[text]

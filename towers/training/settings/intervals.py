@@ -46,11 +46,7 @@ def count_steps(plan: Plan, *, epochs: Optional[float] = None,
 
 
 def parse_interval(name: str, text: str) -> Tuple[float, str]:
-  """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps.
-
-  Raises:
-    UsageError: `text` is no positive number of steps, epochs or seconds; names the setting.
-  """
+  """Returns (2.0, 'epochs') from '2epochs'; a number alone counts steps; else a UsageError."""
   match = re.match(r'([0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?:(step|epoch|second)s?)?\Z', text)
   unit = match and (match.group(2) or 'step')
   if not match or float(match.group(1)) == 0 or (unit == 'step' and '.' in match.group(1)):
@@ -72,11 +68,7 @@ def build_interval(name: str, text: str, plan: Plan) -> Interval:
 
 
 def parse_trace_steps(text: str) -> Tuple[int, int]:
-  """Returns (10, 12) from '10:12', or (10, 10) from '10'.
-
-  Raises:
-    UsageError: `text` is no range of steps, or one of too many.
-  """
+  """Returns (10, 12) from '10:12', or (10, 10) from '10'; refuses others by a UsageError."""
   match = re.match(r'([0-9]{1,15})(?::([0-9]{1,15}))?\Z', text)
   first = int(match.group(1)) if match else 0
   last = int(match.group(2) or first) if match else 0
