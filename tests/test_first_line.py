@@ -28,15 +28,14 @@ def build(model=model, **settings):
 
 @pytest.mark.parametrize('settings, message', [
     (lambda: dict(train=(FEATURES, LABELS)),
-     'train is a tuple of 2, and towers.Program takes towers.Examples: write '
+     'train is a tuple of 2, not towers.Examples: write '
      'train=towers.from_arrays(images, labels).'),
-    (lambda: dict(train=FEATURES), 'train is a NumPy array of shape [12, 4], and towers.Program '
-     'takes towers.Examples: write train=towers.from_arrays(arrays).'),
+    (lambda: dict(train=FEATURES), 'train is a NumPy array of shape [12, 4], not '
+     'towers.Examples: write train=towers.from_arrays(arrays).'),
     (lambda: dict(train=tf.data.Dataset.from_tensor_slices(FEATURES)),
      'write train=towers.from_dataset(make), where make is a function that returns the data set.'),
     (lambda: dict(train=towers.DataSet(EXAMPLES, EXAMPLES)),
-     'train is a DataSet, and towers.Program takes towers.Examples: write train=data_set.train, '
-     'validation=data_set.validation.'),
+     'train is a DataSet, not towers.Examples: write train=data_set.train.'),
     (lambda: dict(validation=(FEATURES, LABELS)), 'write validation=towers.from_arrays('),
     (lambda: dict(optimizer='adam'), "optimizer is 'adam', and towers.Program takes a "
      'tf.train.Optimizer: write optimizer=tf.train.AdamOptimizer(1e-3), or a function'),
@@ -92,6 +91,29 @@ def test_a_training_of_something_else_is_refused_with_the_line_to_write(program,
   with pytest.raises(towers.UsageError) as caught:
     towers.train(program or build(), steps=1, **settings)
   assert message in str(caught.value)
+
+
+@pytest.mark.parametrize('given, message', [
+    (lambda: tf.data.Dataset.range(3), 'write examples=towers.from_dataset(make), where make is'),
+    (lambda: towers.DataSet(EXAMPLES, EXAMPLES), 'write examples=data_set.validation.'),
+    (lambda: lambda: 3, 'write examples=towers.from_dataset(function), if it')])
+def test_an_evaluation_of_something_else_is_refused_with_the_line_to_write(given, message):
+  with build().session() as session, pytest.raises(towers.UsageError) as caught:
+    session.evaluate(given())
+  assert message in str(caught.value)
+
+
+def test_a_pair_of_losses_is_no_loss_with_its_weights():
+  def with_second(second):
+    def changed(batch, is_training):
+      losses = model(batch, is_training)
+      return losses, second(losses)
+    return changed
+
+  with pytest.raises(towers.UsageError, match=r'a pair of .*Two losses are a list, \[a, b\]'):
+    build(with_second(lambda losses: 2 * losses))
+  build(with_second(tf.stop_gradient))
+  build(with_second(lambda losses: tf.cast(losses > 0.5, tf.float32)))
 
 
 def test_programs_and_sessions_say_what_they_are():

@@ -62,15 +62,15 @@ def check_model(model: Any) -> None:
   """
   # A class of one's own may take a batch.
   if _IN_KERAS.search(type(model).__module__):
-    raise UsageError(f'model is {_name(model)}, and every tower needs its losses: give '
+    raise UsageError(f'model is {describe(model)}, and every tower needs its losses: give '
                      'towers.KerasModel(make_model, loss=…), where make_model makes the model.')
   if not callable(model):
-    raise UsageError(f'model is {_name(model)}: give a function of a batch and is_training that '
+    raise UsageError(f'model is {describe(model)}: give a function of a batch and is_training that '
                      'returns one loss per example.')
 
 
 def check_examples(name: str, given: Any) -> None:
-  """Refuses examples that are no `towers.Examples`; `name` is train or validation.
+  """Refuses examples that are no `towers.Examples`; `name` is train, validation or examples.
 
   Raises:
     UsageError: names what was given, and the line to write.
@@ -78,7 +78,7 @@ def check_examples(name: str, given: Any) -> None:
   if isinstance(given, Examples):
     return
   if isinstance(given, DataSet):
-    line = 'train=data_set.train, validation=data_set.validation'
+    line = f"{name}=data_set.{'train' if name == 'train' else 'validation'}"
   elif is_dataset(given):
     line = f'{name}=towers.from_dataset(make), where make is a function that returns the data set'
   elif isinstance(given, (tuple, list)) and 1 < len(given) <= 4:
@@ -89,8 +89,7 @@ def check_examples(name: str, given: Any) -> None:
     line = f'{name}=towers.from_dataset(function), if it returns a tf.data.Dataset'
   else:
     line = f'{name}=towers.from_arrays(images, labels)'
-  raise UsageError(f'{name} is {_name(given)}, and towers.Program takes towers.Examples: write '
-                   f'{line}.')
+  raise UsageError(f'{name} is {describe(given)}, not towers.Examples: write {line}.')
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -105,9 +104,9 @@ def check_optimizer(optimizer: Any) -> None:
                        'towers.Every(5, tf.train.AdamOptimizer(1e-4)).')
     if isinstance(one, Optimizer) or (callable(one) and not _is_of_keras(one)):
       continue
-    raise UsageError(f'optimizer is {_name(one)}, and towers.Program takes a tf.train.Optimizer: '
-                     f'write optimizer=tf.train.{_find_alike(one)}, or a function that makes one '
-                     'from the learning rate.')
+    raise UsageError(f'optimizer is {describe(one)}, and towers.Program takes a '
+                     f'tf.train.Optimizer: write optimizer=tf.train.{_find_alike(one)}, or a '
+                     'function that makes one from the learning rate.')
 
 
 def _find_alike(optimizer):
@@ -127,7 +126,7 @@ def _is_of_keras(thing):
   return any(_IN_KERAS.search(base.__module__) for base in kind.__mro__)
 
 
-def _name(given):
+def describe(given: Any) -> str:
   """Returns what a value is, in some words."""
   if isinstance(given, str):
     return repr(given)

@@ -24,10 +24,11 @@ from typing import (
 
 import numpy as np
 
-from tensorflow_v1 import tf
+from tensorflow_v1 import is_dataset, tf
+from towers.arguments import check_examples
 from towers.base.usage_error import UsageError
 from towers.data.arrays import from_arrays
-from towers.data.examples import Examples
+from towers.data.examples import DataSet, Examples
 from towers.graph.ordered_sum import add_all
 from towers.input.batch import Batch
 from towers.input.pipeline import build_inputs
@@ -116,6 +117,8 @@ def open_rows(given: Any, batch_size: int) -> Iterator[Rows]:
     yield Rows(template, (list(map(np.asarray, tf.nest.flatten(batch)))
                           for batch in itertools.chain([first], given)))
     return
+  if is_dataset(given) or isinstance(given, DataSet) or callable(given):
+    check_examples('examples', given)
   examples = given if isinstance(given, Examples) else from_arrays(given)
   examples = examples._replace(buckets=None)  # They would change the order.
   with tf.Graph().as_default() as graph:

@@ -226,10 +226,14 @@ class Opened:
     return others or explain_starved(error) or explain(error, self.steps)
 
   @contextlib.contextmanager
-  def _called(self) -> Iterator[Steps]:
-    """Opens the context of a call: watched, and once the variables have their first values."""
+  def _called(self, name: str = '') -> Iterator[Steps]:
+    """Opens the context of a call: watched, and once the variables have their first values.
+
+    An error names the call, where it is no training.
+    """
     steps, watched = self.steps, self.watchdog.steps
-    self.watchdog.steps = steps
+    activity, self.watchdog.steps = steps.activity, steps
+    steps.activity = name or activity
     try:
       if self._warm_start is not None:
         self.begin_anew()
@@ -238,6 +242,8 @@ class Opened:
       raise self._explain(error) from None
     finally:
       self.watchdog.steps = watched
+      if name:
+        steps.activity = activity
 
   def make_ready(self) -> Steps:
     """Makes sure that variables have their first values, and that the next step has its batch."""

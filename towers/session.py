@@ -251,7 +251,8 @@ class Session(Opened):
     """Opens a context with a function on towers beside the session, of its weights, and rows."""
     program = self.program
     rows_at_a_time = batch_size or program.plan.micro_batch_size
-    with self._called(), self.watchdog.paused(), open_rows(examples, rows_at_a_time) as rows:
+    with self._called('evaluate' if is_model else 'predict'), self.watchdog.paused(), \
+        open_rows(examples, rows_at_a_time) as rows:
       key = (compute, rows.describe())
       held = self._forwards.get(is_model)
       if held is None or held[0] != key:

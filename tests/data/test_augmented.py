@@ -155,6 +155,13 @@ def test_other_draws_in_the_function_are_refused_by_name(of_batches):
     train(examples, num_towers=2)
 
 
+@pytest.mark.parametrize('kind', ['uniform', 'normal'])
+def test_bounds_in_place_of_a_shape_are_refused_with_the_line_to_write(kind):
+  draws = Draws(tf.constant(3, tf.int64), epoch=0, seed=0)
+  with pytest.raises(UsageError, match=r'shape 0.8: .* draws.uniform\(low=0.8, high=1.2\)'):
+    getattr(draws, kind)(0.8, 1.2)
+
+
 def test_batches_of_other_examples_are_refused():
   with pytest.raises(UsageError, match='examples: of_batches=True is for examples of'):
     towers.augmented(of_data_set(None), augment, of_batches=True)

@@ -85,6 +85,14 @@ def test_what_does_not_fit_is_refused(compute, message):
       session.predict(iter([]), net)
 
 
+def test_a_prediction_that_fails_is_called_one():
+  with build().session() as session:
+    session.train()
+    with pytest.raises(towers.RunError, match='Tower 0 failed in predict, after 1 steps'):
+      session.predict(given('arrays'), lambda features: tf.reshape(net(features), [7, 7]))
+    session.train()
+
+
 @pytest.mark.nightly(but='0.5')
 @pytest.mark.parametrize('average_weights', [None, 0.5])
 def test_the_best_of_a_run_is_restored_by_name_and_measured_without_training(

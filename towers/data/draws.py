@@ -11,6 +11,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from towers.base.splitmix import GOLDEN, as_int64, mix, shift_right
+from towers.base.usage_error import UsageError
 
 _FRACTION_BITS = 24  # What a float32 holds exactly.
 
@@ -43,6 +44,9 @@ class Draws:
   def uniform(self, shape: Sequence[int] = (), low: float = 0.0, high: float = 1.0) -> Any:
     """Returns float32 of `shape` in [low, high)."""
     from tensorflow_v1 import tf
+    if np.ndim(shape) != 1:
+      raise UsageError(f'A function of towers.augmented draws of the shape {shape!r}: give sizes, '
+                       'as [2], and bounds by name, as draws.uniform(low=0.8, high=1.2).')
     count = int(np.prod(shape, dtype=np.int64))
     indices = self._indices[tf.newaxis] if self._is_one else self._indices
     drawn = draw(indices, epoch=self._epoch, seed=self._seed, first=self._num_drawn, count=count)

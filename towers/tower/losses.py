@@ -93,6 +93,10 @@ def normalise(returned: Any) -> Returned:
   if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
     loss, metrics = returned
   if isinstance(loss, tuple) and len(loss) == 2 and all(map(tf.is_tensor, loss)):
+    if _is_trained(loss[1]):
+      raise UsageError('The model returned a pair of tensors, losses and their weights, and the '
+                       'second would train variables, which weights never do. Two losses are a '
+                       'list, [a, b]; weights are towers.Weighted(losses, weights).')
     loss = Weighted(*loss)
   is_several = isinstance(loss, (list, dict))
   losses = loss if isinstance(loss, dict) else {'loss': loss}
@@ -109,6 +113,21 @@ def normalise(returned: Any) -> Returned:
       raise UsageError(f'A metric is called {name!r}, which is the name of a loss, and each loss '
                        'is a metric already: choose another name.')
   return Returned(losses, metrics, is_several)
+
+
+def _is_trained(tensor):
+  """Whether a tensor has a gradient for a trainable variable."""
+  trained = {variable.op.name for variable in tf.trainable_variables()}
+  seen, pending = set(), [tensor]
+  while pending:
+    op = pending.pop().op
+    if op.name in trained:
+      return True
+    if op not in seen and op.type != 'StopGradient':
+      seen.add(op)
+      pending.extend(part for part in op.inputs
+                     if part.dtype.base_dtype.is_floating or part.dtype == tf.resource)
+  return False
 
 
 def sum_returned(returned: Any, batch: Batch) -> Sums:

@@ -187,8 +187,9 @@ def load_data(config: Config) -> DataSet:
     return loaded
   splits = loaded if type(loaded) is tuple else (loaded,)
   if len(splits) not in (1, 2) or not all(isinstance(split, Examples) for split in splits):
-    raise UsageError(f'data={config.data} returned {loaded!r}: return towers.Examples, as of '
-                     'towers.from_arrays, or a pair of them for training and validation.')
+    from towers.arguments import describe
+    raise UsageError(f'data={config.data} returned {describe(loaded)}: return towers.Examples, as '
+                     'of towers.from_arrays, or a pair of them for training and validation.')
   return DataSet(*splits)
 
 

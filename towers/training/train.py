@@ -164,6 +164,8 @@ def train_configured(build: Callable[[int], TrainingGraph], config: Config,
     write_line(description if cluster.is_chief else
                f'{cluster.describe(cluster.rank)} of {cluster.num_workers}; '
                f'{cluster.describe(0)} prints the rest')
+    if cluster.is_chief and not config.checkpoint_dir:
+      write_line('no checkpoint_dir: the weights are gone when the run ends')
     run = Run(program, config, settings, description=description, startup=startup, signals=signals,
               bad_records=bad_records, worker=worker, callbacks=callbacks)
     result = run.train(build if is_auto else None)

@@ -36,7 +36,7 @@ class Callback:
   """What a run calls as it goes; a base class whose methods do nothing.
 
   `run` is the `Run`: it has `step`, `metrics`, `session`, `writer` and `stop('why')`. The methods
-  with numbers in place of the run are called as well.
+  with numbers in place of the run are called as well. What they return is ignored.
   """
 
   def on_step(self, run: Any) -> None:
