@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -158,6 +159,50 @@ def test_the_programs_of_the_questions_run():
       exec(program, {})
 
 
+def count_pairs(wanted, found):
+  """Returns a confusion matrix, as that of scikit-learn."""
+  return np.bincount(10 * wanted + found, minlength=100).reshape(10, 10)
+
+
+def test_the_program_of_the_metrics_runs(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  stand_in = types.ModuleType('sklearn.metrics')
+  stand_in.confusion_matrix = count_pairs
+  stand_in.f1_score = lambda wanted, found, average: np.mean(wanted == found)
+  for name in ('sklearn', 'sklearn.metrics'):
+    monkeypatch.setitem(sys.modules, name, stand_in)
+  program, bleu = python_blocks(os.path.join('docs', 'metrics.md'))
+  names = dict(corpus_bleu=lambda *given: given)
+  with tf.Graph().as_default():
+    exec(program, names)
+  measured = names['measured']
+  assert measured['accuracy'] > 0.6 and measured['accuracy'] == pytest.approx(measured['f1'])
+  confusion, wanted = measured['confusion'], names['labels'][3500:]
+  classes = np.argmax(np.loadtxt('predictions.csv', delimiter=','), 1)
+  np.testing.assert_array_equal(confusion, count_pairs(wanted, classes))
+  exec(bleu, names)
+  assert names['bleu']([[1, 2, 0]], [[1, 3, 3]], [2]) == ([[[1, 2]]], [[1, 3]])
+
+
+def test_the_callback_of_the_docs_stops_its_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  program = python_blocks(os.path.join('docs', 'callbacks.md'))[0]
+
+  def draw(rows):
+    return tf.reshape(tf.matmul(rows, tf.get_variable('w', [4, 4])), [-1, 2, 2, 1])
+
+  rows = np.random.RandomState(0).uniform(size=[6, 4]).astype(np.float32)
+  with tf.Graph().as_default():
+    names = dict(towers=towers, samples=rows, draw=draw, program=towers.Program(
+        lambda batch, is_training: tf.reduce_sum(draw(batch[0]), [1, 2, 3]), batch_size=6,
+        train=towers.from_arrays(rows), validation=towers.from_arrays(-rows), num_towers=2,
+        device='cpu', optimizer=tf.train.GradientDescentOptimizer(0.1)))
+    # What trains makes the validation's loss larger, so that the first is the best.
+    exec(program.replace('towers.train(', 'result = towers.train('), names)
+  assert names['result']['stopped'] == 'three validations were no better'
+  assert names['result']['global_step'] == 4
+
+
 @pytest.mark.nightly
 def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   random = np.random.RandomState(0)
@@ -175,13 +220,13 @@ def test_every_form_of_your_own_data_gives_a_batch(tmp_path, monkeypatch):
   programs += python_blocks(os.path.join('docs', 'augmentation.md'))
   names['pictures'] = random.randint(256, size=(3, 32, 32, 3)).astype(np.uint8)
   forms = (2, 2, 3, 2, 2, 2, 5)
+  for program, num_tensors in zip(programs, forms):
+    exec(program, names)
+    assert len(tf.nest.flatten(first_batch(names['examples'], 1))) == num_tensors
   for program in programs[len(forms):]:
     exec(program, names)
   assert [part.shape for part in tf.nest.flatten(first_batch(names['train'], 1))] == [
       (1, 32, 32, 3), (1,)]
-  for program, num_tensors in zip(programs, forms):
-    exec(program, names)
-    assert len(tf.nest.flatten(first_batch(names['examples'], 1))) == num_tensors
   assert {'make', 'parse'} <= set(names) and (tmp_path / 'train.count').exists()
 
 

@@ -37,7 +37,6 @@ _PUBLIC = {
     'from_arrays': 'towers.data.arrays',
     'from_dataset': 'towers.data.datasets',
     'from_tfrecords': 'towers.data.records',
-    'get_examples_seen': 'towers.placement.counters',
     'init_from': 'towers.warm_start.matching',
     'main': 'towers.script',
     'padded': 'towers.data.padding',
@@ -54,7 +53,7 @@ _OLD = {
     'towers.input.plan': 'Plan build_plan',
     'towers.input.wait': 'build_input_wait',
     'towers.placement.collectives': 'AllReduce',
-    'towers.placement.counters': 'get_global_step',
+    'towers.placement.counters': 'get_examples_seen get_global_step',
     'towers.placement.devices': 'Devices build_devices build_session_config',
     'towers.placement.replicas': 'Replicas build_replicas',
     'towers.placement.variables': 'VariableStore build_variable_store format_device_table',
@@ -87,7 +86,6 @@ if TYPE_CHECKING:  # The same for editors and type checkers; a test compares.
   from towers.data.records import from_tfrecords
   from towers.forward import evaluate
   from towers.models.keras_model import KerasModel
-  from towers.placement.counters import get_examples_seen
   from towers.program import Program
   from towers.script import main
   from towers.serving import export

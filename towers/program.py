@@ -35,7 +35,8 @@ class Program(TrainingGraph):
       dict of these by pattern of variables, as `{'generator/': adam, 'discriminator/': sgd}`, of
       which one matches each variable; `towers.Every(5, adam)` acts in every fifth step.
     learning_rate: for an optimizer that is a function: a float, or a function from the plan of the
-      training split to a scalar tensor, which may read `towers.get_examples_seen()`.
+      training split to a scalar tensor, which may read `get_examples_seen()` of
+      `towers.placement.counters`.
     batch_size: the global batch, over all towers of all workers.
     accumulate: micro-batches that a step is taken in; or 'auto' for one, and where a step finds no
       room for twice as many, and so on: `towers.train` then goes on by itself, and a session raises

@@ -6,7 +6,7 @@ order and the same optimizer. Each reads examples, keeps weights and sums gradie
 
 import re
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -27,17 +27,20 @@ class Net(NamedTuple):
     image_shape: of its images.
     batch_size: of each tower, by default.
     is_training: argument of the model function. It is False for nets without batch normalisation,
-      to leave out their dropout, which differs between kinds.
+      to leave out their dropout, which differs between kinds: with it one is `--kinds=towers`.
+    model: name of the model, if it is another.
   """
   image_shape: Tuple[int, int, int]
   batch_size: int
   is_training: bool
+  model: Optional[str] = None
 
 
 NETS: Dict[str, Net] = {
     'linear': Net((28, 28, 1), 1, False),
     'lenet': Net((28, 28, 1), 32, False),
     'convnet': Net((32, 32, 3), 32, False),
+    'convnet_dropout': Net((32, 32, 3), 32, True, 'convnet'),
     'resnet20': Net((32, 32, 3), 8, True),
     'resnet50': Net((224, 224, 3), 64, True),
 }
@@ -84,8 +87,8 @@ class Task(NamedTuple):
     """Returns the net as a `towers.Model` that starts from `initial_weights`."""
     import models
     from tensorflow_v1 import tf
-    is_training = NETS[self.net].is_training
-    build = models.build_classifier(self.net, num_classes=NUM_CLASSES)
+    net = NETS[self.net]
+    build = models.build_classifier(net.model or self.net, num_classes=NUM_CLASSES)
 
     def from_initial_weights(getter, name, shape, **kwargs):
       values = initial_weights(name, tuple(shape))
@@ -95,7 +98,7 @@ class Task(NamedTuple):
 
     def model(batch, _):
       with tf.variable_scope(tf.get_variable_scope(), custom_getter=from_initial_weights):
-        return build(batch, is_training)
+        return build(batch, net.is_training)
 
     return model
 

@@ -20,7 +20,7 @@ from towers.graph.walk import find_dead, find_dependents, find_needed
 from towers.graph.writes import find_writes
 from towers.input.batch import Batch
 from towers.placement.randomness import find_draws, find_numbers, find_unseedable, is_random
-from towers.tower.all_towers import OWN_SUMS, SUMS
+from towers.tower.all_towers import OWN_SUMS, PLACES, SUMS
 from towers.tower.batch_norm import is_moving_average
 from towers.tower.batch_norm_layer import BATCH_SUMS
 from towers.tower.forward_pass import Tower
@@ -113,6 +113,7 @@ class Forward:
         self._fixed[total] = self._read([own])[own]
         if not feeds_moments:
           self._fetches['sum', total.op.name] = own
+    self.by_row.update(self._read(self._graph.get_collection(PLACES, self.tower.scope)))
     kernels = [op for op in self.ops
                if op.type.startswith('FusedBatchNorm') and op.get_attr('is_training')]
     moments = self._find_moments()

@@ -33,6 +33,8 @@ SUMS = 'towers/all_sums'
 # What each tower has put into them, in the same order.
 OWN_SUMS = 'towers/own_sums'
 SUM_GRADIENTS = 'towers/all_sum_gradients'
+# Of each tower's rows among all.
+PLACES = 'towers/places'
 
 class Part(NamedTuple):
   """A tower among those of all workers, as its model sees it.
@@ -83,7 +85,7 @@ def all_sum(x: Any, name: str = 'all_sum') -> Tensor:
   return _join(x, name)
 
 
-def all_rows(x: Any) -> Tensor:
+def all_rows(x: Any, with_places: bool = False) -> Any:
   """Returns the rows of a tensor of all towers of all workers, in the order of the global batch.
 
   Rows that only fill a batch up are left out. Outside of a program of several towers these are the
@@ -92,9 +94,10 @@ def all_rows(x: Any) -> Tensor:
 
   Args:
     x: `[batch, ...]`, of a real dtype; a row has a known shape.
+    with_places: whether to say where this tower's own rows are among all, as labels for them.
 
   Returns:
-    `[global batch, ...]`.
+    `[global batch, ...]`; or a pair of it and the places, int32 `[batch]`.
 
   Raises:
     UsageError: a shape of rows that only a run knows, another dtype, or a call within a loop or a
@@ -102,16 +105,18 @@ def all_rows(x: Any) -> Tensor:
   """
   x, part = tf.convert_to_tensor(x), _parts[-1]
   if part is None:
-    return x
+    return (x, tf.range(tf.shape(x)[0])) if with_places else x
   if not x.shape.ndims or not x.shape[1:].is_fully_defined():
     raise UsageError(f'towers.all_rows got the shape {x.shape}: give it one row for each example, '
                      'of a shape that is known before a run.')
   if not (x.dtype.is_floating or x.dtype.is_integer):
     raise UsageError(f'towers.all_rows got {x.dtype.name}: cast it to a number first.')
-  if part.batch.has_filler:
-    x = x[:part.batch.num_examples]
-  if part.num_towers == 1:
-    return x
+  own = x[:part.batch.num_examples] if part.batch.has_filler else x
+  rows = own if part.num_towers == 1 else _join_rows(own, part)
+  return (rows, _find_places(x, part)) if with_places else rows
+
+
+def _join_rows(x, part):
   _check_context('all_rows')
   with tf.name_scope('all_rows'):
     if not part.order:
@@ -129,6 +134,17 @@ def _find_order(part):
     part.slots.append(place.first - place.begin + place.stride * tf.range(count))
     filled = _join(_put_into_slots(tf.ones([count]), part), 'filled')
     return tf.where(filled > 0)[:, 0]
+
+
+def _find_places(x, part):
+  """Returns the place of each row of a tower among all rows, 0 where it only fills a batch up."""
+  with tf.device(HOST):
+    places = (tf.range(part.batch.num_examples) if part.num_towers == 1 else
+              tf.searchsorted(part.order[0], part.slots[0]))
+    places = tf.pad(places, [[0, tf.shape(x)[0] - tf.shape(places)[0]]])
+    places.set_shape(x.shape[:1])
+  tf.add_to_collection(PLACES, places)
+  return places
 
 
 def _put_into_slots(x, part):
