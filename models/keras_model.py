@@ -57,6 +57,7 @@ class KerasModel:
     self._preprocess = preprocess or _bytes_to_floats
     self._graph: Any = None
     self._layers: Any = None
+    self._predicting: Tuple[Any, Any] = (None, None)
 
   @property
   def layers(self) -> Any:
@@ -101,9 +102,13 @@ class KerasModel:
     return losses, {name: metric(labels, outputs) for name, metric in self._metrics.items()}
 
   def predict(self, inputs: Any) -> Any:
-    """Returns the outputs for inputs alone, for `towers.export(…, predict=model.predict)`."""
-    layers = self._make()
-    _check_is_layer(layers)
+    """Returns the outputs for inputs alone, for `Session.predict` and `towers.export`."""
+    graph, layers = self._predicting
+    if graph is not tf.get_default_graph():  # Each tower of it calls the layers of the first.
+      with tf.name_scope(None):
+        layers = self._make()
+      _check_is_layer(layers)
+      self._predicting = tf.get_default_graph(), layers
     return _call(layers, self._preprocess(inputs), is_training=False)
 
 

@@ -258,7 +258,7 @@ def test_a_loss_for_each_output_is_refused():
     Run(model=KerasModel(lambda: make_compiled([doubled])), num_towers=2)
 
 
-def test_a_keras_model_is_exported_as_it_trained(tmp_path):
+def test_a_keras_model_predicts_and_is_exported_as_it_trained(tmp_path):
   model = KerasModel(make_sequential(lambda: keras.layers.Dense(4, name='hidden'),
                                      lambda: keras.layers.BatchNormalization(name='norm'),
                                      lambda: keras.layers.Dropout(0.5)),
@@ -266,14 +266,16 @@ def test_a_keras_model_is_exported_as_it_trained(tmp_path):
   examples = small.random_examples(13)
   with tf.Graph().as_default() as graph:
     program = towers.Program(model, train=examples, validation=examples._replace(name='validation'),
-                             batch_size=13, num_towers=1, device='cpu', shuffle=False,
+                             batch_size=13, num_towers=2, device='cpu', shuffle=False,
                              optimizer=tf.train.GradientDescentOptimizer(0.1))
   with program.session() as session:
     for _ in range(4):
       session.train()
     session.save(str(tmp_path / 'saved'))
-    expected = session.run(graph.get_collection(OUTPUTS)[0],
-                           {program.validation.is_validating: True})
+    expected = np.concatenate(session.run(graph.get_collection(OUTPUTS),
+                                          {program.validation.is_validating: True}))
+    predicted = session.predict(examples.arrays[0], model.predict)
+  np.testing.assert_allclose(predicted, expected, atol=1e-6)
   towers.export(program, str(tmp_path / 'served'), predict=model.predict,
                 checkpoint_dir=str(tmp_path / 'saved'))
   with open_export(str(tmp_path / 'served')) as (session, serving, _):

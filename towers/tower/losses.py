@@ -18,6 +18,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 from tensorflow_v1 import Operation, Tensor, tf
 from towers.base.usage_error import UsageError
 from towers.graph.ordered_sum import add_all
+from towers.graph.walk import find_needed
 from towers.input.batch import Batch
 from towers.tower.all_towers import all_sum
 from towers.whole import Whole
@@ -117,17 +118,10 @@ def normalise(returned: Any) -> Returned:
 
 def _is_trained(tensor):
   """Whether a tensor has a gradient for a trainable variable."""
-  trained = {variable.op.name for variable in tf.trainable_variables()}
-  seen, pending = set(), [tensor]
-  while pending:
-    op = pending.pop().op
-    if op.name in trained:
-      return True
-    if op not in seen and op.type != 'StopGradient':
-      seen.add(op)
-      pending.extend(part for part in op.inputs
-                     if part.dtype.base_dtype.is_floating or part.dtype == tf.resource)
-  return False
+  ends = {op for op in tensor.graph.get_operations() if op.type == 'StopGradient' or not any(
+      part.dtype.base_dtype.is_floating or part.dtype == tf.resource for part in op.outputs)}
+  needed = find_needed([tensor.op], without=ends)
+  return any(variable.op in needed for variable in tf.trainable_variables())
 
 
 def sum_returned(returned: Any, batch: Batch) -> Sums:
