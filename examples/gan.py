@@ -39,7 +39,8 @@ def model(batch, is_training):
   with tf.variable_scope(tf.get_variable_scope(), reuse=True, custom_getter=constant):
     generator = tf.nn.softplus(-network(fake, 1, 'discriminator')[:, 0])
   discriminator = tf.nn.softplus(-real_scores) + tf.nn.softplus(fake_scores)
-  return generator + discriminator, {'generator': generator, 'radius': tf.norm(fake, axis=1)}
+  losses = {'generator': generator, 'discriminator': discriminator}
+  return losses, {'radius': tf.norm(fake, axis=1)}
 
 program = towers.Program(
     model, train=towers.from_arrays(points[:3800]), batch_size=100, num_towers=2,
