@@ -29,8 +29,6 @@ DOCS = sorted(
     for folder in ('', 'docs')
     for name in os.listdir(os.path.join(ROOT, folder))
     if name.endswith('.md'))
-# Pages whose commands take at least ten seconds.
-LONG = {name for name in DOCS if name != 'README.md'}
 
 
 def read(name):
@@ -248,9 +246,7 @@ def help_of(program):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.nightly] if name in LONG else [])
-    for name in DOCS if commands(name)])
+@pytest.mark.parametrize('name', [name for name in DOCS if commands(name)])
 def test_every_command_runs(name, tmp_path):
   # The folder has the files that the docs assume, and those that earlier commands wrote.
   photos = tmp_path / 'photos'

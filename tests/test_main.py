@@ -39,9 +39,7 @@ def run_with_result(folder, *flags):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize('streams', [
-    '>/dev/full 2>&1', pytest.param('>&- 2>&-', marks=pytest.mark.nightly),
-    pytest.param('2>&1 | true', marks=pytest.mark.nightly)])
+@pytest.mark.parametrize('streams', ['>/dev/full 2>&1', '>&- 2>&-', '2>&1 | true'])
 def test_results_are_made_whatever_becomes_of_the_log(streams, tmp_path):
   command = [sys.executable, 'main.py', *QUICK, f'--result_file={tmp_path}/result.json',
              f'--checkpoint_dir={tmp_path}/run', f'--export_dir={tmp_path}/served']

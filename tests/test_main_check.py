@@ -39,11 +39,9 @@ def run(capsys, *flags):
 @pytest.mark.parametrize('changes, code, words', [
     ([], 0, ['is_training=True', '2 towers are one tower']),
     ([coupled], 1, ['NOT one tower', 'other examples']),
-    pytest.param([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower'],
-                 marks=pytest.mark.nightly),
+    ([dropped], 0, ['dropout', 'is_training=False', '2 towers are one tower']),
     # In evaluation they agree; training differs by more than its random draws.
-    pytest.param([dropped, coupled], 1, ['dropout', 'other examples', '2 towers are one tower'],
-                 marks=pytest.mark.nightly)])
+    ([dropped, coupled], 1, ['dropout', 'other examples', '2 towers are one tower'])])
 def test_the_exit_code_says_whether_towers_agree(changes, code, words, monkeypatch, capsys):
   build(monkeypatch, *changes)
   found, printed = run(capsys)

@@ -57,6 +57,7 @@ def test_xla_compiles_mixed_precision_on_gpus(num_gpus, precision, flags, compil
 NAME = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
 
 
+@pytest.mark.nightly(but=['None--1', 'None-use_deterministic_kernels()-0'])
 @pytest.mark.parametrize('given, call, expected', [
     (None, '', '1'), ('0', '', '0'), (None, 'use_deterministic_kernels()', '0'),
     ('1', 'use_deterministic_kernels()', '1')])

@@ -366,7 +366,6 @@ def uncapped():
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 def test_under_a_cap_of_memory_a_batch_of_4096_ends_as_without(tmp_path):
   # A step of the whole batch takes 300 MB and more.
   run = run_capped(tmp_path, '100', num_towers=2)

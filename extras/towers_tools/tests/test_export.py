@@ -131,10 +131,8 @@ def test_nothing_of_training_is_in_it(served):
 @pytest.mark.parametrize(
     'flags', [['--input_mode=shard', '--num_gpus=3', '--batch_norm=sync'],
               ['--input_mode=next', '--num_gpus=2', '--batch_norm=mean'],
-              pytest.param(['--num_gpus=3', '--validation=tower'], marks=pytest.mark.nightly),
-              pytest.param(['--num_gpus=1'], marks=pytest.mark.nightly),
-              pytest.param(['--num_gpus=8', '--staging_depth=2', '--tower_build=clone'],
-                           marks=pytest.mark.nightly)])
+              ['--num_gpus=3', '--validation=tower'], ['--num_gpus=1'],
+              ['--num_gpus=8', '--staging_depth=2', '--tower_build=clone']])
 def test_every_way_to_train_exports_what_it_validated(flags, tmp_path, monkeypatch):
   monkeypatch.setattr(models, 'build_logits', build_logits)
   assert run('--steps=3', f"--checkpoint_dir={tmp_path / 'saved'}",
