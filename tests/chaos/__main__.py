@@ -29,7 +29,6 @@ _NUM_CHANGES = 5
 
 
 def main() -> int:
-  """Runs a command line; returns the exit code."""
   parser = argparse.ArgumentParser(prog='python -m tests.chaos',
                                    description=__doc__.splitlines()[0])
   parser.add_argument('--minutes', type=float, default=10, help='after which no chain starts')
@@ -79,7 +78,6 @@ def run_many(given: argparse.Namespace, seed: int, ledger: Ledger,
 
 
 def say(text: str) -> None:
-  """Prints at once."""
   print(text, flush=True)
 
 

@@ -20,10 +20,7 @@ _REPLACED = 1
 
 
 class AgentsRun(ElasticRun):
-  """The agents of all hosts with their workers."""
-
   def begin(self) -> None:
-    """Starts all of them."""
     self._agents: Dict[int, subprocess.Popen] = {}
     self._stopped: List[subprocess.Popen] = []
     self._killed: Set[int] = set()
@@ -36,7 +33,6 @@ class AgentsRun(ElasticRun):
                                      f'--index={index}', *_FLAGS)
 
   def add(self) -> None:
-    """Starts an agent in each empty place, and asks all others to take more."""
     for index, agent in list(self._agents.items()):
       if agent.poll() is not None:
         self._start_agent(index)
@@ -44,7 +40,6 @@ class AgentsRun(ElasticRun):
         agent.send_signal(signal.SIGUSR1)
 
   def lose(self, kind: str, pids: Sequence[int], dice: random.Random) -> None:
-    """Kills workers or agents, or stops an agent and kills another one's worker."""
     hosts = [(pid, agent) for pid in pids for agent in self._agents.values()
              if agent.pid == _find_parent(pid)]
     dice.shuffle(hosts)
@@ -73,7 +68,6 @@ class AgentsRun(ElasticRun):
     self._stopped = []
 
   def may_end_with(self, codes: Sequence[int]) -> bool:
-    """Returns whether only killed and replaced agents have ended with another code than 0."""
     for process, code in zip(self.processes, codes):
       is_current = process in self._agents.values()
       allowed = (-signal.SIGKILL,) if process.pid in self._killed else \

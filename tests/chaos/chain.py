@@ -63,7 +63,6 @@ class Chains:
     self._expected: Dict[Optional[Shape], judge.Outcome] = {}
 
   def run(self, chain: ChainPlan) -> bool:
-    """Runs a chain to its end; returns whether nothing was lost."""
     self._report(f'chain in {chain.shape or "a shape for each life"}')
     folder = os.path.join(self._disk.folder, 'chain')
     try:

@@ -37,7 +37,6 @@ class Damage:
   """
 
   def __init__(self, folder: str):
-    """Damages nothing yet."""
     self.history = False
     self._folder = folder
     self._damaged: List[str] = []

@@ -17,7 +17,6 @@ class Disk:
   """A folder, and whether its disk is full."""
 
   def __init__(self, folder: str):
-    """Mounts a small file system there if it may."""
     self.folder = folder
     mount = ['mount', '-t', 'tmpfs', '-o', f'size={_SIZE}', 'chaos', folder]
     try:

@@ -90,7 +90,6 @@ class Round:
     self.began = min(self.began, float(began))
 
   def count(self, word: str) -> int:
-    """Returns how often its processes have noted a word."""
     return sum(words[0] == word for lines in self.notes.values() for words in lines)
 
 
@@ -146,7 +145,6 @@ class ElasticRun:
     """Ends what a change has left, once another round has begun."""
 
   def read_rounds(self) -> List[Round]:
-    """Returns the rounds so far, in their order."""
     found: Dict[str, Round] = collections.defaultdict(Round)
     for name in os.listdir(self._notes):
       with open(os.path.join(self._notes, name), encoding='ascii') as file:
@@ -167,7 +165,6 @@ class ElasticRun:
     return True
 
   def said(self) -> str:
-    """Returns what launcher and workers have printed."""
     with open(self._output, encoding='utf-8') as file:
       return file.read()
 
@@ -188,23 +185,17 @@ class ElasticRun:
     return self.read_rounds()
 
   def may_end_with(self, codes: Sequence[int]) -> bool:
-    """Returns whether the changes explain the exit codes of the processes."""
     return not any(codes)
 
 
 class LaunchedRun(ElasticRun):
-  """The launcher with its workers."""
-
   def begin(self) -> None:
-    """Starts it."""
     self.start('towers.launch')
 
   def add(self) -> None:
-    """Asks it."""
     self.processes[0].send_signal(signal.SIGUSR1)
 
   def lose(self, kind: str, pids: Sequence[int], dice: random.Random) -> None:
-    """Kills one or two of its workers."""
     for pid in dice.sample(pids, min(len(pids), 2 if kind == LOSE_TWO else 1)):
       with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -223,7 +214,6 @@ class ElasticRuns:
     self._report = report
 
   def run(self, plan: ElasticPlan) -> bool:
-    """Runs a plan to its end; returns whether nothing was lost."""
     self._report(f'{plan.shape}, at least {plan.min_workers}')
     try:
       self._run(plan)

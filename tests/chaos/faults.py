@@ -168,7 +168,6 @@ FAULTS: Dict[str, Fault] = {
 
 
 def draw_fault(dice: random.Random, *, ends: bool, workers: int) -> str:
-  """Returns the name of a fault that ends a life, or of one that does not."""
   return dice.choice([name for name, fault in FAULTS.items()
                       if fault.ends == ends and fault.workers <= workers])
 

@@ -8,27 +8,22 @@ class Ledger:
   """Counts faults; those of a chain survive or are lost with it."""
 
   def __init__(self) -> None:
-    """Begins with none."""
     self.tried: Counter[str] = collections.Counter()
     self.lost: Counter[str] = collections.Counter()
     self._open: List[str] = []
 
   def strike(self, name: str) -> None:
-    """Counts a fault."""
     self.tried[name] += 1
     self._open.append(name)
 
   def survive(self) -> None:
-    """Ends a chain of which nothing was lost."""
     self._open = []
 
   def lose(self) -> None:
-    """Ends a chain of which something was lost."""
     self.lost.update(self._open)
     self._open = []
 
   def format(self) -> str:
-    """Returns the table."""
     rows = ['| Fault | Tried | Survived | Lost |', '|---|---|---|---|']
     for name in sorted(self.tried):
       rows.append(f'| {name} | {self.tried[name]} | {self.tried[name] - self.lost[name]} | '

@@ -20,13 +20,11 @@ class Shape(NamedTuple):
   variables: str
 
   def to_flags(self) -> List[str]:
-    """Returns flags of main.py, without the workers."""
     return [f'--input_mode={self.mode}', f'--staging_depth={self.depth}',
             f'--num_gpus={self.towers}', f'--accumulate={self.accumulate}',
             f'--variables={self.variables}', f'--batch_size={BATCH_SIZE}']
 
   def __str__(self) -> str:
-    """Returns it in a few words."""
     return (f'{self.mode}/{self.depth}, {self.workers} x {self.towers} towers, '
             f'{self.accumulate} micro-batches, {self.variables}')
 

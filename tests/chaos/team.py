@@ -75,11 +75,9 @@ class Member:
 
   @property
   def said(self) -> str:
-    """What it printed, as far as somebody read it."""
     return b''.join(self._said).decode('utf-8', 'replace')
 
   def count(self, word: str) -> int:
-    """Returns how often it noted a word."""
     return sum(words[0] == word for words in list(self.notes))
 
   def close(self) -> None:
@@ -103,7 +101,6 @@ class Team:
 
   def __init__(self, shape: Shape, folder: str, flags: Sequence[str], *, drops_out: bool,
                streams: str = 'read'):
-    """Starts the workers."""
     self.shape = shape
     self.folder = folder
     command = ['drop' if drops_out else 'keep', *shape.to_flags(), *flags,
@@ -124,12 +121,10 @@ class Team:
       member.close()
 
   def send(self, number: int, ranks: Optional[Sequence[int]] = None) -> None:
-    """Sends a signal to some members, by default to all."""
     for rank in range(len(self.members)) if ranks is None else ranks:
       self.members[rank].process.send_signal(number)
 
   def has_ended(self) -> bool:
-    """Whether all processes have ended."""
     return all(member.process.poll() is not None for member in self.members)
 
   def wait_for(self, word: str, times: int = 1, rank: int = 0) -> bool:
@@ -171,7 +166,6 @@ class Team:
     return codes
 
   def describe(self) -> str:
-    """Returns the last lines of every member."""
     return '\n'.join(
         f'---- worker {rank}: {member.process.poll()}, {len(member.notes)} notes, last '
         f'{member.notes[-1:]}\n{member.said[-1500:]}' for rank, member in enumerate(self.members))

@@ -44,7 +44,6 @@ def fails_once(tensor, *, calls, at):
 
 
 def hang(value):
-  """Does not return."""
   time.sleep(10 ** 6)
   return value
 
