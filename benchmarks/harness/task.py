@@ -47,18 +47,11 @@ NETS: Dict[str, Net] = {
 
 
 class Task(NamedTuple):
-  """A net, its data, and the towers that train it.
-
-  Attributes:
-    net: one of NETS.
-    num_towers: that train.
-    batch_size: of each tower.
-    kind: of the towers' devices, 'CPU' for virtual ones or 'GPU'.
-  """
-  net: str
-  num_towers: int
-  batch_size: int
-  kind: str = 'CPU'
+  """A net, its data, and the towers that train it."""
+  net: str  # One of NETS.
+  num_towers: int  # That train.
+  batch_size: int  # Of each tower.
+  kind: str = 'CPU'  # Of the towers' devices, 'CPU' for virtual ones or 'GPU'.
 
   @property
   def devices(self) -> List[str]:

@@ -97,14 +97,6 @@ def run(command: Sequence[str], members: Sequence[Member], *, min_workers: int, 
         grace_seconds: float, retry_seconds: float) -> int:
   """Starts all members, and again as often as it may help; returns the exit code.
 
-  Args:
-    command: its words.
-    members: the workers, and the evaluator if there is one.
-    min_workers: with which it goes on without the others.
-    restarts: at most.
-    grace_seconds: from SIGTERM to SIGKILL.
-    retry_seconds: how long a lost worker is left out.
-
   Raises:
     UsageError: the command cannot be executed.
   """

@@ -128,14 +128,7 @@ class Agent:
 
   def __init__(self, given: argparse.Namespace, meeting: Meeting, children: Children, *,
                clock: Callable[[], float] = time.monotonic):
-    """Takes its place, and nothing else.
-
-    Args:
-      given: the flags, of `parse_arguments`.
-      meeting: where the agents meet.
-      children: entered.
-      clock: returns seconds.
-    """
+    """Takes its place, and nothing else."""
     self._given = given
     self._meeting = meeting
     self._children = children

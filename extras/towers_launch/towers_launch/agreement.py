@@ -31,26 +31,15 @@ _OUT = (READY, RESTING, LEFT)
 
 
 class Card(NamedTuple):
-  """What an agent shows to the others.
-
-  Attributes:
-    place: of its host among all; the ranks of workers follow this order.
-    generation: how many agents had this place before.
-    key: tells agents apart that came to one place at once.
-    address: 'host:port' of its worker in the next round.
-    beat: changes with each writing.
-    phase: of its part in a round.
-    round: the last one that it had a part in; 0 for none.
-    code: the exit code of its worker in that round.
-  """
-  place: int
-  generation: int
-  key: str
-  address: str = ''
-  beat: int = 0
-  phase: str = READY
-  round: int = 0
-  code: int = 0
+  """What an agent shows to the others."""
+  place: int  # Of its host among all; the ranks of workers follow this order.
+  generation: int  # How many agents had this place before.
+  key: str  # Tells agents apart that came to one place at once.
+  address: str = ''  # 'host:port' of its worker in the next round.
+  beat: int = 0  # Changes with each writing.
+  phase: str = READY  # Of its part in a round.
+  round: int = 0  # The last one that it had a part in; 0 for none.
+  code: int = 0  # The exit code of its worker in that round.
 
   @property
   def identity(self) -> Tuple[int, str]:
@@ -59,27 +48,16 @@ class Card(NamedTuple):
 
 
 class Lineup(NamedTuple):
-  """The members of a round.
-
-  Attributes:
-    number: of the round; 0 before the first.
-    members: their cards at the time, by rank.
-  """
-  number: int
-  members: Sequence[Card]
+  """The members of a round."""
+  number: int  # Of the round; 0 before the first.
+  members: Sequence[Card]  # Their cards at the time, by rank.
 
 
 class Sight(NamedTuple):
-  """An agent as another one sees it.
-
-  Attributes:
-    card: its last one.
-    is_alive: whether the card has changed of late.
-    is_gone: whether it has not for the time of a lease. A card just found is neither.
-  """
-  card: Card
-  is_alive: bool
-  is_gone: bool
+  """An agent as another one sees it."""
+  card: Card  # Its last one.
+  is_alive: bool  # Whether the card has changed of late.
+  is_gone: bool  # Whether it has not for the time of a lease. A card just found is neither.
 
 
 class _Watched:
@@ -140,14 +118,9 @@ class Attendance:
 
 
 class Step(NamedTuple):
-  """What an agent does next.
-
-  Attributes:
-    verb: one of WAIT, JOIN, START, STOP, REFUSE, PROPOSE and FINISH.
-    lineup: to propose.
-  """
-  verb: str
-  lineup: Optional[Lineup] = None
+  """What an agent does next."""
+  verb: str  # One of WAIT, JOIN, START, STOP, REFUSE, PROPOSE and FINISH.
+  lineup: Optional[Lineup] = None  # To propose.
 
 
 WAIT, JOIN, START, STOP = 'wait', 'join', 'start', 'stop'

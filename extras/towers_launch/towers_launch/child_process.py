@@ -101,16 +101,7 @@ class ChildProcess:
 
   def __init__(self, name: str, command: Sequence[str], *, environment: Dict[str, str],
                cores: Sequence[int], index: int, orphans: IO[bytes], outputs: Sequence[Output]):
-    """Starts the command.
-
-    Args:
-      name: of the child.
-      command: its words.
-      environment: all variables.
-      cores: to run on; all of the launcher's if empty.
-      index: chooses the colour of its tag.
-      orphans: the stdin of `towers_launch/orphans.py`.
-      outputs: for its stdout and its stderr.
+    """Starts the command; `index` chooses the colour of its tag.
 
     Raises:
       OSError: the command cannot be executed.

@@ -88,13 +88,7 @@ class Children:
 
   def leave(self, grace_seconds: float, *, meanwhile: Callable[[], object] = lambda: None,
             every: float = float('inf')) -> None:
-    """Sends SIGTERM to all, and SIGKILL to those that have not ended after the grace.
-
-    Args:
-      grace_seconds: from one to the other.
-      meanwhile: called again and again until they have ended.
-      every: the seconds between two calls of it.
-    """
+    """Sends SIGTERM to all, and SIGKILL after the grace; calls `meanwhile` every few seconds."""
     self._are_leaving = True
     self._send(signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds

@@ -24,11 +24,7 @@ _CARD: Dict[Any, Any] = dict(place=int, generation=int, key=str, address=str, be
 
 
 class Meeting:
-  """The files of a folder.
-
-  Attributes:
-    lineups: of all rounds so far.
-  """
+  """The files of a folder; `lineups` are those of all rounds so far."""
 
   def __init__(self, folder: str, *, num_places: int):
     """Makes the folder, and makes sure that agents can agree in it.

@@ -10,32 +10,18 @@ EVALUATOR = 'evaluator'
 
 
 class Member(NamedTuple):
-  """A process to launch.
-
-  Attributes:
-    name: in messages and before its lines.
-    task_type: 'worker' or 'evaluator'.
-    task_index: among those of its type.
-    gpus: for CUDA_VISIBLE_DEVICES; None to leave it as it is.
-    cores: to run on; all if empty.
-  """
-  name: str
-  task_type: str
-  task_index: int
-  gpus: Optional[Sequence[str]]
-  cores: Sequence[int]
+  """A process to launch."""
+  name: str  # In messages and before its lines.
+  task_type: str  # 'worker' or 'evaluator'.
+  task_index: int  # Among those of its type.
+  gpus: Optional[Sequence[str]]  # For CUDA_VISIBLE_DEVICES; None to leave it as it is.
+  cores: Sequence[int]  # To run on; all if empty.
 
 
 def plan_members(num_workers: int, *, has_evaluator: bool = False,
                  gpus_per_worker: Optional[int] = None,
                  cores_per_worker: Optional[int] = None) -> List[Member]:
   """Returns the workers, then the evaluator, each with GPUs and cores of its own.
-
-  Args:
-    num_workers: the first is the chief.
-    has_evaluator: adds an evaluator.
-    gpus_per_worker: from CUDA_VISIBLE_DEVICES, or from 0; None to leave all visible.
-    cores_per_worker: of those this process may use; None to use all.
 
   Raises:
     UsageError: there are too few GPUs or cores, or this is not Linux, which pins to cores.

@@ -31,10 +31,6 @@ _REQUEST = '16sH14x'  # struct ifreq: a name and flags.
 def choose_network(name: str, tell: Callable[[str], None]) -> None:
   """Enters a network of its own if `name` is 'loopback', or 'auto' and the kernel allows it.
 
-  Args:
-    name: one of CHOICES.
-    tell: called with a line for the user.
-
   Raises:
     UsageError: 'loopback', and the kernel does not allow it.
   """

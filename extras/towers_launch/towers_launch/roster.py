@@ -17,12 +17,7 @@ _LONGEST_SECONDS = 3600.0
 
 
 class Absence:
-  """How long a worker is left out.
-
-  Attributes:
-    seconds: the last time; 0 if never.
-    until: when it may take part again; minus infinity while it does.
-  """
+  """How many `seconds` a worker was left out the last time, and `until` when it is now."""
 
   def __init__(self) -> None:
     """Begins with none."""
@@ -49,15 +44,7 @@ class Roster:
 
   def __init__(self, workers: Sequence[Member], *, min_workers: int, retry_seconds: float,
                clock: Callable[[], float] = time.monotonic):
-    """Begins with all of them.
-
-    Args:
-      workers: by rank.
-      min_workers: that take part in any round.
-      retry_seconds: how long a lost worker is left out, and the least time between two rounds of
-        which the second only adds workers.
-      clock: returns seconds.
-    """
+    """Begins with all of them; no two rounds in `retry_seconds` differ only by more workers."""
     self._places = [_Place(worker) for worker in workers]
     self._min_workers = min_workers
     self._retry_seconds = retry_seconds

@@ -37,14 +37,7 @@ _SECONDS_TO_FIND_THE_CAUSE = 1.0
 
 def build_environment(addresses: Sequence[str], task_type: str, task_index: int, *,
                       is_elastic: bool) -> Dict[str, str]:
-  """Returns the variables of a process of a round.
-
-  Args:
-    addresses: of all workers of the round, by rank.
-    task_type: 'worker' or 'evaluator'.
-    task_index: among those of its type.
-    is_elastic: whether another round may have another number of workers.
-  """
+  """Returns the variables of a process of a round."""
   environment = dict(os.environ, TF_CONFIG=format_tf_config(addresses, task_type, task_index))
   if is_elastic:
     environment[ELASTIC] = '1'
@@ -73,13 +66,6 @@ class Round:
   def __init__(self, children: Children, command: Sequence[str], workers: Sequence[Member],
                evaluators: Sequence[Member], *, is_elastic: bool = False):
     """Starts them.
-
-    Args:
-      children: entered.
-      command: its words.
-      workers: by rank.
-      evaluators: none or one.
-      is_elastic: whether another round may have another number of workers.
 
     Raises:
       UsageError: the command cannot be executed.
@@ -118,12 +104,9 @@ class Round:
 
   def wait(self, *, grace_seconds: float, seconds: float = math.inf,
            can_grow: bool = False) -> RoundEnd:
-    """Waits until all have ended, or stops them after a time; returns how the round ended.
+    """Waits until all have ended; returns how the round ended.
 
-    Args:
-      grace_seconds: from SIGTERM to SIGKILL.
-      seconds: after which all are stopped.
-      can_grow: whether SIGUSR1 stops all before.
+    It stops them after `seconds` and, if it `can_grow`, at SIGUSR1.
     """
     children = self._children
     children.wait(lambda: (children.interrupted_by or self._failed() or self._have_ended()

@@ -29,13 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def format_tf_config(workers: Sequence[str], task_type: str, index: int) -> str:
-  """Returns the value of TF_CONFIG for one process.
-
-  Args:
-    workers: `host:port` of all workers; the first is the chief.
-    task_type: 'worker' or 'evaluator'.
-    index: of the process among those of its type.
-  """
+  """Returns the value of TF_CONFIG for one process."""
   return json.dumps({'cluster': {'worker': list(workers)},
                      'task': {'type': task_type, 'index': index}})
 

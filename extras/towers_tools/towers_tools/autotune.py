@@ -45,27 +45,16 @@ Settings = Dict[str, Any]
 
 
 class TrialRow(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    settings: that differ from the plain ones.
-    examples_per_second: 0 if the trial failed.
-    verdict: in words; '' for the plain settings.
-  """
-  settings: Settings
-  examples_per_second: float
-  verdict: str
+  """A line of the table."""
+  settings: Settings  # That differ from the plain ones.
+  examples_per_second: float  # 0 if the trial failed.
+  verdict: str  # In words; '' for the plain settings.
 
 
 class Tuned(NamedTuple):
-  """The result of all trials.
-
-  Attributes:
-    settings: the fastest.
-    rows: all trials, the plain one first.
-  """
-  settings: Settings
-  rows: List[TrialRow]
+  """The result of all trials."""
+  settings: Settings  # The fastest.
+  rows: List[TrialRow]  # All trials, the plain one first.
 
   def format(self) -> str:
     """Returns the table."""
@@ -83,12 +72,6 @@ class Tuned(NamedTuple):
 def autotune(config: Config, *, cluster: Cluster = ALONE, command: Sequence[str] = _COMMAND,
              seconds: float = _SECONDS) -> Config:
   """Returns the config with the fastest settings, from the cache or by trials.
-
-  Args:
-    config: of the run.
-    cluster: the workers that train together, all of which call it.
-    command: what runs a trial, before its flags.
-    seconds: for the steps of the plain trial, roughly.
 
   Raises:
     UsageError: the plain settings do not run; says why.
@@ -142,11 +125,6 @@ def tune(config: Config, run: Callable[[Settings], TimedTrial],
          exchange: Optional[Exchange] = None) -> Tuned:
   """Tries settings one after another, and keeps those that are faster with the same losses.
 
-  Args:
-    config: of the run; settings that are not at their default stay.
-    run: runs a trial with the settings that differ, and returns the same in all workers.
-    exchange: of the workers, which may have unequal machines; None for one worker.
-
   Raises:
     UsageError: the plain settings do not run.
   """
@@ -173,10 +151,6 @@ def tune(config: Config, run: Callable[[Settings], TimedTrial],
 
 def list_alternatives(config: Config, num_towers: int) -> List[List[Settings]]:
   """Returns lists of alternatives in the order of their trials; at most one of each list is kept.
-
-  Args:
-    config: of the run; settings that are not at their default have no alternatives.
-    num_towers: that train in this process.
   """
   cores = count_cores()
   threads = {(cores, 1), (1, cores), (cores, count_cores_of_each(num_towers)), (2 * cores, 1)}
@@ -199,12 +173,7 @@ def list_alternatives(config: Config, num_towers: int) -> List[List[Settings]]:
 
 
 def list_fusions(config: Config, all_reduce_bytes: int) -> List[List[Settings]]:
-  """Returns the sizes of fused gradients to try, as alternatives: none that changes nothing.
-
-  Args:
-    config: of the run; a size that is not the default has no alternatives.
-    all_reduce_bytes: of all gradients that workers sum in a step.
-  """
+  """Returns the sizes of fused gradients to try, as alternatives: none that changes nothing."""
   default = Config.fusion_megabytes
   if config.fusion_megabytes != default:
     return []

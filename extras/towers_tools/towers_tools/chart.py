@@ -17,28 +17,15 @@ NUM_COLOURS = 6
 
 
 class Curve(NamedTuple):
-  """One line of a chart.
-
-  Attributes:
-    name: in the legend, and in the title of each dot.
-    points: (x, y), x at least 0 and rising.
-    colour: from 0; the page has a colour for each class `c0`, `c1`, ….
-    has_dots: draws a thick line with a dot at each point, instead of a thin line.
-  """
-  name: str
-  points: Sequence[Tuple[float, float]]
-  colour: int
-  has_dots: bool = False
+  """One line of a chart."""
+  name: str  # In the legend, and in the title of each dot.
+  points: Sequence[Tuple[float, float]]  # (x, y), x at least 0 and rising.
+  colour: int  # From 0; the page has a colour for each class `c0`, `c1`, ….
+  has_dots: bool = False  # Draws a thick line with a dot at each point, instead of a thin line.
 
 
 def draw_chart(title: str, curves: Sequence[Curve], *, from_zero: bool = False) -> str:
-  """Returns a figure with a legend, or '' if no curve has a point.
-
-  Args:
-    title: of the figure.
-    curves: drawn in this order, the last on top.
-    from_zero: starts the vertical axis at 0.
-  """
+  """Returns a figure with a legend, or '' if no curve has a point."""
   curves = _drop_not_finite(curves)
   if not curves:
     return ''

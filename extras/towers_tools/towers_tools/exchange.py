@@ -23,11 +23,7 @@ _ROUND = 'autotune'
 
 
 class Exchange:
-  """The meetings of one autotune.
-
-  Attributes:
-    cluster: the workers, this one included; one worker meets nobody.
-  """
+  """The meetings of one autotune; one worker meets nobody."""
 
   def __init__(self, cluster: Cluster, *, limit_seconds: float):
     """Meets nobody yet; waits `limit_seconds` for the others, besides what `share` takes."""
@@ -37,10 +33,6 @@ class Exchange:
 
   def share(self, value: Any, *, others_seconds: float = 0.0) -> List[Any]:
     """Returns the values of all workers, by rank; all call it equally often.
-
-    Args:
-      value: what JSON can hold.
-      others_seconds: that the others may still need for what they do before.
 
     Raises:
       UsageError: the port is in use, or the clusters of two workers do not fit together.

@@ -30,12 +30,6 @@ def find_batch(config: Config, devices: Devices, *, num_examples: int,
                command: Sequence[str]) -> Dict[str, Any]:
   """Writes the largest batch whose steps have run, and returns it as `--result_file` holds it.
 
-  Args:
-    config: of the run; trials begin with its batch size.
-    devices: of the towers.
-    num_examples: of the training split.
-    command: starts the program again.
-
   Raises:
     UsageError: not even one example fits, or the program does not run for another reason.
   """

@@ -4,16 +4,10 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-  """A fact about this machine.
-
-  Attributes:
-    kind: 'ok', 'note' (worth knowing) or 'FAULT'.
-    text: the fact.
-    fix: what to do, or ''.
-  """
-  kind: str
-  text: str
-  fix: str = ''
+  """A fact about this machine."""
+  kind: str  # 'ok', 'note' (worth knowing) or 'FAULT'.
+  text: str  # The fact.
+  fix: str = ''  # What to do, or ''.
 
 
 def format_finding(finding: Finding) -> str:

@@ -26,13 +26,7 @@ _VARIABLES = ('TF_', 'XLA_', 'OMP_', 'CUDA_VISIBLE', 'NCCL_')
 
 
 def fingerprint(config: Config, command: Sequence[str] = (), cluster: Cluster = ALONE) -> str:
-  """Returns a digest of the run's settings, the machine, TensorFlow and the source.
-
-  Args:
-    config: of the run.
-    command: what starts the run, before the flags of `config`: flags of the user's own, too.
-    cluster: the workers: how many they are, and on how many hosts.
-  """
+  """Returns a digest of the run's settings, the machine, TensorFlow and the source."""
   parts = {name: value for name, value in dataclasses.asdict(config).items()
            if name not in _IRRELEVANT}
   parts['machine'] = [platform.machine(), _read('/proc/cpuinfo', 'model name'), count_cores(),

@@ -13,12 +13,7 @@ _LIMITS = (('memory.max', 'memory.current', 'memory.stat', 'inactive_file'),
 
 
 def find_free_memory(meminfo: str = _MEMINFO, cgroup: str = _CGROUP) -> Optional[int]:
-  """Returns the bytes that programs can still take; None where the system does not tell.
-
-  Args:
-    meminfo: the file in which Linux reports its memory.
-    cgroup: the folder in which it reports the container's.
-  """
+  """Returns the bytes that programs can still take; None where the system does not tell."""
   free: List[int] = []
   available = re.search(r'MemAvailable: +(\d+) kB', _read(meminfo))
   if available:

@@ -67,12 +67,7 @@ def _describe(pynvml, index, driver):
 def find_gpus(
     run: Callable[..., Any] = subprocess.run,
     ask: Callable[[], Optional[List[Gpu]]] = ask_driver) -> Tuple[List[Gpu], List[Finding]]:
-  """Returns the GPUs, and a finding if there are none.
-
-  Args:
-    run: starts nvidia-smi.
-    ask: returns the GPUs that the driver lists, or None if it fails.
-  """
+  """Returns the GPUs, and a finding if there are none."""
   gpus = ask()
   if gpus is not None:
     return gpus, [] if gpus else [_no_gpu('the NVIDIA driver lists none')]

@@ -27,19 +27,7 @@ def measure_input(examples: Examples, devices: Devices, *, batch_size: int,
                   seconds: float = _SECONDS) -> Dict[str, float]:
   """Takes batches in each mode, and does nothing with them; writes the table above.
 
-  Args:
-    examples: of the training split.
-    devices: of the towers.
-    batch_size: of the global batch.
-    accumulate: micro-batches in a global batch.
-    last_batch: of an epoch, as for `build_plan`.
-    shuffle: whether to shuffle each epoch.
-    seed: of the shuffling.
-    input_threads: examples parsed at a time; None for one on each core.
-    seconds: to measure each mode.
-
-  Returns:
-    Examples per second by mode.
+  Returns examples per second by mode.
   """
   plan = build_plan(
       num_examples=examples.num_examples, batch_size=batch_size, num_towers=len(devices.names),

@@ -62,12 +62,7 @@ tr { border-bottom: 1px solid var(--line); } tr.differs td { font-weight: 600; }
 
 
 def format_page(names: Sequence[str], runs: Sequence[Dict[str, Any]]) -> str:
-  """Returns the page of one run, or of several side by side.
-
-  Args:
-    names: one for each run.
-    runs: as above.
-  """
+  """Returns the page of one run, or of several side by side."""
   title = html.escape(_title(names, runs))
   summary = 'Bold settings and results differ.' if len(runs) > 1 else _summarize(runs[0])
   body = [f'<h1>{title}</h1>', f'<p class="faint">{html.escape(summary)}</p>']

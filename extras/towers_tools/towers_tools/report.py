@@ -30,18 +30,7 @@ class Report(MetricWriter):
                versions: Optional[Mapping[str, str]] = None, warnings: Sequence[str] = (),
                read_seconds: Callable[[], Dict[str, float]] = dict,
                warn: Callable[[str], None] = write_line):
-    """Starts a page, or continues that of an earlier run.
-
-    Args:
-      path: of the page.
-      settings: of the run, by name; `model` and `data`, if given, are the page's title.
-      first_step: steps that an earlier run did.
-      description: of devices, data, batches and variables, some lines.
-      versions: of packages, by name; None for those of this process.
-      warnings: those before the first step.
-      read_seconds: returns the seconds of each phase of this process so far, by name.
-      warn: called with a warning when the page cannot be read or written.
-    """
+    """Starts a page, or continues that of an earlier run."""
     self._path = path
     self._warn = warn
     self._read_seconds = read_seconds

@@ -93,13 +93,7 @@ def _check_gpu(gpu, build):
 
 
 def check_visible(gpus: Sequence[Gpu], build: Build, num_visible: int) -> List[Finding]:
-  """Returns whether TensorFlow sees all GPUs of the driver.
-
-  Args:
-    gpus: of the driver.
-    build: of TensorFlow.
-    num_visible: how many GPUs TensorFlow sees.
-  """
+  """Returns whether TensorFlow sees all GPUs of the driver."""
   if not gpus or build.cuda is None:
     return []
   text = f'TensorFlow sees {num_visible} of {len(gpus)} GPUs'

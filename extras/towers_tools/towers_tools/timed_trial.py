@@ -30,20 +30,12 @@ _EXPLAINED_EXIT_CODES = (2, 3)
 
 
 class TimedTrial(NamedTuple):
-  """What a trial measured.
-
-  Attributes:
-    losses: of its first steps.
-    examples_per_second: after the first step.
-    num_towers: that trained.
-    all_reduce_bytes: of the gradients that towers or workers sum in a step.
-    error: why the trial failed, or ''.
-  """
-  losses: Sequence[float] = ()
-  examples_per_second: float = 0.0
-  num_towers: int = 0
-  all_reduce_bytes: int = 0
-  error: str = ''
+  """What a trial measured."""
+  losses: Sequence[float] = ()  # Of its first steps.
+  examples_per_second: float = 0.0  # After the first step.
+  num_towers: int = 0  # That trained.
+  all_reduce_bytes: int = 0  # Of the gradients that towers or workers sum in a step.
+  error: str = ''  # Why the trial failed, or ''.
 
 
 def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str], steps: int,
@@ -51,14 +43,7 @@ def run_trial(config: Config, changes: Dict[str, Any], *, command: Sequence[str]
               environment: Optional[Dict[str, str]] = None) -> TimedTrial:
   """Runs some steps of a config in another process; a failure there is the trial's `error`.
 
-  Args:
-    config: of the run.
-    changes: settings that differ in the trial.
-    command: what runs the trial, before its flags.
-    steps: to train.
-    limit_seconds: after which the process is killed; None for no limit.
-    has_result: whether the process measures; of several workers the chief alone does.
-    environment: variables that the process has besides those of this one, or None.
+  Of several workers the chief alone `has_result`.
   """
   settings = dict(dataclasses.asdict(config), **LEFT_OUT)
   settings.update(changes, steps=steps)

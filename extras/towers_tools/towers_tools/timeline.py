@@ -29,20 +29,12 @@ _OP = re.compile(r' = (\w+)\(')
 
 
 class Event(NamedTuple):
-  """A bar of the trace.
-
-  Attributes:
-    lane: 'input', 'staging', 'tower 0', …
-    name: the op's type, or another text for the bar.
-    start: microseconds since 1970.
-    microseconds: its duration.
-    details: shown after a click on the bar.
-  """
-  lane: str
-  name: str
-  start: int
-  microseconds: int
-  details: Dict[str, str]
+  """A bar of the trace."""
+  lane: str  # 'input', 'staging', 'tower 0', …
+  name: str  # The op's type, or another text for the bar.
+  start: int  # Microseconds since 1970.
+  microseconds: int  # Its duration.
+  details: Dict[str, str]  # Shown after a click on the bar.
 
 
 class Timeline(Callback):
@@ -50,16 +42,7 @@ class Timeline(Callback):
 
   def __init__(self, path: str, steps: Steps, *, first: int, last: int, first_step: int,
                warn: Callable[[str], None] = write_line):
-    """Starts to trace if the next step is one to trace.
-
-    Args:
-      path: of the JSON file.
-      steps: of the run.
-      first: the first step to trace, from 1.
-      last: the last step to trace.
-      first_step: steps that an earlier run did.
-      warn: called with each warning.
-    """
+    """Starts to trace if the next step is one to trace."""
     self._path, self._steps, self._first, self._last = path, steps, first, last
     self._warn = warn
     self._events: List[Event] = []

@@ -103,9 +103,6 @@ def open_checkpoint(checkpoint_dir: str, predict: Predict, examples: Examples, *
 def open_export(folder: str) -> Iterator[Tuple[tf.Session, Serving, int]]:
   """Opens a session on an exported model; yields the session, the model and its weights' step.
 
-  Args:
-    folder: of a SavedModel, or with several of them, of which the newest is opened.
-
   Raises:
     UsageError: there is none, or it is damaged.
   """

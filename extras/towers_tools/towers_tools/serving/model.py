@@ -19,25 +19,15 @@ from towers.serving import Predict, choose_parts, name_function, name_op, name_o
 
 
 class ExampleType(NamedTuple):
-  """The type of a tensor of one example.
-
-  Attributes:
-    shape: without the batch.
-    dtype: of the data set.
-  """
-  shape: List[Any]
-  dtype: DType
+  """The type of a tensor of one example."""
+  shape: List[Any]  # Without the batch.
+  dtype: DType  # Of the data set.
 
 
 class Serving(NamedTuple):
-  """A model for inference: feed the inputs, fetch the outputs.
-
-  Attributes:
-    inputs: placeholders by name, each `[n, ...]`, of the data set's own dtypes.
-    outputs: by name, each `[n, ...]`.
-  """
-  inputs: Dict[str, Tensor]
-  outputs: Dict[str, Tensor]
+  """A model for inference: feed the inputs, fetch the outputs."""
+  inputs: Dict[str, Tensor]  # Placeholders by name, each `[n, ...]`, of the data set's own dtypes.
+  outputs: Dict[str, Tensor]  # By name, each `[n, ...]`.
 
 
 def build_serving(predict: Predict, examples: Examples) -> Serving:

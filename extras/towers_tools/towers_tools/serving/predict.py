@@ -37,10 +37,6 @@ def predict(config: Config, **of_run: Any) -> None:
   That is a .npy file; a .npz file with an array for each input of the model, by name; or a folder
   of JPEGs and PNGs.
 
-  Args:
-    config: names the files, and the folder of the model.
-    of_run: `predict` and `examples` of `open_checkpoint`, unless the model is an exported one.
-
   Raises:
     UsageError: no such file, folder or model, or inputs that the model does not take.
   """
