@@ -45,7 +45,8 @@ def read_room(folder, warn):
 
 def read_report(folder, warn):
   run = dict(settings={}, first_step=5, description='', versions={})
-  Report(f'{folder}/run.html', warn=warn, **run).validation(6, {'loss': math.inf})
+  Report(f'{folder}/run.html', warn=warn, **run).validation(
+      step=6, metrics={'loss': math.inf})
 
 
 READERS = {
