@@ -11,7 +11,7 @@ from tests.harness.curves import CURVES, List
 from tests.harness.small import Run
 from towers.base.usage_error import UsageError
 from towers.training.reporting.metric_samples import MetricSamples
-from towers.training.settings.intervals import parse_trace_steps
+from towers.training.settings.intervals import Interval, parse_trace_steps
 from towers_tools.timeline import Event, Timeline, find_lane, format_trace
 
 
@@ -26,8 +26,9 @@ def traced(path, *, first=2, last=3, steps=5, first_step=0, every=None, **settin
     callbacks = [timeline]
     kept = List()
     if every:
-      callbacks.append(MetricSamples(run.steps, plan=run.program.plan, every=every,
-                                     first_step=first_step, metric_writers=[kept]))
+      callbacks.append(MetricSamples(run.steps, plan=run.program.plan,
+                                     every=Interval(every), first_step=first_step,
+                                     metric_writers=[kept]))
     for step in range(first_step + 1, steps + 1):
       losses.append(run.train())
       for callback in callbacks:
